@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import SettingError
-from forebay.settings import MAX_SECRET_BYTES, SecretRef, load_settings, read_secret
+from forebay.settings import MAX_SECRET_BYTES, SecretRef, load_settings, ray_token, read_secret
 
 SECRET = "sk-very-secret"
 
@@ -78,3 +78,16 @@ def test_a_bad_file_is_named_and_its_content_is_not(
 def test_a_secret_must_be_somewhere() -> None:
     with pytest.raises(SettingError, match="needs the name"):
         read_secret(SecretRef(), {})
+
+
+def test_the_token_of_ray_is_where_ray_has_it(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    assert ray_token(home) is None
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("usual\n")
+    assert ray_token(home) == "usual"
+    (tmp_path / "named").write_text("named")
+    assert ray_token({**home, "RAY_AUTH_TOKEN_PATH": str(tmp_path / "named")}) == "named"
+    assert ray_token({**home, "RAY_AUTH_TOKEN_PATH": "gone", "RAY_AUTH_TOKEN": " given "}) == "given"
+    with pytest.raises(SettingError, match="secret file gone cannot be read"):
+        ray_token({**home, "RAY_AUTH_TOKEN_PATH": "gone"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,8 @@ def find_ray() -> Path | None:
 
 
 class RayCluster:
-    """A cluster that `ray`, a program in an environment with Ray Serve, starts: a context manager."""
+    """A cluster that `ray`, a program in an environment with Ray Serve, starts: a context manager. It asks
+    for a token, which this process's environment has meanwhile."""
 
     def __init__(self, ray: Path, cpus: int = 8) -> None:
         self._ray = ray
@@ -56,6 +58,7 @@ class RayCluster:
         self._folder = Path(tempfile.mkdtemp(prefix="fr"))
         self.address = f"http://127.0.0.1:{free_port()}"
         self._gcs_port = free_port()
+        self.token = secrets.token_hex(16)
 
     def fleet(self, name: str) -> dict[str, Any]:
         """A fleet file with one scripted replica."""
@@ -107,13 +110,15 @@ class RayCluster:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT, self._folder))),
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_AUTH_MODE": "disabled",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self.token,
         }
         given.pop("RAY_ADDRESS", None)
         return given
 
     def __enter__(self) -> RayCluster:
         (self._folder / "other_application.py").write_text(OTHER)
+        os.environ["RAY_AUTH_TOKEN"] = self.token
         environment = self._environment()
         names = ("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "metrics-export-port")
         ports = [f"--{name}={free_port()}" for name in (*names, "runtime-env-agent-port")]
@@ -136,6 +141,7 @@ class RayCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        os.environ.pop("RAY_AUTH_TOKEN", None)
         process = self._process
         if process is not None:
             # Asked to end, Ray waits half a minute for workers; nothing here is worth keeping.
@@ -153,10 +159,16 @@ class RayCluster:
         if self._process.poll() is not None:
             raise LaunchError(f"the Ray cluster has ended: {self._log()}")
         try:
-            with urllib.request.urlopen(f"{self.address}/api/serve/applications/", timeout=30):
+            with urllib.request.urlopen(self.request(), timeout=30):
                 return True
         except (OSError, urllib.error.URLError):
             return False
+
+    def request(self, data: bytes | None = None) -> urllib.request.Request:
+        """What asks its dashboard for Serve's applications, or puts others in their place."""
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        url, method = f"{self.address}/api/serve/applications/", "GET" if data is None else "PUT"
+        return urllib.request.Request(url, data, headers, method=method)
 
     def _log(self) -> str:
         return (self._folder / "log").read_text(errors="replace")[-2000:]

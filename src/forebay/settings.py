@@ -26,6 +26,9 @@ from forebay.errors import SettingError
 MAX_SECRET_BYTES = 16_384
 AWS_SECRETS = frozenset(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"))
 """The standard variables with keys of an object store: for Forebay and Flink, not for an engine."""
+RAY_SECRETS = frozenset(("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+"""Ray's own variables with the token of its clusters, or the file that holds it: for Forebay and Ray."""
+RAY_TOKEN_FILE = Path(".ray", "auth_token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,22 @@ def aws_region(environ: Mapping[str, str] | None = None) -> str | None:
     other."""
     env = os.environ if environ is None else environ
     return env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or None
+
+
+def ray_token(environ: Mapping[str, str] | None = None) -> str | None:
+    """The token of Ray clusters, from where Ray itself takes it: `RAY_AUTH_TOKEN`, the file that
+    `RAY_AUTH_TOKEN_PATH` names, or `~/.ray/auth_token`; None where there is none. Blocks on the file system.
+
+    Raises `SettingError`, as `read_secret`, for a file that is named or there and cannot be read.
+    """
+    env = os.environ if environ is None else environ
+    if env.get("RAY_AUTH_TOKEN", "").strip():
+        return read_secret(SecretRef(env="RAY_AUTH_TOKEN"), env)
+    named = env.get("RAY_AUTH_TOKEN_PATH")
+    usual = Path(env.get("HOME", "~")).expanduser() / RAY_TOKEN_FILE
+    if not named and not usual.exists():
+        return None
+    return read_secret(SecretRef(file=named or str(usual)), env)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -128,6 +129,7 @@ def test_a_demo_with_one_of_two_models_and_a_key(home: Path, tmp_path: Path) -> 
     assert document["summary"]["right"]["events"] == 40
     assert document["measured"]["answers"] > 0
     assert 0 < document["first_answer_s"] < 400
-    assert "40 posts, at most 32 at a time: about" in done.stderr
+    # A machine that is busy answers fewer at a time.
+    assert re.search(r"40 posts, at most [0-9]+ at a time: about", done.stderr), done.stderr
     assert KEY not in done.stdout + done.stderr
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())

@@ -79,13 +79,16 @@ class ScriptedServe:
     scaled: list[tuple[str, Any]] = field(default_factory=list)
     on_submit: Callable[[], None] = lambda: None
     address: str = ""
+    authorizations: list[str | None] = field(default_factory=list)
 
     async def look(self, request: web.Request) -> web.Response:
+        self.authorizations.append(request.headers.get("Authorization"))
         answer = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
         data = answer if isinstance(answer, bytes) else orjson.dumps(answer)
         return web.Response(status=self.status, body=data)
 
     async def submit(self, request: web.Request) -> web.Response:
+        self.authorizations.append(request.headers.get("Authorization"))
         self.submitted.append(await request.json())
         self.on_submit()
         return web.Response(status=self.status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,29 @@ async def test_what_runs() -> None:
         assert list((await rest.instance()).applications) == ["web"]
 
 
+@pytest.mark.parametrize("token", ["", "  a-token\n"])
+async def test_calls_carry_the_token_of_ray(
+    token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+    async with ScriptedServe([body()]).served() as serve, ServeRest(serve.address) as rest:
+        await rest.instance()
+        await rest.submit({"applications": []})
+        assert serve.authorizations == ["Bearer a-token" if token else None] * 2
+
+
+async def test_a_token_that_cannot_be_read_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "gone"))
+    with pytest.raises(DeployError, match=r"Ray's token: secret file .*gone cannot be read"):
+        async with ServeRest("http://127.0.0.1:1"):
+            pass
+
+
 async def test_scaling_names_application_deployment_and_number() -> None:
     async with ScriptedServe([body()]).served() as serve, ServeRest(serve.address) as rest:
         await rest.scale("fleet", "engine", 3)
@@ -29,8 +53,8 @@ async def test_scaling_names_application_deployment_and_number() -> None:
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (401, "Forebay sends no token"),
-        (403, "Forebay sends no token"),
+        (401, "asks for a token: .*; put the cluster's into RAY_AUTH_TOKEN"),
+        (403, "refuses the token: .*; put"),
         (404, "no Ray Serve is there"),
         (503, "not available for now"),
         (400, r"Ray Serve refuses it \(400\)"),

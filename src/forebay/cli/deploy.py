@@ -198,7 +198,10 @@ def ray(
 
 
 async def _on_ray(spec: RayFleetSpec, action: str, replicas: int | None, *, shown: bool) -> dict[str, Any]:
+    import asyncio
+
     from forebay.deploy.ray.fleet import apply_fleet, as_document, fleet_status, remove_fleet, scale_fleet
+    from forebay.deploy.ray.local_cluster import start_local_cluster, until_it_answers
     from forebay.ray_serve.rest import ServeRest
 
     console = errors_console()
@@ -206,7 +209,11 @@ async def _on_ray(spec: RayFleetSpec, action: str, replicas: int | None, *, show
     def told(words: str) -> None:
         say(console, words)
 
+    unnamed = action == "--apply" and "address" not in spec.model_fields_set
+    started = unnamed and await asyncio.to_thread(start_local_cluster, spec.address, told)
     async with ServeRest(spec.address) as rest:
+        if started:
+            await until_it_answers(rest)
         if action == "--remove":
             removed = await remove_fleet(rest, spec, told)
             told(f"{spec.name}: removed" if removed else f"{spec.name}: there is none at {spec.address}")

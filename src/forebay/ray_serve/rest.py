@@ -11,18 +11,22 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
-from forebay.errors import DeployError
+from forebay.errors import DeployError, SettingError
 from forebay.ray_serve.instance import ServeInstance, plain
+from forebay.settings import ray_token
 
 APPLICATIONS = "/api/serve/applications/"
 TIMEOUT_S = 30.0
 MAX_BYTES = 32 << 20
 DASHBOARD = "Serve's REST interface is part of Ray's dashboard: ray start --head --include-dashboard=true"
 
+TOKEN = "put the cluster's into RAY_AUTH_TOKEN, or into ~/.ray/auth_token"
+
 
 class ServeRest:
     """The Ray cluster whose dashboard is at `address`: an asynchronous context manager. Calls take
-    `timeout_s` at most and raise `DeployError`, which says what to do."""
+    `timeout_s` at most and raise `DeployError`, which says what to do. They carry Ray's token, where there is
+    one (`forebay.settings.ray_token`)."""
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address.rstrip("/")
@@ -30,7 +34,14 @@ class ServeRest:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> ServeRest:
-        self._session = aiohttp.ClientSession(timeout=self._timeout, headers={"User-Agent": "forebay"})
+        headers = {"User-Agent": "forebay"}
+        try:
+            token = ray_token()
+        except SettingError as error:
+            raise DeployError(f"Ray's token: {error}") from None
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        self._session = aiohttp.ClientSession(timeout=self._timeout, headers=headers)
         return self
 
     async def __aexit__(
@@ -95,11 +106,10 @@ class ServeRest:
 
     def _refused(self, status: int, body: bytes) -> DeployError:
         said = plain(body[-8192:].decode("utf-8", "replace"))
-        if status in (401, 403):
-            return DeployError(
-                f"{self.address}: the cluster refuses the call ({status}): {said}; Forebay sends no token: "
-                f"name an address that asks for none"
-            )
+        if status == 401:
+            return DeployError(f"{self.address}: the cluster asks for a token: {said}; {TOKEN}")
+        if status == 403:
+            return DeployError(f"{self.address}: the cluster refuses the token: {said}; {TOKEN}")
         if status == 404:
             return DeployError(f"{self.address}: no Ray Serve is there (404). {DASHBOARD}")
         if status == 503:

@@ -23,17 +23,15 @@ from forebay.testing.waiting import wait_until
 OTHER = {"name": "other", "route_prefix": None, "import_path": "other_application:app"}
 
 
-def put(address: str, *applications: object) -> None:
+def put(cluster: RayCluster, *applications: object) -> None:
     data = orjson.dumps({"proxy_location": "Disabled", "applications": applications})
-    url = f"{address}/api/serve/applications/"
-    headers = {"content-type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(url, data, headers, method="PUT"), timeout=60):
+    with urllib.request.urlopen(cluster.request(data), timeout=60):
         pass
 
 
-def look(address: str) -> dict[str, str]:
+def look(cluster: RayCluster) -> dict[str, str]:
     """The status of each application."""
-    with urllib.request.urlopen(f"{address}/api/serve/applications/", timeout=60) as answer:
+    with urllib.request.urlopen(cluster.request(), timeout=60) as answer:
         found = orjson.loads(answer.read())["applications"]
     return {name: str(each["status"]) for name, each in found.items()}
 
@@ -61,13 +59,13 @@ def test_a_fleet_comes_grows_heals_and_goes(ray_cluster: RayCluster, tmp_path: P
     def urls() -> tuple[str, ...]:
         return asyncio.run(RayReplicas(f"{ray_cluster.address}/fleet").urls())
 
-    put(ray_cluster.address, OTHER)
-    wait_until(lambda: look(ray_cluster.address).get("other") == "RUNNING")
+    put(ray_cluster, OTHER)
+    wait_until(lambda: look(ray_cluster).get("other") == "RUNNING")
     done = run("--apply", "--json")
     assert done.exit_code == 0, (done.output, done.exception)
     fleet = json.loads(done.stdout)["fleet"]
     assert fleet["replicas"] == {"RUNNING": 1}
-    assert look(ray_cluster.address) == {"other": "RUNNING", "fleet": "RUNNING"}
+    assert look(ray_cluster) == {"other": "RUNNING", "fleet": "RUNNING"}
     (first,) = urls()
     assert (first,) == tuple(fleet["engines"])
 
@@ -95,7 +93,7 @@ def test_a_fleet_comes_grows_heals_and_goes(ray_cluster: RayCluster, tmp_path: P
     engines = [engine_process(each) for each in urls()]
     done = run("--remove", "--json")
     assert json.loads(done.stdout)["removed"] is True
-    assert look(ray_cluster.address) == {"other": "RUNNING"}
+    assert look(ray_cluster) == {"other": "RUNNING"}
     assert not any(each.is_running() for each in engines)
     assert "there is none" in run("--status").stdout
 
@@ -111,3 +109,19 @@ def test_an_engine_that_ends_at_once_is_told(ray_cluster: RayCluster, tmp_path: 
     assert isinstance(done.exception, DeployError)
     assert "the engine ended with 3 before it was healthy: no such model" in str(done.exception)
     assert CliRunner().invoke(application(), [*command, "--remove"]).exit_code == 0
+
+
+@pytest.mark.slow
+def test_without_its_token_the_cluster_answers_nobody(
+    ray_cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_bytes(orjson.dumps(ray_cluster.fleet("closed")))
+    command = ["deploy", "ray", str(path), "--address", ray_cluster.address, "--status"]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    assert "asks for a token" in str(CliRunner().invoke(application(), command).exception)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "another")
+    refused = str(CliRunner().invoke(application(), command).exception)
+    assert "refuses the token" in refused
+    assert "another" not in refused

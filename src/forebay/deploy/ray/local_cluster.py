@@ -1,0 +1,99 @@
+"""A Ray cluster of this machine alone, for a fleet file that names none."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from forebay.deploy.ray.fleet import Say, Sleep
+from forebay.errors import DeployError
+from forebay.ports import port_is_free
+from forebay.ray_serve.rest import ServeRest
+from forebay.settings import load_settings, ray_token
+from forebay.untrusted_text import replace_controls
+
+LOOPBACK = "127.0.0.2"
+"""Ray takes 127.0.0.1 for a mistake, and puts the machine's outer address in its place."""
+START_S = 180.0
+LOOK_S, LOOKS = 0.5, 120
+NEEDS = "pip install 'forebay[ray]', or name a cluster's dashboard by --address"
+
+
+def find_ray() -> Path:
+    """The program `ray` beside this Python, or else on the path. Raises `DeployError` where there is none."""
+    beside = Path(sys.executable).with_name("ray")
+    found = str(beside) if beside.exists() else shutil.which("ray")
+    if found is None:
+        raise DeployError(f"there is no Ray cluster on this machine, and no Ray to start one: {NEEDS}")
+    return Path(found)
+
+
+def start_local_cluster(
+    address: str, say: Say, *, ray: Callable[[], Path] = find_ray, more: Sequence[str] = ()
+) -> bool:
+    """Start a cluster whose dashboard is to be at `address`, unless somebody listens there; blocks until Ray
+    has started it. Whether one was started.
+
+    It outlives this process, until `ray stop`. Nothing of it listens but on the loopback interface, and who
+    calls it needs Ray's token, which is made where there is none: other users of the machine could run
+    programs as this one. `more`: further options of `ray start`. Raises `DeployError` where Ray is missing,
+    or does not start within three minutes.
+    """
+    port = urlsplit(address).port or 80
+    if not port_is_free(port):
+        return False
+    program = ray()
+    if sys.platform != "linux":
+        raise DeployError("Ray is started for you on Linux only: start it with `ray start --head`")
+    say(f"there is no Ray cluster at {address}: one is started on this machine; `ray stop` ends it")
+    environment = load_settings().child_environment({"RAY_USAGE_STATS_ENABLED": "0"})
+    environment.pop("RAY_ADDRESS", None)
+    if environment.setdefault("RAY_AUTH_MODE", "token") == "token" and ray_token() is None:
+        _run(environment, program, "get-auth-token", "--generate")
+    options = [f"--dashboard-port={port}", f"--node-ip-address={LOOPBACK}", "--port=0", *more]
+    shown = ("--include-dashboard=true", "--dashboard-host=127.0.0.1")
+    _run(environment, program, "start", "--head", *shown, *options)
+    return True
+
+
+async def until_it_answers(rest: ServeRest, *, sleep: Sleep = asyncio.sleep) -> None:
+    """Return once the dashboard of a cluster that was just started tells what runs. Raises `DeployError`, as
+    that does, where it has not after a minute."""
+    for _ in range(LOOKS):
+        try:
+            await rest.instance()
+        except DeployError:
+            await sleep(LOOK_S)
+        else:
+            return
+    await rest.instance()
+
+
+def _run(environment: Mapping[str, str], program: Path, *words: str) -> None:
+    with tempfile.TemporaryFile() as printed:
+        try:
+            done = subprocess.run(
+                [str(program), *words],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                # It prints the token, which nobody is to see.
+                stdout=subprocess.DEVNULL if words[0] == "get-auth-token" else printed,
+                stderr=printed,
+                timeout=START_S,
+                check=False,
+                umask=0o077,
+            )
+        except subprocess.TimeoutExpired:
+            raise DeployError(f"{program} {words[0]}: not done after {START_S:g} s; see /tmp/ray") from None
+        except OSError as error:
+            raise DeployError(f"{program}: {error.strerror}; {NEEDS}") from None
+        if done.returncode != 0:
+            printed.seek(0)
+            said = replace_controls(printed.read()[-2000:].decode("utf-8", "replace")).strip()
+            raise DeployError(f"{program} {words[0]} ended with {done.returncode}: {said}")
