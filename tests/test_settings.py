@@ -89,5 +89,8 @@ def test_the_token_of_ray_is_where_ray_has_it(tmp_path: Path) -> None:
     (tmp_path / "named").write_text("named")
     assert ray_token({**home, "RAY_AUTH_TOKEN_PATH": str(tmp_path / "named")}) == "named"
     assert ray_token({**home, "RAY_AUTH_TOKEN_PATH": "gone", "RAY_AUTH_TOKEN": " given "}) == "given"
+    assert ray_token({**home, "RAY_AUTH_TOKEN": "given", "RAY_AUTH_MODE": " Disabled"}) is None
     with pytest.raises(SettingError, match="secret file gone cannot be read"):
         ray_token({**home, "RAY_AUTH_TOKEN_PATH": "gone"})
+    (tmp_path / ".ray" / "auth_token").write_text("")
+    assert ray_token(home) is None, "it stands in nobody's way"

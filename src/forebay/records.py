@@ -158,8 +158,8 @@ class Request:
 
     `id` is derived from the record, never from a random number or the clock: the same record has the same
     id after a recovery. `schema` is the JSON schema that the answer must satisfy, None for free text.
-    `session`, `priority` (lower goes first) and `due_s` are a fleet's: what belongs together, what is urgent,
-    and when the answer is due, on the monotonic clock; None: nobody says.
+    `session`, `priority` (lower goes first), `service` and `due_s` are a fleet's: what belongs together, what
+    is urgent, the class of service, and when the answer is due, on the monotonic clock (None: nobody says).
     """
 
     id: str
@@ -170,6 +170,7 @@ class Request:
     schema: Mapping[str, JSON] | None = None
     session: str | None = None
     priority: int = 0
+    service: str = ""
     due_s: float | None = None
 
 

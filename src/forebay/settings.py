@@ -108,18 +108,22 @@ def aws_region(environ: Mapping[str, str] | None = None) -> str | None:
 
 def ray_token(environ: Mapping[str, str] | None = None) -> str | None:
     """The token of Ray clusters, from where Ray itself takes it: `RAY_AUTH_TOKEN`, the file that
-    `RAY_AUTH_TOKEN_PATH` names, or `~/.ray/auth_token`; None where there is none. Blocks on the file system.
+    `RAY_AUTH_TOKEN_PATH` names, or `~/.ray/auth_token`; None where there is none, and where `RAY_AUTH_MODE`
+    is `disabled`. Blocks on the file system.
 
-    Raises `SettingError`, as `read_secret`, for a file that is named or there and cannot be read.
+    Raises `SettingError`, as `read_secret`, for a file that is named and cannot be read.
     """
     env = os.environ if environ is None else environ
+    if env.get("RAY_AUTH_MODE", "").strip().lower() == "disabled":
+        return None
     if env.get("RAY_AUTH_TOKEN", "").strip():
         return read_secret(SecretRef(env="RAY_AUTH_TOKEN"), env)
-    named = env.get("RAY_AUTH_TOKEN_PATH")
-    usual = Path(env.get("HOME", "~")).expanduser() / RAY_TOKEN_FILE
-    if not named and not usual.exists():
+    if named := env.get("RAY_AUTH_TOKEN_PATH"):
+        return read_secret(SecretRef(file=named), env)
+    try:
+        return read_secret(SecretRef(file=str(Path(env.get("HOME", "~")).expanduser() / RAY_TOKEN_FILE)), env)
+    except SettingError:
         return None
-    return read_secret(SecretRef(file=named or str(usual)), env)
 
 
 @dataclass(frozen=True, slots=True)

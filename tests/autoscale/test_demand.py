@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.autoscale.base import Backlog, ReplicaSpeed, ServiceClass, Tokens
+from forebay.autoscale.class_mix import ClassMix
 from forebay.autoscale.demand import (
     FRESH_S,
     GONE_S,
     SUFFIX,
     StreamDemand,
     encode_demand,
+    merged,
     process_of,
     read_reports,
     report_name,
@@ -26,14 +28,21 @@ from forebay.autoscale.published import PublishedReplicas
 from forebay.autoscale.speed import LearnedSpeed
 
 NOW_MS = 1_700_000_000_000
+
+
+def ids(count: int) -> list[str]:
+    """Those of the first requests."""
+    return [str(number) for number in range(count)]
+
+
 USUAL, ALARM, ARCHIVE = ServiceClass(slo_s=60.0), ServiceClass("alarm", 5.0), ServiceClass("archive", 3600.0)
 
 
 def test_what_waits_is_told_by_when_it_is_due_and_what_it_will_cost() -> None:
     meter = DemandMeter(answer_tokens=100.0)
     for number in range(10):
-        meter.accept(number, 400, NOW_MS + number * 1000, USUAL)
-    found = meter.report(NOW_MS + 10_000, running=4)
+        meter.accept(number, str(number), 400, NOW_MS + number * 1000, USUAL)
+    found = meter.report(NOW_MS + 10_000, sent=ids(4))
     assert found.running == 4
     assert sum(part.tokens.requests for part in found.waiting) == 6
     assert found.arrived == Tokens(10, 1000.0, 1000.0)
@@ -41,7 +50,7 @@ def test_what_waits_is_told_by_when_it_is_due_and_what_it_will_cost() -> None:
     assert abs(found.waiting[0].due_ms - (NOW_MS + 64_000)) <= 5000
     meter.finish(0, prompt_tokens=300, output_tokens=20)
     meter.finish(1)
-    after = meter.report(NOW_MS + 11_000, running=0)
+    after = meter.report(NOW_MS + 11_000, sent=())
     assert after.done == Tokens(1, 300, 20)
     assert sum(part.tokens.requests for part in after.waiting) == 8
     # One answer was seen: what waits is expected to be like it.
@@ -51,30 +60,46 @@ def test_what_waits_is_told_by_when_it_is_due_and_what_it_will_cost() -> None:
 
 def test_what_a_restore_brings_back_waits_and_has_not_arrived() -> None:
     meter = DemandMeter(10.0)
-    meter.accept(1, 40, NOW_MS - 3_600_000, USUAL, again=True)
-    meter.accept(2, 40, NOW_MS, USUAL)
-    found = meter.report(NOW_MS, running=0)
+    meter.accept(1, "1", 40, NOW_MS - 3_600_000, USUAL, again=True)
+    meter.accept(2, "2", 40, NOW_MS, USUAL)
+    found = meter.report(NOW_MS, sent=())
     assert found.arrived.requests == 1
     assert [part.tokens.requests for part in found.waiting] == [1, 1]
     assert found.waiting[0].due_ms < NOW_MS < found.waiting[1].due_ms
 
 
-def test_what_waits_is_due_by_its_class_and_the_first_due_are_at_replicas() -> None:
+def test_what_waits_is_due_by_its_class_whatever_runs() -> None:
+    """Records with an hour are at the replicas, as alarms come."""
     meter = DemandMeter(10.0)
-    for number, service in enumerate((ARCHIVE, USUAL, ALARM, ARCHIVE)):
-        meter.accept(number, 40, NOW_MS, service)
-    found = meter.report(NOW_MS, running=1)
+    for number, service in enumerate((ARCHIVE, ARCHIVE, USUAL, ALARM)):
+        meter.accept(number, str(number), 40, NOW_MS, service)
+    found = meter.report(NOW_MS, sent=("0", "another's"))
     assert found.by_class == {
         "default": Tokens(1, 10, 10),
         "alarm": Tokens(1, 10, 10),
         "archive": Tokens(2, 20, 20),
     }
+    assert found.running == 1
     due_s = [((part.due_ms - NOW_MS) / 1000, part.tokens.requests) for part in found.waiting]
-    # The alarm runs. Moments are told to a twelfth of an SLO.
-    assert [count for _, count in due_s] == [1, 2]
-    assert [at_s for at_s, _ in due_s] == [pytest.approx(60, abs=5), pytest.approx(3600, abs=300)]
+    # Moments are told to a twelfth of an SLO.
+    assert due_s == [
+        (pytest.approx(5, abs=0.5), 1),
+        (pytest.approx(60, abs=5), 1),
+        (pytest.approx(3600, abs=300), 1),
+    ]
     twice = found.times(2)
     assert (twice.by_class["archive"], twice.arrived) == (Tokens(4, 40, 40), Tokens(8, 80, 80))
+
+
+def test_parts_of_all_classes_are_told_apart() -> None:
+    slos_s = [10.0 * 3**power for power in range(9)]
+    meter = DemandMeter(10.0)
+    for number in range(9 * 24):
+        slo_s = slos_s[number % 9]
+        service = ServiceClass(f"c{number % 9}", slo_s)
+        meter.accept(number, str(number), 40, NOW_MS - round(number // 9 / 24 * slo_s * 1000), service)
+    first, *_ = meter.report(NOW_MS, sent=()).waiting
+    assert first.tokens.requests < 9, "what is due first is no more than a part of it"
 
 
 @given(read_s=st.lists(st.integers(-10_000_000, 60), max_size=300), running=st.integers(0, 400))
@@ -83,8 +108,8 @@ def test_nothing_that_waits_is_left_out_and_there_are_never_many_parts(
 ) -> None:
     meter = DemandMeter(10.0)
     for number, second in enumerate(read_s):
-        meter.accept(number, 40, NOW_MS + second * 1000, USUAL)
-    found = meter.report(NOW_MS, running=running)
+        meter.accept(number, str(number), 40, NOW_MS + second * 1000, USUAL)
+    found = meter.report(NOW_MS, sent=ids(running))
     assert len(found.waiting) <= MOST_PARTS
     assert sum(part.tokens.requests for part in found.waiting) == max(len(read_s) - running, 0)
     assert found.running == min(running, len(read_s))
@@ -124,7 +149,7 @@ def report(at_ms: int = NOW_MS, arrived: float = 0, waits: float = 0, **more: in
 
 def test_the_demand_of_all_subtasks_is_added_up_and_arrivals_are_told_once() -> None:
     reports, wall = {"a": report(arrived=5, waits=2, running=1), "b": report(arrived=7, running=2)}, Wall()
-    stream = StreamDemand(lambda: reports, wall, classes=(USUAL,))
+    stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]))
     first = stream.take(0.0)
     assert (first.running, first.backlog) == (3, (Backlog(30.0, Tokens(2, 2, 2)),))
     assert dict(first.arrived)["default"].requests == 12
@@ -136,7 +161,7 @@ def test_the_demand_of_all_subtasks_is_added_up_and_arrivals_are_told_once() -> 
 
 def test_reports_that_stop_grow_old_and_then_count_no_more() -> None:
     reports, wall = {"a": report(arrived=5, waits=2)}, Wall()
-    stream = StreamDemand(lambda: reports, wall, classes=(USUAL,))
+    stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]))
     assert stream.take(0.0).age_s == 0
     wall.now_ms += 60_000
     found = stream.take(60.0)
@@ -144,7 +169,7 @@ def test_reports_that_stop_grow_old_and_then_count_no_more() -> None:
     wall.now_ms += 1_000
     found = stream.take(61.0)
     assert (found.age_s, found.silent, found.backlog) == (61.0, 0, ())
-    assert StreamDemand(dict, wall, classes=(USUAL,)).take(0.0).age_s == math.inf
+    assert StreamDemand(dict, wall, mix=ClassMix([USUAL])).take(0.0).age_s == math.inf
 
 
 @given(
@@ -159,7 +184,7 @@ def test_a_subtask_counts_with_what_it_told_last_until_it_is_known_to_have_ended
     }
     here = [one for one in subtasks if round(one[0] * 1000) <= GONE_S * 1000]
     fresh = [one for one in here if round(one[0] * 1000) <= FRESH_S * 1000]
-    stream = StreamDemand(lambda: reports, Wall(), classes=(USUAL,))
+    stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix([USUAL]))
     found = stream.take(0.0)
     assert found.running == sum(running for _, running, _ in here)
     assert sum(part.tokens.requests for part in found.backlog) == sum(waits for *_, waits in here)
@@ -172,7 +197,7 @@ def test_a_subtask_counts_with_what_it_told_last_until_it_is_known_to_have_ended
 
 def test_what_a_subtask_got_while_it_was_silent_has_arrived_once() -> None:
     reports, wall = {"a": report(arrived=5), "b": report(arrived=5)}, Wall()
-    stream = StreamDemand(lambda: reports, wall, classes=(USUAL,))
+    stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]))
     came = []
     for age_s, arrived in ((0, 5), (20, 5), (40, 5), (0, 9), (0, 9)):
         wall.now_ms += 20_000
@@ -188,7 +213,7 @@ def test_nothing_is_learned_of_a_speed_while_a_subtask_is_silent() -> None:
     """What it waits for may not be sent, and what it did comes at once when it goes on."""
     speed, wall, factors = LearnedSpeed(ReplicaSpeed(0.001, 0.01)), Wall(), list[float]()
     reports: dict[str, DemandReport] = {}
-    stream = StreamDemand(lambda: reports, wall, classes=(USUAL,), speed=speed, ready=lambda: 1)
+    stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]), speed=speed, ready=lambda: 1)
     hung: DemandReport | None = None
     for second in range(0, 120, 2):
         wall.now_ms = NOW_MS + second * 1000
@@ -209,7 +234,7 @@ def test_what_waits_in_a_topic_at_first_came_before_and_is_due_when_the_slo_is_o
     waits = Tokens(100, 1000, 500)
     queued: Tokens | None = waits
     reports = {"a": report()}
-    stream = StreamDemand(lambda: reports, Wall(), classes=(USUAL,), queued=lambda: queued)
+    stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix([USUAL]), queued=lambda: queued)
 
     def came(now_s: float) -> Tokens:
         return dict(stream.take(now_s).arrived)["default"]
@@ -227,11 +252,10 @@ def test_what_waits_in_a_topic_at_first_came_before_and_is_due_when_the_slo_is_o
     assert came(3.0) == Tokens(5, 50, 25)
 
 
-def test_arrivals_and_what_waits_in_a_topic_are_shared_out_among_the_classes() -> None:
+def test_what_waits_in_a_topic_is_shared_out_among_the_classes() -> None:
     queued, reports = Tokens(40, 4000, 400), {"a": report()}
-    classes = (USUAL, ALARM)
-    stream = StreamDemand(lambda: reports, Wall(), classes=classes, queued=lambda: queued)
-    # Before anything is known, all is as usual.
+    stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix((USUAL, ALARM)), queued=lambda: queued)
+    # Before anything is known, all is of the default class.
     assert stream.take(0.0).backlog == (Backlog(60.0, queued),)
     # Of a hundred requests that came a quarter are alarms, with half of the tokens.
     by_class = {"default": Tokens(75, 5000, 750), "alarm": Tokens(25, 5000, 250)}
@@ -243,9 +267,50 @@ def test_arrivals_and_what_waits_in_a_topic_are_shared_out_among_the_classes() -
     assert (alarm.tokens, usual.tokens) == (Tokens(10, 2000, 100), Tokens(30, 2000, 300))
 
 
+def test_what_a_restore_brings_back_says_of_which_class_the_rest_of_a_topic_is() -> None:
+    meter = DemandMeter(10.0)
+    for number in range(64):
+        meter.accept(number, str(number), 40, NOW_MS, ARCHIVE, again=True)
+    reports = {"a": meter.report(NOW_MS, sent=())}
+    mix = ClassMix((USUAL, ALARM, ARCHIVE))
+    stream = StreamDemand(lambda: reports, Wall(), mix=mix, queued=lambda: Tokens(20_000, 2e5, 2e5))
+    assert min(part.due_in_s for part in stream.take(0.0).backlog) > 3000
+
+
+def test_arrivals_are_of_their_own_classes_where_all_of_them_are_known() -> None:
+    reports = {"a": report()}
+    stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix((USUAL, ALARM)))
+    total = Tokens()
+    for step in range(1, 4):
+        name = "alarm" if step == 3 else "default"
+        total += Tokens(1000, 10, 10)
+        by_class = {**reports["a"].by_class}
+        by_class[name] = by_class.get(name, Tokens()) + Tokens(1000, 10, 10)
+        reports = {"a": DemandReport(NOW_MS, arrived=total, by_class=by_class)}
+        came = dict(stream.take(float(step)).arrived)
+        assert {of: tokens.requests for of, tokens in came.items() if tokens.requests} == {name: 1000}
+
+
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.integers(1, 9)), max_size=400))
+def test_parts_that_are_due_together_are_one_and_none_is_due_later_than_it_was(
+    parts: list[tuple[float, int]],
+) -> None:
+    given_ = [Backlog(due_s, Tokens(count)) for due_s, count in parts]
+    found = merged(given_)
+    assert sum(part.tokens.requests for part in found) == sum(count for _, count in parts)
+    assert list(found) == sorted(found, key=lambda part: part.due_in_s)
+    for due_s in (0.0, 1.0, 60.0, 3600.0):
+        before = sum(count for at_s, count in parts if at_s <= due_s)
+        assert sum(part.tokens.requests for part in found if part.due_in_s <= due_s) >= before
+        near = sum(count for at_s, count in parts if at_s <= due_s * 1.05)
+        assert sum(part.tokens.requests for part in found if part.due_in_s <= due_s) <= near
+    assert sum(1 for part in found if part.due_in_s <= 0) <= 1
+    assert len([part for part in found if part.due_in_s > 1]) <= 300
+
+
 def test_what_leaves_a_topic_and_arrives_later_has_come_once() -> None:
     queued, reports = Tokens(100, 1000, 500), {"a": report()}
-    stream = StreamDemand(lambda: reports, Wall(), classes=(USUAL,), queued=lambda: queued)
+    stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix([USUAL]), queued=lambda: queued)
 
     def came(now_s: float) -> Tokens:
         return dict(stream.take(now_s).arrived)["default"]
@@ -269,7 +334,7 @@ def test_what_left_a_topic_and_never_arrives_hides_no_later_arrivals() -> None:
     """Of the records that are drained, one in ten leads to a call."""
     queued, called = Tokens(100_000, 100_000, 100_000), 0
     reports, wall = {"a": report()}, Wall()
-    stream = StreamDemand(lambda: reports, wall, classes=(USUAL,), queued=lambda: queued)
+    stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]), queued=lambda: queued)
 
     def came(second: int, calls: int) -> float:
         nonlocal called, reports
@@ -290,7 +355,7 @@ def test_what_left_a_topic_and_never_arrives_hides_no_later_arrivals() -> None:
 
 def test_what_left_a_topic_at_the_last_look_may_arrive_however_long_ago_that_was() -> None:
     queued, reports = Tokens(10, 10, 10), {"a": report()}
-    stream = StreamDemand(lambda: reports, Wall(), classes=(USUAL,), queued=lambda: queued)
+    stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix([USUAL]), queued=lambda: queued)
     stream.take(0.0)
     queued = Tokens()
     assert dict(stream.take(1.0).arrived)["default"] == Tokens()
@@ -300,7 +365,7 @@ def test_what_left_a_topic_at_the_last_look_may_arrive_however_long_ago_that_was
 
 def test_what_waits_in_a_topic_and_turns_out_to_cost_more_has_not_come_again() -> None:
     queued = Tokens(100, 0, 6400)
-    stream = StreamDemand(lambda: {"a": report()}, Wall(), classes=(USUAL,), queued=lambda: queued)
+    stream = StreamDemand(lambda: {"a": report()}, Wall(), mix=ClassMix([USUAL]), queued=lambda: queued)
     stream.take(0.0)
     queued = Tokens(100, 90_000, 20_000)
     found = stream.take(1.0)
@@ -314,7 +379,7 @@ def test_nothing_is_learned_of_a_speed_while_no_subtask_reports() -> None:
     stream = StreamDemand(
         lambda: reports,
         wall,
-        classes=(USUAL,),
+        mix=ClassMix([USUAL]),
         speed=speed,
         ready=lambda: 1,
         queued=lambda: Tokens(9, 900, 900),

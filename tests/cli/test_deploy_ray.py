@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -55,3 +56,27 @@ def test_no_cluster_at_the_address(words: tuple[str, ...]) -> None:
     done = run(*words, "--address", f"http://127.0.0.1:{free_port()}")
     assert isinstance(done.exception, DeployError)
     assert "there is no Ray cluster" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "starts"),
+    [
+        (("--apply",), True),
+        (("--apply", "--set", "address=http://127.0.0.1:1"), False),
+        (("--apply", "--address", "http://127.0.0.1:1"), False),
+        (("--status",), False),
+    ],
+)
+def test_a_cluster_is_started_where_none_is_named(
+    words: tuple[str, ...], starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def start(address: str, say: Any) -> bool:
+        asked.append(address)
+        raise DeployError("started")
+
+    monkeypatch.setattr("forebay.deploy.ray.local_cluster.start_local_cluster", start)
+    done = run(*words)
+    assert isinstance(done.exception, DeployError) or not starts
+    assert asked == (["http://127.0.0.1:8265"] if starts else [])

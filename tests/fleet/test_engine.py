@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.clock import run_virtual
 
-from forebay.fleet.engine import ALWAYS, FIRST, MOST, SHARE, RetryBudget
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.discovery import FixedReplicas
+from forebay.fleet.engine import ALWAYS, FIRST, MOST, SHARE, FleetEngine, RetryBudget
+from forebay.fleet.routing_request import RoutingRequest
+from forebay.records import Request
+from forebay.testing.replica import FakeReplica, ReplicaScript
 
 
 async def _settle() -> None:
@@ -169,3 +177,27 @@ def test_repeats_never_cost_more_than_their_share(events: list[tuple[str, int]])
         assert all(task.done() for task in repeats._tasks), "each had its turn, or its time was over"
 
     run_virtual(main())
+
+
+async def test_a_request_keeps_its_place_and_its_key_takes_turns_within_its_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An alarm does not wait for what else its key has."""
+    made: list[RoutingRequest] = []
+    async with FakeReplica(ReplicaScript(models=("m",))) as replica:
+        engine = FleetEngine(FleetConfig(FixedReplicas((replica.url,)), model="m"))
+        demand = engine.client.demand
+        monkeypatch.setattr(
+            engine.client, "demand", lambda *words, **more: made.append(demand(*words, **more)) or made[-1]
+        )
+        plain = Request("1", "m", prompt="x", session="ann")
+        asked = (plain, replace(plain, service="alarm", due_s=123.0), replace(plain, session=None))
+        for request in asked:
+            await engine.complete(request, timeout_s=10.0)
+        assert not engine.client.sent
+        await engine.close()
+    assert [each.due_s for each in made] == [math.inf, 123.0, math.inf]
+    assert all(each.keeps_place for each in made)
+    assert made[0].tenant != made[1].tenant
+    assert [each.session for each in made] == ["ann", "ann", None]
+    assert made[2].tenant is None

@@ -90,8 +90,11 @@ async def test_the_demand_is_a_file_while_the_subtask_runs(
     assert list(folder.iterdir()) == []
 
 
-async def test_what_is_due_first_by_its_class_is_sent_first(tmp_path: Path) -> None:
-    link = ScalingLink(replace(SETTINGS, others=(ALARM,)), str(tmp_path))
+async def test_what_is_due_first_by_its_class_is_sent_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+    link = ScalingLink(replace(SETTINGS, other_classes=(ALARM,)), str(tmp_path))
     classes = EventClasses(FieldTemplate("{{ tier }}", what="classes"), SETTINGS.classes[0], (ALARM,))
     clock, order = SystemClock(), []
     async with FakeReplica(ReplicaScript(models=("m",), delay=Fixed(0.02), slots=1, max_calls=2)) as replica:
@@ -105,10 +108,14 @@ async def test_what_is_due_first_by_its_class_is_sent_first(tmp_path: Path) -> N
             assert isinstance(await handler.answer(each), Result)
             order.append(tier)
 
-        usual = [asyncio.ensure_future(ask(number, "none")) for number in range(30)]
+        default = [asyncio.ensure_future(ask(number, "none")) for number in range(30)]
         await until(lambda: len(order) >= 3)
         alarms = [asyncio.ensure_future(ask(number, "alarm")) for number in range(30, 33)]
-        await asyncio.gather(*usual, *alarms)
+        await asyncio.gather(*default, *alarms)
+        await until(lambda: [one.done.requests for one in read_reports(tmp_path).values()] == [33])
+        (report,) = read_reports(tmp_path).values()
+        counts = {name: tokens.requests for name, tokens in report.by_class.items()}
+        assert counts == {"default": 30, "alarm": 3}
         await handler.close()
     last = max(place for place, tier in enumerate(order) if tier == "alarm")
     assert last < len(order) - 10, order
@@ -259,7 +266,7 @@ async def test_what_a_subtask_has_learned_is_known_to_the_one_that_follows(
         if answers:
             await until(lambda: gauges.learned.newest is not before)
         handler.accept(item(99), again=False)
-        (waiting,) = handler._meter.report(0, running=0).waiting
+        (waiting,) = handler._meter.report(0, sent=()).waiting
         await handler.close()
         await client.close()
         return gauges, waiting.tokens

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from tests.harness.clock import ManualClock
 
+from forebay.autoscale.base import ServiceClass
+from forebay.clock import SystemClock
 from forebay.codec import decode, encode
 from forebay.engine import Deadline
 from forebay.engine.journal import JournalConfig
@@ -22,7 +24,13 @@ from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.metrics import InferenceCounters
-from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler, RequestHandler
+from forebay.flink.request_handler import (
+    InferenceSpec,
+    OpenRequestHandler,
+    ProgramRequestHandler,
+    RequestHandler,
+)
+from forebay.flink.service_class import EventClasses
 from forebay.records import (
     Completion,
     DeadLetter,
@@ -36,6 +44,8 @@ from forebay.records import (
     Timing,
     Usage,
 )
+from forebay.stateful.outputs import ProgramRequest
+from forebay.stateful.program import Ask
 from forebay.testing.answers import echo
 from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -187,6 +197,36 @@ async def test_the_priority_is_a_whole_number_of_the_event_and_goes_along_where_
     assert isinstance(found, DeadLetter)
     assert (found.cause, found.attempts) == ("template_failed", 0)
     assert "priority: expected a whole number, found 'hello'" in found.detail
+
+
+async def test_a_request_is_due_by_the_class_of_its_event() -> None:
+    seen: list[Request] = []
+
+    class Spy(ScriptedEngine):
+        async def complete(
+            self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
+        ) -> Any:
+            seen.append(request)
+            return await super().complete(request, timeout_s=timeout_s, deadline=deadline)
+
+    hello = ServiceClass("hello", 5.0)
+    classes = EventClasses(FieldTemplate("{{ text }}", what="classes"), ServiceClass(slo_s=60.0), (hello,))
+    made, clock = call(Spy(Fixed(0.0)), classes=classes), SystemClock()
+    now_ms = clock.wall_ms()
+    handler = RequestHandler(made, InferenceCounters())
+    for fields in ({"text": "hello"}, {"text": "else"}, {}):
+        await handler.answer(KeyedEvent("r", "ann", Event(b"", fields), now_ms))
+    ask = Ask((Message("user", "x"),))
+    of_programs = ProgramRequestHandler(made, InferenceCounters())
+    await of_programs.answer(ProgramRequest("r", "ann", Event(b"", {"text": "hello"}), now_ms, ask=ask))
+    await answer(item(), call(Spy(Fixed(0.0))))
+    # The template of the prompt fails without a text: nothing is asked.
+    assert [request.service for request in seen] == ["hello", "default", "hello", ""]
+    assert seen[-1].due_s is None
+    for request, slo_s in zip(seen, (5.0, 60.0, 5.0), strict=False):
+        assert request.due_s is not None
+        assert slo_s - 60 < request.due_s - clock.monotonic_s() <= slo_s
+        assert request.due_s % 1 == 0, "in whole seconds, or priority would mean nothing"
 
 
 async def test_what_was_never_sent_counts_no_call() -> None:

@@ -42,6 +42,14 @@ async def test_a_token_that_cannot_be_read_is_no_traceback(
             pass
 
 
+async def test_a_token_of_two_lines_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "first\nsecond")
+    with pytest.raises(DeployError, match="expected printable text in one line") as caught:
+        async with ServeRest("http://127.0.0.1:1"):
+            pass
+    assert "first" not in str(caught.value)
+
+
 async def test_scaling_names_application_deployment_and_number() -> None:
     async with ScriptedServe([body()]).served() as serve, ServeRest(serve.address) as rest:
         await rest.scale("fleet", "engine", 3)
@@ -53,7 +61,7 @@ async def test_scaling_names_application_deployment_and_number() -> None:
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (401, "asks for a token: .*; put the cluster's into RAY_AUTH_TOKEN"),
+        (401, "asks for a token: .*; put the cluster's token into RAY_AUTH_TOKEN"),
         (403, "refuses the token: .*; put"),
         (404, "no Ray Serve is there"),
         (503, "not available for now"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from forebay.autoscale.base import Backlog, ServiceClass, Tokens
+from forebay.autoscale.base import Backlog, Tokens
 from forebay.autoscale.class_mix import ClassMix
 from forebay.autoscale.loop import Demand
 from forebay.autoscale.meter import DemandReport
@@ -23,6 +23,7 @@ GONE_S = 60.0
 """A report that is older still is of a subtask that has ended."""
 MOST_BYTES = 1 << 20
 SUFFIX = ".demand.json"
+NEAR = 0.05
 _REPORT: TypeAdapter[DemandReport] = TypeAdapter(DemandReport)
 
 Reports = Mapping[str, DemandReport]
@@ -70,10 +71,11 @@ class StreamDemand:
     last, until its report is taken away or `GONE_S` old. `speed` learns from what is done, given how many
     replicas are ready. `queued` tells of requests that wait before the subtasks, as in a topic (None: nothing
     is known): they count as due when their SLO is over, as nobody knows how long they have waited, and are
-    shared out among `classes` as the last ones that arrived. Those that wait at first came before, and do not
-    arrive at this time of day. What leaves the queue arrives in a subtask, and is heard of from both at
-    different moments: what has left and not arrived yet is taken off what arrives within `GONE_S`, or until
-    the next look. What has not arrived by then never will, as records that lead to no call.
+    shared out among classes by `mix`, which learns from what was taken in. Those that wait at first came
+    before, and do not arrive at this time of day. What leaves the queue arrives in a subtask, and is heard of
+    from both at different moments: what has left and not arrived yet is taken off what arrives within
+    `GONE_S`, or until the next look. What has not arrived by then never will, as records that lead to no
+    call.
     """
 
     def __init__(
@@ -81,14 +83,14 @@ class StreamDemand:
         reports: Callable[[], Reports],
         wall_ms: Callable[[], int],
         *,
-        classes: Sequence[ServiceClass],
+        mix: ClassMix,
         speed: LearnedSpeed | None = None,
         ready: Callable[[], int] = lambda: 0,
         queued: Callable[[], Tokens | None] = lambda: None,
     ) -> None:
         self._reports = reports
         self._wall_ms = wall_ms
-        self._mix = ClassMix(classes)
+        self._mix = mix
         self._speed = speed
         self._ready = ready
         self._queued = queued
@@ -109,7 +111,8 @@ class StreamDemand:
         if fresh:
             self._heard_ms = max(one.at_ms for one in fresh.values())
         came = _growth(self._arrived, {name: one.arrived for name, one in every.items()})
-        self._mix.add(self._grown_classes(every))
+        taken_in = self._grown_classes(every)
+        self._mix.add(taken_in)
         done = _growth(self._done, {name: one.done for name, one in every.items()})
         backlog = [
             Backlog((part.due_ms - now_ms) / 1000, part.tokens)
@@ -117,6 +120,8 @@ class StreamDemand:
             for part in one.waiting
         ]
         queued = self._queued()
+        # Of those in a topic it is not known of which class they are, until they are taken in.
+        known = taken_in if queued is None else {}
         if queued is not None:
             if queued.requests > 0:
                 parts = self._mix.split(queued)
@@ -132,8 +137,8 @@ class StreamDemand:
             self._before_s = None
         kv = [one.kv_usage for one in fresh.values() if one.usable]
         return Demand(
-            backlog=tuple(sorted(backlog, key=lambda part: part.due_in_s)),
-            arrived=tuple((of.name, part) for of, part in self._mix.split(arrived)),
+            backlog=merged(backlog),
+            arrived=tuple((of.name, part) for of, part in self._mix.split_as(arrived, known)),
             running=sum(one.running for one in every.values()),
             running_tokens=sum(one.running_tokens for one in every.values()),
             kv_usage=min(max(kv, default=0.0), 1.0),
@@ -168,6 +173,19 @@ class StreamDemand:
             busy = waits and waited and ready == was_ready
             self._speed.add(done, min(ready, was_ready) * (now_s - self._before_s), busy=busy)
         self._before_s, self._before = now_s, (waits, ready)
+
+
+def merged(backlog: Sequence[Backlog]) -> tuple[Backlog, ...]:
+    """The same, the first due first: parts that are due within a twentieth of the time that is left are one,
+    due when the first of them is. So are all that are late, and a policy has few parts to look at."""
+    found: list[Backlog] = []
+    for part in sorted(backlog, key=lambda part: part.due_in_s):
+        first_s = found[-1].due_in_s if found else math.inf
+        if first_s <= part.due_in_s <= max(first_s * (1 + NEAR), 0.0):
+            found[-1] = Backlog(first_s, found[-1].tokens + part.tokens)
+        else:
+            found.append(part)
+    return tuple(found)
 
 
 def _growth(before: dict[str, Tokens], now: Mapping[str, Tokens]) -> Tokens:

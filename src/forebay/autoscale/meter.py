@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from forebay.autoscale.base import ServiceClass, Tokens
 PARTS = 12
 """What waits of one class of service is told in so many parts per SLO."""
 MOST_PARTS = 160
-"""And in so many in all: enough for eight classes."""
+"""And in so many in all: enough for nine classes."""
 FADE = 0.02
 """What one answer counts for in what is expected of the next ones."""
 CHARS_PER_TOKEN = 4.0
@@ -31,9 +31,9 @@ class Waiting:
 class DemandReport:
     """What one subtask knows at one moment, `at_ms` by the wall clock.
 
-    `arrived` and `done` are totals since it began; `by_class` is what of `arrived` is of which class of
-    service. Prompts count whole in all of them: how much of them replicas find in their caches is part of
-    their speed.
+    `arrived` and `done` are totals since it began; `by_class` is what was taken in of each class of service,
+    with what a restore brought back. Prompts count whole in all of them: how much of them replicas find in
+    their caches is part of their speed.
     `at_replicas`: requests in flight at each replica, by URL, those that leave included; `usable`: how many
     replicas may get requests. `listing` is the version of the list of replicas that it goes by.
     """
@@ -133,9 +133,10 @@ class AnswerLengths:
 
 
 @dataclass(frozen=True, slots=True)
-class _Here:
+class _Accepted:
     """An event between its acceptance and its answer."""
 
+    request_id: str
     chars: int
     due_ms: int
     service: ServiceClass
@@ -150,51 +151,58 @@ class DemandMeter:
 
     def __init__(self, answer_tokens: float) -> None:
         self.lengths = AnswerLengths(answer_tokens)
-        self._here: dict[int, _Here] = {}
+        self._here: dict[int, _Accepted] = {}
         self._arrived = self._done = Tokens()
         self._by_class: dict[str, Tokens] = {}
 
     def accept(
-        self, number: int, chars: int, read_ms: int, service: ServiceClass, *, again: bool = False
+        self,
+        number: int,
+        request_id: str,
+        chars: int,
+        read_ms: int,
+        service: ServiceClass,
+        *,
+        again: bool = False,
     ) -> None:
         """An event of this class of service was accepted, which was read at `read_ms`."""
-        self._here[number] = _Here(chars, read_ms + round(service.slo_s * 1000), service)
+        due_ms = read_ms + round(service.slo_s * 1000)
+        self._here[number] = _Accepted(request_id, chars, due_ms, service)
+        tokens = self._expected(chars)
+        before = self._by_class.get(service.name, Tokens())
+        self._by_class = {**self._by_class, service.name: before + tokens}
         if not again:
-            tokens = self._expected(chars)
             self._arrived += tokens
-            self._by_class = {
-                **self._by_class,
-                service.name: self._by_class.get(service.name, Tokens()) + tokens,
-            }
 
     def finish(self, number: int, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
         """It has its answer, or was given up; with the tokens that the engine counted, if it was asked."""
-        here = self._here.pop(number, None)
+        event = self._here.pop(number, None)
         if prompt_tokens:
-            self.lengths.learn(0 if here is None else here.chars, prompt_tokens, output_tokens)
+            self.lengths.learn(0 if event is None else event.chars, prompt_tokens, output_tokens)
             self._done += Tokens(1, prompt_tokens, output_tokens)
 
     def report(
         self,
         now_ms: int,
         *,
-        running: int,
+        sent: Collection[str],
         kv_usage: float = 0.0,
         listing: int = 0,
         at_replicas: Mapping[str, int] | None = None,
         usable: int = 0,
     ) -> DemandReport:
-        """What is known at `now_ms`, of the wall clock. The `running` events that are due first are at
+        """What is known at `now_ms`, of the wall clock. Events whose requests are among `sent` are at
         replicas, all others wait."""
         # Copied in one step: another thread adds to it.
         here = list(self._here.values())
-        here.sort(key=lambda one: one.due_ms)
-        each = self.lengths.prompt(round(sum(one.chars for one in here) / len(here))) if here else 0.0
+        waiting = [event for event in here if event.request_id not in sent]
+        running = len(here) - len(waiting)
+        each = self.lengths.prompt(round(sum(event.chars for event in here) / len(here))) if here else 0.0
         return DemandReport(
             at_ms=now_ms,
-            waiting=self._parts(here[running:]),
-            running=min(running, len(here)),
-            running_tokens=min(running, len(here)) * (each + self.lengths.output / 2),
+            waiting=self._parts(waiting),
+            running=running,
+            running_tokens=running * (each + self.lengths.output / 2),
             kv_usage=kv_usage,
             arrived=self._arrived,
             by_class=self._by_class,
@@ -204,12 +212,12 @@ class DemandMeter:
             usable=usable,
         )
 
-    def _parts(self, waiting: Iterable[_Here]) -> tuple[Waiting, ...]:
+    def _parts(self, waiting: Iterable[_Accepted]) -> tuple[Waiting, ...]:
         parts: dict[int, Tokens] = {}
-        for one in waiting:
-            step_ms = max(round(one.service.slo_s * 1000) // PARTS, 1)
-            due_ms = one.due_ms // step_ms * step_ms
-            parts[due_ms] = parts.get(due_ms, Tokens()) + self._expected(one.chars)
+        for event in waiting:
+            step_ms = max(round(event.service.slo_s * 1000) // PARTS, 1)
+            due_ms = event.due_ms // step_ms * step_ms
+            parts[due_ms] = parts.get(due_ms, Tokens()) + self._expected(event.chars)
         found = sorted(parts.items())
         if len(found) > MOST_PARTS:
             # What is long late is all the same.

@@ -11,9 +11,9 @@ from forebay.autoscale.speed import LearnedSpeed
 
 @dataclass(frozen=True, slots=True)
 class ScalingSettings:
-    """`slo_s`: how long a record may wait until its answer begins; `others`: classes of service for which
-    that is another time. `speed` is what is assumed of a replica until it is known better, `answer_tokens`
-    what is expected of an answer until one has come."""
+    """`slo_s`: how long a record may wait until its answer begins; `other_classes`: classes of service for
+    which that is another time. `speed` is what is assumed of a replica until it is known better,
+    `answer_tokens` what is expected of an answer until one has come."""
 
     limits: Limits
     policy: str = DEFAULT_SCALING
@@ -21,12 +21,12 @@ class ScalingSettings:
     timings: Timings = field(default_factory=Timings)
     speed: ReplicaSpeed = field(default_factory=lambda: ReplicaSpeed(1 / 5000, 1 / 500))
     answer_tokens: float = 64.0
-    others: tuple[ServiceClass, ...] = ()
+    other_classes: tuple[ServiceClass, ...] = ()
 
     @property
     def classes(self) -> tuple[ServiceClass, ...]:
         """All classes of service, that of all other records first."""
-        return (ServiceClass(slo_s=self.slo_s), *self.others)
+        return (ServiceClass(slo_s=self.slo_s), *self.other_classes)
 
     def scaler(self) -> tuple[Scaler, LearnedSpeed]:
         """A fresh scaler, and the speed that it goes by. Raises `SettingError` as `make_scaling`."""

@@ -147,7 +147,7 @@ class ScalingSpec(Model):
                 1 / self.prompt_tokens_per_s, 1 / self.answer_tokens_per_s, self.requests_per_replica
             ),
             answer_tokens=max(answer_tokens / 2, 1.0),
-            others=tuple(ServiceClass(name, slo_s) for name, slo_s in others.items()),
+            other_classes=tuple(ServiceClass(name, slo_s) for name, slo_s in others.items()),
         )
 
 

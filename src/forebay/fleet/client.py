@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 
 from forebay.clock import Clock, SystemClock
@@ -66,6 +66,7 @@ class FleetClient:
         self._ticker: asyncio.Task[None] | None = None
         self._stream = config.stream
         self._placings: set[PendingPlacement] = set()
+        self._sent: set[str] = set()
         self._closed = False
         self.on_idle: Callable[[], None] = lambda: None
         """Called when no request waits for room any more."""
@@ -77,6 +78,11 @@ class FleetClient:
     def waiting(self) -> int:
         """How many requests wait for room."""
         return len(self._dispatcher)
+
+    @property
+    def sent(self) -> Collection[str]:
+        """The ids of the requests that have a replica now, of those that were placed with one."""
+        return self._sent
 
     @property
     def in_flight(self) -> int:
@@ -167,16 +173,16 @@ class FleetClient:
         )
 
     def place(
-        self, demand: RoutingRequest, *, deadline: Deadline | None = None, chars: int = 0
+        self, demand: RoutingRequest, *, deadline: Deadline | None = None, chars: int = 0, id: str = ""
     ) -> PendingPlacement:
         """Wait for a replica with room: an async context manager that gives the `ReplicaLease`.
 
         Entering raises `Overloaded` at the demand's deadline where none had room until then, and
         `Unreachable` where there was none to send to; so it does where `deadline` is over. That one counts
         only while no replica works, until the request is sent. `chars` is the prompt's length; with it, what
-        the replica counts teaches how many tokens a text has.
+        the replica counts teaches how many tokens a text has. `id`: what the request is called in `sent`.
         """
-        return PendingPlacement(self, demand, deadline or Deadline(), chars)
+        return PendingPlacement(self, demand, deadline or Deadline(), chars, id)
 
     def only(self, lease: ReplicaLease) -> bool:
         """Whether no other replica may get what was sent with `lease`."""
@@ -319,8 +325,11 @@ class FleetClient:
 class PendingPlacement:
     """A request that waits for a replica, and then has one."""
 
-    def __init__(self, client: FleetClient, demand: RoutingRequest, deadline: Deadline, chars: int) -> None:
+    def __init__(
+        self, client: FleetClient, demand: RoutingRequest, deadline: Deadline, chars: int, id: str
+    ) -> None:
         self.demand = demand
+        self._id = id
         self.deadline = deadline
         self._client = client
         self._chars = chars
@@ -338,6 +347,8 @@ class PendingPlacement:
         timer = loop.call_later(max(0.0, left_s), self.expire) if left_s < math.inf else None
         try:
             self._lease = await self._granted
+            if self._id:
+                client._sent.add(self._id)
             return self._lease
         except BaseException:
             if self._granted.done() and not self._granted.cancelled() and not self._granted.exception():
@@ -354,6 +365,7 @@ class PendingPlacement:
     ) -> None:
         lease = self._lease
         assert lease is not None
+        self._client._sent.discard(self._id)
         if isinstance(error, EngineError):
             lease.failed(error)
         lease.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from forebay.engine import Deadline, EngineFactory
@@ -147,8 +148,8 @@ class TwoClients:
     decode: FleetClient
 
     @property
-    def in_flight(self) -> int:
-        return self.decode.in_flight
+    def sent(self) -> Collection[str]:
+        return self.decode.sent
 
     @property
     def usable(self) -> int:

@@ -236,13 +236,14 @@ class FleetEngine:
             due_s=math.inf if request.due_s is None else request.due_s,
             keeps_place=True,
             priority=request.priority,
-            tenant=request.session,
+            # Fairness among keys is kept within a class: an alarm does not wait for its key's archive.
+            tenant=request.session and "\0".join((request.service, request.session)),
             session=request.session,
             avoid=avoid,
             transferred=prompt is not None,
         )
         placing = deadline if prompt is None else Unbegun(deadline)
-        async with self.client.place(demand, deadline=placing, chars=len(text)) as lease:
+        async with self.client.place(demand, deadline=placing, chars=len(text), id=request.id) as lease:
             lease.timeout_s = timeout_s
             if prompt is not None:
                 lease.awaits_prompt()

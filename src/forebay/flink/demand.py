@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from forebay.autoscale.class_mix import ClassMix
 from forebay.autoscale.demand import StreamDemand, encode_demand, report_name
 from forebay.autoscale.loop import ScalingLoop
 from forebay.autoscale.memory import KEEP_S, Memory, holds_for, memory_of
@@ -60,7 +61,7 @@ class MeteredHandler:
     them by a hash. What it wants, what waits and when it is due go to `gauges`, and once a minute what was
     learned of `model`, so that it outlives a restart: the lengths of answers, and what such a loop learns.
     Each change of what it wants goes to the log. `classes`: of which class of service an event is; None: all
-    are of the one that the link names first.
+    are of the default class.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class MeteredHandler:
         self._link = link
         self._gauges = gauges
         self._clock = clock
-        self._usual, self._classes = link.settings.classes[0], classes
+        self._default, self._classes = link.settings.classes[0], classes
         self._meter = DemandMeter(link.settings.answer_tokens)
         self._sight = Sight()
         self._loop = _loop_here(link, client, self._sight, gauges, clock) if link.folder is None else None
@@ -92,8 +93,8 @@ class MeteredHandler:
         self._task = asyncio.get_running_loop().create_task(self._report_on())
 
     def accept(self, item: KeyedEvent, *, again: bool) -> None:
-        service = self._usual if self._classes is None else self._classes.of(item)
-        self._meter.accept(id(item), prompt_chars(item), item.read_ms, service, again=again)
+        service = self._default if self._classes is None else self._classes.of(item)
+        self._meter.accept(id(item), item.id, prompt_chars(item), item.read_ms, service, again=again)
 
     async def answer(self, item: KeyedEvent) -> Answer:
         try:
@@ -133,7 +134,7 @@ class MeteredHandler:
             log.warning("what scaling had learned is not used: %s", why)
         report = self._meter.report(
             now_ms,
-            running=client.in_flight,
+            sent=client.sent,
             kv_usage=client.kv_usage,
             listing=client.listing,
             at_replicas=client.at_replicas(),
@@ -195,6 +196,6 @@ def _loop_here(
     def ready() -> int:
         return client.usable
 
-    demand = StreamDemand(reports, clock.wall_ms, classes=settings.classes, speed=speed, ready=ready)
+    demand = StreamDemand(reports, clock.wall_ms, mix=ClassMix(settings.classes), speed=speed, ready=ready)
     owner = PublishedReplicas(ready, publisher(gauges), settings.timings.boot_s)
     return ScalingLoop(scaler, owner, demand, settings.timings.interval_s, on_step=StepLog(log))

@@ -107,7 +107,7 @@ class RequestHandler:
     async def answer(self, item: KeyedEvent) -> Answer:
         """The `Result`, or the `DeadLetter` with the cause. Raises nothing that a record can provoke."""
         try:
-            request = self._request(item)
+            request = self._in_its_class(self._request(item), item)
             check = self._check_of(request)
         except RecordError as error:
             return dead_letter(item, error.cause, str(error))
@@ -197,7 +197,6 @@ class RequestHandler:
             schema=self._call.schema,
             session=item.key or None,
             priority=priority,
-            due_s=self._due_s(item),
         )
 
     def _check_of(self, request: Request) -> AnswerCheck | None:
@@ -221,9 +220,12 @@ class RequestHandler:
             raise TemplateFailed(f"priority: expected a whole number, found {text[:40]!r}")
         return int(text)
 
-    def _due_s(self, item: KeyedEvent) -> float | None:
+    def _in_its_class(self, request: Request, item: KeyedEvent) -> Request:
         classes = self._call.classes
-        return None if classes is None else due_s(item, classes.of(item), self._clock)
+        if classes is None:
+            return request
+        service = classes.of(item)
+        return replace(request, service=service.name, due_s=due_s(item, service, self._clock))
 
     def _count_retry(self, error: EngineError, _attempt: int, _delay_s: float) -> None:
         self._counts.retries += 1
@@ -322,7 +324,6 @@ class ProgramRequestHandler(RequestHandler):
             # One key's calls go where its prefix is.
             session=item.key,
             priority=priority,
-            due_s=self._due_s(item),
         )
 
     def _check_of(self, request: Request) -> AnswerCheck | None:

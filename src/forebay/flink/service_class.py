@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from forebay.autoscale.base import ServiceClass
@@ -13,14 +14,14 @@ from forebay.records import KeyedEvent
 
 @dataclass(frozen=True)
 class EventClasses:
-    """`template` makes the name of an event's class, of which the event's answer is due as its SLO says.
+    """`template` makes the name of an event's class of service.
 
-    An event for which it fails, or names none of `others`, is of `usual`: its class decides when it is
-    answered, never whether.
+    An event for which it fails, or names none of `others`, is of the `default` class: its class decides when
+    it is answered, never whether.
     """
 
     template: FieldTemplate
-    usual: ServiceClass
+    default: ServiceClass
     others: tuple[ServiceClass, ...]
 
     def of(self, item: KeyedEvent) -> ServiceClass:
@@ -28,10 +29,12 @@ class EventClasses:
         try:
             name = self.template.render(item.event.fields, time_ms=item.event.time_ms)
         except TemplateFailed:
-            return self.usual
-        return next((each for each in self.others if each.name == name), self.usual)
+            return self.default
+        return next((each for each in self.others if each.name == name), self.default)
 
 
 def due_s(item: KeyedEvent, service: ServiceClass, clock: Clock) -> float:
-    """When the answer to an event is due, on the monotonic clock."""
-    return clock.monotonic_s() + service.slo_s + (item.read_ms - clock.wall_ms()) / 1000
+    """When the answer to an event is due, on the monotonic clock, in whole seconds: between events that are
+    due in the same one, priority decides."""
+    left_s = service.slo_s + (item.read_ms - clock.wall_ms()) / 1000
+    return float(math.floor(clock.monotonic_s() + left_s))

@@ -20,7 +20,11 @@ TIMEOUT_S = 30.0
 MAX_BYTES = 32 << 20
 DASHBOARD = "Serve's REST interface is part of Ray's dashboard: ray start --head --include-dashboard=true"
 
-TOKEN = "put the cluster's into RAY_AUTH_TOKEN, or into ~/.ray/auth_token"
+TOKEN = "put the cluster's token into RAY_AUTH_TOKEN, or into ~/.ray/auth_token"
+
+
+class TokenRefused(DeployError):
+    """The cluster wants a token, or another one: to ask again changes nothing."""
 
 
 class ServeRest:
@@ -39,6 +43,8 @@ class ServeRest:
             token = ray_token()
         except SettingError as error:
             raise DeployError(f"Ray's token: {error}") from None
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise DeployError("Ray's token: expected printable text in one line, found something else")
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         self._session = aiohttp.ClientSession(timeout=self._timeout, headers=headers)
@@ -107,9 +113,9 @@ class ServeRest:
     def _refused(self, status: int, body: bytes) -> DeployError:
         said = plain(body[-8192:].decode("utf-8", "replace"))
         if status == 401:
-            return DeployError(f"{self.address}: the cluster asks for a token: {said}; {TOKEN}")
+            return TokenRefused(f"{self.address}: the cluster asks for a token: {said}; {TOKEN}")
         if status == 403:
-            return DeployError(f"{self.address}: the cluster refuses the token: {said}; {TOKEN}")
+            return TokenRefused(f"{self.address}: the cluster refuses the token: {said}; {TOKEN}")
         if status == 404:
             return DeployError(f"{self.address}: no Ray Serve is there (404). {DASHBOARD}")
         if status == 503:

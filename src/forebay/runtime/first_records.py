@@ -54,7 +54,8 @@ def reads_nothing(spec: PipelineSpec) -> bool:
 
 
 class _Templates:
-    """What a pipeline takes of each record before anybody is asked."""
+    """What a pipeline takes of each record before anybody is asked. Without its class of service a record
+    would be answered, but where no record has one, the template is wrong."""
 
     def __init__(self, spec: PipelineSpec) -> None:
         fields = (
@@ -62,6 +63,7 @@ class _Templates:
             spec.id_template(),
             spec.priority_template(),
             spec.answer_tokens_template(),
+            spec.class_template(),
         )
         self._fields = [template for template in fields if template is not None]
         self._prompt = spec.prompt_template()

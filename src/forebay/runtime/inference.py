@@ -153,5 +153,5 @@ def _classes(spec: PipelineSpec, scaling: ScalingLink) -> EventClasses | None:
     template = spec.class_template()
     if template is None:
         return None
-    usual, *others = scaling.settings.classes
-    return EventClasses(template, usual, tuple(others))
+    default, *others = scaling.settings.classes
+    return EventClasses(template, default, tuple(others))

@@ -114,8 +114,8 @@ class LocalKafka:
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """Stop the node where it is (SIGSTOP), until `go_on`: its connections stay, and nothing answers. Blocks
-        until its last thread has stopped, which on a busy machine takes a while."""
+        """Stop the node where it is (SIGSTOP), until `go_on`: its connections stay, and nothing answers.
+        Blocks until its last thread has stopped, which on a busy machine takes a while."""
         self._signal(signal.SIGSTOP)
         if self._process is not None:
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)

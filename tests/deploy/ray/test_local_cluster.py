@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.harness.clock import ManualClock
 from tests.harness.ray_serve import ScriptedServe, application, body
 
 from forebay.deploy.ray.local_cluster import find_ray, start_local_cluster, until_it_answers
@@ -52,21 +53,50 @@ def test_it_is_of_this_machine_alone_and_asks_for_a_token(home: Path, address: s
     assert token == "token  get-auth-token --generate"
     assert start.startswith("token  start --head --include-dashboard=true --dashboard-host=127.0.0.1 ")
     assert f"--dashboard-port={address.rsplit(':', 1)[1]} --node-ip-address=127.0.0.2" in start
-    assert said == [
-        f"there is no Ray cluster at {address}: one is started on this machine; `ray stop` ends it"
-    ]
+    assert len(said) == 1
+    assert "ports are open to the network, and ask for Ray's token" in said[0]
     assert (home / ".ray" / "auth_token").stat().st_mode & 0o077 == 0
     # The token is there now, and stays.
     assert start_local_cluster(address, said.append, ray=lambda: ray)
     assert len((home / "calls").read_text().splitlines()) == 3
 
 
-def test_who_wants_no_token_gets_none(home: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+@pytest.mark.parametrize("mode", ["", " TOKEN "])
+def test_a_token_is_made_whatever_is_written_of_the_mode(
+    mode: str, home: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
     ray = scripted(home)
     assert start_local_cluster(address, lambda words: None, ray=lambda: ray)
-    (call,) = (home / "calls").read_text().splitlines()
-    assert call.startswith("disabled  start")
+    assert [call.split()[:2] for call in (home / "calls").read_text().splitlines()] == [
+        ["token", "get-auth-token"],
+        ["token", "start"],
+    ]
+
+
+def test_none_is_started_that_everybody_on_the_network_could_use(
+    home: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    ray = scripted(home)
+    with pytest.raises(DeployError, match="whoever reaches this machine could run programs"):
+        start_local_cluster(address, lambda words: None, ray=lambda: ray)
+    assert not (home / "calls").exists()
+
+
+def test_keys_of_an_object_store_stay_here(home: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "key")
+    ray = scripted(home, f"env > {home}/environment")
+    assert start_local_cluster(address, lambda words: None, ray=lambda: ray)
+    assert "AWS_SECRET" not in (home / "environment").read_text()
+
+
+def test_a_token_that_is_named_and_not_there_is_told(
+    home: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "gone"))
+    with pytest.raises(DeployError, match="Ray's token: secret file"):
+        start_local_cluster(address, lambda words: None, ray=lambda: scripted(home))
 
 
 def test_a_cluster_that_is_there_is_left_alone(home: Path) -> None:
@@ -98,16 +128,21 @@ def test_without_ray_it_is_said_what_is_needed(home: Path, monkeypatch: pytest.M
     assert find_ray() == beside
 
 
-async def test_a_dashboard_is_waited_for(home: Path) -> None:
-    paused: list[float] = []
-
-    async def pause(seconds: float) -> None:
-        paused.append(seconds)
-
+async def test_a_dashboard_is_waited_for_a_minute() -> None:
+    clock = ManualClock()
     answers = [b"starting", b"starting", body(application("web"))]
     async with ScriptedServe(answers).served() as serve, ServeRest(serve.address) as rest:
-        await until_it_answers(rest, sleep=pause)
-    assert len(paused) == 2
+        await until_it_answers(rest, clock=clock, sleep=clock.sleep)
+    assert sum(clock.slept_s) == 1.0
     async with ScriptedServe([b"starting"]).served() as serve, ServeRest(serve.address) as rest:
         with pytest.raises(DeployError, match="expected JSON"):
-            await until_it_answers(rest, sleep=pause)
+            await until_it_answers(rest, clock=clock, sleep=clock.sleep)
+    assert sum(clock.slept_s) == 61.0
+
+
+async def test_a_token_that_is_refused_is_not_tried_again() -> None:
+    clock = ManualClock()
+    async with ScriptedServe([b"no"], 403).served() as serve, ServeRest(serve.address) as rest:
+        with pytest.raises(DeployError, match="refuses the token"):
+            await until_it_answers(rest, clock=clock, sleep=clock.sleep)
+        assert len(serve.authorizations) == 1

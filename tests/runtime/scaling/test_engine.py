@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from tests.harness.clock import ManualClock
 from tests.runtime.scaling.test_processes import Processes
 
-from forebay.autoscale.base import Limits, Timings, Tokens
+from forebay.autoscale.base import Limits, ServiceClass, Timings, Tokens
 from forebay.autoscale.demand import FRESH_S, GONE_S, SUFFIX, encode_demand, report_name
 from forebay.autoscale.forecast import SLOTS
 from forebay.autoscale.memory import KEEP_S
@@ -35,8 +36,9 @@ class Bench:
         self.clock = clock or ManualClock()
         self.folder = folder / "scaling"
         processes: Any = Processes()
+        settings = changes.pop("settings", SETTINGS)
         self.engine = ScaledEngine(
-            LocalPlaces(processes, ((0,), (1,))), SETTINGS, self.folder, name="p", port_base=8100,
+            LocalPlaces(processes, ((0,), (1,))), settings, self.folder, name="p", port_base=8100,
             clock=self.clock, **{"model": "m", "healthy": lambda replica: False, **changes},
         )  # fmt: skip
         self.said: list[str] = []
@@ -278,3 +280,22 @@ def test_a_disk_that_takes_nothing_ends_no_run(tmp_path: Path, monkeypatch: pyte
     Stream(bench).goes_on(round(2 * KEEP_S))
     bench.engine.close()
     assert not (bench.folder / LEARNED).exists()
+
+
+def test_what_waits_in_topics_is_shared_out_among_the_classes_also_in_the_next_run(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, slo_s=60.0, other_classes=(ServiceClass("archive", 3600.0),))
+    engine = Bench(tmp_path, settings=settings)
+    report = DemandReport(engine.clock.wall_ms(), by_class={"archive": Tokens(100, 100, 100)})
+    (engine.folder / f"a{SUFFIX}").write_bytes(encode_demand(report))
+    engine.engine.heard(Backlog(10_000, 1_000_000, 1_000_000, 0.0))
+    first = engine.mend()
+    engine.engine.close()
+    again = Bench(tmp_path, settings=settings)
+    again.report("b")
+    again.engine.heard(Backlog(10_000, 1_000_000, 1_000_000, 0.0))
+    assert again.mend()["wanted"] == first["wanted"] == 1
+    # All of it is due in a minute otherwise.
+    other = Bench(tmp_path / "other", settings=replace(settings, other_classes=()))
+    (other.folder / f"a{SUFFIX}").write_bytes(encode_demand(report))
+    other.engine.heard(Backlog(10_000, 1_000_000, 1_000_000, 0.0))
+    assert other.mend()["wanted"] == 2

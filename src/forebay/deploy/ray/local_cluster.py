@@ -8,20 +8,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from forebay.clock import Clock, SystemClock
 from forebay.deploy.ray.fleet import Say, Sleep
-from forebay.errors import DeployError
+from forebay.errors import DeployError, SettingError
 from forebay.ports import port_is_free
-from forebay.ray_serve.rest import ServeRest
-from forebay.settings import load_settings, ray_token
+from forebay.ray_serve.rest import ServeRest, TokenRefused
+from forebay.settings import AWS_SECRETS, load_settings, ray_token
 from forebay.untrusted_text import replace_controls
 
 LOOPBACK = "127.0.0.2"
 """Ray takes 127.0.0.1 for a mistake, and puts the machine's outer address in its place."""
 START_S = 180.0
-LOOK_S, LOOKS = 0.5, 120
+ANSWERS_S, LOOK_S = 60.0, 0.5
 NEEDS = "pip install 'forebay[ray]', or name a cluster's dashboard by --address"
 
 
@@ -35,15 +37,15 @@ def find_ray() -> Path:
 
 
 def start_local_cluster(
-    address: str, say: Say, *, ray: Callable[[], Path] = find_ray, more: Sequence[str] = ()
+    address: str, say: Say, *, ray: Callable[[], Path] = find_ray, options: Sequence[str] = ()
 ) -> bool:
     """Start a cluster whose dashboard is to be at `address`, unless somebody listens there; blocks until Ray
     has started it. Whether one was started.
 
-    It outlives this process, until `ray stop`. Nothing of it listens but on the loopback interface, and who
-    calls it needs Ray's token, which is made where there is none: other users of the machine could run
-    programs as this one. `more`: further options of `ray start`. Raises `DeployError` where Ray is missing,
-    or does not start within three minutes.
+    It outlives this process, until `ray stop`. Its dashboard is on the loopback interface. Ray's other
+    servers listen on all of them, whatever they are told, so that who calls it needs Ray's token, which is
+    made where there is none. `options`: further ones of `ray start`. Raises `DeployError` where Ray is
+    missing, is to ask for no token, or does not start within three minutes.
     """
     port = urlsplit(address).port or 80
     if not port_is_free(port):
@@ -51,28 +53,50 @@ def start_local_cluster(
     program = ray()
     if sys.platform != "linux":
         raise DeployError("Ray is started for you on Linux only: start it with `ray start --head`")
-    say(f"there is no Ray cluster at {address}: one is started on this machine; `ray stop` ends it")
-    environment = load_settings().child_environment({"RAY_USAGE_STATS_ENABLED": "0"})
+    settings = replace(load_settings(), secret_variables=AWS_SECRETS)
+    environment = settings.child_environment({"RAY_USAGE_STATS_ENABLED": "0"})
     environment.pop("RAY_ADDRESS", None)
-    if environment.setdefault("RAY_AUTH_MODE", "token") == "token" and ray_token() is None:
+    mode = environment.get("RAY_AUTH_MODE", "").strip().lower() or "token"
+    if mode != "token":
+        raise DeployError(
+            f"RAY_AUTH_MODE is {mode[:40]!r}, and without a token whoever reaches this machine could run "
+            f"programs on the cluster: unset it, or start a cluster yourself"
+        )
+    environment["RAY_AUTH_MODE"] = mode
+    say(
+        f"there is no Ray cluster at {address}: one is started on this machine. Its ports are open to the "
+        f"network, and ask for Ray's token; `ray stop` ends it"
+    )
+    try:
+        token = ray_token()
+    except SettingError as error:
+        raise DeployError(f"Ray's token: {error}") from None
+    if token is None:
         _run(environment, program, "get-auth-token", "--generate")
-    options = [f"--dashboard-port={port}", f"--node-ip-address={LOOPBACK}", "--port=0", *more]
+    places = [f"--dashboard-port={port}", f"--node-ip-address={LOOPBACK}", "--port=0"]
     shown = ("--include-dashboard=true", "--dashboard-host=127.0.0.1")
-    _run(environment, program, "start", "--head", *shown, *options)
+    _run(environment, program, "start", "--head", *shown, *places, *options)
     return True
 
 
-async def until_it_answers(rest: ServeRest, *, sleep: Sleep = asyncio.sleep) -> None:
+async def until_it_answers(
+    rest: ServeRest, *, clock: Clock | None = None, sleep: Sleep = asyncio.sleep
+) -> None:
     """Return once the dashboard of a cluster that was just started tells what runs. Raises `DeployError`, as
-    that does, where it has not after a minute."""
-    for _ in range(LOOKS):
+    that does, where it wants another token, or has told nothing after a minute."""
+    time = clock or SystemClock()
+    end_s = time.monotonic_s() + ANSWERS_S
+    while True:
         try:
             await rest.instance()
+        except TokenRefused:
+            raise
         except DeployError:
+            if time.monotonic_s() >= end_s:
+                raise
             await sleep(LOOK_S)
         else:
             return
-    await rest.instance()
 
 
 def _run(environment: Mapping[str, str], program: Path, *words: str) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from forebay.autoscale.base import Tokens
+from forebay.autoscale.class_mix import ClassMix
 from forebay.autoscale.demand import (
     FRESH_S,
     GONE_S,
@@ -94,13 +95,15 @@ class ScaledEngine:
             say=self._failed,
         )
         scaler, speed = settings.scaler()
-        memory = memory_of(settings, model, {"record cost": self._cost}, scaler.policy, speed)
+        mix = ClassMix(settings.classes)
+        parts = {"record cost": self._cost, "classes": mix}
+        memory = memory_of(settings, model, parts, scaler.policy, speed)
         self._learned = LearnedFile(folder, memory, self._clock.monotonic_s())
         self._reports = {**read_reports(folder)}
         demand = StreamDemand(
             lambda: self._reports,
             self._clock.wall_ms,
-            classes=settings.classes,
+            mix=mix,
             speed=speed,
             ready=lambda: self.replicas.ready,
             queued=self._waits,
