@@ -1,7 +1,9 @@
 # make setup   both environments and the default model; seconds when nothing changed
 # make demo    the main job in small
 # make check   format, lint, types, import contracts, and the quick tests without Flink, Kafka, Kubernetes and vLLM
-# make test    the same with all tests; WORKERS=4 is how many run side by side
+# make test    the same with Flink, Kafka, Kubernetes, Ray and vLLM; WORKERS=4 is how many run side by side
+# make test-all   the same with those that take minutes, and twice as many random inputs: before a release, and
+#              after a change of what they are about
 # make ray     Ray Serve in an environment of its own, for the tests that start a Ray cluster; make test does it, too
 # make coverage   the quick tests, and which lines and branches they reach
 # make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
@@ -46,11 +48,12 @@ export PYTHONDONTWRITEBYTECODE :=
 WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # What needs neither Flink nor Kafka nor Kubernetes nor vLLM, and is quick.
-QUICK := "not flink and not kafka and not kubernetes and not vllm and not slow"
+QUICK := "not flink and not kafka and not kubernetes and not vllm and not slow and not long"
+NOT_LONG := "not long"
 RAY_HOME = $$($(BIN)/python -c 'from forebay.settings import load_settings; print(load_settings().home)')/ray
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: dist reference flink-options setup demo ray check test coverage test-faults test-attacks lint docs lock \
+.PHONY: dist reference flink-options setup demo ray check test test-all coverage test-faults test-attacks lint docs lock \
 	sbom audit clean
 
 setup: $(READY)
@@ -69,7 +72,11 @@ ray: $(READY)
 		"$$home"/bin/$(INSTALL) --quiet -r locks/ray.txt && cp locks/ray.txt "$$home/lock.txt"; }
 
 test: setup ray lint
-	@echo "All tests: many start Flink, Kafka or vLLM for real, so this takes long on two cores."
+	@echo "Many tests start Flink, Kafka or vLLM for real: this takes a quarter of an hour on two cores."
+	$(PYTEST) --hypothesis-profile=check -m $(NOT_LONG)
+
+test-all: setup ray lint
+	@echo "All tests: this takes more than half an hour on two cores."
 	$(PYTEST)
 
 coverage: $(READY)

@@ -78,6 +78,7 @@ def run(environment: dict[str, str], folder: Path, *words: str) -> subprocess.Po
     )
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_its_parts_are_exactly_once_over_a_kill_and_a_checkpoint_is_bound_to_the_keys_of_its_source(
     tmp_path: Path, environment: dict[str, str], replica: ReplicaThread

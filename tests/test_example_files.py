@@ -131,6 +131,7 @@ def test_programs_run(tmp_path: Path) -> None:
     assert [name for name, least in PROGRAMS.items() if len(ran[name].printed) < least] == []
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_the_programs_with_kafka_run(
     tmp_path: Path, node: Any, topic: Callable[..., str], kafka_jar: Path

@@ -55,6 +55,7 @@ def test_examples_run(tmp_path: Path) -> None:
     run_examples(tmp_path, *sorted(set(fb.__all__) - KAFKA), *(f"testing.{name}" for name in CLUSTER))
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_examples_with_kafka_run(tmp_path: Path, kafka_jar: Path, node: Any) -> None:
     from benchmarks.topic_client import make_topic

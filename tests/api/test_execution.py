@@ -96,6 +96,7 @@ def test_ctrl_c_cancels_the_job_and_says_no_more_than_that(start: Start, tmp_pat
     assert any((tmp_path / "state").glob("*/chk-*/_metadata"))
 
 
+@pytest.mark.long
 def test_a_job_on_a_cluster_is_not_started_twice_and_ctrl_c_cancels_it(start: Start, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with local_cluster(tmp_path / "cluster") as address:

@@ -61,6 +61,7 @@ def as_taken(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**event, "text": (event["text"] or "")[:4096]} for event in events]
 
 
+@pytest.mark.long
 def test_trends_are_those_of_the_stages_whatever_comes_in(pipelines: Any) -> None:
     job = TrendsJob()
     events = odd(list(job.events(6000, 1)))
@@ -98,6 +99,7 @@ def test_without_labels_a_run_that_is_interrupted_goes_on_where_it_was(job: Any,
     assert answers(pipelines) == told
 
 
+@pytest.mark.long
 def test_topics_are_those_of_the_stage_whatever_comes_in(pipelines: Any) -> None:
     job = TopicsJob()
     events = odd(list(job.events(3000, 1)))

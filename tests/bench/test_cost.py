@@ -123,6 +123,7 @@ def test_an_idle_load_begins_once_what_came_before_is_answered(monkeypatch: pyte
     assert (answers, len(checks)) == ([90], 3)
 
 
+@pytest.mark.long
 @pytest.mark.flink
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
 def test_a_run_is_measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

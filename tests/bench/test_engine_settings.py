@@ -55,6 +55,7 @@ def test_settings_that_there_are_not_are_told_first(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 def test_the_local_engine_is_measured() -> None:
     (found,) = measure_settings(["local"], load_settings(), seconds=1.0, progress=Silent())

@@ -163,6 +163,7 @@ def test_a_container_becomes_a_process() -> None:
         command_of({"containers": [{**CONTAINER, "env": [secret]}]}, image, {}, {"PATH": ""}, {})
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.flink
 @pytest.mark.kubernetes

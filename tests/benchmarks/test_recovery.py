@@ -76,6 +76,7 @@ def test_a_work_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     assert "expected an empty folder" in str(outcome.exception)
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_a_job_and_its_engine_are_killed_and_every_event_gives_one_result(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"

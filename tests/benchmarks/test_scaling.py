@@ -57,6 +57,7 @@ def scripted(port: int, cores: tuple[int, ...]) -> Launch:
     return Launch((sys.executable, *command, "--model", "fake"))
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_a_burst_on_scripted_replicas_is_answered_and_leaves_none(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home", python=Path())

@@ -105,6 +105,7 @@ def test_posts_go_from_topic_to_topic(
     assert consume(node.bootstrap, topics["dead_letters"]) == []
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_a_file_replayed_over_a_kafka_of_the_demos_own(
     kafka_home: Path, kafka_jar: Path, tmp_path: Path

@@ -182,6 +182,7 @@ def test_standard_output_has_the_results_and_nothing_else(tmp_path: Path, replic
     assert b"GCSFileSystem" not in said
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_a_run_ends_when_nobody_reads_its_results_any_more(tmp_path: Path, replica: ReplicaThread) -> None:
     endless = pipeline(tmp_path, source={"type": "generator", "rate": 50.0})
@@ -254,6 +255,7 @@ def crashed(process: psutil.Process) -> None:
     process.send_signal(signal.SIGSEGV)
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_a_run_whose_flink_dies_or_hangs_resumes_by_itself(endless: Run) -> None:
     endless.await_results()

@@ -101,6 +101,7 @@ class Scene:
         return Counter(orjson.loads(line)["id"] for line in read_jsonl_sink(self._jobs.out))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["feed", "replay", "file", "generator"])
 def test_checkpoints_get_through_while_nothing_is_answered_and_a_restore_gives_each_record_once(
     jobs: Any, tmp_path: Path, kind: str

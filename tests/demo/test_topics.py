@@ -64,6 +64,7 @@ def token_of(word: str, url: str, model: str) -> Any:
         return json.load(response)["tokens"]
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 async def test_the_default_model_names_most_topics_of_made_up_posts(
     local_engine: Any, tmp_path: Path

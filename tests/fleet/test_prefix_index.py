@@ -104,6 +104,7 @@ def test_many_replicas_may_hold_a_prefix_to_different_depths(count: int) -> None
     assert index.match(chain(1, 6)).tolist() == [replica % 7 for replica in range(count)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_hundred_replicas_of_a_hundred_thousand_blocks_fit_in_a_gibibyte(shared: bool) -> None:

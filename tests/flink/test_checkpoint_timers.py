@@ -162,6 +162,7 @@ def left(path: Path) -> dict[str, list[int]]:
     return {name: sorted(numbers[name]) for name in OPERATORS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1])
 def test_what_a_checkpoint_holds_leaves_at_the_end_whichever_it_is(
     tmp_path: Path, flink_logs: Path, seed: int

@@ -189,6 +189,7 @@ env.execute("test")
     assert any(file.stat().st_size > 1000 for file in tmp_path.glob("flink-*.log"))
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_jobs_run_on_a_cluster_that_runs_already(tmp_path: Path) -> None:
     with local_cluster(tmp_path / "cluster") as address:

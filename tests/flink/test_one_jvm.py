@@ -20,6 +20,7 @@ EVENTS = min(6000, 20 * settings.default.max_examples)
 """2,000, and 6,000 with `make test-faults`."""
 
 
+@pytest.mark.long
 def test_jobs_whose_threads_call_java_are_exact_while_others_are_cancelled(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(tmp_path / "jobs"), str(EVENTS)],

@@ -17,6 +17,7 @@ EVENTS = min(20_000, 50 * settings.default.max_examples)
 """5,000, and 20,000 with `make test-faults`."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["infer", "stateful"])
 def test_all_events_under_one_key(kind: str, tmp_path: Path) -> None:
     script = Path(__file__).with_name("one_key.py")

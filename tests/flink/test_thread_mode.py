@@ -123,6 +123,7 @@ def counted(env: StreamExecutionEnvironment, checkpoints: Path) -> Path:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 @pytest.mark.parametrize("mode", ["process", "thread"])
 def test_a_checkpoint_of_worker_processes_is_refused_before_the_job_starts(

@@ -94,6 +94,7 @@ def test_a_topic_without_records_has_come_to_its_end(
     assert (last.state, last.results) == ("FINISHED", 0)
 
 
+@pytest.mark.long
 def test_two_pipelines_of_one_name_leave_each_others_transactions_alone(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:
@@ -176,6 +177,7 @@ class Message:
         self.value_dict: dict[str, Any] = orjson.loads(message.value())
 
 
+@pytest.mark.long
 def test_results_that_kafka_has_thrown_away_are_said_before_the_resume_and_made_again(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:
@@ -212,6 +214,7 @@ def test_results_that_kafka_has_thrown_away_are_said_before_the_resume_and_made_
         assert interrupted(replica.url, 20, from_checkpoint=older).failed_commits == 0
 
 
+@pytest.mark.long
 def test_results_that_kafka_throws_away_as_a_job_ends_fail_the_run_and_are_made_again(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:

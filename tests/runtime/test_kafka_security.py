@@ -72,6 +72,7 @@ class Run:
         return found
 
 
+@pytest.mark.long
 def test_passwords_and_certificates_let_it_in_and_are_found_nowhere(
     secured: Any, authority: Authority, kafka_jar: Path, tmp_path: Path
 ) -> None:

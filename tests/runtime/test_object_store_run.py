@@ -133,6 +133,7 @@ def test_a_machine_that_is_gone_takes_nothing_with_it(machines: Machines, store_
     assert not [secret for secret in secrets if any(secret.encode() in text for text in texts)]
 
 
+@pytest.mark.long
 def test_a_silent_run_that_goes_on_completes_nothing_more(machines: Machines, store_server: Any) -> None:
     """The command stands still, its Flink does not; another machine takes over meanwhile."""
     first = machines.start(store_server.variables)
@@ -156,6 +157,7 @@ def test_a_silent_run_that_goes_on_completes_nothing_more(machines: Machines, st
     exact(machines)
 
 
+@pytest.mark.long
 def test_a_run_that_was_cut_off_finds_itself_taken_over(machines: Machines, store_server: Any) -> None:
     """The first hears nothing of the store, and the second reaches it: that takes over, and finishes."""
     with StoreLink(store_server.port) as link:
@@ -174,6 +176,7 @@ def test_a_run_that_was_cut_off_finds_itself_taken_over(machines: Machines, stor
     exact(machines)
 
 
+@pytest.mark.long
 def test_keys_that_expire_hold_results_up_until_they_are_renewed(
     machines: Machines, store_server: Any
 ) -> None:
@@ -193,6 +196,7 @@ def test_keys_that_expire_hold_results_up_until_they_are_renewed(
     exact(machines)
 
 
+@pytest.mark.long
 def test_a_cluster_keeps_state_and_results_there(
     machines: Machines, store_server: Any, s3_plugin: Path, tmp_path: Path
 ) -> None:

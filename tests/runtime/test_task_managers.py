@@ -90,6 +90,7 @@ def run(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
             run.process.communicate()
 
 
+@pytest.mark.long
 def test_kills_of_any_part_cost_no_event_and_leave_nothing(run: Run) -> None:
     run.await_results(20)
     first = run.task_managers()
@@ -111,6 +112,7 @@ def test_kills_of_any_part_cost_no_event_and_leave_nothing(run: Run) -> None:
     assert sorted(run.positions()) == sorted(f"generator@{n}" for n in range(COUNT))
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_a_run_that_is_stopped(run: Run) -> None:
     run.await_results(20)
     everything = run.everything()

@@ -98,6 +98,7 @@ def test_a_paused_node_answers_nothing_and_goes_on_where_it_was(node: Any, topic
     assert [message.value() for message in consume(node.bootstrap, name)] == [b"before"]
 
 
+@pytest.mark.long
 def test_commits_that_a_kill_interrupts_are_whole_after_it(node: Any, topic: Callable[..., str]) -> None:
     name = topic(partitions=4)
     producers = [Committing(node.bootstrap, name) for _ in range(PRODUCERS)]

@@ -183,6 +183,7 @@ def test_options_that_measure_nothing_are_refused() -> None:
         BatchingOptions(requests=0)
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 def test_both_systems_are_measured(tmp_path: Path) -> None:
     options = replace(SMALL, requests=4, latency_requests=2, prompt_tokens=32, longest_of_all=False)

@@ -169,6 +169,7 @@ NAMES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 @pytest.mark.slow
 def test_the_figures_are_those_of_vllm_itself() -> None:

@@ -92,6 +92,7 @@ def test_nothing_was_lost_and_the_clocks_agree(run: StreamRun) -> None:
     assert wrong == []
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_events_without_the_prompts_fields_are_told_at_once() -> None:
     document = {**PIPELINE, "prompt": "About? {{ headline }}"}
@@ -101,6 +102,7 @@ def test_events_without_the_prompts_fields_are_told_at_once() -> None:
             StreamSession(options).__enter__()
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_summaries_of_windows_are_followed_from_their_end_to_their_commit() -> None:
     document = {name: PIPELINE[name] for name in PIPELINE if name != "prompt"} | {

@@ -186,6 +186,7 @@ def test_the_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
     wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 def test_transformers_answers_in_batches(tmp_path: Path) -> None:
     settings = load_settings()

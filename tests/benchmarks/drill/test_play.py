@@ -35,6 +35,7 @@ SMALL = Scenario(
 )
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_a_scenario_that_is_right_and_its_report() -> None:
     done = subprocess.run(

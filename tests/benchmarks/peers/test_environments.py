@@ -28,6 +28,7 @@ def requirements(settings: Settings, text: str) -> None:
     (settings.home.parent / "requirements" / "made_up.txt").write_text(text)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_environment_is_made_once_for_the_same_versions(settings: Settings) -> None:
     requirements(settings, "")
@@ -43,6 +44,7 @@ def test_an_environment_is_made_once_for_the_same_versions(settings: Settings) -
     assert not mark.exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_cannot_be_installed_is_told_and_not_taken_for_ready(settings: Settings) -> None:
     missing = settings.home.parent / "no-such-wheel.whl"

@@ -52,6 +52,7 @@ def test_every_event_is_seen_once_but_those_that_are_not_answered(
     assert seen.use[-1].memory_mb > 5
 
 
+@pytest.mark.long
 def test_what_a_restart_does_twice_is_counted(node: Any, engine: ReplicaProcess, tmp_path: Path) -> None:
     load = Load(20, 3, kill_at_s=1.5, drain_s=30)
     seen = run(fake(), load, node, engine, tmp_path / "work")
@@ -86,6 +87,7 @@ def test_checkpoints_that_are_complete_and_were_begun_after_the_warm_up() -> Non
     assert durations_ms(history, 10.0) == (20, 30)
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_async_function_answers_all_over_a_kill(
     node: Any, engine: ReplicaProcess, kafka_jar: Path, tmp_path: Path
@@ -98,6 +100,7 @@ def test_async_function_answers_all_over_a_kill(
     assert seen.checkpoints_ms
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_async_scalar_function_asks_about_every_event_where_rows_are_copied(
     node: Any, kafka_jar: Path, tmp_path: Path

@@ -100,6 +100,7 @@ def killable(tmp_path: Path, node: Any, kafka_jar: Path, topic: Callable[..., st
     made.kill()
 
 
+@pytest.mark.long
 def test_kills_of_job_and_broker_and_another_parallelism_lose_and_double_nothing(killable: Killable) -> None:
     killable.feed(0, 400)
     killable.start(parallelism=1)

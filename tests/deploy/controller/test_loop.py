@@ -316,6 +316,7 @@ def _answers(cluster: Cluster) -> bool:
         return False
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_restarts_of_the_api_server_never_lead_to_a_wrong_number(cluster: Cluster) -> None:
     assert len(drill(cluster, 3)) == 3

@@ -114,6 +114,7 @@ def program(ray_cluster: RayCluster, tmp_path: Path) -> Iterator[Program]:
     assert CliRunner().invoke(application(), [*command, "--remove"]).exit_code == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_serve_chooses_by_our_router(program: Program) -> None:
     # A group stays where its prefix is, and groups are spread.

@@ -37,6 +37,7 @@ def start(folder: Path, name: str, *words: str) -> subprocess.Popen[bytes]:
         )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.flink
 def test_a_burst_takes_a_fleet_up_and_down(ray_cluster: RayCluster, tmp_path: Path) -> None:

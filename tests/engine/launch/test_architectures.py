@@ -103,6 +103,7 @@ def test_vllm_is_told_to_make_up_the_weights(settings: Settings, monkeypatch: py
     assert words[words.index("--load-format") :][:4] == [*RANDOM_WEIGHTS, "--load-format", "auto"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_transformers_makes_models_of_these_sizes_of_them(tmp_path: Path) -> None:
     python = engine_python(load_settings())

@@ -146,6 +146,7 @@ def test_from_none_to_two_with_a_death_and_a_restore_between_each_event_is_answe
     assert list(running_statuses(home)) == []
 
 
+@pytest.mark.long
 def test_the_subtasks_of_a_cluster_on_this_machine_have_replicas_started(
     pipelines: Any, tmp_path: Path
 ) -> None:
