@@ -143,4 +143,4 @@ async def test_a_prompt_is_prefilled_in_one_pool_and_decoded_in_the_other_as_pod
         await until(lambda: prefill.client.usable == 1)
         await ask(range(2 * REQUESTS, 3 * REQUESTS))
         assert (calls(first), calls(second), calls(decodes)) == (REQUESTS, REQUESTS, 3 * REQUESTS)
-        assert decode.client.in_flight == engine.clients.in_flight == 0
+        assert (decode.client.in_flight, list(engine.clients.sent)) == (0, [])
