@@ -123,6 +123,7 @@ def scripted(names: Iterable[str], folder: Path, **replaced: str) -> Iterator[di
         assert [name for name in files if not replicas[name].report().completed] == []
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_programs_run(tmp_path: Path) -> None:
     with scripted(PROGRAMS, tmp_path) as files:

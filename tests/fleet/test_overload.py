@@ -11,7 +11,7 @@ from tests.harness.clock import run_virtual
 
 from forebay.testing.script import Faults
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SETTLE_S = 20.0
 
