@@ -72,7 +72,7 @@ ray: $(READY)
 		"$$home"/bin/$(INSTALL) --quiet -r locks/ray.txt && cp locks/ray.txt "$$home/lock.txt"; }
 
 test: setup ray lint
-	@echo "Many tests start Flink, Kafka or vLLM for real: this takes a quarter of an hour on two cores."
+	@echo "Many tests start Flink, Kafka or vLLM for real: this takes about twenty minutes on two cores."
 	$(PYTEST) --hypothesis-profile=check -m $(NOT_LONG)
 
 test-all: setup ray lint
