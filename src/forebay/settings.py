@@ -28,6 +28,8 @@ AWS_SECRETS = frozenset(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESS
 """The standard variables with keys of an object store: for Forebay and Flink, not for an engine."""
 RAY_SECRETS = frozenset(("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
 """Ray's own variables with the token of its clusters, or the file that holds it: for Forebay and Ray."""
+STANDARD_SECRETS = AWS_SECRETS | RAY_SECRETS
+"""What no engine gets, whatever a pipeline names."""
 RAY_TOKEN_FILE = Path(".ray", "auth_token")
 
 

@@ -58,6 +58,11 @@ def test_a_good_record_or_none_that_is_known_is_no_doubt(
         (GOOD, {"prompt": "{{ txt }}"}, "'txt' is missing; the event has text, user"),
         (
             GOOD,
+            {"scaling": {"max": 2, "classes": {"of": "{{ tire }}", "slo_s": {"alarm": 5.0}}}},
+            "scaling.classes.of: field 'tire' is missing",
+        ),
+        (
+            GOOD,
             {"key": "{{ event.usr }}"},
             "not even the first record can be used: key: field 'usr' is missing",
         ),

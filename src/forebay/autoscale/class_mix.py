@@ -33,12 +33,12 @@ class ClassMix:
 
     def split(self, tokens: Tokens) -> list[tuple[ServiceClass, Tokens]]:
         """`tokens` shared out among all classes; their sum is `tokens`, up to rounding."""
-        return shared_out(tokens, self._seen, self._classes)
+        return _shared_out(tokens, self._seen, self._classes)
 
     def split_as(self, tokens: Tokens, by_class: Mapping[str, Tokens]) -> list[tuple[ServiceClass, Tokens]]:
         """The same, in the shares of `by_class`; as `split` where that is nothing."""
         known = any(each.requests > 0 for each in by_class.values())
-        return shared_out(tokens, by_class if known else self._seen, self._classes)
+        return _shared_out(tokens, by_class if known else self._seen, self._classes)
 
     def remembers(self) -> Mapping[str, object]:
         """What outlives a restart."""
@@ -49,7 +49,7 @@ class ClassMix:
         self._seen = {name: Tokens(*each) for name, each in _MEMORY.validate_python(memory).items()}
 
 
-def shared_out(
+def _shared_out(
     tokens: Tokens, by_class: Mapping[str, Tokens], classes: Sequence[ServiceClass]
 ) -> list[tuple[ServiceClass, Tokens]]:
     """`tokens` among `classes` in the shares of `by_class`: requests, prompts and answers each in their own.

@@ -24,6 +24,7 @@ GONE_S = 60.0
 MOST_BYTES = 1 << 20
 SUFFIX = ".demand.json"
 NEAR = 0.05
+"""Parts of the backlog that are due within such a share of the time that is left are told as one."""
 _REPORT: TypeAdapter[DemandReport] = TypeAdapter(DemandReport)
 
 Reports = Mapping[str, DemandReport]

@@ -19,7 +19,6 @@ APPLICATIONS = "/api/serve/applications/"
 TIMEOUT_S = 30.0
 MAX_BYTES = 32 << 20
 DASHBOARD = "Serve's REST interface is part of Ray's dashboard: ray start --head --include-dashboard=true"
-
 TOKEN = "put the cluster's token into RAY_AUTH_TOKEN, or into ~/.ray/auth_token"
 
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine alone, for a fleet file that names none."""
+"""A Ray cluster on this machine, for a fleet file that names none."""
 
 from __future__ import annotations
 
