@@ -29,7 +29,7 @@ AWS_SECRETS = frozenset(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESS
 RAY_SECRETS = frozenset(("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
 """Ray's own variables with the token of its clusters, or the file that holds it: for Forebay and Ray."""
 STANDARD_SECRETS = AWS_SECRETS | RAY_SECRETS
-"""What no engine gets, whatever a pipeline names."""
+"""What only Forebay, Flink and Ray get, whatever a pipeline names."""
 RAY_TOKEN_FILE = Path(".ray", "auth_token")
 
 
@@ -42,8 +42,9 @@ class Settings:
     connectors_from: str | None = None
     kafka_home: Path | None = None
     umask: int = 0o077
-    secret_variables: frozenset[str] = frozenset()
-    """Environment variables that hold a pipeline's secrets."""
+    secret_variables: frozenset[str] = STANDARD_SECRETS
+    """Environment variables with secrets that no engine gets: the standard ones, and those that a pipeline
+    names."""
 
     @property
     def engine_env(self) -> Path:
@@ -71,8 +72,8 @@ class Settings:
         return self.home / "java"
 
     def child_environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of a process that needs no secret of the pipeline: this one's without them, and
-        with `more`."""
+        """The environment of a process that needs none of the secrets: this one's without them, and with
+        `more`."""
         return {**environment_without(self.secret_variables), **(more or {})}
 
 

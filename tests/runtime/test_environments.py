@@ -19,11 +19,12 @@ from forebay.documents.fields import secret_variables
 from forebay.engine.launch import local_replicas
 from forebay.engine.launch.environment import recipe
 from forebay.engine.launch.model import DEFAULT_MODEL, RECIPE
-from forebay.settings import Settings
+from forebay.settings import STANDARD_SECRETS, Settings, load_settings
 from forebay.testing.waiting import wait_until
 
 ENGINE_KEY, FEED_TOKEN = "sk-engine-40c1d2", "Bearer feed-77aa19"
-SECRETS = {"ENGINE_KEY": ENGINE_KEY, "FEED_TOKEN": FEED_TOKEN}
+STANDARD = {name: f"standard-{name}" for name in STANDARD_SECRETS}
+SECRETS = {"ENGINE_KEY": ENGINE_KEY, "FEED_TOKEN": FEED_TOKEN, **STANDARD}
 ROLES = {
     "forebay.engine.launch.supervisor": "supervisor of the engine",
     "forebay.testing.replica": "engine",
@@ -32,7 +33,8 @@ ROLES = {
     "forebay": "the command",
 }
 NEED_SECRETS = {"the command", "Flink's client", "Flink's JVM"}
-"""The command asks the engine for its models, the JVM asks it and the feed, the client starts the JVM."""
+"""The command asks the engine for its models, and checks object stores and Ray clusters; the JVM asks all of
+them and the feed; the client starts the JVM."""
 
 STAND_IN = """#!{python}
 # In the place of the engine's Python: notes its environment, and serves instead of vLLM.
@@ -78,7 +80,8 @@ def tree(process: psutil.Process) -> dict[str, set[str]]:
 
 
 @pytest.mark.flink
-def test_what_needs_no_secret_of_the_pipeline_does_not_inherit_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replicas", ["1", pytest.param("0..1", marks=pytest.mark.long)])
+def test_what_needs_no_secret_does_not_inherit_it(replicas: str, tmp_path: Path) -> None:
     home, notes, log = tmp_path / "home", tmp_path / "notes", tmp_path / "said"
     notes.mkdir()
     local_engine(home, notes)
@@ -97,7 +100,7 @@ def test_what_needs_no_secret_of_the_pipeline_does_not_inherit_it(tmp_path: Path
         }
         (tmp_path / "p.yaml").write_text(json.dumps(pipeline))
         run = subprocess.Popen(
-            [sys.executable, "-m", "forebay", "run", "p.yaml"],
+            [sys.executable, "-m", "forebay", "run", "p.yaml", "--replicas", replicas],
             cwd=tmp_path,
             env={**os.environ, **SECRETS, "FOREBAY_HOME": str(home)},
             stdout=said,
@@ -130,6 +133,19 @@ def test_the_key_that_the_engine_itself_asks_for_reaches_it(
         [server], [probe] = (tmp_path.glob(f"{script}-*.json") for script in ("as_main", "probe_dtype"))
         assert named & json.loads(server.read_text()).keys() == {"VLLM_API_KEY"}
         assert not named & json.loads(probe.read_text()).keys()
+
+
+def test_the_standard_secrets_reach_no_engine_whoever_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local_engine(tmp_path / "home", tmp_path)
+    for name, value in STANDARD.items():
+        monkeypatch.setenv(name, value)
+    # As `forebay engine` and `forebay ask` start it, which know no pipeline.
+    with local_replicas(settings=load_settings({"FOREBAY_HOME": str(tmp_path / "home")})):
+        noted = [path.read_text() for path in tmp_path.glob("*.json")]
+    assert len(noted) == 2
+    assert [name for text in noted for name in STANDARD if STANDARD[name] in text] == []
 
 
 def test_the_variables_of_a_pipeline_are_found_wherever_it_names_them() -> None:

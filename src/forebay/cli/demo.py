@@ -21,7 +21,7 @@ from forebay.cli.output import (
 )
 from forebay.cli.setup import announce_install
 from forebay.errors import SettingError
-from forebay.settings import STANDARD_SECRETS, SecretRef, load_settings
+from forebay.settings import SecretRef, load_settings
 
 if TYPE_CHECKING:
     from forebay.demo.kafka import Topics
@@ -98,7 +98,7 @@ def demo(
         api_key=None if api_key_env is None else SecretRef(env=api_key_env),
     )
     spec = plan_demo(options).spec
-    settings = replace(settings, secret_variables=secret_variables(spec) | STANDARD_SECRETS)
+    settings = replace(settings, secret_variables=settings.secret_variables | secret_variables(spec))
     check_secrets(spec, here=True)
     if engine is None:
         announce_install(settings, console)

@@ -25,7 +25,7 @@ from forebay.cli.output import (
     write_json,
 )
 from forebay.errors import SettingError
-from forebay.settings import STANDARD_SECRETS, Settings, load_settings
+from forebay.settings import Settings, load_settings
 from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _run(
             "--json: expected a sink of files or a topic, found stdout; standard output holds the results. "
             "Name a file: --json report.json"
         )
-    settings = replace(settings, secret_variables=secret_variables(spec) | STANDARD_SECRETS)
+    settings = replace(settings, secret_variables=settings.secret_variables | secret_variables(spec))
     errors = errors_console()
     say_doubt(spec, errors)
     local = spec.asks_model and not engine and spec.engine.replicas() is None
