@@ -96,7 +96,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ray": {
         "pipeline": {**JOB, "upgrade": "last-state"},
         "engine": {**ENGINE, "image": "registry.example/ray:1", "gpu": {"resource": "nvidia.com/gpu"}},
-        "ray": {"gateway_class": "istio"},
+        "ray": {"gateway_class": "istio", "token_secret": "ray"},
     },
     "ray, scaled": {
         "pipeline": JOB,
@@ -106,7 +106,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "gpu": {"device_class": "gpu.nvidia.com", "count": 2},
             "cache": {"claim": "models"},
         },
-        "ray": {"gateway_class": "istio", "surge_percent": 25},
+        "ray": {"gateway_class": "istio", "token_secret": "ray", "surge_percent": 25},
         "gateway": GATEWAY,
         "scaling": {"by": "controller", "image": "registry.example/gateway:1", "min": 0, "max": 8},
     },

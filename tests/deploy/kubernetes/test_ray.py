@@ -19,7 +19,7 @@ from forebay.errors import SettingError
 from forebay.fleet.ray_replicas import RayPlace
 from forebay.ray_serve.engines import is_fleet
 
-RAY = {"gateway_class": "istio"}
+RAY = {"gateway_class": "istio", "token_secret": "ray"}
 SCALED = VARIANTS["ray, scaled"]
 
 
@@ -104,6 +104,38 @@ def test_a_step_of_an_upgrade_begins_from_the_most_where_an_autoscaler_says_how_
 
     assert configured(variant("ray, scaled")) == 8
     assert configured(deployment_of({**VARIANTS["ray"], "engine": {**ENGINE, "replicas": 3}})) == 3
+
+
+def environment_of(pod: dict[str, Any]) -> dict[str, Any]:
+    (container,) = pod["containers"]
+    return {each["name"]: each for each in container.get("env", ())}
+
+
+def test_whoever_calls_a_dashboard_has_its_token() -> None:
+    found = objects(variant("ray, scaled"))
+    cluster = service(variant("ray, scaled"))["rayClusterConfig"]
+    assert cluster["authOptions"] == {"mode": "token", "secretName": "ray"}
+    held = {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": {"name": "ray", "key": "auth_token"}}}
+    for kind, name in (("Deployment", "triage-gateway"), ("Deployment", "triage-autoscaler")):
+        assert environment_of(found[kind, name]["spec"]["template"]["spec"])["RAY_AUTH_TOKEN"] == held
+    job = found["FlinkDeployment", "triage"]["spec"]["podTemplate"]["spec"]
+    assert environment_of(job)["RAY_AUTH_TOKEN"] == held
+    # KubeRay gives it to the nodes, unless they have something of their own.
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        own = environment_of(group["template"]["spec"])
+        assert not [name for name in own if name.startswith("RAY_AUTH")]
+    without = [each.body for each in render(variant("smallest"))]
+    assert "RAY_AUTH_TOKEN" not in str(without)
+
+
+def test_another_token_for_one_part_is_its_persons_choice() -> None:
+    gateway = SCALED["gateway"]
+    secrets = {**gateway["secrets"], "RAY_AUTH_TOKEN": {"name": "other", "key": "token"}}
+    deployment = deployment_of({**SCALED, "gateway": {**gateway, "secrets": secrets}})
+    pod = objects(deployment)["Deployment", "triage-gateway"]["spec"]["template"]["spec"]
+    names = [each["name"] for each in pod["containers"][0]["env"]]
+    assert names.count("RAY_AUTH_TOKEN") == 1
+    assert environment_of(pod)["RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "other"
 
 
 def test_a_pod_is_ready_without_a_proxy_of_serve() -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from forebay.deploy.fields import SecretKey
 from forebay.deploy.kubernetes.deployment import PIPELINE, Deployment
 from forebay.deploy.kubernetes.manifest import Manifest, manifest
-from forebay.deploy.kubernetes.pods import container_security, pod_security, scratch, with_volumes
+from forebay.deploy.kubernetes.pods import (
+    container_security,
+    from_secrets,
+    pod_security,
+    scratch,
+    with_volumes,
+)
 from forebay.deploy.kubernetes.rbac import Rule, role
 from forebay.deploy.kubernetes.settings import ScalingSpec
 
@@ -53,9 +60,13 @@ def _rules(deployment: Deployment) -> list[Rule]:
 
 
 def autoscaler_container(
-    scaling: ScalingSpec, words: Sequence[str], mounts: list[dict[str, Any]]
+    scaling: ScalingSpec,
+    words: Sequence[str],
+    mounts: list[dict[str, Any]],
+    secrets: Mapping[str, SecretKey] | None = None,
 ) -> dict[str, Any]:
-    """The container that runs `forebay autoscale` with these words, and with what `scaling` says."""
+    """The container that runs `forebay autoscale` with these words, with what `scaling` says, and with the
+    variables that `secrets` hold."""
     return {
         "name": AUTOSCALER,
         "image": scaling.image,
@@ -68,7 +79,7 @@ def autoscaler_container(
             f"--settle-s={scaling.settle_s}",
             f"--interval-s={INTERVAL_S}",
         ],
-        "env": [{"name": "HOME", "value": "/tmp"}],
+        "env": [{"name": "HOME", "value": "/tmp"}, *from_secrets(secrets or {})],
         "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": container_security(),
         "volumeMounts": mounts,

@@ -10,6 +10,7 @@ from forebay.autoscale.base import Limits
 from forebay.autoscale.shares import WHOLE, Share, limits_of_pools, shares
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka.settings import KafkaSource
+from forebay.deploy.fields import SecretKey
 from forebay.deploy.kubernetes.names import POOL, instance_name, labels, selector
 from forebay.deploy.kubernetes.pod_settings import EnginePods, PoolSpec
 from forebay.deploy.kubernetes.settings import DeploymentSpec
@@ -25,6 +26,8 @@ GATEWAY_PORT = 8080
 METRICS_PORT = 9090
 FLINK_METRICS_PORT = 9249
 DASHBOARD_PORT = 8265
+RAY_TOKEN, RAY_TOKEN_KEY = "RAY_AUTH_TOKEN", "auth_token"
+"""Ray's variable, and the key that KubeRay reads of the Secret with the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,13 @@ class Deployment:
         if self.settings.ray is not None:
             return {"ray": f"{self.ray_dashboard}/{self.instance}"}
         return {"kubernetes": self.engine_service}
+
+    @property
+    def ray_token(self) -> dict[str, SecretKey]:
+        """The variable with the token of the Ray clusters, for pods that call their dashboards; none without
+        Ray."""
+        ray = self.settings.ray
+        return {} if ray is None else {RAY_TOKEN: SecretKey(name=ray.token_secret, key=RAY_TOKEN_KEY)}
 
     def pools(self) -> tuple[Pool, ...]:
         """The Deployments of replicas: one, or one for each pool."""

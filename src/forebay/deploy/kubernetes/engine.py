@@ -16,6 +16,7 @@ from forebay.deploy.kubernetes.pods import (
     config_hash,
     container_security,
     environment,
+    from_secrets,
     http_probe,
     mounted,
     placement,
@@ -226,7 +227,7 @@ def _api_key(deployment: Deployment, engine: EnginePods) -> list[dict[str, Any]]
     ref = None if key is None or key.env is None else deployment.settings.pipeline.secrets.get(key.env)
     if ref is None or API_KEY in engine.secrets:
         return []
-    return [{"name": API_KEY, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}]
+    return from_secrets({API_KEY: ref})
 
 
 def engine_volumes(engine: EnginePods) -> list[Volume]:

@@ -95,7 +95,7 @@ def _deployment(deployment: Deployment, spec: GatewayPods) -> Manifest:
         "name": "gateway",
         "image": spec.image,
         "args": ["gateway", f"--config={CONFIG_PATH}/{FILE}", "--host=0.0.0.0", f"--port={GATEWAY_PORT}"],
-        "env": environment(spec, {"HOME": "/tmp"}),
+        "env": environment(spec, {"HOME": "/tmp"}, deployment.ray_token),
         "ports": [
             {"name": "http", "containerPort": GATEWAY_PORT},
             {"name": "metrics", "containerPort": METRICS_PORT},

@@ -26,7 +26,7 @@ FILE = "deploy.yaml"
 WHAT = "deployment"
 NAMESPACE = "{namespace}"
 """What stands for the namespace in the state's place."""
-REFERENCES = frozenset(("secret", "secrets", "pull_secrets"))
+REFERENCES = frozenset(("secret", "secrets", "pull_secrets", "token_secret"))
 """Keys of a deployment file that name a Secret, and hold none."""
 
 

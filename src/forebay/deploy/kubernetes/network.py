@@ -87,7 +87,8 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
 
 
 def _ray_policies(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Iterator[Manifest]:
-    """Whoever reaches a dashboard can run programs on its cluster, and engines ask nobody who he is."""
+    """Whoever calls a dashboard with the token can run programs on its cluster, and engines ask nobody who he
+    is."""
     settings = deployment.settings
     nodes = [_pods(deployment, ENGINE), _pods(deployment, RAY)]
     routers = [_pods(deployment, PIPELINE)]
@@ -106,7 +107,7 @@ def _ray_policies(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> I
             (
                 "spec",
                 "ingress",
-            ): "Nodes call each other at many ports; who reaches the dashboard can run programs."
+            ): "Nodes call each other at many ports; the dashboard runs programs for those with the token."
         },
     )
     yield _policy(

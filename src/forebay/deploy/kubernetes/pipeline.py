@@ -232,7 +232,7 @@ def _pod_template(deployment: Deployment) -> dict[str, Any]:
     )
     container = {
         "name": MAIN_CONTAINER,
-        "env": environment(settings, {"HOME": "/tmp", "FOREBAY_HOME": "/tmp/forebay"}),
+        "env": environment(settings, {"HOME": "/tmp", "FOREBAY_HOME": "/tmp/forebay"}, deployment.ray_token),
         "ports": [{"name": "metrics", "containerPort": FLINK_METRICS_PORT}],
         "securityContext": container_security(),
         "volumeMounts": mounts,

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from forebay.deploy.fields import SecretKey
 from forebay.deploy.kubernetes.pod_settings import PodSpec
 
 USER = 9999
@@ -44,15 +45,20 @@ def resources(spec: PodSpec, extra: Mapping[str, str] | None = None) -> dict[str
     return {"requests": {"cpu": spec.cpu, **fixed}, "limits": fixed}
 
 
-def environment(spec: PodSpec, own: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """Environment variables: Forebay's `own`, those of `spec`, which win, and those that Secrets hold."""
-    plain = {name: value for name, value in {**(own or {}), **spec.env}.items() if name not in spec.secrets}
+def environment(
+    spec: PodSpec, own: Mapping[str, str] | None = None, secrets: Mapping[str, SecretKey] | None = None
+) -> list[dict[str, Any]]:
+    """Environment variables: Forebay's `own`, and its own that `secrets` hold; those of `spec` win."""
+    held = {**(secrets or {}), **spec.secrets}
+    plain = {name: value for name, value in {**(own or {}), **spec.env}.items() if name not in held}
+    return [*({"name": name, "value": value} for name, value in plain.items()), *from_secrets(held)]
+
+
+def from_secrets(secrets: Mapping[str, SecretKey]) -> list[dict[str, Any]]:
+    """Environment variables that Secrets hold."""
     return [
-        *({"name": name, "value": value} for name, value in plain.items()),
-        *(
-            {"name": name, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}
-            for name, ref in spec.secrets.items()
-        ),
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}
+        for name, ref in secrets.items()
     ]
 
 

@@ -131,6 +131,11 @@ def _service(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Manife
             "enableInTreeAutoscaling",
         ): "KubeRay wants it for this strategy: a pod comes with each replica "
         "that Serve wants, and goes when it is idle.",
+        (
+            *cluster,
+            "authOptions",
+        ): "KubeRay gives every node the token. Without a name of the Secret it would "
+        "make one for each cluster, which nobody beside it knows.",
         (*cluster, "headGroupSpec", "rayStartParams"): "No replica on the head: it may not die with one.",
         (*worker, "minReplicas"): "A new cluster begins without pods.",
         (
@@ -221,6 +226,7 @@ def _cluster(
     }
     return {
         "rayVersion": ray.version,
+        "authOptions": {"mode": "token", "secretName": ray.token_secret},
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {
             "version": "v2",
@@ -249,8 +255,6 @@ def _own_environment() -> dict[str, str]:
         "HOME": "/tmp",
         "USER": "forebay",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Who may call the dashboard is the NetworkPolicy's business.
-        "RAY_AUTH_MODE": "disabled",
     }
 
 

@@ -65,7 +65,9 @@ def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
     name, chosen = deployment.name(AUTOSCALER), deployment.selector(AUTOSCALER)
     volumes, mounts = with_volumes([config_files(name), scratch("tmp", "/tmp", "64Mi")])
     metrics = f"--metrics=http://{name}:{FLINK_METRICS_PORT}/metrics"
-    container = autoscaler_container(scaling, ("ray", f"{CONFIG_PATH}/{FILE}", metrics), mounts)
+    container = autoscaler_container(
+        scaling, ("ray", f"{CONFIG_PATH}/{FILE}", metrics), mounts, deployment.ray_token
+    )
     pod = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

@@ -93,6 +93,9 @@ class RaySpec(Model):
         description="GatewayClass of the Gateway by which KubeRay counts how far a new version has taken "
         "over; no request goes through it."
     )
+    token_secret: ObjectName = Field(
+        description="Secret whose `auth_token` is the clusters' token: who calls a dashboard has to show it."
+    )
     step_percent: Annotated[int, Field(ge=1, le=100)] = Field(
         20, description="Share of the fleet that a new version takes over at a time."
     )
