@@ -96,6 +96,18 @@ def test_a_controller_that_begins_and_a_pipeline_that_is_heard_again_take_none_a
     assert decider.decide(eight, 1000.0).wanted == 0
 
 
+def test_replicas_of_which_none_has_started_yet_are_not_kept() -> None:
+    decider = Decider(Limits(1, 9), settle_s=300.0)
+    starting, partly = replace(STATE, replicas=8, ready=0), replace(STATE, replicas=8, ready=1)
+    assert decider.decide(starting, 0.0).wanted == 8, "the pipeline has told nothing yet"
+    decider.hear(PipelineSays(2, 0.0), 5.0)
+    assert decider.decide(starting, 5.0).wanted == 2
+    decider = Decider(Limits(1, 9), settle_s=300.0)
+    assert decider.decide(partly, 0.0).wanted == 8
+    decider.hear(PipelineSays(2, 0.0), 5.0)
+    assert decider.decide(partly, 5.0).wanted == 8
+
+
 @pytest.mark.timeout(30)
 def test_text_of_any_form_takes_time_linear_in_its_length() -> None:
     assert values("a{\n" * 100_000, "a") == ()

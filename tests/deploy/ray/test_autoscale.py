@@ -73,6 +73,11 @@ async def test_fewer_only_after_a_while() -> None:
     assert await rounds(Pipeline(), [body(TWO)], [1] * 6, settle_s=6.0) == [1, 1]
 
 
+async def test_a_first_version_that_begins_with_the_most_gets_what_the_pipeline_wants_at_once() -> None:
+    begun = body(application("fleet", states=("STARTING",) * 4))
+    assert await rounds(Pipeline(), [begun], [None, 1], settle_s=60.0) == [1]
+
+
 async def test_never_fewer_than_requests_in_flight_need() -> None:
     pipeline = Pipeline()
     pipeline.in_flight = 33

@@ -82,7 +82,8 @@ class _AsSaid:
 class Decider:
     """Decides for one Deployment, and remembers what the pipeline wanted lately.
 
-    What is there at the first look, and while the pipeline tells nothing, counts as wanted until then.
+    What is there at the first look, and while the pipeline tells nothing, counts as wanted until then, if
+    some of it is ready: replicas of which none has started yet have no work to finish.
     `limits` hold where anything changes; never are there fewer replicas than requests in flight need, at
     `requests_per_replica` each. What the pipeline said longer ago than `limits.stale_after_s` changes
     nothing. While some of its metrics are not read, no replica is taken away: more may be wanted. While pods
@@ -121,10 +122,10 @@ class Decider:
         if age_s > self.limits.stale_after_s:
             since = "yet" if age_s == math.inf else f"for {age_s:.0f} s"
             why = f"the pipeline has told no wanted number {since}: nothing changes"
-            self._keep(state, now_s)
+            self._keep_ready(state, now_s)
             return Decision(state.replicas, why)
         if not self._begun:
-            self._keep(state, now_s)
+            self._keep_ready(state, now_s)
         self._begun = True
         ready = min(state.ready, state.replicas)
         signals = Signals(
@@ -144,6 +145,10 @@ class Decider:
             why = f"{decision.reason}; no more than {state.replicas} are asked for: {state.trouble}"
             return Decision(state.replicas, why)
         return decision
+
+    def _keep_ready(self, state: DeploymentState, now_s: float) -> None:
+        if state.ready:
+            self._keep(state, now_s)
 
     def _keep(self, state: DeploymentState, now_s: float) -> None:
         """What there is counts as wanted, so that the next number that is sure takes none away at once."""
