@@ -1,4 +1,4 @@
-"""A Ray cluster of one node on this machine, which only this machine reaches."""
+"""A Ray cluster on this machine, which only this machine reaches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,6 +26,8 @@ from forebay.testing.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.2"
 """Ray takes 127.0.0.1 for a mistake, and puts the machine's outer address in its place."""
+OTHER_LOOPBACK = "127.0.0.3"
+"""Where the second node is."""
 OTHER = """
 from ray import serve
 
@@ -48,12 +50,16 @@ def find_ray() -> Path | None:
 
 class RayCluster:
     """A cluster that `ray`, a program in an environment with Ray Serve, starts: a context manager. It asks
-    for a token, which this process's environment has meanwhile."""
+    for a token, which this process's environment has meanwhile. Its head has `cpus` cores for replicas, and
+    all nodes have the variables of `environment`."""
 
-    def __init__(self, ray: Path, cpus: int = 8) -> None:
+    def __init__(self, ray: Path, cpus: int = 8, environment: Mapping[str, str] | None = None) -> None:
         self._ray = ray
         self._cpus = cpus
-        self._process: subprocess.Popen[bytes] | None = None
+        self._own = dict(environment or {})
+        self._token_before: str | None = None
+        self._heads = 0
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         # Short: Ray puts sockets there.
         self._folder = Path(tempfile.mkdtemp(prefix="fr"))
         self.address = f"http://127.0.0.1:{free_port()}"
@@ -101,7 +107,7 @@ class RayCluster:
 
     def warned(self) -> str:
         """The last warnings of Serve's controller."""
-        logs = sorted((self._folder / "t").glob("session_2*/logs/serve/controller_*.log"))
+        logs = sorted(self._folder.glob("t*/session_2*/logs/serve/controller_*.log"))
         lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
         return " | ".join(line for line in lines if line.startswith(("WARNING", "ERROR")))[-1000:]
 
@@ -112,27 +118,17 @@ class RayCluster:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
+            **self._own,
         }
         given.pop("RAY_ADDRESS", None)
         return given
 
     def __enter__(self) -> RayCluster:
         (self._folder / "other_application.py").write_text(OTHER)
+        self._token_before = os.environ.get("RAY_AUTH_TOKEN")
         os.environ["RAY_AUTH_TOKEN"] = self.token
-        environment = self._environment()
-        names = ("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "metrics-export-port")
-        ports = [f"--{name}={free_port()}" for name in (*names, "runtime-env-agent-port")]
-        ports.append(f"--port={self._gcs_port}")
-        command = [str(self._ray), "start", "--head", "--block", "--include-dashboard=true", *ports]
-        command += [f"--node-ip-address={LOOPBACK}", "--dashboard-host=127.0.0.1"]
-        command += [f"--dashboard-port={self.address.rsplit(':', 1)[1]}", f"--num-cpus={self._cpus}"]
-        command += [f"--temp-dir={self._folder}/t", f"--object-store-memory={100 << 20}"]
-        with (self._folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=log, cwd=self._folder
-            )
         try:
-            wait_until(self._is_up, tell=self._log)
+            self.start_head()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -142,21 +138,62 @@ class RayCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.environ.pop("RAY_AUTH_TOKEN", None)
-        process = self._process
-        if process is not None:
-            # Asked to end, Ray waits half a minute for workers; nothing here is worth keeping.
-            # It may have ended by itself, which is told elsewhere.
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found = psutil.Process(process.pid)
-                for each in [*found.children(recursive=True), found]:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        each.kill()
-            process.wait()
+        if self._token_before is not None:
+            os.environ["RAY_AUTH_TOKEN"] = self._token_before
+        for address in list(self._nodes):
+            self._kill(address)
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def start_head(self) -> None:
+        """Start the head, at the addresses that the last one had. Returns once its dashboard answers."""
+        # As on another machine: Ray takes what a head has left in its folder for one that runs.
+        self._heads += 1
+        words = ["--head", "--include-dashboard=true", f"--port={self._gcs_port}"]
+        words += ["--dashboard-host=127.0.0.1", f"--dashboard-port={self.address.rsplit(':', 1)[1]}"]
+        words += [f"--num-cpus={self._cpus}", f"--temp-dir={self._folder}/t{self._heads}"]
+        self._start(LOOPBACK, words)
+        wait_until(self._is_up, tell=self._log)
+
+    def kill_head(self) -> None:
+        """Kill all processes of the head, its replicas included."""
+        self._kill(LOOPBACK)
+
+    def start_node(self, cpus: int) -> None:
+        """Start a second node, which has so many cores for replicas; it joins meanwhile."""
+        gcs = f"{LOOPBACK}:{self._gcs_port}"
+        self._start(OTHER_LOOPBACK, [f"--address={gcs}", f"--num-cpus={cpus}"])
+
+    def node_has_ended(self) -> bool:
+        """Whether the second node has ended by itself, as it does where it finds no head for long."""
+        return self._nodes[OTHER_LOOPBACK].poll() is not None
+
+    def kill_node(self) -> None:
+        """Kill all processes of the second node, its replicas included."""
+        self._kill(OTHER_LOOPBACK)
+
+    def _start(self, address: str, words: Sequence[str]) -> None:
+        names = ("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "metrics-export-port")
+        ports = [f"--{name}={free_port()}" for name in (*names, "runtime-env-agent-port")]
+        command = [str(self._ray), "start", "--block", f"--node-ip-address={address}", *words, *ports]
+        command.append(f"--object-store-memory={100 << 20}")
+        with (self._folder / f"log-{address}").open("ab") as log:
+            self._nodes[address] = subprocess.Popen(
+                command, env=self._environment(), stdout=log, stderr=log, cwd=self._folder
+            )
+
+    def _kill(self, address: str) -> None:
+        process = self._nodes.pop(address)
+        # Asked to end, Ray waits half a minute for workers; nothing here is worth keeping.
+        # It may have ended by itself, which is told elsewhere.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found = psutil.Process(process.pid)
+            for each in [*found.children(recursive=True), found]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+        process.wait()
+
     def _is_up(self) -> bool:
-        assert self._process is not None
-        if self._process.poll() is not None:
+        if self._nodes[LOOPBACK].poll() is not None:
             raise LaunchError(f"the Ray cluster has ended: {self._log()}")
         try:
             with urllib.request.urlopen(self.request(), timeout=30):
@@ -171,4 +208,4 @@ class RayCluster:
         return urllib.request.Request(url, data, headers, method=method)
 
     def _log(self) -> str:
-        return (self._folder / "log").read_text(errors="replace")[-2000:]
+        return (self._folder / f"log-{LOOPBACK}").read_text(errors="replace")[-2000:]

@@ -103,5 +103,7 @@ async def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 async def test_nobody_listens() -> None:
     async with ServeRest(f"http://127.0.0.1:{free_port()}") as rest:
-        with pytest.raises(DeployError, match=r"there is no Ray cluster: .*--address.*--include-dashboard"):
+        with pytest.raises(
+            DeployError, match=r"no Ray cluster: Connection refused; .* head .*--include-dashboard"
+        ):
             await rest.instance()

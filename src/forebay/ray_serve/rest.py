@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -105,8 +106,8 @@ class ServeRest:
             ) from None
         except (aiohttp.ClientError, OSError) as error:
             raise DeployError(
-                f"{self.address}: there is no Ray cluster: {plain(error) or type(error).__name__}; name the "
-                f"dashboard's address by --address, or start a cluster. {DASHBOARD}"
+                f"{self.address}: there is no Ray cluster: {_reason(error)}; look whether its head runs, and "
+                f"whether its dashboard has this address. {DASHBOARD}"
             ) from None
 
     def _refused(self, status: int, body: bytes) -> DeployError:
@@ -120,3 +121,10 @@ class ServeRest:
         if status == 503:
             return DeployError(f"{self.address}: Ray Serve is not available for now: {said}; try again")
         return DeployError(f"{self.address}: Ray Serve refuses it ({status}): {said}")
+
+
+def _reason(error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    # In the place of a text with the address once more.
+    known = os.strerror(number) if number is not None and number > 0 else plain(error)
+    return known or type(error).__name__
