@@ -65,6 +65,8 @@ class RayCluster:
         self.address = f"http://127.0.0.1:{free_port()}"
         self._gcs_port = free_port()
         self.token = secrets.token_hex(16)
+        self.agent_port = free_port()
+        """Where the head tells how it is."""
 
     def fleet(self, name: str) -> dict[str, Any]:
         """A fleet file with one scripted replica."""
@@ -150,6 +152,7 @@ class RayCluster:
         self._heads += 1
         words = ["--head", "--include-dashboard=true", f"--port={self._gcs_port}"]
         words += ["--dashboard-host=127.0.0.1", f"--dashboard-port={self.address.rsplit(':', 1)[1]}"]
+        words.append(f"--dashboard-agent-listen-port={self.agent_port}")
         words += [f"--num-cpus={self._cpus}", f"--temp-dir={self._folder}/t{self._heads}"]
         self._start(LOOPBACK, words)
         wait_until(self._is_up, tell=self._log)
@@ -161,19 +164,26 @@ class RayCluster:
     def start_node(self, cpus: int) -> None:
         """Start a second node, which has so many cores for replicas; it joins meanwhile."""
         gcs = f"{LOOPBACK}:{self._gcs_port}"
-        self._start(OTHER_LOOPBACK, [f"--address={gcs}", f"--num-cpus={cpus}"])
+        agent = f"--dashboard-agent-listen-port={free_port()}"
+        self._start(OTHER_LOOPBACK, [f"--address={gcs}", f"--num-cpus={cpus}", agent])
 
     def node_has_ended(self) -> bool:
         """Whether the second node has ended by itself, as it does where it finds no head for long."""
         return self._nodes[OTHER_LOOPBACK].poll() is not None
+
+    def freeze_node(self) -> None:
+        """Have the second node say nothing more, as one that the network has lost."""
+        for each in self._processes(OTHER_LOOPBACK):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.suspend()
 
     def kill_node(self) -> None:
         """Kill all processes of the second node, its replicas included."""
         self._kill(OTHER_LOOPBACK)
 
     def _start(self, address: str, words: Sequence[str]) -> None:
-        names = ("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "metrics-export-port")
-        ports = [f"--{name}={free_port()}" for name in (*names, "runtime-env-agent-port")]
+        names = ("dashboard-agent-grpc-port", "metrics-export-port", "runtime-env-agent-port")
+        ports = [f"--{name}={free_port()}" for name in names]
         command = [str(self._ray), "start", "--block", f"--node-ip-address={address}", *words, *ports]
         command.append(f"--object-store-memory={100 << 20}")
         with (self._folder / f"log-{address}").open("ab") as log:
@@ -182,15 +192,19 @@ class RayCluster:
             )
 
     def _kill(self, address: str) -> None:
-        process = self._nodes.pop(address)
         # Asked to end, Ray waits half a minute for workers; nothing here is worth keeping.
-        # It may have ended by itself, which is told elsewhere.
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found = psutil.Process(process.pid)
-            for each in [*found.children(recursive=True), found]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    each.kill()
-        process.wait()
+        for each in self._processes(address):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        self._nodes.pop(address).wait()
+
+    def _processes(self, address: str) -> list[psutil.Process]:
+        """The processes of a node; none of one that has ended by itself."""
+        try:
+            found = psutil.Process(self._nodes[address].pid)
+            return [*found.children(recursive=True), found]
+        except psutil.NoSuchProcess:
+            return []
 
     def _is_up(self) -> bool:
         if self._nodes[LOOPBACK].poll() is not None:

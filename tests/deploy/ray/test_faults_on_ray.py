@@ -126,7 +126,10 @@ def at(address: str, urls: Mapping[str, str]) -> list[str]:
     return [url for url in urls if url.startswith(f"http://{address}:")]
 
 
-async def test_a_node_that_is_killed_takes_no_request_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [RayCluster.kill_node, RayCluster.freeze_node], ids=["killed", "silent"])
+async def test_a_node_that_goes_away_takes_no_request_with_it(
+    end: Callable[[RayCluster], None], tmp_path: Path
+) -> None:
     with cluster_of(head=2, node=2) as cluster:
         await apply(cluster, tmp_path, 3)
         async with loaded(cluster) as load:
@@ -134,7 +137,7 @@ async def test_a_node_that_is_killed_takes_no_request_with_it(tmp_path: Path) ->
             lost = at(OTHER_LOOPBACK, load.client)
             assert lost, "the head has room for two"
             await wait(lambda: fetch_report(lost[0]).in_flight > 0)
-            await asyncio.to_thread(cluster.kill_node)
+            await asyncio.to_thread(end, cluster)
             # The router forgets them, and Serve fills the head.
             await wait(lambda: len(at(LOOPBACK, load.client)) == 2 == len(load.client))
             await load.more(20)
@@ -142,6 +145,8 @@ async def test_a_node_that_is_killed_takes_no_request_with_it(tmp_path: Path) ->
             assert "3 replicas wanted" in status
             assert "2 running" in status
             # There is room again.
+            if end is not RayCluster.kill_node:
+                cluster.kill_node()
             await asyncio.to_thread(cluster.start_node, 2)
             await wait(lambda: len(at(OTHER_LOOPBACK, load.client)) == 1)
             await load.more(20)

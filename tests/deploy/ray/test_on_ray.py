@@ -12,10 +12,11 @@ from pathlib import Path
 import orjson
 import psutil
 import pytest
-from benchmarks.ray_fleet.cluster import RayCluster
+from benchmarks.ray_fleet.cluster import LOOPBACK, RayCluster
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
+from forebay.deploy.kubernetes.ray import NODE_HEALTH
 from forebay.errors import DeployError
 from forebay.fleet.ray_replicas import RayReplicas
 from forebay.testing.waiting import wait_until
@@ -126,3 +127,7 @@ def test_without_its_token_the_cluster_answers_nobody(
     refused = str(CliRunner().invoke(application(), command).exception)
     assert "refuses the token" in refused
     assert "another" not in refused
+    # But probes, which know no token.
+    probe = f"http://{LOOPBACK}:{ray_cluster.agent_port}{NODE_HEALTH}"
+    with urllib.request.urlopen(probe, timeout=60) as answer:
+        assert answer.status == 200

@@ -33,6 +33,8 @@ from forebay.deploy.ray.settings import RayFleetSpec
 PART = RAY
 HEAD_CPU, HEAD_MEMORY = "2", "4Gi"
 AGENT_PORT = 52365
+NODE_HEALTH = "/api/healthz"
+"""What the agent of a node tells without a token."""
 HEAD_PORTS = {"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "client": 10001, "serve": 8000}
 OBJECT_STORE_BYTES = 128 << 20
 IDLE_S = 60
@@ -299,7 +301,7 @@ def _worker_pod(deployment: Deployment, engine: EnginePods) -> dict[str, Any]:
 
 
 def _probes() -> dict[str, Any]:
-    alive = {"httpGet": {"path": "/api/healthz", "port": AGENT_PORT}, "timeoutSeconds": 5}
+    alive = {"httpGet": {"path": NODE_HEALTH, "port": AGENT_PORT}, "timeoutSeconds": 5}
     return {
         "readinessProbe": {**alive, "periodSeconds": 5, "failureThreshold": 2},
         "livenessProbe": {**alive, "initialDelaySeconds": 30, "periodSeconds": 5, "failureThreshold": 120},
