@@ -218,7 +218,9 @@ def test_nothing_is_learned_of_a_speed_while_a_subtask_is_silent() -> None:
     for second in range(0, 120, 2):
         wall.now_ms = NOW_MS + second * 1000
         waiting = (Waiting(wall.now_ms, Tokens(9, 900, 900)),)
-        one = DemandReport(wall.now_ms, waiting, done=Tokens(second, 100 * second, 100 * second))
+        one = DemandReport(
+            wall.now_ms, waiting, done=Tokens(second, 100 * second, 100 * second), full=True
+        )
         # It goes on doing so much all the while, and tells nothing from 40 s to 80 s.
         hung = hung or one if 40 <= second < 80 else None
         reports = {"a": DemandReport(wall.now_ms), "b": hung or one}
@@ -388,7 +390,8 @@ def test_nothing_is_learned_of_a_speed_while_no_subtask_reports() -> None:
         wall.now_ms = NOW_MS + second * 1000
         if second < 60 or second >= 160:
             done += 2
-            reports = {"a": DemandReport(wall.now_ms, done=Tokens(done, 100 * done, 100 * done))}
+            total = Tokens(done, 100 * done, 100 * done)
+            reports = {"a": DemandReport(wall.now_ms, done=total, full=True)}
         stream.take(float(second))
         factors.append(speed.factor)
     assert factors[20] == pytest.approx(0.91, rel=0.01)
@@ -397,11 +400,33 @@ def test_nothing_is_learned_of_a_speed_while_no_subtask_reports() -> None:
     assert factors[-1] != factors[34]
 
 
+def test_what_waits_behind_a_slow_pipeline_does_not_make_its_replicas_slow() -> None:
+    """Events wait all the while, and from 60 s to 120 s the replicas have room for more than they are sent."""
+    speed, wall, done, factors = LearnedSpeed(ReplicaSpeed(0.001, 0.01)), Wall(), 0, list[float]()
+    reports: dict[str, DemandReport] = {}
+    queued = Tokens(9, 900, 900)
+    stream = StreamDemand(
+        lambda: reports, wall, mix=ClassMix([USUAL]), speed=speed, ready=lambda: 2, queued=lambda: queued
+    )
+    for second in range(0, 180, 2):
+        wall.now_ms = NOW_MS + second * 1000
+        has_room = 60 <= second < 120
+        done += 1 if has_room else 4
+        waiting, total = (Waiting(wall.now_ms, queued),), Tokens(done, 100 * done, 100 * done)
+        others = DemandReport(wall.now_ms, waiting)
+        reports = {"a": DemandReport(wall.now_ms, waiting, done=total, full=not has_room), "b": others}
+        stream.take(float(second))
+        factors.append(speed.factor)
+    assert factors[29] == pytest.approx(0.91, rel=0.01)
+    assert set(factors[30:61]) == {factors[29]}
+    assert factors[-1] == pytest.approx(0.91, rel=0.01)
+
+
 def test_reports_cross_a_folder_and_what_is_no_report_is_left_out(tmp_path: Path) -> None:
     whole = DemandReport(
         NOW_MS, (Waiting(NOW_MS, Tokens(1, 2, 3)),), 4, 5.0, 0.5, Tokens(6, 7, 8),
         {"alarm": Tokens(1, 1, 1)}, Tokens(9, 9, 9), 3,
-        {"http://a:1": 2}, 1,
+        {"http://a:1": 2}, 1, True,
     )  # fmt: skip
     (tmp_path / f"a{SUFFIX}").write_bytes(encode_demand(whole))
     for number, wrong in enumerate((b"", b"{", b"[]", b'{"at_ms": "x"}', b" " * (2 << 20))):

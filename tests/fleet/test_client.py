@@ -291,11 +291,44 @@ async def test_what_waits_goes_by_deadline_then_priority_and_past_it_costs_nothi
             rest = [asyncio.ensure_future(one("late", 300.0)), asyncio.ensure_future(one("soon", 200.0))]
             with pytest.raises(Overloaded) as refused:
                 await one("too late", 0.1)
-            assert client.waiting == 2
+            assert (client.waiting, client.full) == (2, True)
         await asyncio.gather(*rest)
+        await wait_for(lambda: not client.full)
         assert order == ["soon", "late"]
         assert not refused.value.sent
         assert "rtoo late" not in fakes.replicas[0].report().calls
+
+
+async def test_replicas_are_full_when_requests_wait_at_each_of_them(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
+    """As where a policy holds nothing back."""
+    script = ReplicaScript(models=("m",), delay=Fixed(60.0), slots=1)
+    async with fleet_of(2, script, routing="round_robin", check_s=0.05) as fakes:
+        client = fakes.engine.client
+        await client.start(60.0)
+        calls = [asyncio.ensure_future(fakes.engine.complete(ask(n), timeout_s=99.0)) for n in range(3)]
+        await wait_for(lambda: client.fleet.reported_waiting.sum() == 1)
+        assert not client.full, "one of them has room"
+        calls.append(asyncio.ensure_future(fakes.engine.complete(ask(3), timeout_s=99.0)))
+        await wait_for(lambda: client.full)
+        assert client.waiting == 0
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await wait_for(lambda: not client.full)
+
+
+async def test_a_request_that_has_just_come_may_find_room(fleet_of: Any) -> None:
+    async with fleet_of(1) as fakes:
+        client = fakes.engine.client
+        await client.start(60.0)
+        place = client.place(client.demand("one"))
+        entering = asyncio.ensure_future(place.__aenter__())
+        await asyncio.sleep(0)
+        assert (client.waiting, client.full) == (1, False)
+        await entering
+        await place.__aexit__(None, None, None)
 
 
 async def test_a_deadline_does_not_count_while_a_replica_that_works_has_no_room(

@@ -110,6 +110,7 @@ async def test_what_is_due_first_by_its_class_is_sent_first(
 
         default = [asyncio.ensure_future(ask(number, "none")) for number in range(30)]
         await until(lambda: len(order) >= 3)
+        await until(lambda: [one.full for one in read_reports(tmp_path).values()] == [True])
         alarms = [asyncio.ensure_future(ask(number, "alarm")) for number in range(30, 33)]
         await asyncio.gather(*default, *alarms)
         await until(lambda: [one.done.requests for one in read_reports(tmp_path).values()] == [33])

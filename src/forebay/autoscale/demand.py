@@ -132,7 +132,7 @@ class StreamDemand:
             self._queued_before = queued
         arrived = self._settle(came, now_s)
         if fresh and not silent:
-            self._learn(now_s, done, waits=bool(backlog))
+            self._learn(now_s, done, full=any(one.full for one in fresh.values()))
         else:
             # What is done meanwhile is told late or never, and what waits may not be sent.
             self._before_s = None
@@ -167,13 +167,13 @@ class StreamDemand:
         self._left = left
         return arrived
 
-    def _learn(self, now_s: float, done: Tokens, *, waits: bool) -> None:
+    def _learn(self, now_s: float, done: Tokens, *, full: bool) -> None:
         ready = self._ready()
         if self._speed is not None and self._before_s is not None:
-            waited, was_ready = self._before
-            busy = waits and waited and ready == was_ready
+            was_full, was_ready = self._before
+            busy = full and was_full and ready == was_ready
             self._speed.add(done, min(ready, was_ready) * (now_s - self._before_s), busy=busy)
-        self._before_s, self._before = now_s, (waits, ready)
+        self._before_s, self._before = now_s, (full, ready)
 
 
 def merged(backlog: Sequence[Backlog]) -> tuple[Backlog, ...]:

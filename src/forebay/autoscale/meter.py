@@ -35,7 +35,8 @@ class DemandReport:
     with what a restore brought back. Prompts count whole in all of them: how much of them replicas find in
     their caches is part of their speed.
     `at_replicas`: requests in flight at each replica, by URL, those that leave included; `usable`: how many
-    replicas may get requests. `listing` is the version of the list of replicas that it goes by.
+    replicas may get requests; `full`: whether none of them has room for more. `listing` is the version of the
+    list of replicas that it goes by.
     """
 
     at_ms: int
@@ -49,6 +50,7 @@ class DemandReport:
     listing: int = 0
     at_replicas: Mapping[str, int] = field(default_factory=dict)
     usable: int = 0
+    full: bool = False
 
     @property
     def backlog_tokens(self) -> float:
@@ -190,6 +192,7 @@ class DemandMeter:
         listing: int = 0,
         at_replicas: Mapping[str, int] | None = None,
         usable: int = 0,
+        full: bool = False,
     ) -> DemandReport:
         """What is known at `now_ms`, of the wall clock. Events whose requests are among `sent` are at
         replicas, all others wait."""
@@ -210,6 +213,7 @@ class DemandMeter:
             listing=listing,
             at_replicas=dict(at_replicas or {}),
             usable=usable,
+            full=full,
         )
 
     def _parts(self, waiting: Iterable[_Accepted]) -> tuple[Waiting, ...]:

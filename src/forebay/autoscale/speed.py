@@ -31,9 +31,10 @@ _MEMORY: TypeAdapter[SpeedMemory] = TypeAdapter(SpeedMemory)
 class LearnedSpeed:
     """A `Speed` that begins as assumed and is corrected by one factor: replicas' time over work done.
 
-    Time counts while requests wait, so that replicas are busy. Of other time is only known that replicas are
-    at least as fast: it counts where more was done than the present factor allows. The ratio of a prompt's
-    token to an answer's stays as assumed.
+    Time counts while no replica has room for more: all are busy then. That events wait is not enough, for a
+    pipeline may be slower than its replicas. Of other time is only known that replicas are at least as fast:
+    it counts where more was done than the present factor allows. The ratio of a prompt's token to an answer's
+    stays as assumed.
     """
 
     def __init__(self, assumed: ReplicaSpeed) -> None:
@@ -50,7 +51,7 @@ class LearnedSpeed:
         return self._assumed.work_s(tokens) * self.factor
 
     def add(self, done: Tokens, replicas_s: float, *, busy: bool) -> None:
-        """So much was done in so many seconds of replicas' time; whether requests waited all the while."""
+        """So much was done in so many seconds of replicas' time; whether all of them were busy all the while."""
         if not replicas_s > 0:
             return
         work_s = self._assumed.work_s(done)

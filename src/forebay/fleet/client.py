@@ -67,6 +67,8 @@ class FleetClient:
         self._stream = config.stream
         self._placings: set[PendingPlacement] = set()
         self._sent: set[str] = set()
+        # Requests that still waited after the last dispatch: those that came since may find room.
+        self._held = 0
         self._closed = False
         self.on_idle: Callable[[], None] = lambda: None
         """Called when no request waits for room any more."""
@@ -78,6 +80,15 @@ class FleetClient:
     def waiting(self) -> int:
         """How many requests wait for room."""
         return len(self._dispatcher)
+
+    @property
+    def full(self) -> bool:
+        """Whether no replica has room for more: some requests wait here for it, or at every replica that may
+        get them, as these last reported."""
+        if self._held:
+            return True
+        rows = [row for row, member in self._members.rows.items() if self.fleet.available[row]]
+        return bool(rows) and bool((self.fleet.reported_waiting[rows] > 0).all())
 
     @property
     def sent(self) -> Collection[str]:
@@ -297,7 +308,8 @@ class FleetClient:
             self._wake_s = self._dispatcher.wake_s
             delay_s = max(0.0, self._wake_s - now_s)
             self._waker = asyncio.get_running_loop().call_later(delay_s, self._dispatch)
-        if not len(self._dispatcher):
+        self._held = len(self._dispatcher)
+        if not self._held:
             self.on_idle()
 
     def _changed(self, lease: ReplicaLease) -> None:

@@ -156,6 +156,11 @@ class TwoClients:
         return self.prefill.usable + self.decode.usable
 
     @property
+    def full(self) -> bool:
+        """Whether either has room for no more: the other then waits for it."""
+        return self.prefill.full or self.decode.full
+
+    @property
     def kv_usage(self) -> float:
         return self.decode.kv_usage
 

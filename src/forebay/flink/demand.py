@@ -139,6 +139,7 @@ class MeteredHandler:
             listing=client.listing,
             at_replicas=client.at_replicas(),
             usable=client.usable,
+            full=client.full,
         )
         wanted = client.wanted
         if self._loop is not None and client.probed:
