@@ -218,9 +218,7 @@ def test_nothing_is_learned_of_a_speed_while_a_subtask_is_silent() -> None:
     for second in range(0, 120, 2):
         wall.now_ms = NOW_MS + second * 1000
         waiting = (Waiting(wall.now_ms, Tokens(9, 900, 900)),)
-        one = DemandReport(
-            wall.now_ms, waiting, done=Tokens(second, 100 * second, 100 * second), full=True
-        )
+        one = DemandReport(wall.now_ms, waiting, done=Tokens(second, 100 * second, 100 * second), full=True)
         # It goes on doing so much all the while, and tells nothing from 40 s to 80 s.
         hung = hung or one if 40 <= second < 80 else None
         reports = {"a": DemandReport(wall.now_ms), "b": hung or one}
@@ -401,7 +399,7 @@ def test_nothing_is_learned_of_a_speed_while_no_subtask_reports() -> None:
 
 
 def test_what_waits_behind_a_slow_pipeline_does_not_make_its_replicas_slow() -> None:
-    """Events wait all the while, and from 60 s to 120 s the replicas have room for more than they are sent."""
+    """Events wait all the while, and from 60 s to 120 s the replicas have room for more."""
     speed, wall, done, factors = LearnedSpeed(ReplicaSpeed(0.001, 0.01)), Wall(), 0, list[float]()
     reports: dict[str, DemandReport] = {}
     queued = Tokens(9, 900, 900)

@@ -48,6 +48,7 @@ def pipeline(tmp_path: Path) -> Path:
             ["stream", "--find-rate", "--slo-event-ms", "5000", "--set", "checkpoint.interval_s=5"],
             "--slo-event-ms: 5000 ms to the commit cannot be kept at any rate",
         ),
+        (["stream", "--state", "/tmp/state"], "--state: expected s3://bucket/prefix"),
         (["stream", "--set", "capacity=0"], "capacity"),
         (["stream", "--set", "prompt=null"], "prompt"),
         (["goodput", "--slo-event-ms", "5", "--kill", "jvm:1", "--kills", "2"], "expected one of them"),

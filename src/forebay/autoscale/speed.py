@@ -51,7 +51,7 @@ class LearnedSpeed:
         return self._assumed.work_s(tokens) * self.factor
 
     def add(self, done: Tokens, replicas_s: float, *, busy: bool) -> None:
-        """So much was done in so many seconds of replicas' time; whether all of them were busy all the while."""
+        """So much was done in so many seconds of replicas' time; whether they were all busy throughout."""
         if not replicas_s > 0:
             return
         work_s = self._assumed.work_s(done)

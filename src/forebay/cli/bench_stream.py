@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from forebay.bench.stream.loads import EventLoadOptions
     from forebay.bench.stream.options import EventLoad, StreamOptions
     from forebay.bench.stream.rate_search import Trial
+    from forebay.s3.location import S3Path
 
 PIPELINE, EVENTS = "Pipeline", "Events"
 
@@ -61,6 +62,15 @@ EngineLater = Annotated[
     typer.Option(
         "--engine-later",
         help="Start though nobody listens at the engine's URL yet.",
+        rich_help_panel=PIPELINE,
+    ),
+]
+State = Annotated[
+    str | None,
+    typer.Option(
+        metavar="S3-ADDRESS",
+        help="Put the checkpoints below s3://bucket/prefix, in a folder of their own that is deleted at the "
+        "end, and not on this machine.",
         rich_help_panel=PIPELINE,
     ),
 ]
@@ -112,6 +122,7 @@ def stream(
     set: SetValues = None,
     engine: EngineUrls = None,
     engine_later: EngineLater = False,
+    state: State = None,
     rate: Annotated[
         float | None,
         typer.Option(
@@ -201,6 +212,7 @@ def stream(
         settings=set or (),
         engine=engine or (),
         engine_later=engine_later,
+        state=None if state is None else state_path(state),
         load=asked.load(),
         warm_events=warm_events,
         slo=slo,
@@ -219,6 +231,16 @@ def stream(
     loads = [asked.load(turn) for turn in range(repeats)]
     with reported(found, json, html):
         measure_loads(options, loads, found)
+
+
+def state_path(text: str) -> S3Path:
+    """The address of `--state`. Raises `SettingError` where it is none."""
+    from forebay.s3.location import s3_path
+
+    try:
+        return s3_path(text)
+    except SettingError as error:
+        raise SettingError(f"--state: {error}") from None
 
 
 def check_searchable(options: StreamOptions) -> None:

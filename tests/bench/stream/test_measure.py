@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.records import MOMENTS, StreamRun
 from forebay.bench.stream.verdict import judge_stream
 from forebay.errors import SettingError
+from forebay.s3.client import S3Client
+from forebay.s3.location import S3Path
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
 
@@ -142,3 +145,32 @@ def test_a_load_in_which_no_window_ends_is_refused() -> None:
     options = StreamOptions(pipeline=document, load=EventLoad(schedule=Constant(20.0), events=100))
     with pytest.raises(SettingError, match=r"no window may end in a load of 4.95 s.*--seconds 67 or more"):
         StreamSession(options).__enter__()
+
+
+@pytest.mark.long
+@pytest.mark.flink
+@pytest.mark.xdist_group("object-store")
+def test_with_its_state_in_an_object_store_the_same_is_measured_and_nothing_stays_there(
+    store: Any, s3_plugin: Path
+) -> None:
+    with ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))) as replica:
+        load = EventLoad(schedule=Constant(20.0), events=20)
+        options = StreamOptions(
+            pipeline=PIPELINE, engine=(replica.url,), load=load, warm_events=2, state=store
+        )
+        with StreamSession(options) as session:
+            session.warm_up()
+            assert S3Client(store.bucket).entries(store.key)
+            run = session.measure(load)
+    assert run.complete
+    assert all(event.results == 1 for event in run.events)
+    assert any(each.completed and each.state_bytes > 0 for each in run.checkpoints)
+    assert run.asked["pipeline"]["state"] == "s3"
+    assert S3Client(store.bucket).entries(store.key) == []
+
+
+def test_a_bucket_that_is_not_there_is_told_before_the_pipeline_is_started(store: Any) -> None:
+    with ReplicaProcess(ReplicaScript()) as replica:
+        options = StreamOptions(pipeline=PIPELINE, engine=(replica.url,), state=S3Path("no-such-bucket", "p"))
+        with pytest.raises(SettingError, match="no-such-bucket"):
+            StreamSession(options).__enter__()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,7 +11,7 @@ from forebay.bench.stream.records import Checkpoint
 from forebay.errors import LaunchError
 from forebay.flink.rest import FlinkRest
 from forebay.flink.tls_keys import TlsKeys
-from forebay.runtime.run_state import RunState, read_state
+from forebay.runtime.run_state import RunState
 
 WATERMARK = ".currentOutputWatermark"
 GAUGES = ("in_flight", "pending")
@@ -27,21 +26,21 @@ Ask = Callable[[str], Any]
 
 
 class FlinkSignals:
-    """A `Source` of the job whose record is in `home`: `in_flight`, `pending`, `watermark_delay_s`. What it
-    saw of checkpoints is kept, also of jobs that are gone by now.
+    """A `Source` of the job in the record that `state` reads: `in_flight`, `pending`, `watermark_delay_s`.
+    What it saw of checkpoints is kept, also of jobs that are gone by now.
 
     Called by one thread; `checkpoints` may be read by another once that has ended.
     """
 
     def __init__(
         self,
-        home: Path,
+        state: Callable[[], RunState | None],
         keys: TlsKeys,
         *,
         ask: Callable[[RunState], Ask] | None = None,
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        self._home = home
+        self._state = state
         self._keys = keys
         self._open = ask or self._rest
         self._now_s = now_s
@@ -51,7 +50,7 @@ class FlinkSignals:
         self.checkpoints: dict[tuple[str, int], Mapping[str, Any]] = {}
 
     def __call__(self) -> Mapping[str, float]:
-        state = read_state(self._home)
+        state = self._state()
         if state is None or state.job is None:
             return {}
         if state.job != self._job:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -48,6 +49,8 @@ from forebay.config.spec import PipelineSpec
 from forebay.engine.launch.spec import usable_cores
 from forebay.errors import LaunchError, RecordError, SettingError
 from forebay.flink.tls_keys import tls_keys
+from forebay.runtime.state_store import open_store
+from forebay.s3.location import S3Path
 from forebay.settings import load_settings
 
 Note = Callable[[str], None]
@@ -149,13 +152,14 @@ class StreamSession:
             )
         )
         self._feed = self._opened.enter_context(FeedProcess(folder))
-        places = Places(self._feed.url, folder)
+        store = self._opened.enter_context(_store(self._options.state))
+        places = Places(self._feed.url, folder, store)
         pipeline = folder / "pipeline.yaml"
         # JSON is YAML.
         pipeline.write_bytes(orjson.dumps(measured_document(self.spec, places)))
         self._book = book_of(places, self.spec)
         self._key = self.spec.key_template()
-        self._flink = FlinkSignals(places.state, tls_keys(settings.run / "flink" / "keys"))
+        self._flink = FlinkSignals(open_store(places.state).read, tls_keys(settings.run / "flink" / "keys"))
         self.run = self._opened.enter_context(RunProcess(pipeline, self.engines.urls, folder))
         self._note("starting the pipeline")
         self.run.start()
@@ -253,7 +257,7 @@ class StreamSession:
             "seed": load.seed,
             "data": "posts" if load.data is None else load.data.name,
             "warm_events": self._options.warm_events,
-            "pipeline": asked_of(self.spec),
+            "pipeline": {**asked_of(self.spec), **({} if self._options.state is None else {"state": "s3"})},
         }
 
     def _through(self, load: EventLoad, patience_s: float, what: str) -> None:
@@ -340,6 +344,23 @@ class StreamSession:
             self.run.check()
             self._feed.check()
             time.sleep(POLL_S)
+
+
+@contextmanager
+def _store(state: S3Path | None) -> Iterator[S3Path | None]:
+    """A folder below `state` that is there for the length of the block; None where that is."""
+    if state is None:
+        yield None
+        return
+    from forebay.s3.client import S3Client
+
+    home = state / f"bench-{uuid.uuid4().hex[:8]}"
+    client = S3Client(home.bucket)
+    client.check(home.key)
+    try:
+        yield home
+    finally:
+        client.delete(home.key)
 
 
 def _span_s(spec: PipelineSpec, load: EventLoad) -> float:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from forebay.bench.load.schedules import MAX_SECONDS, Constant, Schedule, check_requests
 from forebay.errors import SettingError
+from forebay.s3.location import S3Path
 
 Until = Literal["answered", "committed"]
 """Up to which moment an event's latency counts for its objective."""
@@ -57,7 +58,8 @@ class StreamOptions:
     checkpoints are put there too; all else stays as it is. `settings`: `key.in.the.file=VALUE` over it, such
     as `capacity=16`, `checkpoint.interval_s=1`, `key={{ user }}`. `engine`: URLs over the file's; where
     neither names one, the local engine is started, and ended with the measurement. Somebody has to listen at
-    one of the URLs before the pipeline is started, but for `engine_later`.
+    one of the URLs before the pipeline is started, but for `engine_later`. `state`: checkpoints are put below
+    this address in an object store instead, in a folder of their own that is deleted at the end.
 
     `load`: what comes. `warm_events`: so many events before, at the load's mean rate but no slower than one a
     second, which are not counted; the measured ones begin when those are committed. `slo`: what goodput
@@ -70,6 +72,7 @@ class StreamOptions:
     settings: Sequence[str] = ()
     engine: Sequence[str] = ()
     engine_later: bool = False
+    state: S3Path | None = None
     load: EventLoad = field(default_factory=EventLoad)
     warm_events: int = 20
     slo: EventSlo | None = None

@@ -14,6 +14,7 @@ from forebay.config import load_spec, parse_spec, set_values
 from forebay.config.plan import resolved
 from forebay.config.spec import PipelineSpec
 from forebay.documents import known_paths
+from forebay.s3.location import Location
 
 ASKED = ("ordering", "capacity", "shards", "parallelism", "task_managers", "key", "routing")
 """Keys of the pipeline that a report names."""
@@ -22,10 +23,11 @@ PATIENCE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a measured pipeline reads and writes."""
+    """Where a measured pipeline reads and writes. Its state is at `store`; None: below `folder`."""
 
     feed_url: str
     folder: Path
+    store: Location | None = None
 
     @property
     def results(self) -> Path:
@@ -36,8 +38,8 @@ class Places:
         return self.folder / "dead-letters"
 
     @property
-    def state(self) -> Path:
-        return self.folder / "state"
+    def state(self) -> Location:
+        return self.folder / "state" if self.store is None else self.store
 
 
 def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -> PipelineSpec:
@@ -52,8 +54,8 @@ def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -
 
 
 def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
-    """`spec` as a pipeline file, with the feed as its source, files below `places.folder` as its sinks and
-    its state, and results that say when their events passed each station."""
+    """`spec` as a pipeline file, with the feed as its source, files below `places.folder` as its sinks, its
+    state at `places.state`, and results that say when their events passed each station."""
     document = resolved(spec)
     document |= {
         "source": {
