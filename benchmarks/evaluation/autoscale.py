@@ -20,7 +20,8 @@ TARGETS = (
     "load", "boot", "SLO", "below equal cost", "of the others", "at least possible", "of the oracle",
 )  # fmt: skip
 HEADER = (
-    "load", "boot", "SLO", "`deadline`: goodput", "cost", "oracle", "equal cost", "99 %: others", "fixed",
+    "load", "boot", "SLO", "`deadline`: goodput", "cost", "oracle", "equal cost: fixed", "scaled",
+    "99 %: fixed", "scaled",
 )  # fmt: skip
 
 
@@ -30,38 +31,26 @@ def render(records: Records) -> Rendered:
     return Rendered(
         tables={
             "policies": table(HEADER, [_row(one) for one in found]),
-            "targets": table(
-                (
-                    "load",
-                    "boot",
-                    "SLO",
-                    "below equal cost",
-                    "of the others",
-                    "at least possible",
-                    "of the oracle",
-                ),
-                [_targets(one) for one in found],
-            ),
+            "targets": table(TARGETS, [_targets(one) for one in found]),
             "origin": origin(records),
         },
         finding=_finding(found),
     )
 
 
-def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    mine, equal = one["policies"]["deadline"], _at_equal_cost(one)
+def _row(one: Mapping[str, Any]) -> tuple[str | None, ...]:
+    mine = one["policies"]["deadline"]
+    equal = [_at_equal_cost(one, of_fixed=of_fixed) for of_fixed in (True, False)]
+    cheapest = [_cheapest(one, of_fixed=of_fixed) for of_fixed in (True, False)]
     return (
         *_case(one),
         f"{mine['goodput']:.3f}",
         _cost(one, mine["replica_seconds"]),
         _cost(one, one["oracle_replica_seconds"]),
-        "none" if equal is None else f"{equal['goodput']:.3f} ({_policy(equal)})",
+        *(None if each is None else f"{each['goodput']:.3f}{_suffix(each)}" for each in equal),
         *(
-            "none" if each is None else _cost(one, each["replica_seconds"]) + suffix
-            for each, suffix in (
-                (_cheapest(one, of_fixed=False), _suffix(_cheapest(one, of_fixed=False))),
-                (_cheapest(one, of_fixed=True), ""),
-            )
+            None if each is None else f"{_cost(one, each['replica_seconds'])}{_suffix(each)}"
+            for each in cheapest
         ),
     )
 
@@ -109,9 +98,15 @@ def _cost(one: Mapping[str, Any], replica_seconds: float) -> str:
     return f"{replica_seconds / one['work_s']:.2f}"
 
 
-def _at_equal_cost(one: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _at_equal_cost(one: Mapping[str, Any], *, of_fixed: bool | None = None) -> Mapping[str, Any] | None:
+    """The most goodput that another has for what the default pays: a fixed fleet, a scaling policy, or
+    either."""
     most = one["policies"]["deadline"]["replica_seconds"] * 1.001
-    points = (each for each in one["frontier"] if each["replica_seconds"] <= most)
+    points = (
+        each
+        for each in one["frontier"]
+        if each["replica_seconds"] <= most and of_fixed in (None, each["policy"] == "fixed")
+    )
     return max(points, key=lambda each: float(each["goodput"]), default=None)
 
 
@@ -124,12 +119,8 @@ def _cheapest(one: Mapping[str, Any], *, of_fixed: bool) -> Mapping[str, Any] | 
     return min(points, key=lambda each: float(each["replica_seconds"]), default=None)
 
 
-def _policy(point: Mapping[str, Any]) -> str:
-    return "fixed" if point["policy"] == "fixed" else f"`{point['policy']}`"
-
-
-def _suffix(point: Mapping[str, Any] | None) -> str:
-    return "" if point is None else f" ({_policy(point)})"
+def _suffix(point: Mapping[str, Any]) -> str:
+    return "" if point["policy"] == "fixed" else f" (`{point['policy']}`)"
 
 
 PAGE = Page("autoscale", "Which scaling policy pays least for its goodput?", RECORDS, render)
