@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pytest
@@ -20,15 +21,14 @@ from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.errors import ServerFault, Unauthorized
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import (
-    MISSING,
-    PREFILL_PARAMS,
     DisaggregatedEngine,
     DisaggregatedEngineFactory,
     engine_factory,
     prefill_of,
 )
-from forebay.fleet.discovery import FixedReplicas
+from forebay.fleet.discovery import FileReplicas, FixedReplicas
 from forebay.fleet.engine import FleetEngine, FleetEngineFactory
+from forebay.fleet.kv_handover import MISSING, PREFILL_PARAMS
 from forebay.records import JSON, Completion, Message, Request, Sampling
 from forebay.testing.replica.server import FakeReplica
 from forebay.testing.script import Faults, Fixed, ReplicaScript
@@ -190,6 +190,19 @@ def test_where_none_prefills_from_the_start_the_others_do_both() -> None:
             await both.prefill[0].stop()
             answers = await asyncio.gather(*(both.answer(request(number)) for number in range(12)))
             assert {answer.text for answer in answers} == {(await alone(request(0))).text}
+
+    asyncio.run(main())
+
+
+def test_a_list_of_those_that_prefill_that_cannot_be_read_is_not_waited_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeReplica(SCRIPT) as decode:
+            fleet = FleetConfig(FixedReplicas((decode.url,)), model="m")
+            engine = engine_factory(fleet, FileReplicas(str(tmp_path / "missing")))()
+            assert isinstance(engine, DisaggregatedEngine)
+            answer = await engine.complete(request(0), timeout_s=10.0)
+            assert answer.handover == "no_server"
+            await engine.close()
 
     asyncio.run(main())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -14,27 +12,8 @@ from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import ReplicaList
 from forebay.fleet.engine import FleetEngine, FleetEngineFactory
-from forebay.records import JSON, Completion, KvHandover, Request
-
-PREFILL_PARAMS: dict[str, JSON] = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
-"""How vLLM's NIXL connector is asked to keep the KV cache of a prompt for another replica, and to say where
-it is. Source: vLLM 0.32, docs/features/nixl_connector_usage.md."""
-LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "min_tokens")
-STREAM_FIELDS = ("stream_options",)
-"""What is refused of a request that does not ask for a stream."""
-LOOK_S = 1.0
-"""How often a request that waits for its prefill looks whether there is still a replica for it."""
-MISSING = 10
-"""After so many prefills in a row without a KV cache it is told."""
-
-log = logging.getLogger("forebay")
+from forebay.fleet.kv_handover import MissingKvCaches, none_prefills, prefill_fields, while_some_prefill
+from forebay.records import Completion, KvHandover, Request
 
 
 class DisaggregatedEngine:
@@ -56,7 +35,7 @@ class DisaggregatedEngine:
     def __init__(self, prefill: FleetEngine, decode: FleetEngine) -> None:
         self._prefill = prefill
         self._decode = decode
-        self._missing = 0
+        self._missing = MissingKvCaches()
 
     @property
     def client(self) -> FleetClient:
@@ -85,8 +64,9 @@ class DisaggregatedEngine:
                 handover = "no_server" if isinstance(error, Unreachable) else "prefill_failed"
             if prefilled is None:
                 return request
-            self._look(prefilled)
-            handover = "no_kv_cache" if prefilled.kv_transfer is None else "transferred"
+            given = prefilled.kv_transfer is not None
+            self._missing.look(prefilled.replica, given=given)
+            handover = "transferred" if given else "no_kv_cache"
             return decode_of(request, prefilled)
 
         answer = await self._decode.complete_first(
@@ -110,33 +90,11 @@ class DisaggregatedEngine:
 
     async def _prefilled(self, request: Request, timeout_s: float, deadline: Deadline) -> Completion | None:
         """What a replica that prefills made of it; None where there is none that works any more."""
-        call = asyncio.ensure_future(
-            self._prefill.complete(prefill_of(request), timeout_s=timeout_s, deadline=deadline)
-        )
-        try:
-            while not call.done():
-                await asyncio.wait((call,), timeout=LOOK_S)
-                if not call.done() and self._none_prefills():
-                    return None
-            return call.result()
-        finally:
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
+        call = self._prefill.complete(prefill_of(request), timeout_s=timeout_s, deadline=deadline)
+        return await while_some_prefill(call, self._none_prefills)
 
     def _none_prefills(self) -> bool:
-        client = self._prefill.client
-        return client.probed and not client.usable
-
-    def _look(self, prefilled: Completion) -> None:
-        """Tell once where prefills are for nothing."""
-        self._missing = 0 if prefilled.kv_transfer is not None else self._missing + 1
-        if self._missing == MISSING:
-            log.warning(
-                "%s gave no KV cache to take over, %d times, so prompts are prefilled twice: start vLLM there"
-                " with a KV connector, or leave out 'prefill'",
-                prefilled.replica,
-                MISSING,
-            )
+        return none_prefills(self._prefill.client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +145,7 @@ class TwoClients:
 
 def prefill_of(request: Request) -> Request:
     """`request` for a replica that prefills: the same prompt, and one token."""
-    left_out = (*LENGTH_FIELDS, *STREAM_FIELDS)
-    extra = {key: value for key, value in request.sampling.extra.items() if key not in left_out}
-    sampling = replace(request.sampling, max_tokens=1, extra={**extra, KV_TRANSFER: PREFILL_PARAMS})
+    sampling = replace(request.sampling, max_tokens=1, extra=prefill_fields(request.sampling.extra))
     return replace(request, sampling=sampling)
 
 
