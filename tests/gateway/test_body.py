@@ -53,6 +53,31 @@ def test_any_body_is_read_or_refused_with_a_400(body: bytes, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "more", "transferable"),
+    [
+        (CHAT, {}, True),
+        (CHAT, {"n": 1, "logprobs": True, "top_logprobs": 3, "echo": False, "prompt_logprobs": None}, True),
+        (CHAT, {"n": 2}, False),
+        (CHAT, {"prompt_logprobs": 0}, False),
+        (CHAT, {"use_beam_search": True}, False),
+        (CHAT, {"kv_transfer_params": {"do_remote_decode": True}}, False),
+        (CHAT, {"kv_transfer_params": None}, False),
+        (PROMPT, {"prompt": "a", "logprobs": 3}, True),
+        (PROMPT, {"prompt": [1, 2, 3]}, True),
+        (PROMPT, {"prompt": ["a"]}, True),
+        (PROMPT, {"prompt": [[1], [2]]}, False),
+        (PROMPT, {"prompt": "a", "best_of": 3}, False),
+        (PROMPT, {"prompt": "a", "echo": True}, False),
+        (PROMPT, {"prompt": "a", "prompt_embeds": "AAAA"}, False),
+        (EMBED, {"input": "a"}, False),
+    ],
+)
+def test_which_requests_may_take_over_a_kv_cache(path: str, more: dict[str, Any], transferable: bool) -> None:
+    body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], **more})
+    assert read_asked(path, body, max_depth=64).transferable == transferable
+
+
+@pytest.mark.parametrize(
     ("path", "more", "text", "tokens"),
     [
         (CHAT, {"messages": [{"role": "user", "content": "a"}, {"role": "x"}]}, "\0user\0a\0x\0", 0),

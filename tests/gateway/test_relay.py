@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from forebay.fleet.client import FleetClient
 from forebay.gateway.app import Gateway
-from forebay.gateway.relay import usage_in
+from forebay.gateway.replica import usage_in
 from forebay.gateway.telemetry import Tracing
 from forebay.records import Usage
 

@@ -9,6 +9,7 @@ import pytest
 
 from forebay.errors import SettingError
 from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas
+from forebay.fleet.endpoints import KubernetesReplicas
 from forebay.gateway.serve import listen, make_gateway
 from forebay.gateway.spec import GatewaySpec, load_gateway
 
@@ -38,6 +39,39 @@ def test_the_command_line_takes_the_place_of_the_files_replicas(tmp_path: Path) 
     assert (spec.fleet().model, spec.fleet().routing) == ("m", "round_robin")
 
 
+def test_every_source_of_servers_that_prefill(tmp_path: Path) -> None:
+    for prefill, replicas in {
+        URL: FixedReplicas((URL,)),
+        f"[{URL}]": FixedReplicas((URL,)),
+        "{file: urls}": FileReplicas(str(tmp_path / "urls")),
+        f"{{dns: {URL}}}": DnsReplicas(URL),
+        "{kubernetes: prefill:http}": KubernetesReplicas("prefill:http"),
+    }.items():
+        text = f"engine: {{url: 'http://127.0.0.1:10', model: m, api_key: {{env: K}}, prefill: {prefill}}}"
+        spec = load(tmp_path, text)
+        found = spec.prefill_fleet()
+        assert found is not None
+        assert found.replicas == replicas
+        assert (found.model, found.api_key) == (spec.fleet().model, spec.fleet().api_key)
+    assert load(tmp_path, f"engine: {URL}").prefill_fleet() is None
+
+
+def test_servers_that_prefill_from_the_command_line(tmp_path: Path) -> None:
+    """Other replicas leave those of the file out: they are not known to belong to them."""
+    other = "http://127.0.0.1:10"
+    spec = load_gateway(None, (URL,), (other,))
+    assert spec.engine.prefill is not None
+    assert spec.engine.prefill.replicas() == FixedReplicas((other,))
+    text = f"engine: {{url: {URL}, model: m, prefill: {{file: urls}}}}"
+    assert load(tmp_path, text, URL).engine.prefill is None
+    for file in (text, f"engine: {URL}", f"engine: [{URL}]"):
+        (tmp_path / "gateway.yaml").write_text(file)
+        spec = load_gateway(tmp_path / "gateway.yaml", (), (other,))
+        assert spec.engine.replicas() == FixedReplicas((URL,))
+        assert spec.engine.prefill is not None
+        assert spec.engine.prefill.replicas() == FixedReplicas((other,))
+
+
 def test_events_of_the_replicas_caches(tmp_path: Path) -> None:
     spec = load(tmp_path, f"engine: {{url: {URL}, kv_events: 'tcp://{{host}}:{{port+1}}'}}")
     assert spec.fleet().kv_events == "tcp://{host}:{port+1}"
@@ -57,6 +91,8 @@ def test_a_keys_limits(tmp_path: Path) -> None:
         (f"engine: {{url: {URL}, kv_events: x}}", "engine.kv_events: expected tcp://"),
         ("routing: random", "engine: expected exactly one of url, file, dns, kubernetes and ray; found none"),
         (f"engine: {{url: {URL}, file: x}}", "found url and file"),
+        (f"engine: {{url: {URL}, prefill: {{}}}}", "engine.prefill: expected one of 'url', 'file'"),
+        (f"engine: {{prefill: {URL}}}", "engine: expected exactly one of url, file, dns"),
         ("engine: ftp://x", "engine: expected a URL such as http://host:port"),
         (f"engine: {URL}\nrouting: best", "gateway.yaml:2: routing: expected one of random"),
         (f"engine: {URL}\nroute: x", "gateway.yaml:2: unknown key 'route'; did you mean 'routing'?"),
@@ -80,8 +116,9 @@ def test_mistakes(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_without_replicas() -> None:
-    with pytest.raises(SettingError, match="--engine URL"):
-        load_gateway(None)
+    for prefill in ((), (URL,)):
+        with pytest.raises(SettingError, match="--engine URL"):
+            load_gateway(None, (), prefill)
 
 
 def test_a_key_that_is_missing_and_one_under_two_names(tmp_path: Path) -> None:

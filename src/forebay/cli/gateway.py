@@ -18,6 +18,10 @@ PACKAGES = frozenset(("uvicorn", "httptools", "prometheus_client", "opentelemetr
 def gateway(
     *,
     engine: Annotated[list[str] | None, typer.Option(help="URL of a replica; may be repeated.")] = None,
+    prefill: Annotated[
+        list[str] | None,
+        typer.Option(help="URL of a server that prefills prompts for the replicas; may be repeated."),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings of the gateway (YAML).")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 finds a free one.")] = 8080,
@@ -37,7 +41,7 @@ def gateway(
         raise SetupError(
             f"the gateway needs {error.name}, which is missing; pip install 'forebay[gateway]'"
         ) from None
-    spec = load_gateway(config, tuple(engine or ()))
+    spec = load_gateway(config, tuple(engine or ()), tuple(prefill or ()))
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

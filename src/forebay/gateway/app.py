@@ -31,8 +31,10 @@ from forebay.gateway.asgi import (
     send_whole,
 )
 from forebay.gateway.body import EMBED_PATH, Room, read_asked, read_body
+from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.keys import UNNAMED, KeyRing
 from forebay.gateway.openapi import DESCRIPTION
+from forebay.gateway.prefill import Prefills
 from forebay.gateway.protocol import LINGER_S
 from forebay.gateway.refusal import (
     SERVER,
@@ -44,7 +46,7 @@ from forebay.gateway.refusal import (
     too_late,
     unknown_model,
 )
-from forebay.gateway.relay import Cut, Relay, RelayedCall, RelayRules
+from forebay.gateway.relay import Cut, Relay
 from forebay.gateway.spec import LimitsSpec
 from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics, Tracing
 
@@ -115,7 +117,8 @@ class Monitoring:
 
 
 class Gateway:
-    """Answers OpenAI's calls with the replicas of `fleet`.
+    """Answers OpenAI's calls with the replicas of `fleet`, for which those of `prefill`, where there are any,
+    prefill prompts.
 
     Runs on one event loop, from `open` to `close`. A client's key goes no further than here.
     """
@@ -124,6 +127,7 @@ class Gateway:
         self,
         fleet: FleetClient,
         *,
+        prefill: FleetClient | None = None,
         keys: KeyRing | None = None,
         limits: LimitsSpec | None = None,
         rules: RelayRules | None = None,
@@ -132,6 +136,7 @@ class Gateway:
         clock: Clock | None = None,
     ) -> None:
         self._fleet = fleet
+        self._prefill = prefill
         self._clock = clock or SystemClock()
         self._keys = keys or KeyRing((), self._clock.monotonic_s())
         self._limits = limits or LimitsSpec()
@@ -139,7 +144,7 @@ class Gateway:
         self._room = Room(self._limits.max_held_bytes)
         self._tracing = tracing or Tracing()
         self._monitoring = monitoring or Monitoring()
-        self._metrics = GatewayMetrics(fleet)
+        self._metrics = GatewayMetrics(fleet, prefill)
         self._session: aiohttp.ClientSession | None = None
         self._relay: Relay | None = None
         self.draining = False
@@ -163,12 +168,17 @@ class Gateway:
         Raises `SettingError` where the replicas serve no model in common, or cannot be told.
         """
         self._session = open_session(request_headers(self._fleet.api_key))
+        prefills = None
+        if self._prefill is not None:
+            self._prefill.watch()
+            prefills = Prefills(self._prefill, self._session, self._rules, self._clock)
         self._relay = Relay(
             self._fleet,
             self._session,
             self._rules,
             self._clock,
             on_retry=lambda cause: self._metrics.retries.labels(cause).inc(),
+            prefills=prefills,
         )
         self.idle.set()
         try:
@@ -178,6 +188,8 @@ class Gateway:
 
     async def close(self) -> None:
         await self._fleet.close()
+        if self._prefill is not None:
+            await self._prefill.close()
         if self._session is not None:
             await self._session.close()
         await asyncio.get_running_loop().run_in_executor(None, self._tracing.close)
@@ -227,12 +239,13 @@ class Gateway:
 
     def health(self) -> tuple[int, dict[str, object]]:
         """Status and body of `/health`."""
-        why = self._fleet.replicas().values()
-        available = sum(not one for one in why)
-        state = "draining" if self.draining else "ok" if available else "no_replica"
+        replicas = _counts(self._fleet)
+        state = "draining" if self.draining else "ok" if replicas["available"] else "no_replica"
+        prefill = {} if self._prefill is None else {"prefill": _counts(self._prefill)}
         return 200 if state == "ok" else 503, {
             "status": state,
-            "replicas": {"available": available, "known": len(why)},
+            "replicas": replicas,
+            **prefill,
             "in_flight": self.in_flight,
         }
 
@@ -303,6 +316,9 @@ class Gateway:
             )
             exchange.body_read = True
             asked = read_asked(exchange.path, body, max_depth=limits.max_json_depth)
+            if self._prefill is not None and asked.transferable:
+                # Whoever prefills gets a body of its own.
+                take(len(body))
             headers = [*headers_up(exchange.raw), *trace, ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
             call = exchange.call = RelayedCall(asked, caller.name, exchange.id, headers)
             served = self._fleet.models
@@ -356,8 +372,18 @@ class Gateway:
         key = exchange.key if self._monitoring.closed or exchange.key in UNNAMED else "known"
         metrics.requests.labels(route, key, exchange.outcome).inc()
         metrics.duration_s.labels(route).observe(self._clock.monotonic_s() - exchange.began_s)
-        if exchange.call is not None and exchange.call.begun:
-            metrics.first_byte_s.labels(route).observe(exchange.call.begun_s - exchange.began_s)
+        call = exchange.call
+        if call is not None and call.begun:
+            metrics.first_byte_s.labels(route).observe(call.begun_s - exchange.began_s)
+            if call.handover == "transferred" and call.status < 400:
+                metrics.kv_transfers.inc()
+            elif call.handover is not None and call.status < 400:
+                metrics.kv_fallbacks.labels(call.handover).inc()
+
+
+def _counts(fleet: FleetClient) -> dict[str, int]:
+    why = fleet.replicas().values()
+    return {"available": sum(not one for one in why), "known": len(why)}
 
 
 async def _drop_body(receive: Receive) -> None:

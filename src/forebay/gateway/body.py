@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
+from forebay.engine.protocol import CHAT_PATH, KV_TRANSFER, PROMPT_PATH
 from forebay.fleet.routing_request import message_text
 from forebay.gateway.asgi import HungUp, Receive, TimeLimit, TimeOver
 from forebay.gateway.refusal import Refusal, no_room, slow_body, too_large
@@ -23,6 +23,8 @@ MAX_COUNT = 1 << 40
 CHARS_PER_TOKEN = 4
 ASSUMED_MODEL_LEN = 8192
 """Of a model whose replicas do not say how long a prompt with its answer may be."""
+READS_PROMPT = ("echo", "prompt_logprobs", "prompt_logprob_token_ids", "prompt_embeds", "use_beam_search")
+"""Fields of requests that whoever decodes them has to compute the prompt for, or which are several to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Asked:
     `text` is what the prefix cache sees of the prompt, near enough; `given_tokens` counts those that the
     prompt holds as numbers. `max_tokens`: the longest answer, where the client says so. `answers`: how many
     answers there will be, 0 where nothing is written.
+    `transferable`: whoever decodes it may take over the KV cache of its prompt from another replica.
     `session`: what the client says belongs together (`prompt_cache_key`, or `user`).
     """
 
@@ -43,6 +46,7 @@ class Asked:
     given_tokens: int = 0
     max_tokens: int | None = None
     answers: int = 1
+    transferable: bool = False
     session: str | None = None
 
     @property
@@ -151,6 +155,7 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
         given_tokens=given,
         max_tokens=longest or None,
         answers=0 if path == EMBED_PATH else answers,
+        transferable=path != EMBED_PATH and answers == 1 and _leaves_prompt(document),
         session=session[:MAX_NAME_CHARS] if isinstance(session, str) else None,
     )
 
@@ -224,6 +229,12 @@ def _count(value: object) -> int:
 def _prompts(prompt: object) -> int:
     """How many prompts there are: tokens are one."""
     return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+
+
+def _leaves_prompt(document: dict[str, Any]) -> bool:
+    """Whether nothing but the answer to a prompt is asked for, and nothing is said of its KV cache."""
+    asked = (document.get(name) for name in READS_PROMPT)
+    return all(value is None or value is False for value in asked) and KV_TRANSFER not in document
 
 
 def _invalid(message: str) -> Refusal:

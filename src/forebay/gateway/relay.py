@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 import math
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import TracebackType
 
 import aiohttp
-from yarl import URL
 
 from forebay.clock import Clock
 from forebay.engine.client import transport_error
@@ -30,76 +25,16 @@ from forebay.errors import (
 )
 from forebay.fleet.client import FleetClient
 from forebay.fleet.lease import ReplicaLease
-from forebay.gateway.asgi import Send, TimeLimit, TimeOver, forget_cancelling, headers_down
-from forebay.gateway.body import Asked
+from forebay.gateway.asgi import Send, TimeLimit, headers_down
+from forebay.gateway.call import RelayedCall, RelayRules
+from forebay.gateway.prefill import Prefills, decode_body
 from forebay.gateway.refusal import SERVER, Refusal, error_body, no_replica
-from forebay.records import Usage
+from forebay.gateway.replica import FAILED, PROMPT, TAIL_BYTES, Lost, UntilLost, failure_from, post, usage_in
 
 LOG = logging.getLogger("forebay.gateway")
 
 BUSY_STATUSES = frozenset((502, 503, 504))
 """Another replica may take what this one cannot take now."""
-LARGE_BODY_BYTES = 1 << 20
-"""The HTTP client writes larger bodies in pieces, if it is given a file."""
-TAIL_BYTES = 4096
-"""Where in an answer its count of tokens stands: in the last few bytes."""
-PROMPT = re.compile(rb'"prompt_tokens" ?: ?([0-9]{1,9})')
-COMPLETION = re.compile(rb'"completion_tokens" ?: ?([0-9]{1,9})')
-CACHED = re.compile(rb'"cached_tokens" ?: ?([0-9]{1,9})')
-
-
-@dataclass(frozen=True, slots=True)
-class RelayRules:
-    """`attempts`: replicas that one request is sent to at most. `first_byte_s`: how long a replica may take
-    to begin a streamed answer; one that is not streamed has all the time of the request. `place_s`: how long
-    a request waits for room; `absent_s`: and where no replica is up at all.
-    """
-
-    attempts: int = 3
-    connect_s: float = 5.0
-    first_byte_s: float = 120.0
-    place_s: float = 30.0
-    absent_s: float = 2.0
-
-
-@dataclass(slots=True)
-class RelayedCall:
-    """One request on its way: who asks for what under which id, and how far the answer has come.
-
-    `headers` are those that the replica gets. `status` and `begun_s` are set when the first byte is sent.
-    `sent`: a replica has the request. `events`: of a streamed answer, so far. `usage`: what the answer was
-    counted to cost, once it is whole.
-    """
-
-    asked: Asked
-    tenant: str
-    id: str
-    headers: list[tuple[str, str]]
-    replica: str = ""
-    status: int = 0
-    begun_s: float = math.nan
-    streamed: bool = False
-    sent: bool = False
-    events: int = 0
-    usage: Usage | None = None
-
-    @property
-    def begun(self) -> bool:
-        """Whether the client has got a byte."""
-        return self.status != 0
-
-    def used_tokens(self, taken: float) -> float:
-        """How many of the tokens that were `taken` for it the call has used: what the replica counted, of a
-        stream that broke off what had come, and all where nobody knows."""
-        prompt = self.asked.prompt_tokens
-        if self.usage is not None:
-            return (self.usage.prompt_tokens or prompt) + self.usage.completion_tokens
-        if not self.sent or self.status >= 400:
-            return 0
-        return min(taken, prompt + self.events) if self.streamed else taken
-
-    def begin(self, replica: str, status: int, now_s: float) -> None:
-        self.replica, self.status, self.begun_s = replica, status, now_s
 
 
 class Cut(Exception):
@@ -111,6 +46,10 @@ class Relay:
 
     A request goes to another replica when one is out of reach, hangs, is busy or fails with a 500: only as
     long as the client has got no byte.
+
+    With `prefills`, it gets a place at a replica of `fleet`, then its prompt is prefilled elsewhere, and it
+    is decoded at that place, which takes over the KV cache. Nothing waits between the two calls, and a KV
+    cache is read once: in a second attempt the request is prefilled where it is decoded.
     """
 
     def __init__(
@@ -119,7 +58,9 @@ class Relay:
         session: aiohttp.ClientSession,
         rules: RelayRules,
         clock: Clock,
+        *,
         on_retry: Callable[[str], None],
+        prefills: Prefills | None = None,
     ) -> None:
         self._fleet = fleet
         self._session = session
@@ -127,6 +68,7 @@ class Relay:
         self._clock = clock
         self._quote = Quoter(fleet.api_key)
         self._on_retry = on_retry
+        self._prefills = prefills
 
     async def forward(self, call: RelayedCall, send: Send) -> None:
         """Answer `call`. Raises `Refusal` where nothing was sent yet, `Cut` where the answer broke off."""
@@ -134,27 +76,32 @@ class Relay:
         faults: list[tuple[ReplicaLease, EngineError]] = []
         asked, rules = call.asked, self._rules
         for attempt in range(1, rules.attempts + 1):
+            prefills = self._prefills_for(call, first=attempt == 1)
             demand = self._fleet.demand(
                 asked.text,
                 deadline_s=rules.place_s if self._others({}) else min(rules.absent_s, rules.place_s),
                 tenant=call.tenant,
                 session=asked.session,
                 avoid=tuple(tried.values()),
+                transferred=prefills is not None,
             )
-            last = attempt == rules.attempts
+            last, body = attempt == rules.attempts, asked.body
             failure: EngineError
             try:
                 async with self._fleet.place(demand, chars=len(asked.text)) as lease:
-                    if not asked.stream:
-                        lease.whole()
                     with UntilLost(lease):
+                        if prefills is not None:
+                            body = await self._prefilled(prefills, lease, call, faults)
+                        if not asked.stream:
+                            lease.whole()
                         try:
-                            response, first = await self._begin(lease, call, last=last or bool(tried))
+                            response, first = await self._begin(lease, call, body, last=last or bool(tried))
                         except EngineError as error:
-                            # Whose fault a 500 is shows when another replica is asked.
+                            # Whose fault a 500 is shows when another replica is asked. One that was to take
+                            # over a KV cache may have been refused it.
                             unclear = isinstance(error, ServerFault)
                             lease.failed(error, blame=not unclear)
-                            if unclear:
+                            if unclear and body is asked.body:
                                 faults.append((lease, error))
                             failure = error
                             tried[lease.url] = lease.number
@@ -183,7 +130,8 @@ class Relay:
                 call.sent = False
                 raise no_replica("no replica is in reach; try again later") from None
             LOG.warning("request %s, attempt %d: %s", call.id, attempt, failure)
-            if last or not (isinstance(failure, Unreachable) or self._others(tried)):
+            again = isinstance(failure, Unreachable) or body is not asked.body or self._others(tried)
+            if last or not again:
                 break
             self._on_retry(failure.cause)
         call.sent = False
@@ -192,36 +140,57 @@ class Relay:
     def _others(self, tried: dict[str, int]) -> bool:
         return any(not why and url not in tried for url, why in self._fleet.replicas().items())
 
+    def _prefills_for(self, call: RelayedCall, *, first: bool) -> Prefills | None:
+        """Who is to have the prompt prefilled; None, and the call says why, where the same replica does."""
+        prefills, asked = self._prefills, call.asked
+        if prefills is None or not asked.answers:
+            return None
+        if not asked.transferable:
+            call.handover = "unsuitable"
+        elif not first:
+            call.handover = "decode_failed"
+        elif prefills.none_works(asked.model):
+            call.handover = "no_server"
+        else:
+            return prefills
+        return None
+
+    async def _prefilled(
+        self,
+        prefills: Prefills,
+        lease: ReplicaLease,
+        call: RelayedCall,
+        faults: list[tuple[ReplicaLease, EngineError]],
+    ) -> bytes:
+        """The body for the replica of `lease`, once its prompt was prefilled elsewhere; the client's own
+        where that failed. `faults` gets who failed at it and may not be to blame."""
+        lease.awaits_prompt()
+        found = await prefills.prefill(call)
+        lease.prompt_came()
+        faults.extend(found.faults)
+        call.handover = found.handover
+        body = call.asked.body
+        return body if found.kv_transfer is None else decode_body(body, found.kv_transfer)
+
     async def _begin(
-        self, lease: ReplicaLease, call: RelayedCall, *, last: bool
+        self, lease: ReplicaLease, call: RelayedCall, body: bytes, *, last: bool
     ) -> tuple[aiohttp.ClientResponse, bytes]:
-        """The replica's answer and its first bytes. Raises the `EngineError` of the cause.
+        """The replica's answer to `body` and its first bytes. Raises the `EngineError` of the cause.
 
         A 500 is an answer where it is the `last` attempt: what two replicas fail at lies in the request.
         """
-        rules, body = self._rules, call.asked.body
+        rules, handed_over = self._rules, body is not call.asked.body
         response: aiohttp.ClientResponse | None = None
         call.sent = True
         try:
             with TimeLimit(rules.first_byte_s if call.asked.stream else math.inf):
-                response = await self._session.post(
-                    URL(lease.url + call.asked.path, encoded=True),
-                    data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
-                    headers=call.headers,
-                    allow_redirects=False,
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=rules.connect_s),
-                )
-                failure = _failure_of(
-                    lease.url, response, not last and self._others({lease.url: 0}), self._clock.wall_ms()
-                )
+                response = await post(self._session, lease.url, call, body, connect_s=rules.connect_s)
+                others = not last and (handed_over or self._others({lease.url: 0}))
+                failure = _failure_of(lease.url, response, others, self._clock.wall_ms())
                 if failure is None:
                     return response, await response.content.readany()
-        except TimeOver:
-            failure = AttemptTimeout(f"{lease.url} did not begin to answer within {rules.first_byte_s:g} s")
-        except asyncio.TimeoutError:
-            failure = Unreachable(f"{lease.url} took no connection within {rules.connect_s:g} s")
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            failure = transport_error(error, replica=lease.url, quote=self._quote)
+        except FAILED as error:
+            failure = failure_from(error, lease.url, rules, self._quote)
         except asyncio.CancelledError:
             if response is not None:
                 response.close()
@@ -285,48 +254,6 @@ class Relay:
 async def _say_broken_off(send: Send) -> None:
     said = error_body("replica_failed", "the replica broke off its answer", kind=SERVER)
     await send({"type": "http.response.body", "body": b"\n\ndata: " + said + b"\n\n", "more_body": True})
-
-
-class Lost(Exception):
-    """The replica is considered stalled."""
-
-
-class UntilLost:
-    """Within it, the current task ends with `Lost` once the replica of `lease` is considered stalled."""
-
-    __slots__ = ("_lease",)
-
-    def __init__(self, lease: ReplicaLease) -> None:
-        self._lease = lease
-
-    def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-
-        def end() -> None:
-            task.cancel()
-
-        self._lease.on_lost = end
-        if self._lease.lost:
-            end()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lease.lost and kind is asyncio.CancelledError:
-            forget_cancelling()
-            raise Lost(self._lease.lost) from None
-
-
-def usage_in(tail: bytes, events: int) -> Usage:
-    """The counts at the end of an answer; without them, its events are its tokens."""
-    prompt, completion, cached = (_last(pattern, tail) for pattern in (PROMPT, COMPLETION, CACHED))
-    return Usage(prompt or 0, events if completion is None else completion, cached or 0)
-
-
-def _last(pattern: re.Pattern[bytes], tail: bytes) -> int | None:
-    found = pattern.findall(tail)
-    return int(found[-1]) if found else None
 
 
 def _failure_of(url: str, response: aiohttp.ClientResponse, others: bool, now_ms: int) -> EngineError | None:

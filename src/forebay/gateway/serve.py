@@ -129,8 +129,10 @@ def make_gateway(spec: GatewaySpec) -> Gateway:
         raise SettingError("monitoring.key: expected another key than those in keys, found the same")
     if len({key for _, key, _ in keys}) < len(keys):
         raise SettingError("keys: expected keys that differ, found one under two names")
+    prefill = spec.prefill_fleet()
     return Gateway(
         FleetClient(spec.fleet(), clock=clock),
+        prefill=None if prefill is None else FleetClient(prefill, clock=clock),
         keys=KeyRing(keys, clock.monotonic_s()),
         limits=spec.limits,
         rules=spec.relay.rules(),

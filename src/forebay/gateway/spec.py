@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,15 +29,21 @@ from forebay.fleet.config import (
     Routing,
 )
 from forebay.fleet.discovery import FixedReplicas
-from forebay.fleet.places import PLACES, ReplicaPlaces
+from forebay.fleet.places import PLACES, PrefillSpec, ReplicaPlaces
 from forebay.fleet.policies import DEFAULT_POLICY
+from forebay.gateway.call import RelayRules
 from forebay.gateway.keys import KeyLimits
-from forebay.gateway.relay import RelayRules
 
 
 class EngineSpec(ReplicaPlaces):
     """The replicas that answer: exactly one of `url`, `file`, `dns`, `kubernetes` and `ray`."""
 
+    prefill: Annotated[PrefillSpec | None, ByUrl] = Field(
+        None,
+        description="Servers that prefill prompts and hand over their KV cache; those above then decode. An "
+        "address, a list of them, or another place, such as `{kubernetes: SERVICE}`. For vLLM with a KV "
+        "connector. null: the same servers do both.",
+    )
     api_key: SecretField | None = Field(
         None, description="Where the replicas' API key is: `{env: NAME}` or `{file: PATH}`."
     )
@@ -208,6 +215,12 @@ class GatewaySpec(Model):
             kv_events=engine.kv_events,
         )
 
+    def prefill_fleet(self) -> FleetConfig | None:
+        """The fleet that prefills for the other; None where that one does both."""
+        prefill = self.engine.prefill
+        replicas = None if prefill is None else prefill.replicas()
+        return None if replicas is None else replace(self.fleet(), replicas=replicas)
+
     def _problems(self) -> Iterator[tuple[str, str]]:
         engine = self.engine
         given = engine.given()
@@ -221,25 +234,33 @@ class GatewaySpec(Model):
             yield "keys", "expected other names than 'anyone', 'known' and 'unknown', which metrics use"
 
 
-def load_gateway(path: str | Path | None, engines: tuple[str, ...] = ()) -> GatewaySpec:
+def load_gateway(
+    path: str | Path | None, engines: tuple[str, ...] = (), prefill: tuple[str, ...] = ()
+) -> GatewaySpec:
     """The gateway in the file at `path`, if there is one; blocks on the file system.
 
-    `engines`, where there are any, take the place of the replicas in the file. Raises `SettingError` with
-    one line per mistake: `file:line: key.path: what was expected, what was found`.
+    `engines`, where there are any, take the place of all replicas in the file, those that prefill for them
+    included; `prefill` of these alone. Raises `SettingError` with one line per mistake:
+    `file:line: key.path: what was expected, what was found`.
     """
     value, lines = read_document(path, "gateway") if path is not None else ({}, {})
     name = "--engine" if path is None else str(path)
     if path is None and not engines:
         raise SettingError("the gateway needs replicas: --engine URL, or a file with `engine:` by --config")
-    if engines and isinstance(value, dict):
-        value = {**value, "engine": _with_replicas(value.get("engine"), engines)}
+    if isinstance(value, dict):
+        value = {**value, **_with_replicas(value.get("engine"), engines, prefill)}
     base = Path(path).resolve().parent if path is not None else None
     return check_document(GatewaySpec, value, what="gateway", base=base, name=name, lines=lines)
 
 
-def _with_replicas(engine: Any, engines: tuple[str, ...]) -> Any:
-    kept = engine if isinstance(engine, dict) else {}
-    return {key: kept[key] for key in kept if key not in PLACES} | {"url": list(engines)}
+def _with_replicas(engine: Any, engines: tuple[str, ...], prefill: tuple[str, ...]) -> dict[str, Any]:
+    """`engine` with those of the command line, where there are any."""
+    if not (engines or prefill):
+        return {}
+    found = engine if isinstance(engine, dict) else {} if engine is None else {"url": engine}
+    if engines:
+        found = {key: found[key] for key in found if key not in (*PLACES, "prefill")} | {"url": list(engines)}
+    return {"engine": found | ({"prefill": list(prefill)} if prefill else {})}
 
 
 def _or_inf(limit: float | None) -> float:

@@ -27,7 +27,7 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 class GatewayMetrics:
     """Counters of one gateway, in a registry of their own. Labels come from settings and routes only."""
 
-    def __init__(self, fleet: FleetClient) -> None:
+    def __init__(self, fleet: FleetClient, prefill: FleetClient | None = None) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "forebay_gateway_requests",
@@ -44,6 +44,17 @@ class GatewayMetrics:
         self.retries = Counter(
             "forebay_gateway_retries",
             "Requests sent to another replica, by what happened at the first.",
+            ("cause",),
+            registry=self.registry,
+        )
+        self.kv_transfers = Counter(
+            "forebay_gateway_kv_transfers",
+            "Answers that were decoded with the KV cache that a server of `prefill` handed over.",
+            registry=self.registry,
+        )
+        self.kv_fallbacks = Counter(
+            "forebay_gateway_kv_fallbacks",
+            "Answers whose prompt was prefilled where it was decoded, though there is `prefill`, by cause.",
             ("cause",),
             registry=self.registry,
         )
@@ -64,7 +75,7 @@ class GatewayMetrics:
         self.in_flight = Gauge(
             "forebay_gateway_in_flight", "Requests that are being answered.", registry=self.registry
         )
-        self.registry.register(_Fleet(fleet))
+        self.registry.register(_Fleet(fleet, prefill))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -73,14 +84,16 @@ class GatewayMetrics:
 class _Fleet(Collector):
     """The replicas as they are when asked."""
 
-    def __init__(self, fleet: FleetClient) -> None:
+    def __init__(self, fleet: FleetClient, prefill: FleetClient | None) -> None:
         self._fleet = fleet
+        self._prefill = prefill
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         available = GaugeMetricFamily(
             "forebay_gateway_replica_available", "1 where a replica gets requests.", labels=("replica",)
         )
-        for url, why in self._fleet.replicas().items():
+        prefill = {} if self._prefill is None else self._prefill.replicas()
+        for url, why in (prefill | self._fleet.replicas()).items():
             available.add_metric((url,), float(not why))
         waiting = GaugeMetricFamily(
             "forebay_gateway_waiting", "Requests that wait for a replica with room.", self._fleet.waiting

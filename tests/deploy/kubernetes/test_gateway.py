@@ -23,6 +23,15 @@ def test_it_reads_settings_that_lead_to_every_replica(tmp_path: Path) -> None:
     assert spec.monitoring.port == 9090
 
 
+def test_it_finds_both_pools_where_one_prefills(tmp_path: Path) -> None:
+    found = {(each.kind, each.name): each.body for each in render(variant("prefill and decode"))}
+    (tmp_path / "gateway.yaml").write_text(found["ConfigMap", "triage-gateway"]["data"]["gateway.yaml"])
+    spec = load_gateway(tmp_path / "gateway.yaml")
+    assert spec.engine.replicas() == KubernetesReplicas("triage-engine-decode:http")
+    assert spec.engine.prefill is not None
+    assert spec.engine.prefill.replicas() == KubernetesReplicas("triage-engine-prefill:http")
+
+
 def test_it_may_list_and_watch_endpoints_and_nothing_else() -> None:
     found = {(each.kind, each.name): each.body for each in render(variant("everything"))}
     (rule,) = found["Role", "triage-gateway"]["rules"]

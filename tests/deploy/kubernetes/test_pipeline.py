@@ -119,7 +119,7 @@ def test_replicas_that_the_pipeline_file_names_make_place_for_those_of_the_deplo
     assert set(document["engine"]) == {*job_document(variant(name))["engine"], "model"} - {"api_key"}
 
 
-def test_the_router_finds_both_pools_and_the_gateway_those_that_decode() -> None:
+def test_the_router_finds_both_pools() -> None:
     found = objects(variant("prefill and decode"))
     text = found["ConfigMap", "triage"]["data"]["pipeline.yaml"]
     engine = parse_spec(parse_yaml(text, "the job's")[0]).engine
@@ -127,9 +127,6 @@ def test_the_router_finds_both_pools_and_the_gateway_those_that_decode() -> None
     assert engine.prefill is not None
     assert engine.prefill.replicas() == KubernetesReplicas("triage-engine-prefill:http")
     assert {("Service", f"triage-engine-{role}") for role in ("prefill", "decode")} <= found.keys()
-    gateway = parse_yaml(found["ConfigMap", "triage-gateway"]["data"]["gateway.yaml"], "the gateway's")[0]
-    assert gateway["engine"]["kubernetes"] == "triage-engine-decode:http"
-    assert "prefill" not in gateway["engine"]
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,8 @@ def gateway_document(deployment: Deployment) -> dict[str, Any]:
     key = deployment.pipeline.engine.api_key
     if key is not None and "api_key" not in engine:
         engine["api_key"] = key.model_dump(exclude_none=True)
+    if deployment.prefill_service is not None:
+        engine["prefill"] = {"kubernetes": deployment.prefill_service}
     document["engine"] = {**deployment.engine_place, "model": deployment.served_model, **engine}
     drain = document.get("drain")
     # Long enough for the Service to have forgotten the address.

@@ -1,0 +1,173 @@
+"""The prompt of a request, prefilled at one replica, for another one that takes over its KV cache."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+
+from forebay.clock import Clock
+from forebay.engine.client import MAX_ANSWER_BYTES, MAX_ERROR_BYTES, read_bounded, read_start
+from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s
+from forebay.engine.load import LOAD_HEADER, parse_load_header
+from forebay.engine.protocol import KV_TRANSFER
+from forebay.errors import (
+    AttemptTimeout,
+    BadRequest,
+    EngineError,
+    Overloaded,
+    ProtocolViolation,
+    ServerFault,
+    Unreachable,
+)
+from forebay.fleet.client import FleetClient
+from forebay.fleet.kv_handover import MissingKvCaches, none_prefills, prefill_fields, while_some_prefill
+from forebay.fleet.lease import ReplicaLease
+from forebay.gateway.asgi import TimeLimit
+from forebay.gateway.body import deeper_than
+from forebay.gateway.call import RelayedCall, RelayRules
+from forebay.gateway.replica import FAILED, TAIL_BYTES, Lost, UntilLost, failure_from, post, usage_in
+from forebay.records import KvHandover
+
+LOG = logging.getLogger("forebay.gateway")
+MAX_DEPTH = 16
+"""Lists and objects within each other in what is said of where a KV cache is: vLLM has three."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """What became of a prefill. `kv_transfer` is where the KV cache is, None where nobody may read one.
+    `faults`: who answered with a 500, which may lie in the request."""
+
+    handover: KvHandover
+    kv_transfer: Mapping[str, Any] | None = None
+    faults: tuple[tuple[ReplicaLease, EngineError], ...] = ()
+
+
+class Prefills:
+    """Has prompts prefilled at the replicas of `fleet`, in one token. Belongs to the relay's event loop."""
+
+    def __init__(
+        self, fleet: FleetClient, session: aiohttp.ClientSession, rules: RelayRules, clock: Clock
+    ) -> None:
+        self._fleet = fleet
+        self._session = session
+        self._rules = rules
+        self._clock = clock
+        self._quote = Quoter(fleet.api_key)
+        self._missing = MissingKvCaches()
+
+    def none_works(self, model: str) -> bool:
+        """Whether no replica may prefill for `model` now."""
+        served = self._fleet.models
+        return none_prefills(self._fleet) or (bool(served) and model not in {one.name for one in served})
+
+    async def prefill(self, call: RelayedCall) -> Prefilled:
+        """Raises for nothing that a replica does. Cancelling ends the request at the replica.
+
+        Another replica is tried where one fails for reasons of its own.
+        """
+        found = await while_some_prefill(self._any(call), lambda: self.none_works(call.asked.model))
+        return found or Prefilled("no_server")
+
+    async def _any(self, call: RelayedCall) -> Prefilled:
+        asked = call.asked
+        body = prefill_body(asked.body)
+        tried: dict[str, int] = {}
+        found = Prefilled("prefill_failed")
+        for _ in range(self._rules.attempts):
+            demand = self._fleet.demand(
+                asked.text,
+                deadline_s=self._rules.place_s,
+                tenant=call.tenant,
+                session=asked.session,
+                avoid=tuple(tried.values()),
+            )
+            try:
+                async with self._fleet.place(demand, chars=len(asked.text)) as lease:
+                    lease.whole()
+                    tried[lease.url] = lease.number
+                    try:
+                        with UntilLost(lease):
+                            return await self._at(lease, call, body)
+                    except EngineError as failed:
+                        error = failed
+                        # Whose fault a 500 is shows when the other replica has prefilled it, too.
+                        lease.failed(error, blame=not isinstance(error, ServerFault))
+                    except Lost as lost:
+                        error = AttemptTimeout(str(lost))
+            except (Overloaded, Unreachable) as no_place:
+                return Prefilled(_reason(no_place))
+            LOG.warning("request %s, prefill: %s", call.id, error)
+            faults = ((lease, error),) if isinstance(error, ServerFault) else ()
+            found = Prefilled(_reason(error), faults=faults)
+            others = any(not why and url not in tried for url, why in self._fleet.replicas().items())
+            if faults or isinstance(error, BadRequest) or not others:
+                break
+        return found
+
+    async def _at(self, lease: ReplicaLease, call: RelayedCall, body: bytes) -> Prefilled:
+        """One call. Raises the `EngineError` of the cause."""
+        rules, url = self._rules, lease.url
+        response: aiohttp.ClientResponse | None = None
+        call.sent = True
+        try:
+            with TimeLimit(rules.first_byte_s):
+                response = await post(self._session, url, call, body, connect_s=rules.connect_s)
+                if response.status != 200:
+                    raise await self._refusal(response, url, call.asked.model)
+                answer = await read_bounded(response, MAX_ANSWER_BYTES, replica=url)
+        except FAILED as error:
+            raise failure_from(error, url, rules, self._quote) from None
+        finally:
+            # What makes the replica drop the request is a closed connection.
+            if response is not None and not response.content.at_eof():
+                response.close()
+        kv_transfer = kv_transfer_in(answer, url)
+        lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
+        lease.done(usage_in(answer[-TAIL_BYTES:], 1))
+        call.prefilled = True
+        self._missing.look(url, given=kv_transfer is not None)
+        return Prefilled("no_kv_cache" if kv_transfer is None else "transferred", kv_transfer)
+
+    async def _refusal(self, response: aiohttp.ClientResponse, url: str, model: str) -> EngineError:
+        retry_after_s = read_retry_after_s(response.headers.get("Retry-After"), now_ms=self._clock.wall_ms())
+        body = await read_start(response, MAX_ERROR_BYTES)
+        return error_from_status(
+            response.status, body, replica=url, model=model, quote=self._quote, retry_after_s=retry_after_s
+        )
+
+
+def _reason(error: EngineError) -> KvHandover:
+    return "no_server" if isinstance(error, Unreachable) else "prefill_failed"
+
+
+def prefill_body(body: bytes) -> bytes:
+    """`body`, an object in JSON, for a replica that prefills its prompt."""
+    return orjson.dumps(prefill_fields(orjson.loads(body)))
+
+
+def decode_body(body: bytes, kv_transfer: Mapping[str, Any]) -> bytes:
+    """`body`, an object in JSON that has members and says nothing of KV caches, for the replica that is to
+    take over this one. All that the client wrote stays as it is."""
+    member = orjson.dumps(KV_TRANSFER) + b":" + orjson.dumps(kv_transfer)
+    return body[: body.rindex(b"}")] + b"," + member + b"}"
+
+
+def kv_transfer_in(answer: bytes, url: str) -> Mapping[str, Any] | None:
+    """Where the KV cache is, as an answer says it; None where there is none to take over. Raises
+    `ProtocolViolation` for what is no such answer."""
+    try:
+        document = orjson.loads(answer)
+    except orjson.JSONDecodeError:
+        document = None
+    found = document.get(KV_TRANSFER) if isinstance(document, dict) else answer
+    if found is None:
+        return None
+    if not isinstance(found, dict) or deeper_than(found, MAX_DEPTH):
+        raise ProtocolViolation(f"{url} gave no answer in JSON whose {KV_TRANSFER!r} is an object")
+    return found

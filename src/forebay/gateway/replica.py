@@ -1,0 +1,93 @@
+"""One exchange with a replica: sending, what it failed with, when to give it up, and what it counted."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+from types import TracebackType
+
+import aiohttp
+from yarl import URL
+
+from forebay.engine.client import transport_error
+from forebay.engine.failures import Quoter
+from forebay.errors import AttemptTimeout, EngineError, Unreachable
+from forebay.fleet.lease import ReplicaLease
+from forebay.gateway.asgi import TimeOver, forget_cancelling
+from forebay.gateway.call import RelayedCall, RelayRules
+from forebay.records import Usage
+
+LARGE_BODY_BYTES = 1 << 20
+"""The HTTP client writes larger bodies in pieces, if it is given a file."""
+PROMPT = re.compile(rb'"prompt_tokens" ?: ?([0-9]{1,9})')
+COMPLETION = re.compile(rb'"completion_tokens" ?: ?([0-9]{1,9})')
+CACHED = re.compile(rb'"cached_tokens" ?: ?([0-9]{1,9})')
+TAIL_BYTES = 4096
+"""Where in an answer its count of tokens stands: in the last few bytes."""
+FAILED = (TimeOver, asyncio.TimeoutError, aiohttp.ClientError, OSError, ValueError)
+"""What an exchange may end with, for `failure_from`."""
+
+
+async def post(
+    session: aiohttp.ClientSession, url: str, call: RelayedCall, body: bytes, *, connect_s: float
+) -> aiohttp.ClientResponse:
+    """The replica's answer to `body`, once its head is there; `body` is that of `call`, or made of it."""
+    return await session.post(
+        URL(url + call.asked.path, encoded=True),
+        data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
+        headers=call.headers,
+        allow_redirects=False,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_s),
+    )
+
+
+def failure_from(error: Exception, url: str, rules: RelayRules, quote: Quoter) -> EngineError:
+    """The cause of one of `FAILED`."""
+    if isinstance(error, TimeOver):
+        return AttemptTimeout(f"{url} did not begin to answer within {rules.first_byte_s:g} s")
+    if isinstance(error, asyncio.TimeoutError):
+        return Unreachable(f"{url} took no connection within {rules.connect_s:g} s")
+    return transport_error(error, replica=url, quote=quote)
+
+
+class Lost(Exception):
+    """The replica is considered stalled."""
+
+
+class UntilLost:
+    """Within it, the current task ends with `Lost` once the replica of `lease` is considered stalled."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: ReplicaLease) -> None:
+        self._lease = lease
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def end() -> None:
+            task.cancel()
+
+        self._lease.on_lost = end
+        if self._lease.lost:
+            end()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lease.lost and kind is asyncio.CancelledError:
+            forget_cancelling()
+            raise Lost(self._lease.lost) from None
+
+
+def usage_in(tail: bytes, events: int) -> Usage:
+    """The counts at the end of an answer; without them, its events are its tokens."""
+    prompt, completion, cached = (_last(pattern, tail) for pattern in (PROMPT, COMPLETION, CACHED))
+    return Usage(prompt or 0, events if completion is None else completion, cached or 0)
+
+
+def _last(pattern: re.Pattern[bytes], tail: bytes) -> int | None:
+    found = pattern.findall(tail)
+    return int(found[-1]) if found else None
