@@ -12,7 +12,7 @@ import pytest
 from forebay.errors import SettingError
 from forebay.fleet import prefill_check as module
 from forebay.fleet.discovery import FixedReplicas
-from forebay.fleet.prefill_check import check_prefill
+from forebay.fleet.prefill_check import check_prefill, describe_prefill
 from forebay.settings import SecretRef
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Faults, Fixed
@@ -52,6 +52,13 @@ def test_of_servers_that_can_nothing_is_said(chat: bool) -> None:
 def test_where_all_answer_and_none_can_it_is_a_wrong_setting(script: ReplicaScript, words: str) -> None:
     with pytest.raises(SettingError, match=words):
         checked(script)
+
+
+def test_what_starts_whatever_they_are_is_told_the_same() -> None:
+    with ReplicaThread(OTHER) as replica:
+        replicas = FixedReplicas((replica.url,))
+        said = asyncio.run(describe_prefill(replicas, "m", chat=False, api_key=None, key="engine.prefill"))
+    assert said.startswith(f"engine.prefill: {replica.url} serves x, y, not 'm'")
 
 
 def test_while_one_does_not_answer_one_that_cannot_ends_nothing() -> None:

@@ -25,6 +25,7 @@ from forebay.fleet.kv_handover import PREFILL_PARAMS
 from forebay.gateway.app import Gateway
 from forebay.gateway.body import EMBED_PATH
 from forebay.gateway.prefill import MAX_DEPTH, decode_body, kv_transfer_in, prefill_body
+from forebay.gateway.serve import look_at_prefill
 from forebay.ports import free_port
 from forebay.testing.answers import answer_to
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -439,6 +440,21 @@ async def test_health_and_metrics_show_both_pools() -> None:
         for replica in (*both.prefill, *both.decode):
             line = f'forebay_gateway_replica_available{{replica="{replica.url}"}}'
             assert await both.served.metric(line) == 1
+
+
+async def test_the_log_says_at_the_start_which_servers_cannot_prefill(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeReplica(SCRIPT) as decode, FakeReplica(replace(SCRIPT, gives_kv_cache=False)) as prefill:
+        spec = spec_of([decode.url], engine={"prefill": prefill.url})
+        async with serving(spec) as served:
+            await look_at_prefill(served.gateway, spec)
+            assert f"engine.prefill: {prefill.url} gives no KV cache" in caplog.text
+            caplog.clear()
+            prefill.script = SCRIPT
+            await look_at_prefill(served.gateway, spec)
+            await look_at_prefill(served.gateway, spec_of([decode.url]))
+            assert not caplog.records
 
 
 @settings(max_examples=10)

@@ -1,5 +1,5 @@
-"""Whether servers can prefill for others, asked before a job starts: each for its models, and for one token
-and the KV cache of a short prompt."""
+"""Whether servers can prefill for others, asked at the start: each for its models, and for one token and the
+KV cache of a short prompt."""
 
 from __future__ import annotations
 
@@ -34,11 +34,27 @@ def check_prefill(
     both is said, and so is a list that is empty, or cannot be read. Nothing is asked where the API key is not
     here.
     """
+    return asyncio.run(_check(replicas, model, chat=chat, api_key=api_key, key=key))
+
+
+async def describe_prefill(
+    replicas: ReplicaList, model: str, *, chat: bool, api_key: SecretRef | None, key: str
+) -> str:
+    """As `check_prefill`, for what starts whatever they are: it says also what that raises."""
+    try:
+        return await _check(replicas, model, chat=chat, api_key=api_key, key=key)
+    except SettingError as error:
+        return str(error)
+
+
+async def _check(
+    replicas: ReplicaList, model: str, *, chat: bool, api_key: SecretRef | None, key: str
+) -> str:
     try:
         secret = None if api_key is None else read_secret(api_key)
     except SettingError:
         return ""
-    verdicts = asyncio.run(_ask_all(replicas, _asked(model, chat=chat), secret))
+    verdicts = await _ask_all(replicas, _asked(model, chat=chat), secret)
     wrong = "; ".join(why for verdict, why in verdicts if verdict == "wrong")
     away = "; ".join(why for verdict, why in verdicts if verdict == "away")
     if any(verdict == "fit" for verdict, _ in verdicts):

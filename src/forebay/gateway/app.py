@@ -17,7 +17,6 @@ from forebay.errors import Unreachable
 from forebay.fleet.client import FleetClient
 from forebay.gateway.asgi import (
     HungUp,
-    RawHeaders,
     Receive,
     Scope,
     Send,
@@ -32,6 +31,7 @@ from forebay.gateway.asgi import (
 )
 from forebay.gateway.body import EMBED_PATH, Room, read_asked, read_body
 from forebay.gateway.call import RelayedCall, RelayRules
+from forebay.gateway.exchange import Exchange
 from forebay.gateway.keys import UNNAMED, KeyRing
 from forebay.gateway.openapi import DESCRIPTION
 from forebay.gateway.prefill import Prefills
@@ -62,44 +62,6 @@ START_S = 5.0
 """How long the start waits for the first replica."""
 DROPPED_BYTES = 65_536
 """A body that nobody reads is dropped up to this size, and else the connection is closed."""
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One request and how it ended."""
-
-    method: str
-    path: str
-    headers: dict[bytes, bytes]
-    raw: RawHeaders
-    id: str
-    began_s: float
-    key: str = "unknown"
-    outcome: str = "500"
-    call: RelayedCall | None = None
-    body_read: bool = False
-
-    @property
-    def begun(self) -> bool:
-        """Whether the client has got a byte of a replica's answer."""
-        return self.call is not None and self.call.begun
-
-    @property
-    def unread(self) -> int:
-        """Bytes of the body that may still come; a large number where its length is not given."""
-        if self.body_read:
-            return 0
-        if b"transfer-encoding" in self.headers:
-            return 1 << 60
-        length = self.headers.get(b"content-length", b"0")
-        return int(length[:20]) if length.isdigit() else 1 << 60
-
-    def attributes(self) -> dict[str, str | int | float]:
-        """What its span says of it, without prompt or answer."""
-        found: dict[str, str | int | float] = {"forebay.key": self.key}
-        if self.call is not None:
-            found |= {"gen_ai.request.model": self.call.asked.model, "forebay.replica": self.call.replica}
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +119,11 @@ class Gateway:
                 await self._http(scope, receive, send)
             case "websocket":
                 await send({"type": "websocket.close", "code": 1002})
+
+    @property
+    def model(self) -> str | None:
+        """One that may be asked for; None while no replica has said what it serves."""
+        return next((model.name for model in self._fleet.models), None)
 
     def drain(self) -> None:
         """From now on health says so, and new requests get a 503. Those in flight go on."""

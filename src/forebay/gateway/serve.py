@@ -17,6 +17,7 @@ import uvicorn
 from forebay.clock import SystemClock
 from forebay.errors import SettingError
 from forebay.fleet.client import FleetClient
+from forebay.fleet.prefill_check import describe_prefill
 from forebay.gateway.app import Gateway, Monitoring
 from forebay.gateway.keys import KeyLimits, KeyRing
 from forebay.gateway.protocol import bounded
@@ -188,10 +189,27 @@ async def _run(
     gateway: Gateway, spec: GatewaySpec, taken: list[socket.socket], announce: Callable[[], None]
 ) -> None:
     server = GatewayServer(gateway, spec)
+    prefill: asyncio.Task[None] | None = None
     try:
         await gateway.open()
+        prefill = asyncio.create_task(look_at_prefill(gateway, spec))
         with server.handle_signals():
             announce()
             await server.serve(sockets=taken)
     finally:
+        if prefill is not None:
+            prefill.cancel()
+            await asyncio.gather(prefill, return_exceptions=True)
         await gateway.close()
+
+
+async def look_at_prefill(gateway: Gateway, spec: GatewaySpec) -> None:
+    """Log what keeps servers of `prefill` from their work. Nobody waits for it: the others do both."""
+    fleet, model = spec.prefill_fleet(), spec.engine.model or gateway.model
+    if fleet is None or model is None:
+        return
+    said = await describe_prefill(
+        fleet.replicas, model, chat=False, api_key=fleet.api_key, key="engine.prefill"
+    )
+    if said:
+        LOG.warning("%s", said)

@@ -1,5 +1,5 @@
-"""Two pools of a deployment, on the real API server: the job finds both by what was rendered, with the rights
-that it has there, and a prompt is prefilled in one and decoded in the other."""
+"""Two pools of a deployment, on the real API server: job and gateway find both by what was rendered, with the
+rights that they have there, and a prompt of the job is prefilled in one and decoded in the other."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from forebay.deploy.kubernetes.api import open_api
 from forebay.deploy.kubernetes.cluster import apply_all
 from forebay.documents.yaml import parse_yaml
 from forebay.engine.replica import HttpReplica
+from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import DisaggregatedEngine, DisaggregatedEngineFactory
 from forebay.fleet.engine import FleetEngine
+from forebay.gateway.spec import load_gateway
 from forebay.records import Message, Request, Sampling
 from forebay.runtime.inference import call_of
 from forebay.testing import wait_until
@@ -37,7 +39,9 @@ REQUESTS = 10
 class Cluster:
     """A namespace with the Services and the rights of a deployment; the test says which pod is ready."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, plane: ControlPlane, folder: Path, patch: pytest.MonkeyPatch, account: str = "triage"
+    ) -> None:
         self._plane = plane
         self._folder = folder
         self._namespace = f"n-{uuid.uuid4().hex[:8]}"
@@ -48,12 +52,13 @@ class Cluster:
         with open_api(namespace=self._namespace) as api:
             list(apply_all(api, [each for each in manifests if each.kind in kinds]))
         config = orjson.loads(plane.kubeconfig.read_bytes())
-        config["users"][0]["user"] = {"token": self._kubectl("create", "token", "triage").strip()}
+        config["users"][0]["user"] = {"token": self._kubectl("create", "token", account).strip()}
         config["contexts"][0]["context"]["namespace"] = self._namespace
         (folder / "kubeconfig").write_bytes(orjson.dumps(config))
         patch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
         files = {each.name: each.body for each in manifests if each.kind == "ConfigMap"}
         self.job = str(files["triage"]["data"]["pipeline.yaml"])
+        self.gateway = str(files["triage-gateway"]["data"]["gateway.yaml"])
 
     def ready(self, service: str, replica: FakeReplica, *, ready: bool = True) -> None:
         """Whether `replica` is a pod that is ready behind the Service, on a machine of its own."""
@@ -87,13 +92,14 @@ def opened(job: str) -> tuple[DisaggregatedEngine, FleetEngine, FleetEngine]:
     factory = call_of(spec, replicas=replicas, model=model).engine
     assert isinstance(factory, DisaggregatedEngineFactory)
 
-    def connect(stream: bool) -> Callable[[str], HttpReplica]:
-        return lambda url: HttpReplica(str(URL(url).with_host("127.0.0.1")), stream=stream)
-
     prefill, decode = (
         FleetEngine(config, connect=connect(config.stream)) for config in (factory.prefill, factory.decode)
     )
     return DisaggregatedEngine(prefill, decode), prefill, decode
+
+
+def connect(stream: bool) -> Callable[[str], HttpReplica]:
+    return lambda url: HttpReplica(str(URL(url).with_host("127.0.0.1")), stream=stream)
 
 
 def request(number: int) -> Request:
@@ -144,3 +150,24 @@ async def test_a_prompt_is_prefilled_in_one_pool_and_decoded_in_the_other_as_pod
         await ask(range(2 * REQUESTS, 3 * REQUESTS))
         assert (calls(first), calls(second), calls(decodes)) == (REQUESTS, REQUESTS, 3 * REQUESTS)
         assert (decode.client.in_flight, list(engine.clients.sent)) == (0, [])
+
+
+async def test_the_gateway_finds_both_pools_with_rights_of_its_own(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_KEY", "abc")
+    cluster = Cluster(control_plane, tmp_path, monkeypatch, "triage-gateway")
+    (tmp_path / "gateway.yaml").write_text(cluster.gateway)
+    spec = load_gateway(tmp_path / "gateway.yaml")
+    pools = {DECODE: spec.fleet(), PREFILL: spec.prefill_fleet()}
+    async with AsyncExitStack() as stack:
+        for service, config in pools.items():
+            assert config is not None
+            replica = await stack.enter_async_context(FakeReplica(SCRIPT))
+            await asyncio.to_thread(cluster.ready, service, replica)
+            client = FleetClient(config, connect=connect(stream=True))
+            stack.push_async_callback(client.close)
+            client.watch()
+            await until(lambda client=client: client.usable == 1)
+            (url,) = client.replicas()
+            assert URL(url).port == URL(replica.url).port

@@ -1,0 +1,46 @@
+"""One request of a client, from its head to how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.gateway.asgi import RawHeaders
+from forebay.gateway.call import RelayedCall
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request and how it ended."""
+
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    raw: RawHeaders
+    id: str
+    began_s: float
+    key: str = "unknown"
+    outcome: str = "500"
+    call: RelayedCall | None = None
+    body_read: bool = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether the client has got a byte of a replica's answer."""
+        return self.call is not None and self.call.begun
+
+    @property
+    def unread(self) -> int:
+        """Bytes of the body that may still come; a large number where its length is not given."""
+        if self.body_read:
+            return 0
+        if b"transfer-encoding" in self.headers:
+            return 1 << 60
+        length = self.headers.get(b"content-length", b"0")
+        return int(length[:20]) if length.isdigit() else 1 << 60
+
+    def attributes(self) -> dict[str, str | int | float]:
+        """What its span says of it, without prompt or answer."""
+        found: dict[str, str | int | float] = {"forebay.key": self.key}
+        if self.call is not None:
+            found |= {"gen_ai.request.model": self.call.asked.model, "forebay.replica": self.call.replica}
+        return found
