@@ -237,13 +237,16 @@ async def test_without_a_kv_cache_the_replica_does_both() -> None:
 
 
 async def test_what_a_replica_says_of_a_wrong_request_the_client_reads_in_its_words() -> None:
-    async with pools(prefill=replace(SCRIPT, max_model_len=4)) as both:
+    short = replace(SCRIPT, max_model_len=4)
+    async with pools(prefill=short, each=2) as both:
         assert (await both.ask())[0] == 200, "the replica that decodes can take it"
-        both.decode[0].script = replace(SCRIPT, max_model_len=4)
+        assert calls(both.prefill) == 1, "what lies in the request is not asked twice"
+        for replica in both.decode:
+            replica.script = short
         status, answer = await both.ask()
         assert (status, b"maximum context length" in answer) == (400, True)
         assert await both.counted() == {"prefill_failed": 1}
-        assert both.served.gateway.health()[1]["prefill"] == {"available": 1, "known": 1}
+        assert both.served.gateway.health()[1]["prefill"] == {"available": 2, "known": 2}
 
 
 async def test_a_prefill_goes_to_another_replica_where_one_fails() -> None:
@@ -303,13 +306,15 @@ async def test_what_fails_in_decoding_is_prefilled_where_it_is_decoded_next(
 
 async def test_a_kv_cache_that_cannot_be_read_shuts_nobody_who_decodes() -> None:
     """As a vLLM that is to fail where it cannot load one."""
-    async with pools(decode=FAILING, each=2) as both:
-        for _ in range(10):
-            status, _ = await both.ask()
-            assert status == 500, "what they fail at without a KV cache, too, lies in the request"
-        health = both.served.gateway.health()[1]
-        assert health["replicas"] == {"available": 2, "known": 2}
-        assert set(both.reads()) == {1}
+    async with pools(decode=FAILING, each=2, routing="round_robin") as both:
+        both.decode[1].script = SCRIPT
+        for _ in range(12):
+            assert (await both.ask())[0] == 200
+        failed = calls(both.decode[:1])
+        assert failed > 3
+        assert both.served.gateway.health()[1]["replicas"] == {"available": 2, "known": 2}
+        assert (await both.counted())["decode_failed"] == failed
+        assert both.reads() == [1] * 12
 
 
 async def test_without_a_server_that_prefills_from_the_start_the_others_do_both() -> None:
