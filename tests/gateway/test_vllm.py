@@ -24,19 +24,60 @@ def replica(local_engine: Any) -> str:
 
 async def test_what_vllm_says_comes_through_as_it_is(replica: str) -> None:
     async with serving(spec_of([replica])) as served:
-        for more in ({"stream": True, "stream_options": {"include_usage": True}}, {}, {"temperature": -1}):
+        for more, status in (
+            ({"stream": True, "stream_options": {"include_usage": True}}, 200),
+            ({}, 200),
+            ({"temperature": -1}, 400),
+        ):
             said = []
-            for url in (replica, served.url):
+            for to, url in (("vllm", replica), ("gateway", served.url)):
                 headers = {"X-Request-Id": "same"}
                 # Salted, so that the second finds no more in the prefix cache than the first.
-                body = ASKED | {"temperature": 0.0, "cache_salt": url} | more
+                body = ASKED | {"temperature": 0.0, "cache_salt": f"{to} {len(more)}"} | more
                 async with served.session.post(
                     f"{url}/v1/chat/completions", json=body, headers=headers
                 ) as response:
                     # Only the moment differs.
                     text = re.sub(rb'"created": ?[0-9]+', b"", await response.read())
                     said.append((response.status, response.headers["Content-Type"], text))
+            assert said[0][0] == status
             assert said[0] == said[1]
+
+
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}]
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "schema": PARAMETERS}}
+PROMPT = {"model": MODEL, "prompt": "Say hello.", "max_tokens": 12, "seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", ASKED | {"stream": True, "stream_options": {"include_usage": True}}),
+        ("chat/completions", ASKED | {"logprobs": True, "top_logprobs": 2, "min_tokens": 4}),
+        ("chat/completions", ASKED | {"max_tokens": None, "max_completion_tokens": 9}),
+        ("chat/completions", ASKED | {"response_format": SCHEMA}),
+        ("chat/completions", ASKED | {"tools": TOOLS, "tool_choice": "none"}),
+        ("completions", PROMPT | {"logprobs": 2}),
+        ("completions", PROMPT | {"prompt": [1, 2, 3, 4], "stream": True}),
+    ],
+)
+async def test_vllm_takes_the_prefill_of_every_kind_of_request(
+    replica: str, path: str, body: dict[str, Any]
+) -> None:
+    """Without a KV connector it gives no KV cache, and answers what it answers anyway."""
+    async with serving(spec_of([replica], engine={"prefill": replica})) as served:
+        said = []
+        for url in (replica, served.url):
+            asked = body | {"temperature": 0.0}
+            headers = {"X-Request-Id": "same"}
+            async with served.session.post(f"{url}/v1/{path}", json=asked, headers=headers) as response:
+                text = re.sub(rb'"created": ?[0-9]+', b"", await response.read())
+                text = re.sub(rb'"prompt_tokens_details":({[^}]*}|null)', b"", text)
+                said.append((response.status, text))
+        assert said[0][0] == 200
+        assert said[0] == said[1]
+        assert await served.metric('forebay_gateway_kv_fallbacks_total{cause="no_kv_cache"}') == 1
 
 
 async def test_the_official_client(replica: str) -> None:
