@@ -23,8 +23,8 @@ MAX_COUNT = 1 << 40
 CHARS_PER_TOKEN = 4
 ASSUMED_MODEL_LEN = 8192
 """Of a model whose replicas do not say how long a prompt with its answer may be."""
-READS_PROMPT = ("echo", "prompt_logprobs", "prompt_logprob_token_ids", "prompt_embeds", "use_beam_search")
-"""Fields of requests that whoever decodes them has to compute the prompt for, or which are several to it."""
+NEEDS_PROMPT = ("echo", "prompt_logprobs", "prompt_logprob_token_ids", "prompt_embeds", "use_beam_search")
+"""Fields for which the replica that decodes computes the prompt itself, or makes several requests of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
         given_tokens=given,
         max_tokens=longest or None,
         answers=0 if path == EMBED_PATH else answers,
-        transferable=path != EMBED_PATH and answers == 1 and _leaves_prompt(document),
+        transferable=path != EMBED_PATH and answers == 1 and _transferable(document),
         session=session[:MAX_NAME_CHARS] if isinstance(session, str) else None,
     )
 
@@ -231,9 +231,9 @@ def _prompts(prompt: object) -> int:
     return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
 
 
-def _leaves_prompt(document: dict[str, Any]) -> bool:
-    """Whether nothing but the answer to a prompt is asked for, and nothing is said of its KV cache."""
-    asked = (document.get(name) for name in READS_PROMPT)
+def _transferable(document: dict[str, Any]) -> bool:
+    """Whether a request for one answer needs only the KV cache of its prompt, and says nothing of that."""
+    asked = (document.get(name) for name in NEEDS_PROMPT)
     return all(value is None or value is False for value in asked) and KV_TRANSFER not in document
 
 

@@ -96,17 +96,20 @@ class Prefills:
                             return await self._at(lease, call, body)
                     except EngineError as failed:
                         error = failed
-                        # Whose fault a 500 is shows when the other replica has prefilled it, too.
+                        # Whose fault a 500 is shows when the replica that decodes has prefilled it, too.
                         lease.failed(error, blame=not isinstance(error, ServerFault))
                     except Lost as lost:
                         error = AttemptTimeout(str(lost))
             except (Overloaded, Unreachable) as no_place:
                 return Prefilled(_reason(no_place))
+            if isinstance(error, BadRequest):
+                # The replica that decodes tells the client.
+                break
             LOG.warning("request %s, prefill: %s", call.id, error)
             faults = ((lease, error),) if isinstance(error, ServerFault) else ()
             found = Prefilled(_reason(error), faults=faults)
             others = any(not why and url not in tried for url, why in self._fleet.replicas().items())
-            if faults or isinstance(error, BadRequest) or not others:
+            if faults or not others:
                 break
         return found
 
