@@ -17,6 +17,7 @@ from fastavro import schemaless_writer
 from forebay.apps.summaries.state import KeyState, Pane, Work
 from forebay.apps.summaries.values import Chunk, Item, Node, Source, Statement
 from forebay.apps.trends.stages import TickCounter
+from forebay.autoscale.topic_queue import TopicBacklog, decode_backlog, encode_backlog
 from forebay.codec import decode, encode
 from forebay.config import load_spec
 from forebay.connectors.event_time import EventTime
@@ -369,6 +370,7 @@ def run_json() -> bytes:
     )
 
 
+WAITS = encode_backlog(TopicBacklog(10, 300, 40, 0.5))
 RESULT = Result("id", "k", {"a": 1}, {"b": [None]}, Usage(1, 2, 3), 1, 5, 0.5, 0.25, 7, "in@1", "stop")
 EVENT = Event(POST, {"text": "x", "n": [1.5]}, 5, "in@1", b"key", {"h": b"v"})
 RECORDS = tuple(map(encode, (EVENT, RESULT, KeyedEvent("id", "k", EVENT, 5), DeadLetter(POST, "c", "d"))))
@@ -551,6 +553,7 @@ READERS = (
         (b"x" * 40 + b"!",),
     ),
     Reader("KV-cache events", pure(lambda raw: read_message([b"kv", b"\0" * 8, raw])), (KV,), MSGPACK_WORDS),
+    Reader("what waits in topics", pure(decode_backlog), (WAITS,), JSON_WORDS),
     Reader("a pipeline", from_file(load_spec, "p.yaml"), (PIPELINE, FEED), YAML_WORDS),
     Reader("a gateway", from_file(load_gateway, "g.yaml"), (GATEWAY,), YAML_WORDS),
     Reader(

@@ -252,6 +252,26 @@ def test_what_waits_in_a_topic_at_first_came_before_and_is_due_when_the_slo_is_o
     assert came(3.0) == Tokens(5, 50, 25)
 
 
+def test_what_stands_in_a_topic_while_nothing_else_is_to_be_done_does_not_wait() -> None:
+    wall, queued, reports = Wall(), Tokens(4, 40, 20), {"a": report()}
+    stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]), queued=lambda: queued)
+
+    def waits(after_s: float, **more: int) -> tuple[float, float]:
+        """What waits in the topic, and what has come."""
+        nonlocal reports
+        wall.now_ms += round(after_s * 1000)
+        reports = {"a": report(wall.now_ms, **more)}
+        found = stream.take((wall.now_ms - NOW_MS) / 1000)
+        return sum(part.tokens.requests for part in found.backlog), dict(found.arrived)["default"].requests
+
+    # While one of them is at a replica, the rest may wait for it.
+    assert [waits(40.0, running=1) for _ in range(3)] == [(4, 0)] * 3
+    assert [waits(40.0), waits(40.0), waits(40.0)] == [(4, 0), (0, 0), (0, 0)]
+    # One more has come, and what stands has not come with it.
+    queued = Tokens(5, 50, 25)
+    assert waits(5.0) == (1, 1)
+
+
 def test_what_waits_in_a_topic_is_shared_out_among_the_classes() -> None:
     queued, reports = Tokens(40, 4000, 400), {"a": report()}
     stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix((USUAL, ALARM)), queued=lambda: queued)

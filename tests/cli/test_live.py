@@ -9,8 +9,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.cli.live import GOES_ON_S, OLD_S, PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report
-from forebay.runtime.snapshot import Backlog, KvTransfers, Snapshot
+from forebay.runtime.snapshot import KvTransfers, Snapshot
 
 NOW = Snapshot(
     elapsed_s=12.0, state="RUNNING", accepted=20, results=15, dead_letters=1, in_flight=4, prompt_tokens=60,
@@ -48,15 +49,15 @@ def test_the_line_and_the_end_say_what_limits() -> None:
 @pytest.mark.parametrize(
     ("backlog", "words"),
     [
-        (Backlog(196, 12_000, 3_400, 2.0), " · waiting 196 (~15k tokens) · "),
-        (Backlog(3, 400, 99, 2.0), " · waiting 3 (~499 tokens) · "),
-        (Backlog(90_000, 2_000_000, 400_000, 2.0), " · waiting 90000 (~2.4M tokens) · "),
-        (Backlog(196, None, None, 2.0), " · waiting 196 · "),
-        (Backlog(0, 0, 0, 2.0), " · waiting 0 · "),
-        (Backlog(7, None, None, OLD_S), " · waiting 7, as of 15 s ago · "),
+        (TopicBacklog(196, 12_000, 3_400, 2.0), " · waiting 196 (~15k tokens) · "),
+        (TopicBacklog(3, 400, 99, 2.0), " · waiting 3 (~499 tokens) · "),
+        (TopicBacklog(90_000, 2_000_000, 400_000, 2.0), " · waiting 90000 (~2.4M tokens) · "),
+        (TopicBacklog(196, None, None, 2.0), " · waiting 196 · "),
+        (TopicBacklog(0, 0, 0, 2.0), " · waiting 0 · "),
+        (TopicBacklog(7, None, None, OLD_S), " · waiting 7, as of 15 s ago · "),
     ],
 )
-def test_the_line_says_what_waits_in_kafka(backlog: Backlog, words: str) -> None:
+def test_the_line_says_what_waits_in_kafka(backlog: TopicBacklog, words: str) -> None:
     assert words in line_of(replace(NOW, backlog=backlog), 0.0)
 
 
@@ -212,7 +213,7 @@ def test_where_results_are_not_one_each_the_end_does_not_say_how_many_events_cam
 
 def test_the_end_is_one_line_or_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     plain = console()
-    last = replace(NOW, state="FINISHED", backlog=Backlog(3, 40, 10, 1.5))
+    last = replace(NOW, state="FINISHED", backlog=TopicBacklog(3, 40, 10, 1.5))
     report(last, one_each=True, json=None, console=plain)
     assert text(plain) == "finished after 12 s: 20 events in, 15 results, 1 dead letters, 100 tokens\n"
     report(last, one_each=True, json="-", console=plain)

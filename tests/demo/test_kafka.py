@@ -11,6 +11,7 @@ import orjson
 import pytest
 from tests.harness.clock import ManualClock
 
+from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.connectors.files.replay import ReplaySpeed
 from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import KafkaAway
@@ -18,7 +19,7 @@ from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
 from forebay.demo import kafka as module
 from forebay.demo.kafka import Feeder, between_topics, due, pace_of, posts
 from forebay.demo.plan import Demo, DemoOptions, plan_demo
-from forebay.runtime.snapshot import Backlog, Snapshot
+from forebay.runtime.snapshot import Snapshot
 from forebay.testing.waiting import wait_until
 
 
@@ -106,7 +107,7 @@ def feeder(
 
 
 def snapshot(records: int | None, age_s: float = 0.0, state: str = "RUNNING") -> Snapshot:
-    backlog = None if records is None else Backlog(records, None, None, age_s)
+    backlog = None if records is None else TopicBacklog(records, None, None, age_s)
     return Snapshot(1.0, state, backlog=backlog)
 
 

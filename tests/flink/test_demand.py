@@ -15,6 +15,7 @@ import pytest
 from forebay.autoscale.base import Limits, ServiceClass, Timings, Tokens
 from forebay.autoscale.demand import read_reports
 from forebay.autoscale.settings import ScalingLink, ScalingSettings
+from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.clock import SystemClock
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.errors import SettingError
@@ -28,7 +29,9 @@ from forebay.flink import demand
 from forebay.flink.metrics import NOTHING_DUE_S, InferenceCounters, ScalingGauges
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler
 from forebay.flink.service_class import EventClasses
+from forebay.ports import free_port
 from forebay.records import Event, KeyedEvent, Result, Usage
+from forebay.runtime.queue_page import page_served
 from forebay.testing import ScriptedEngineFactory
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Fixed
@@ -232,6 +235,17 @@ async def test_without_a_folder_the_subtask_decides_and_tells_what_it_wants(
     )
 
 
+async def test_what_waits_in_topics_counts_where_somebody_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+    counts, port = InferenceCounters(), free_port()
+    with page_served(port, lambda: TopicBacklog(10_000, 10**6, 10**6, 0.0)):
+        async with FakeReplica(SCRIPT) as replica:
+            link = ScalingLink(SETTINGS, queue_url=f"http://localhost:{port}/")
+            handler = await OpenRequestHandler(spec(FixedReplicas((replica.url,)), link))(counts)
+            await until(lambda: counts.scaling is not None and (counts.scaling.wanted_replicas or 0) > 1)
+            await handler.close()
+
+
 def test_a_wanted_number_that_changes_alone_is_told() -> None:
     """Nothing else flushes the metrics of a stream without events."""
     gauges, told = ScalingGauges(), list[int | None]()
@@ -274,7 +288,7 @@ async def test_what_a_subtask_has_learned_is_known_to_the_one_that_follows(
 
     first, _ = await subtask(None, answers=3)
     assert first.learned.newest is not None
-    parts = {"lengths"} if folder else {"lengths", "speed", "policy deadline", "replicas"}
+    parts = {"lengths", *(() if folder else ("speed", "policy deadline", "replicas", "record cost"))}
     assert set(orjson.loads(first.learned.newest)["parts"]) == parts
     _, expected = await subtask(first.learned.newest, answers=0)
     # As `Cached` answers.

@@ -9,17 +9,25 @@ from pathlib import Path
 import orjson
 import pytest
 
+from forebay.config import parse_spec
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import SettingError
 from forebay.flink.environment import FlinkConfig, application_environment, application_options
 from forebay.flink.jvm import import_path
 from forebay.ports import free_ports
-from forebay.runtime.application import main
+from forebay.runtime.application import main, run_application
 from forebay.testing import ReplicaThread, wait_until
 from forebay.testing.cluster import TASK_MANAGER, start_process, stop_processes, write_configuration
 
 APPLICATION = "org.apache.flink.container.entrypoint.StandaloneApplicationClusterEntryPoint"
 DRIVER = "org.apache.flink.client.python.PythonDriver"
+PROGRAM = (
+    "--job-classname",
+    DRIVER,
+    *("-pyclientexec", sys.executable, "-pyexec", sys.executable),
+    *("-pym", "forebay.runtime.application"),
+)
+"""The arguments of a job manager that runs a pipeline, before those of the program itself."""
 EVENTS = 40
 
 
@@ -48,6 +56,20 @@ def test_a_mistake_in_the_pipeline_file_ends_it(tmp_path: Path, capsys: pytest.C
     with pytest.raises(SystemExit) as end:
         main([str(tmp_path / "p.yaml"), "--state-id", "s"])
     assert end.value.code == 1
+
+
+@pytest.mark.parametrize("url", ["triage-queue:8082", "http://triage-queue", "http://a:b/", "https://a:1/"])
+def test_an_address_without_a_port_is_named(url: str) -> None:
+    document = {
+        "name": "p",
+        "source": {"type": "kafka", "bootstrap": "kafka:9092", "topics": ["t"]},
+        "prompt": "{{ text }}",
+        "engine": "http://engine:1",
+        "scaling": {"max": 2},
+        "sink": {"type": "jsonl", "path": "out"},
+    }
+    with pytest.raises(SettingError, match="--queue-url: expected http://HOST:PORT, found"):
+        run_application(parse_spec(document), "s", url)
 
 
 @pytest.mark.flink
@@ -81,15 +103,7 @@ def run_cluster(folder: Path) -> subprocess.Popen[bytes]:
     options["execution.checkpointing.dir"] = (folder / "state").as_uri()
     options["python.executable"] = options["python.client.executable"] = sys.executable
     (conf / "config.yaml").write_bytes(orjson.dumps(options))
-    program = [
-        "-pyclientexec",
-        sys.executable,
-        "-pyexec",
-        sys.executable,
-        "-pym",
-        "forebay.runtime.application",
-    ]
-    arguments = ["--job-classname", DRIVER, *program, str(folder / "pipeline.yaml"), "--state-id", "s"]
+    arguments = [*PROGRAM, str(folder / "pipeline.yaml"), "--state-id", "s"]
     path = import_path()
     processes = [
         start_process(

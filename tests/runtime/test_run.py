@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.harness.operators import complete_checkpoint
 
+from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.config import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.fleet.discovery import FixedReplicas
@@ -22,7 +23,7 @@ from forebay.runtime.output_counts import OutputCounts
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.run_state import RunState, read_state
 from forebay.runtime.scaling.engine import ScaledEngine
-from forebay.runtime.snapshot import Backlog, Scaling, Snapshot
+from forebay.runtime.snapshot import Scaling, Snapshot
 from forebay.runtime.watch import FailedCommits
 from forebay.settings import Settings
 
@@ -141,7 +142,7 @@ class Scaled(ScaledEngine):
     def failed(self) -> int:
         return self._failed
 
-    def heard(self, backlog: Backlog | None, *, runs: bool = True) -> None: ...
+    def heard(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None: ...
 
     def mend(self, say: Callable[[str], None] = lambda words: None) -> None:
         if self._left:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.runtime.snapshot import OVER_S, Backlog, Snapshot, Spent, Throughput, estimate
+from forebay.autoscale.topic_queue import TopicBacklog
+from forebay.runtime.snapshot import OVER_S, Snapshot, Spent, Throughput, estimate
 
 COUNTS = st.integers(0, 10**9)
 
@@ -25,7 +26,7 @@ COUNTS = st.integers(0, 10**9)
 def test_what_waits_is_like_what_came_before(
     records: int, spent: Spent, tokens: tuple[int | None, int | None]
 ) -> None:
-    assert estimate(records, spent, 1.5) == Backlog(records, *tokens, age_s=1.5)
+    assert estimate(records, spent, 1.5) == TopicBacklog(records, *tokens, age_s=1.5)
 
 
 @given(records=COUNTS, done=st.integers(1, 10**9), prompt=COUNTS, completion=COUNTS)
@@ -52,7 +53,7 @@ def run(
             results=round(done + passed_s * per_s),
             in_flight=64,
             pending=pending,
-            backlog=Backlog(1000, None, None, 1.0) if pending else None,
+            backlog=TopicBacklog(1000, None, None, 1.0) if pending else None,
         )
         throughput.add(now)
     return now

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.harness.clock import ManualClock
 
+from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.config import parse_spec
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
 from forebay.flink.job import Checkpoints
@@ -20,7 +21,7 @@ from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.runtime import watch as module
 from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight
 from forebay.runtime.reports import Look
-from forebay.runtime.snapshot import Backlog, KvTransfers, Snapshot
+from forebay.runtime.snapshot import KvTransfers, Snapshot
 from forebay.runtime.watch import LastCount, Rests, StopRequests, lag_watched, watch_until_end
 from forebay.testing.waiting import wait_until
 
@@ -33,30 +34,30 @@ def test_a_count_grows_old_and_keeps_its_records() -> None:
     assert last.backlog(NOW) is None
     last.set(30)
     clock.advance(7.0)
-    assert last.backlog(NOW) == Backlog(30, 1500, 300, 7.0)
+    assert last.backlog(NOW) == TopicBacklog(30, 1500, 300, 7.0)
     last.set(20)
-    assert last.backlog(NOW) == Backlog(20, 1000, 200, 0.0)
+    assert last.backlog(NOW) == TopicBacklog(20, 1000, 200, 0.0)
 
 
 def test_a_job_that_starts_anew_is_judged_by_what_it_spent_before() -> None:
     last = LastCount(ManualClock())
     last.set(30)
-    assert last.backlog(Snapshot(0.0, "CREATED")) == Backlog(30, None, None, 0.0)
+    assert last.backlog(Snapshot(0.0, "CREATED")) == TopicBacklog(30, None, None, 0.0)
     last.backlog(NOW)
-    assert last.backlog(Snapshot(2.0, "RESTARTING")) == Backlog(30, 1500, 300, 0.0)
+    assert last.backlog(Snapshot(2.0, "RESTARTING")) == TopicBacklog(30, 1500, 300, 0.0)
 
 
 @pytest.mark.parametrize(
     ("application", "backlog"),
     [
         # A result stands for many records: they are through once their calls are.
-        ({"type": "sessions"}, Backlog(30, 150, 30, 0.0)),
+        ({"type": "sessions"}, TopicBacklog(30, 150, 30, 0.0)),
         # It asks about what it finds: all that it asked, over all that was read.
-        ({"type": "trends"}, Backlog(30, 60, 12, 0.0)),
+        ({"type": "trends"}, TopicBacklog(30, 60, 12, 0.0)),
     ],
 )
 def test_of_an_application_no_result_stands_for_a_record(
-    application: dict[str, Any], backlog: Backlog
+    application: dict[str, Any], backlog: TopicBacklog
 ) -> None:
     document = {
         "name": "p",
@@ -70,7 +71,7 @@ def test_of_an_application_no_result_stands_for_a_record(
     with lag_watched(parse_spec(document), job, restored=False, clock=ManualClock()) as last:
         last.set(30, read=250)
         # What was taken in has cost nothing until the first answer.
-        assert last.backlog(replace(now, prompt_tokens=0, completion_tokens=0)) == Backlog(
+        assert last.backlog(replace(now, prompt_tokens=0, completion_tokens=0)) == TopicBacklog(
             30, None, None, 0.0
         )
         assert last.backlog(now) == backlog
@@ -140,9 +141,9 @@ def test_a_kafka_that_fails_leaves_the_last_count_and_is_asked_again(
     job: Any = None
     with lag_watched(spec(tmp_path), job, restored=False, clock=ManualClock()) as last:
         begun.set()
-        wait_until(lambda: last.backlog(NOW) == Backlog(3, 150, 30, 0.0))
+        wait_until(lambda: last.backlog(NOW) == TopicBacklog(3, 150, 30, 0.0))
         over.set()
-    assert [backlog for _, backlog in seen] == [Backlog(5, 250, 50, 0.0)] * 2
+    assert [backlog for _, backlog in seen] == [TopicBacklog(5, 250, 50, 0.0)] * 2
     assert not any(thread.name == "lag" for thread in threading.enumerate())
 
 
@@ -169,7 +170,7 @@ def looks(rests: Rests, rounds: int, now: Snapshot) -> list[bool]:
 
 def test_a_job_in_which_nothing_happens_is_looked_at_more_rarely() -> None:
     rests = Rests()
-    later = replace(STILL, elapsed_s=9.0, backlog=Backlog(0, None, None, 1.0))
+    later = replace(STILL, elapsed_s=9.0, backlog=TopicBacklog(0, None, None, 1.0))
     assert looks(rests, 10, later) == [True] * 10
     assert looks(rests, 20, later) == [False, False, False, True] * 5
     assert looks(rests, 20, later) == [*[False] * 9, True] * 2
@@ -184,7 +185,7 @@ def test_a_job_in_which_nothing_happens_is_looked_at_more_rarely() -> None:
         {"in_flight": 1},
         {"pending": 1},
         {"oldest_read_ms": 5},
-        {"backlog": Backlog(1, None, None, 0.0)},
+        {"backlog": TopicBacklog(1, None, None, 0.0)},
         {"state": "RESTARTING"},
     ],
     ids=str,

@@ -14,6 +14,7 @@ from forebay.autoscale.class_mix import ClassMix
 from forebay.autoscale.loop import Demand
 from forebay.autoscale.meter import DemandReport
 from forebay.autoscale.speed import LearnedSpeed
+from forebay.autoscale.topic_queue import StandingRecords
 from forebay.errors import SettingError
 from forebay.files import read_bytes
 
@@ -76,7 +77,7 @@ class StreamDemand:
     before, and do not arrive at this time of day. What leaves the queue arrives in a subtask, and is heard of
     from both at different moments: what has left and not arrived yet is taken off what arrives within
     `GONE_S`, or until the next look. What has not arrived by then never will, as records that lead to no
-    call.
+    call. What stands still there while the subtasks have nothing to do does not wait (`StandingRecords`).
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class StreamDemand:
         self._before_s: float | None = None
         self._before: tuple[bool, int] = (False, 0)
         self._queued_before: Tokens | None = None
+        self._standing = StandingRecords()
         self._left: list[tuple[float, Tokens]] = []
         self._heard_ms: int | None = None
 
@@ -120,12 +122,15 @@ class StreamDemand:
             for one in every.values()
             for part in one.waiting
         ]
+        running = sum(one.running for one in every.values())
+        idle = bool(fresh) and not silent and not backlog and not running and not done.requests
         queued = self._queued()
         # Of those in a topic it is not known of which class they are, until they are taken in.
         known = taken_in if queued is None else {}
         if queued is not None:
-            if queued.requests > 0:
-                parts = self._mix.split(queued)
+            waits = self._standing.take_off(queued, now_s, idle=idle)
+            if waits.requests > 0:
+                parts = self._mix.split(waits)
                 backlog += [Backlog(of.slo_s, part) for of, part in parts if part.requests > 0]
             if self._queued_before is not None:
                 came += _change(self._queued_before, queued)
@@ -140,7 +145,7 @@ class StreamDemand:
         return Demand(
             backlog=merged(backlog),
             arrived=tuple((of.name, part) for of, part in self._mix.split_as(arrived, known)),
-            running=sum(one.running for one in every.values()),
+            running=running,
             running_tokens=sum(one.running_tokens for one in every.values()),
             kv_usage=min(max(kv, default=0.0), 1.0),
             age_s=math.inf if self._heard_ms is None else max(now_ms - self._heard_ms, 0) / 1000,

@@ -38,8 +38,19 @@ class ScalingSettings:
 @dataclass(frozen=True, slots=True)
 class ScalingLink:
     """How an operator takes part. It writes its demand to `folder`, where whoever owns the replicas reads it;
-    with None it decides by itself, and what it wants is a metric. `subtasks`: how many of it there are."""
+    with None it decides by itself, and what it wants is a metric. `subtasks`: how many of it there are.
+
+    `queue_url`: where one that decides by itself hears what waits in the source's topics; None: nothing is
+    known of that. `asks_each`: each record leads to a call, so that those that wait cost something before it
+    is known what."""
 
     settings: ScalingSettings
     folder: str | None = None
     subtasks: int = 1
+    queue_url: str | None = None
+    asks_each: bool = True
+
+    @property
+    def record_tokens(self) -> float:
+        """What is expected of a record's prompt and of its answer before it is known."""
+        return self.settings.answer_tokens if self.asks_each else 0.0

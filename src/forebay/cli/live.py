@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.cli.output import say, shows_text, write_json
-from forebay.runtime.snapshot import Backlog, Scaling, Snapshot, Throughput
+from forebay.runtime.snapshot import Scaling, Snapshot, Throughput
 from forebay.untrusted_text import replace_controls
 
 PLAIN_EVERY_S = 10.0
@@ -194,7 +195,7 @@ def _replicas(scaling: Scaling | None) -> list[str]:
     return [f"replicas {scaling.ready}" + (f" ({', '.join(others)})" if others else "")]
 
 
-def _waiting(backlog: Backlog | None) -> list[str]:
+def _waiting(backlog: TopicBacklog | None) -> list[str]:
     if backlog is None:
         return []
     text = f"waiting {backlog.records}"

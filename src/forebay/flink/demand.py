@@ -15,14 +15,16 @@ from forebay.autoscale.class_mix import ClassMix
 from forebay.autoscale.demand import StreamDemand, encode_demand, report_name
 from forebay.autoscale.loop import ScalingLoop
 from forebay.autoscale.memory import KEEP_S, Memory, holds_for, memory_of
-from forebay.autoscale.meter import AnswerLengths, DemandMeter, DemandReport
+from forebay.autoscale.meter import DemandMeter, DemandReport
 from forebay.autoscale.published import PublishedReplicas
 from forebay.autoscale.settings import ScalingLink
 from forebay.autoscale.step_log import StepLog
+from forebay.autoscale.topic_queue import TopicQueue
 from forebay.clock import Clock
 from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import TwoClients
 from forebay.flink.metrics import ScalingGauges
+from forebay.flink.queue_reader import QueueReader
 from forebay.flink.request_pool import Answer, Handler
 from forebay.flink.service_class import EventClasses
 from forebay.processes import pid_namespace
@@ -60,8 +62,8 @@ class MeteredHandler:
     scaling loop decides here, for all subtasks: they are taken to be like this one, as events are spread over
     them by a hash. What it wants, what waits and when it is due go to `gauges`, and once a minute what was
     learned of `model`, so that it outlives a restart: the lengths of answers, and what such a loop learns.
-    Each change of what it wants goes to the log. `classes`: of which class of service an event is; None: all
-    are of the default class.
+    What waits in topics counts where `link` says who tells it. Each change of what it wants goes to the log.
+    `classes`: of which class of service an event is; None: all are of the default class.
     """
 
     def __init__(
@@ -83,13 +85,16 @@ class MeteredHandler:
         self._default, self._classes = link.settings.classes[0], classes
         self._meter = DemandMeter(link.settings.answer_tokens)
         self._sight = Sight()
-        self._loop = _loop_here(link, client, self._sight, gauges, clock) if link.folder is None else None
-        self._memory = _memory(link, model, self._meter.lengths, self._loop)
+        self._queue = TopicQueue(link.record_tokens)
+        self._loop = self._loop_here() if link.folder is None else None
+        self._memory = self._memory_for(model)
         self._kept_s = clock.monotonic_s()
         name = report_name(pid_namespace(), os.getpid(), secrets.token_hex(4))
         self._path = None if link.folder is None else Path(link.folder, name)
         # Also where nothing is asked: a replica that is to go waits until every subtask goes by the new list.
         client.watch()
+        hears = link.queue_url if link.folder is None else None
+        self._reader = None if hears is None else QueueReader(hears, self._queue, clock)
         self._task = asyncio.get_running_loop().create_task(self._report_on())
 
     def accept(self, item: KeyedEvent, *, again: bool) -> None:
@@ -112,6 +117,8 @@ class MeteredHandler:
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if self._reader is not None:
+            await self._reader.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
         await self._handler.close()
@@ -164,12 +171,31 @@ class MeteredHandler:
             self._gauges.learned.newest = data
             self._gauges.tell()
 
+    def _memory_for(self, model: str) -> Memory:
+        settings, lengths = self._link.settings, self._meter.lengths
+        if self._loop is None:
+            return Memory(holds_for(settings, model), {"lengths": lengths})
+        parts = {"lengths": lengths, "replicas": self._loop.owner, "record cost": self._queue.cost}
+        scaler = self._loop.scaler
+        return memory_of(settings, model, parts, scaler.policy, scaler.speed)
 
-def _memory(link: ScalingLink, model: str, lengths: AnswerLengths, loop: ScalingLoop | None) -> Memory:
-    if loop is None:
-        return Memory(holds_for(link.settings, model), {"lengths": lengths})
-    scaler, parts = loop.scaler, {"lengths": lengths, "replicas": loop.owner}
-    return memory_of(link.settings, model, parts, scaler.policy, scaler.speed)
+    def _loop_here(self) -> ScalingLoop:
+        settings, clock = self._link.settings, self._clock
+        scaler, speed = settings.scaler()
+
+        def ready() -> int:
+            return self._client.usable
+
+        demand = StreamDemand(
+            self._sight,
+            clock.wall_ms,
+            mix=ClassMix(settings.classes),
+            speed=speed,
+            ready=ready,
+            queued=lambda: self._queue.waits(clock.monotonic_s()),
+        )
+        owner = PublishedReplicas(ready, publisher(self._gauges), settings.timings.boot_s)
+        return ScalingLoop(scaler, owner, demand, settings.timings.interval_s, on_step=StepLog(log))
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -182,21 +208,3 @@ def _replace(path: Path, data: bytes) -> None:
 def publisher(gauges: ScalingGauges) -> Callable[[int], None]:
     """What sets the wanted number, and has it told where it has changed."""
     return lambda wanted: gauges.set(wanted, gauges.backlog_tokens, gauges.due_s)
-
-
-def _loop_here(
-    link: ScalingLink,
-    client: Clients,
-    reports: Callable[[], dict[str, DemandReport]],
-    gauges: ScalingGauges,
-    clock: Clock,
-) -> ScalingLoop:
-    settings = link.settings
-    scaler, speed = settings.scaler()
-
-    def ready() -> int:
-        return client.usable
-
-    demand = StreamDemand(reports, clock.wall_ms, mix=ClassMix(settings.classes), speed=speed, ready=ready)
-    owner = PublishedReplicas(ready, publisher(gauges), settings.timings.boot_s)
-    return ScalingLoop(scaler, owner, demand, settings.timings.interval_s, on_step=StepLog(log))

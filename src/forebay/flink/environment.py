@@ -15,6 +15,7 @@ from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.java_gateway import get_gateway
 
 from forebay.errors import SettingError
+from forebay.flink.buffers import FEW_RECORDS
 from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.job import java_cause, wrong_option
 from forebay.flink.jvm import HEAP_MB, PORT_VARIABLE, import_path, load_file_systems, start_jvm
@@ -144,6 +145,12 @@ def application_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
         raise SettingError(wrong_option(error) or f"Flink's options: {java_cause(error)}") from None
     env.set_python_executable(sys.executable)
     return env
+
+
+def own_rest(env: StreamExecutionEnvironment) -> FlinkRest:
+    """The REST service of the cluster that runs this program, whose `application_environment` is `env`."""
+    port = get_gateway().jvm.org.apache.flink.configuration.RestOptions.PORT
+    return FlinkRest(f"http://localhost:{env._j_stream_execution_environment.getConfiguration().get(port)}")
 
 
 def _pause_ms(interval_s: float) -> int:
@@ -290,12 +297,7 @@ def _local_options(parallelism: int) -> dict[str, str]:
         "taskmanager.memory.network.min": network,
         "taskmanager.memory.network.max": network,
         "taskmanager.memory.managed.size": "64 mb",
-        # Records between operators leave at the engine's pace, and after a restore no checkpoint completes,
-        # and nothing is committed, until those that the last one caught have left: keep them few, also in the
-        # first half minute, before the debloater knows the pace.
-        "taskmanager.memory.segment-size": "4 kb",
-        "taskmanager.network.memory.buffer-debloat.enabled": "true",
-        "taskmanager.network.memory.buffer-debloat.target": "300 ms",
+        **FEW_RECORDS,
     }
 
 

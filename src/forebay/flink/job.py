@@ -119,6 +119,10 @@ class RunningJob:
             ) from None
         return "" if error is None else root_cause(str(error))
 
+    def await_end(self) -> None:
+        """Block until the job has ended; raises what Flink raises where it failed."""
+        self._result.result()
+
     def state(self) -> str:
         """Flink's word: CREATED, RUNNING, RESTARTING, FINISHED, FAILED, CANCELED, …"""
         return str(self._get(f"/jobs/{self.id}")["state"])

@@ -13,31 +13,43 @@ import logging
 import sys
 import uuid
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from urllib.parse import urlsplit
 
 from forebay.config import load_spec
 from forebay.config.spec import PipelineSpec
-from forebay.errors import ForebayError
-from forebay.flink.environment import FlinkConfig, Restart, application_environment
+from forebay.connectors.kafka.settings import KafkaSource
+from forebay.errors import ForebayError, SettingError
+from forebay.flink.environment import FlinkConfig, Restart, application_environment, own_rest
+from forebay.flink.job import submit
 from forebay.runtime.attempt import flink_value
 from forebay.runtime.inference import served_by
 from forebay.runtime.job_graph import build
 from forebay.runtime.kafka_offsets import begin, has_begun
 from forebay.runtime.preflight import await_brokers, check_secrets
+from forebay.runtime.queue_page import queue_told
+from forebay.runtime.watch import lag_watched
 from forebay.untrusted_text import PlainFormatter
 
 LOG = logging.getLogger("forebay")
 
 
-def run_application(spec: PipelineSpec, state_id: str) -> None:
+def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = None) -> None:
     """Run the job of `spec` in the Flink that runs this program; blocks until it ends.
 
     `state_id` names the pipeline's state, and stays as long as that does: transactions are named after it.
-    Raises `SettingError` and `PipelineFailed` as a run does before it starts, and what Flink raises.
+    `queue_url` is where the job's subtasks reach this process: at its port, they hear what waits in the
+    topics of a pipeline that scales. Raises `SettingError` and `PipelineFailed` as a run does before it
+    starts, and what Flink raises.
     """
 
     def say(words: str, waited_s: float) -> None:
         LOG.info("%s (%.0f s)", words, waited_s)
 
+    port = None
+    if queue_url is not None and spec.scaling is not None and isinstance(spec.source, KafkaSource):
+        port = _port_of(queue_url)
     check_secrets(spec, here=True)
     env = application_environment(
         FlinkConfig(
@@ -52,18 +64,37 @@ def run_application(spec: PipelineSpec, state_id: str) -> None:
     )
     await_brokers(spec, say)
     served = served_by(spec, (), say)
+    scaling = served.scaling
+    if scaling is not None and port is not None:
+        scaling = replace(scaling, queue_url=queue_url)
     build(
         spec,
         env,
         replicas=served.replicas,
         model=served.model,
-        scaling=served.scaling,
+        scaling=scaling,
         # Files are named after it: two starts must not write the same ones.
         job=uuid.uuid4().hex,
         state_id=state_id,
     )
     begin(spec, first=not has_begun(spec))
-    env.execute(spec.name)
+    job = submit(env, spec.name, own_rest(env))
+    with ExitStack() as stack:
+        if port is not None:
+            # What the group has committed is near the job's place: it begins there, and goes on there.
+            waiting = stack.enter_context(lag_watched(spec, job, restored=True))
+            stack.enter_context(queue_told(job, waiting, port, one_each=spec.application is None))
+        job.await_end()
+
+
+def _port_of(url: str) -> int:
+    try:
+        port = urlsplit(url).port
+    except ValueError:
+        port = None
+    if not url.startswith("http://") or not port:
+        raise SettingError(f"--queue-url: expected http://HOST:PORT, found {url[:200]!r}")
+    return port
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,12 +102,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="forebay.runtime.application", description=__doc__)
     parser.add_argument("file", help="The pipeline file.")
     parser.add_argument("--state-id", required=True, help="Name of the pipeline's state.")
+    parser.add_argument("--queue-url", help="Where subtasks ask this process what waits in topics.")
     options = parser.parse_args(arguments)
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
-        run_application(load_spec(options.file), options.state_id)
+        run_application(load_spec(options.file), options.state_id, options.queue_url)
     except ForebayError as error:
         # Flink logs what is printed last.
         LOG.error("%s", error)

@@ -69,7 +69,11 @@ def published_scaling(spec: PipelineSpec) -> ScalingLink | None:
     """How the replicas of somebody else are scaled: the job itself tells how many there should be."""
     if spec.scaling is None:
         return None
-    return ScalingLink(spec.scaling.settings(spec.sampling.max_tokens), subtasks=spec.parallelism)
+    return ScalingLink(
+        spec.scaling.settings(spec.sampling.max_tokens),
+        subtasks=spec.parallelism,
+        asks_each=spec.application is None or not spec.application.own_clock,
+    )
 
 
 def served_model(

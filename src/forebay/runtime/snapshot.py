@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from forebay.autoscale.topic_queue import TopicBacklog
+
 
 @dataclass(frozen=True, slots=True)
 class Spent:
@@ -15,20 +17,7 @@ class Spent:
     completion_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """`records` that wait, and their tokens as estimated; None where nothing is known to estimate from.
-
-    `age_s`: how long ago the records were counted.
-    """
-
-    records: int
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    age_s: float
-
-
-def estimate(records: int, spent: Spent, age_s: float = 0.0) -> Backlog:
+def estimate(records: int, spent: Spent, age_s: float = 0.0) -> TopicBacklog:
     """The backlog of `records`: as many tokens each as the mean of what is `spent`, rounded.
 
     tokens = records × tokens spent ÷ records spent, for prompts and for completions. Records that were given
@@ -36,8 +25,8 @@ def estimate(records: int, spent: Spent, age_s: float = 0.0) -> Backlog:
     like what came before it.
     """
     if spent.records <= 0:
-        return Backlog(records, None, None, age_s)
-    return Backlog(
+        return TopicBacklog(records, None, None, age_s)
+    return TopicBacklog(
         records,
         round(records * spent.prompt_tokens / spent.records),
         round(records * spent.completion_tokens / spent.records),
@@ -153,7 +142,7 @@ class Snapshot:
     resuming: str = ""
     checkpoint_failure: str = ""
     failed_commits: int = 0
-    backlog: Backlog | None = None
+    backlog: TopicBacklog | None = None
     scaling: Scaling | None = None
     store_failure: str = ""
     kv_transfers: KvTransfers | None = None

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.clock import Clock, SystemClock
 from forebay.engine.launch import Replica
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.runtime.reports import Look
-from forebay.runtime.snapshot import Backlog, Scaling, Snapshot
+from forebay.runtime.snapshot import Scaling, Snapshot
 
 NOT_RUNNING = frozenset(("CREATED", "INITIALIZING", "RESTARTING", "FAILING", "CANCELLING", "SUSPENDED"))
 """Flink's words for a job that does not run and has not ended."""
@@ -206,7 +207,7 @@ class EngineSupervisor:
     """Whether there is something to answer, as far as is known here."""
     scaling: Scaling | None = None
 
-    def heard(self, backlog: Backlog | None, *, runs: bool = True) -> None:
+    def heard(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
         """So much waits; the number of replicas is fixed."""
 
     def mend(self, say: Say = lambda _: None) -> None:

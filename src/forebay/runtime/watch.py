@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
+from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.feeds.feed import FeedRefused
@@ -22,7 +23,7 @@ from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, Runnin
 from forebay.flink.metrics import KV_COUNTERS, NOTHING_READ_MS
 from forebay.flink.rest import RestSilent
 from forebay.runtime.reports import Look, Signs
-from forebay.runtime.snapshot import Backlog, KvTransfers, Snapshot, Spent, SpentInAll, estimate
+from forebay.runtime.snapshot import KvTransfers, Snapshot, Spent, SpentInAll, estimate
 from forebay.s3.location import Location
 
 POLL_S = 0.5
@@ -214,6 +215,13 @@ def _look(
     if counts.get(LIMIT_REACHED):
         # A feed has no end of its own.
         job.drain(savepoints)
+    return counted(now, counts, one_each=one_each), signs
+
+
+def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Snapshot:
+    """`now` with the `RunningJob.counts` of the moment; as it is where there are none yet."""
+    if not counts:
+        return now
 
     def whole(name: str) -> int:
         return int(counts.get(name, 0))
@@ -221,7 +229,7 @@ def _look(
     came_in = whole("accepted") + whole("restored")
     # What Flink tells in one look is not of one moment.
     left = came_in - whole("results") - whole("dead_letters") if one_each else came_in
-    now = replace(
+    return replace(
         now,
         accepted=came_in,
         restored=whole("restored"),
@@ -239,7 +247,6 @@ def _look(
         engine_p50_s=counts.get("engine_p50_us", 0) / 1e6,
         kv_transfers=_kv_transfers(counts),
     )
-    return now, signs
 
 
 def _kv_transfers(counts: Mapping[str, float]) -> KvTransfers | None:
@@ -278,7 +285,7 @@ class LastCount:
         """So many wait; so many were read, as `LagProbe.read`."""
         self._counted = (records, read, self._clock.monotonic_s())
 
-    def backlog(self, now: Snapshot) -> Backlog | None:
+    def backlog(self, now: Snapshot) -> TopicBacklog | None:
         """What waits, with the tokens that it will take by what `now` says of those before; None before the
         first count. After a restart, until one more record is through, the mean from before it counts."""
         if self._done is not None and (done := self._done(now)):

@@ -134,13 +134,14 @@ def start_process(
     arguments: Sequence[str] = (),
     python_path: str | None = None,
     plugins: Path | None = None,
+    connectors: Sequence[Path] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a process of a cluster: the class `main`, with `arguments`; its output is in `NAME.out`.
 
-    `python_path` is what a Python that it starts gets as PYTHONPATH.
+    `python_path` is what a Python that it starts gets as PYTHONPATH, `connectors` are jars on its class path.
     """
     home = Path(pyflink.__path__[0])
-    jars = sorted((home / "lib").glob("*.jar"))
+    jars = [*sorted((home / "lib").glob("*.jar")), *connectors]
     if python_jar:
         jars += sorted((home / "opt").glob("flink-python*.jar"))
     opens = read_from_config(KEY_ENV_JAVA_OPTS, "", str(home / "conf")).split()

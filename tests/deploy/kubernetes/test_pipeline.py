@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tests.harness.deployments import JOB, PIPELINE, VARIANTS, deployment_of, variant
@@ -39,6 +40,34 @@ def test_flinks_arguments_come_before_the_pipelines() -> None:
     module = spec["args"].index("-pym")
     assert spec["args"].index("/etc/forebay/pipeline.yaml") == module + 2
     assert spec["parallelism"] == PIPELINE["parallelism"]
+
+
+def test_a_job_that_scales_counts_what_waits_in_its_topics_and_its_subtasks_can_ask() -> None:
+    made = objects(variant("smallest"))
+    args = job(variant("smallest"))["job"]["args"]
+    url = urlsplit(args[args.index("--queue-url") + 1])
+    service = made["Service", url.hostname]["spec"]
+    assert [each["port"] for each in service["ports"]] == [url.port]
+    # As Flink labels the pod of its job manager.
+    assert service["selector"] == {"app": "triage", "component": "jobmanager"}
+    own = {"podSelector": {"matchLabels": variant("smallest").selector("pipeline")}}
+    assert {"from": [own]} in made["NetworkPolicy", "triage"]["spec"]["ingress"]
+
+
+@pytest.mark.parametrize(
+    ("name", "pipeline"),
+    [
+        ("smallest", {"scaling": None}),
+        ("smallest", {"source": {"type": "jsonl", "path": "/data/in.jsonl"}}),
+        ("inference pool", {}),
+    ],
+    ids=["not scaled", "no topic", "no policy"],
+)
+def test_other_jobs_count_nothing(name: str, pipeline: dict[str, Any]) -> None:
+    settings = {**VARIANTS[name], "pipeline": {**JOB, "volumes": [{"path": "/data", "claim": "data"}]}}
+    made = objects(deployment_of(settings, {**PIPELINE, **pipeline}))
+    assert ("Service", "triage-queue") not in made
+    assert "--queue-url" not in made["FlinkDeployment", "triage"]["spec"]["job"]["args"]
 
 
 def test_what_an_upgrade_needs_is_in_the_store() -> None:

@@ -19,13 +19,13 @@ from forebay.autoscale.forecast import SLOTS
 from forebay.autoscale.memory import KEEP_S
 from forebay.autoscale.meter import DemandReport, Waiting
 from forebay.autoscale.settings import ScalingSettings
+from forebay.autoscale.topic_queue import COUNTED_S, TopicBacklog
 from forebay.engine.launch import LocalPlaces
 from forebay.processes import pid_namespace
 from forebay.runtime.scaling import learned
-from forebay.runtime.scaling.engine import COUNTED_S, SILENT_S, ScaledEngine
+from forebay.runtime.scaling.engine import SILENT_S, ScaledEngine
 from forebay.runtime.scaling.learned import LEARNED
 from forebay.runtime.scaling.record import COURSE, read_course
-from forebay.runtime.snapshot import Backlog
 
 HERE = pid_namespace()
 SETTINGS = ScalingSettings(Limits(0, 2), timings=Timings(interval_s=0.5), answer_tokens=50.0)
@@ -63,25 +63,25 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_records_of_which_nothing_is_known_cost_what_is_assumed(bench: Bench, tmp_path: Path) -> None:
-    bench.engine.heard(Backlog(10, None, None, 0.0))
+    bench.engine.heard(TopicBacklog(10, None, None, 0.0))
     seen = bench.mend()
     assert (seen["waiting"], seen["backlog_tokens"]) == (10, 2 * 10 * 50)
-    bench.engine.heard(Backlog(10, 300, 40, 0.0))
+    bench.engine.heard(TopicBacklog(10, 300, 40, 0.0))
     assert bench.mend()["backlog_tokens"] == 340
     # An application that finds by itself what to ask about may ask nothing of them.
     rarely = Bench(tmp_path / "rarely", asks_each=False)
-    rarely.engine.heard(Backlog(10, None, None, 0.0))
+    rarely.engine.heard(TopicBacklog(10, None, None, 0.0))
     seen = rarely.mend()
     assert (seen["waiting"], seen["backlog_tokens"]) == (10, 0)
 
 
 def test_what_was_counted_long_ago_waits_no_more(bench: Bench) -> None:
-    bench.engine.heard(Backlog(10, 300, 40, COUNTED_S - 2.0))
+    bench.engine.heard(TopicBacklog(10, 300, 40, COUNTED_S - 2.0))
     assert bench.mend()["waiting"] == 10
     bench.clock.advance(1.0)
     bench.engine.heard(None)
     assert bench.mend()["waiting"] == 0
-    bench.engine.heard(Backlog(8, 300, 40, 0.0))
+    bench.engine.heard(TopicBacklog(8, 300, 40, 0.0))
     assert bench.mend()["waiting"] == 8
 
 
@@ -186,13 +186,13 @@ def parts(bench: Bench) -> dict[str, Any]:
 def test_what_a_killed_run_had_learned_is_known_to_the_next(tmp_path: Path) -> None:
     """The next one may be on a machine that was started anew: its monotonic clock begins with it."""
     killed = Bench(tmp_path, healthy=lambda replica: True)
-    killed.engine.heard(Backlog(10, 300, 40, 0.0))
+    killed.engine.heard(TopicBacklog(10, 300, 40, 0.0))
     Stream(killed).goes_on(round(5.5 * KEEP_S))
     before = parts(killed)
     assert before["speed"]["work_s"] > 0
     assert before["record cost"] == {"prompt": 30.0, "output": 4.0}
     began = Bench(tmp_path, ManualClock(10.0, killed.clock.wall_ms() + 3_600_000), asks_each=False)
-    began.engine.heard(Backlog(10, None, None, 0.0))
+    began.engine.heard(TopicBacklog(10, None, None, 0.0))
     assert began.mend()["backlog_tokens"] == 340
     assert began.said == []
     Stream(began).goes_on(5)
@@ -211,7 +211,7 @@ def test_what_a_killed_run_had_learned_is_known_to_the_next(tmp_path: Path) -> N
 
 def test_a_run_that_ends_keeps_what_it_has_learned(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.engine.heard(Backlog(10, 300, 40, 0.0))
+    bench.engine.heard(TopicBacklog(10, 300, 40, 0.0))
     bench.mend()
     assert not (bench.folder / LEARNED).exists()
     bench.engine.close()
@@ -225,7 +225,7 @@ def test_what_could_not_be_written_is_written_at_the_end(
         raise OSError(28, "No space left on device")
 
     bench = Bench(tmp_path)
-    bench.engine.heard(Backlog(10, 300, 40, 0.0))
+    bench.engine.heard(TopicBacklog(10, 300, 40, 0.0))
     with monkeypatch.context() as patch:
         patch.setattr(learned, "write_atomic", full)
         bench.clock.advance(KEEP_S)
@@ -262,12 +262,12 @@ def test_a_file_that_is_none_of_ours_is_said_once_and_replaced(
 
 def test_what_was_learned_of_another_model_is_not_used(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.engine.heard(Backlog(10, 300, 40, 0.0))
+    bench.engine.heard(TopicBacklog(10, 300, 40, 0.0))
     bench.engine.close()
     other = Bench(tmp_path, model="n")
     other.mend()
     assert "'m'" in other.said[0]
-    other.engine.heard(Backlog(10, None, None, 0.0))
+    other.engine.heard(TopicBacklog(10, None, None, 0.0))
     assert other.mend()["backlog_tokens"] == 2 * 10 * 50
 
 
@@ -287,15 +287,15 @@ def test_what_waits_in_topics_is_shared_out_among_the_classes_also_in_the_next_r
     engine = Bench(tmp_path, settings=settings)
     report = DemandReport(engine.clock.wall_ms(), by_class={"archive": Tokens(100, 100, 100)})
     (engine.folder / f"a{SUFFIX}").write_bytes(encode_demand(report))
-    engine.engine.heard(Backlog(10_000, 1_000_000, 1_000_000, 0.0))
+    engine.engine.heard(TopicBacklog(10_000, 1_000_000, 1_000_000, 0.0))
     first = engine.mend()
     engine.engine.close()
     again = Bench(tmp_path, settings=settings)
     again.report("b")
-    again.engine.heard(Backlog(10_000, 1_000_000, 1_000_000, 0.0))
+    again.engine.heard(TopicBacklog(10_000, 1_000_000, 1_000_000, 0.0))
     assert again.mend()["wanted"] == first["wanted"] == 1
     # All of it is due in a minute otherwise.
     other = Bench(tmp_path / "other", settings=replace(settings, other_classes=()))
     (other.folder / f"a{SUFFIX}").write_bytes(encode_demand(report))
-    other.engine.heard(Backlog(10_000, 1_000_000, 1_000_000, 0.0))
+    other.engine.heard(TopicBacklog(10_000, 1_000_000, 1_000_000, 0.0))
     assert other.mend()["wanted"] == 2

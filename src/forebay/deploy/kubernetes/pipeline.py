@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from forebay.config.plan import to_yaml as document_yaml
+from forebay.connectors.kafka.settings import KafkaSource
 from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, PIPELINE, Deployment
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
 from forebay.deploy.kubernetes.pods import (
@@ -25,8 +26,12 @@ from forebay.deploy.kubernetes.pods import (
 )
 from forebay.deploy.kubernetes.rbac import ENDPOINTS, Rule, role
 from forebay.fleet.places import PLACES
+from forebay.flink.buffers import FEW_RECORDS
 
 FLINK_VERSION = "v2_3"
+QUEUE = "queue"
+QUEUE_PORT = 8082
+"""Where the job manager tells what waits in topics."""
 DRIVER = "org.apache.flink.client.python.PythonDriver"
 MODULE = "forebay.runtime.application"
 FILE = "pipeline.yaml"
@@ -69,6 +74,8 @@ def pipeline_manifests(deployment: Deployment) -> Iterator[Manifest]:
     yield from role(deployment, PIPELINE, _rules(deployment), why)
     data = _files(deployment)
     yield manifest(PIPELINE, "v1", "ConfigMap", name, {"data": data}, labels=labels)
+    if _counts_topics(deployment):
+        yield _queue_service(deployment)
     yield _flink_deployment(deployment)
 
 
@@ -124,6 +131,33 @@ def _watches_endpoints(engine: Any) -> bool:
     return isinstance(engine, dict) and ("kubernetes" in engine or _watches_endpoints(engine.get("prefill")))
 
 
+def _counts_topics(deployment: Deployment) -> bool:
+    """Whether the job is to know what waits in its topics: its scaling goes by that."""
+    from_topics = isinstance(deployment.pipeline.source, KafkaSource)
+    return from_topics and job_document(deployment).get("scaling") is not None
+
+
+def _queue_service(deployment: Deployment) -> Manifest:
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {"app": deployment.name(PIPELINE), "component": "jobmanager"},
+        "ports": [{"name": QUEUE, "port": QUEUE_PORT}],
+    }
+    return manifest(
+        PIPELINE,
+        "v1",
+        "Service",
+        deployment.name(QUEUE),
+        {"spec": spec},
+        labels=deployment.labels(PIPELINE),
+        notes={
+            ("spec", "selector"): "Flink's own labels of the job manager, which counts what waits in the "
+            "topics; task managers ask it, and scale by that."
+        },
+    )
+
+
 def flink_configuration(deployment: Deployment) -> dict[str, str]:
     """Flink's options that belong to the cluster; those of the job come with the pipeline file."""
     spec = deployment.settings.pipeline
@@ -141,6 +175,7 @@ def flink_configuration(deployment: Deployment) -> dict[str, str]:
             "org.apache.flink.metrics.prometheus.PrometheusReporterFactory"
         ),
         "metrics.reporter.prometheus.port": str(FLINK_METRICS_PORT),
+        **FEW_RECORDS,
         "web.submit.enable": "false",
         "web.cancel.enable": "false",
         "kubernetes.operator.job.autoscaler.enabled": "false",
@@ -172,6 +207,7 @@ def _flink_deployment(deployment: Deployment) -> Manifest:
                     "-pym", MODULE,
                     f"{CONFIG_PATH}/{FILE}",
                     "--state-id", _state_id(settings.state),
+                    *_queue_arguments(deployment),
                 ],
                 "parallelism": pipeline.parallelism,
                 "upgradeMode": settings.upgrade,
@@ -189,6 +225,9 @@ def _flink_deployment(deployment: Deployment) -> Manifest:
         ): "A changed pipeline file is a new version of the job.",
         ("spec", "mode"): "One cluster for one job: subtasks of a task manager share one Python.",
         (*options, "high-availability.type"): "A job manager that dies resumes from the newest checkpoint.",
+        (*options, "taskmanager.memory.segment-size"): (
+            "Few records between operators: a restore waits for them, and no count of a topic has them."
+        ),
         (*options, "web.submit.enable"): "Nobody adds or ends jobs by Flink's web page.",
         (*options, "kubernetes.operator.job.autoscaler.enabled"): (
             "Flink's autoscaler measures how busy an operator is, and one that waits for an engine is idle."
@@ -209,6 +248,12 @@ def _flink_deployment(deployment: Deployment) -> Manifest:
         labels=deployment.labels(PIPELINE),
         notes=notes,
     )
+
+
+def _queue_arguments(deployment: Deployment) -> tuple[str, ...]:
+    if not _counts_topics(deployment):
+        return ()
+    return "--queue-url", f"http://{deployment.name(QUEUE)}:{QUEUE_PORT}/"
 
 
 def _state_id(state: str) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from forebay.autoscale.base import Tokens
 from forebay.autoscale.class_mix import ClassMix
 from forebay.autoscale.demand import (
     FRESH_S,
@@ -20,6 +19,7 @@ from forebay.autoscale.demand import (
 from forebay.autoscale.loop import ScalingLoop, ScalingStep
 from forebay.autoscale.memory import memory_of
 from forebay.autoscale.settings import ScalingLink, ScalingSettings
+from forebay.autoscale.topic_queue import TopicBacklog, TopicQueue
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
 from forebay.engine.launch import EngineOptions, LocalPlaces, Replica, is_healthy, local_places
@@ -33,15 +33,13 @@ from forebay.fleet.listing import ScaledReplicas
 from forebay.processes import birth_s, pid_namespace
 from forebay.runtime.inference import Served
 from forebay.runtime.scaling.drain import has_drained, is_idle
-from forebay.runtime.scaling.learned import LearnedFile, RecordCost
+from forebay.runtime.scaling.learned import LearnedFile
 from forebay.runtime.scaling.processes import LocalReplicas
 from forebay.runtime.scaling.record import LISTING, ReplicaStatus, ScalingRecord, scaling_folder
-from forebay.runtime.snapshot import Backlog, Scaling
+from forebay.runtime.snapshot import Scaling
 from forebay.settings import Settings
 
 LOOK_S = 0.5
-COUNTED_S = 30.0
-"""What waits in topics counts for so long after it was counted."""
 SILENT_S = 60.0
 """A job that has run for so long and whose subtasks have told nothing cannot reach the folder."""
 
@@ -76,9 +74,8 @@ class ScaledEngine:
         self._clock = clock or SystemClock()
         self._record = ScalingRecord(folder, name)
         self._say: Callable[[str], None] = lambda words: None
-        self._cost = RecordCost(settings.answer_tokens if asks_each else 0.0)
-        self._queued: Tokens | None = None
-        self._counted_s = self._looked_s = float("-inf")
+        self._queue = TopicQueue(settings.answer_tokens if asks_each else 0.0)
+        self._looked_s = float("-inf")
         self._runs_since_s: float | None = None
         self._told_silence = False
         self._reason = self._failure = ""
@@ -96,7 +93,7 @@ class ScaledEngine:
         )
         scaler, speed = settings.scaler()
         mix = ClassMix(settings.classes)
-        parts = {"record cost": self._cost, "classes": mix}
+        parts = {"record cost": self._queue.cost, "classes": mix}
         memory = memory_of(settings, model, parts, scaler.policy, speed)
         self._learned = LearnedFile(folder, memory, self._clock.monotonic_s())
         self._reports = {**read_reports(folder)}
@@ -106,7 +103,7 @@ class ScaledEngine:
             mix=mix,
             speed=speed,
             ready=lambda: self.replicas.ready,
-            queued=self._waits,
+            queued=lambda: self._queue.waits(self._clock.monotonic_s()),
         )
         self._loop = ScalingLoop(
             scaler, self.replicas, demand, settings.timings.interval_s, on_step=self._stepped
@@ -125,14 +122,12 @@ class ScaledEngine:
         """How many replicas ended that were not told to, or were not healthy in time."""
         return self.replicas.failed
 
-    def heard(self, backlog: Backlog | None, *, runs: bool = True) -> None:
+    def heard(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
         """The job was looked at: whether it `runs`, and how much waits in the source's topics."""
         if runs and self._runs_since_s is None:
             self._runs_since_s = self._clock.monotonic_s()
-        if backlog is None:
-            return
-        self._queued = self._cost.tokens(backlog)
-        self._counted_s = self._clock.monotonic_s() - backlog.age_s
+        if backlog is not None:
+            self._queue.heard(backlog, self._clock.monotonic_s())
 
     def mend(self, say: Callable[[str], None] = lambda words: None) -> None:
         """Look at the replicas and make the decision that is due; `say` is told of those that fail, and of
@@ -161,11 +156,6 @@ class ScaledEngine:
 
     def _failed(self, words: str) -> None:
         self._say(words)
-
-    def _waits(self) -> Tokens | None:
-        """What waits in the topics, where it was counted of late."""
-        old = self._clock.monotonic_s() - self._counted_s > COUNTED_S
-        return None if old else self._queued
 
     def _forget_gone(self) -> None:
         """Reports of subtasks that were killed, or hang for so long that they count as ended: those write

@@ -2,58 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
-from forebay.autoscale.base import Amount, Tokens
 from forebay.autoscale.memory import KEEP_S, Memory
 from forebay.errors import SettingError
 from forebay.files import MAX_STATE_BYTES, read_bytes, write_atomic
-from forebay.runtime.snapshot import Backlog
 
 LEARNED = "learned.json"
-
-
-@dataclass(frozen=True, slots=True)
-class CostMemory:
-    """Tokens of a record that waits, as last estimated."""
-
-    prompt: Amount
-    output: Amount
-
-
-_MEMORY: TypeAdapter[CostMemory] = TypeAdapter(CostMemory)
-
-
-class RecordCost:
-    """What a record in a topic will cost: as last estimated, in this run or an earlier one; before that
-    `assumed` tokens for its prompt, and as many for its answer."""
-
-    def __init__(self, assumed: float) -> None:
-        self._each: CostMemory | None = None
-        self._assumed = assumed
-
-    def tokens(self, backlog: Backlog) -> Tokens:
-        """All that waits, and what it will cost."""
-        prompt, output, records = backlog.prompt_tokens, backlog.completion_tokens, backlog.records
-        if prompt is not None and output is not None:
-            if records:
-                self._each = CostMemory(prompt / records, output / records)
-            return Tokens(records, prompt, output)
-        each = self._each or CostMemory(self._assumed, self._assumed)
-        return Tokens(records, round(records * each.prompt), round(records * each.output))
-
-    def remembers(self) -> Mapping[str, object]:
-        """What outlives a run, for the same model."""
-        return {} if self._each is None else asdict(self._each)
-
-    def recall(self, memory: Mapping[str, object]) -> None:
-        """Go on with what was remembered. Raises `ValueError` where it is not that, and is then as it was."""
-        if memory:
-            self._each = _MEMORY.validate_python(memory)
 
 
 class LearnedFile:

@@ -1,0 +1,71 @@
+"""Hears what waits in the topics of a job from whoever counts it, for a subtask that decides by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import aiohttp
+
+from forebay.autoscale.topic_queue import TopicQueue, decode_backlog
+from forebay.clock import Clock
+from forebay.errors import SettingError
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 3.0
+TIMEOUT_S = 3.0
+MOST_BYTES = 4096
+PATIENCE_S = 60.0
+
+
+class QueueReader:
+    """Asks `url` every few seconds for the backlog, which goes to `queue`, until `close`. Belongs to the
+    event loop that it was made on. An answer that does not come, or is no backlog, changes nothing; once that
+    has lasted for `PATIENCE_S`, it is logged."""
+
+    def __init__(self, url: str, queue: TopicQueue, clock: Clock, *, every_s: float = EVERY_S) -> None:
+        self._url = url
+        self._queue = queue
+        self._clock = clock
+        self._every_s = every_s
+        self._heard_s = clock.monotonic_s()
+        self._told = False
+        self._task = asyncio.get_running_loop().create_task(self._read_on())
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _read_on(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as http:
+            while True:
+                problem = await self._read(http)
+                now_s = self._clock.monotonic_s()
+                if not problem:
+                    self._heard_s, self._told = now_s, False
+                elif not self._told and now_s - self._heard_s >= PATIENCE_S:
+                    self._told = True
+                    log.warning(
+                        "what waits in topics is not known; replicas follow what the job holds: %s",
+                        problem,
+                    )
+                await asyncio.sleep(self._every_s)
+
+    async def _read(self, http: aiohttp.ClientSession) -> str:
+        """Read once; why nothing is known, empty where it is."""
+        try:
+            async with http.get(self._url, allow_redirects=False) as answer:
+                if answer.status != 200:
+                    return f"{self._url}: expected status 200, found {answer.status}"
+                body = await answer.content.read(MOST_BYTES)
+            backlog = decode_backlog(body)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+            return f"{self._url} does not answer: {type(error).__name__}: {str(error)[:200]}"
+        except SettingError as error:
+            return f"{self._url}: expected a backlog, found something else: {error}"
+        if backlog is None:
+            return f"{self._url}: neither Kafka nor Flink has said it"
+        self._queue.heard(backlog, self._clock.monotonic_s())
+        return ""

@@ -1,0 +1,129 @@
+"""What waits in a job's topics, counted beside the job manager and told to the subtasks that scale by it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+
+from forebay.autoscale.topic_queue import TopicBacklog, encode_backlog
+from forebay.errors import LaunchError
+from forebay.flink.job import RunningJob
+from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.watch import LastCount, counted
+
+log = logging.getLogger("forebay")
+
+LOOK_S = 3.0
+ASKED_S = 3.0
+MOST_BYTES = 8192
+MOST_AT_ONCE = 64
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+
+
+@contextmanager
+def queue_told(job: RunningJob, waiting: LastCount, port: int, *, one_each: bool) -> Iterator[None]:
+    """Tell at `port` what waits for `job` by the count of `waiting`, while the block runs. `one_each`: each
+    event gives one result or dead letter.
+
+    The job needs none of it: a count that fails leaves the last one, which grows old, and a port that cannot
+    be used is logged.
+    """
+    looks = _Looks(job, waiting, one_each)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(page_served(port, looks))
+        except LaunchError as error:
+            log.error("%s; replicas follow what the job holds", error)
+        stack.enter_context(looks.renewed())
+        yield
+
+
+@dataclass(slots=True)
+class _Looks:
+    """The newest look at what the job has done, by which records that wait are worth something."""
+
+    job: RunningJob
+    waiting: LastCount
+    one_each: bool
+    now: Snapshot = field(default_factory=lambda: Snapshot(0.0, "CREATED"))
+
+    def __call__(self) -> TopicBacklog | None:
+        return self.waiting.backlog(self.now)
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.is_set():
+                with suppress(LaunchError):
+                    self.now = counted(self.now, self.job.counts(), one_each=self.one_each)
+                ended.wait(LOOK_S)
+
+        threading.Thread(target=look, name="looks", daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+
+@contextmanager
+def page_served(port: int, backlog: Callable[[], TopicBacklog | None]) -> Iterator[None]:
+    """What `backlog` gives, at `port` of all addresses, while the block runs; on a thread of its own.
+
+    Raises `LaunchError` where the port is taken.
+    """
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        listening = socket.create_server(("", port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        raise LaunchError(f"port {port}, where a job tells what waits, cannot be used: {error}") from None
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        ended = asyncio.Event()
+        begun.set_result((asyncio.get_running_loop(), ended))
+        server = await asyncio.start_server(_Page(backlog).answer, sock=listening, limit=MOST_BYTES)
+        await ended.wait()
+        server.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="queue-page", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop, ended = begun.result()
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+
+
+@dataclass(slots=True)
+class _Page:
+    """Answers every question with the backlog; those that come slowly, or are too many, are left."""
+
+    backlog: Callable[[], TopicBacklog | None]
+    open: int = 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            if self.open <= MOST_AT_ONCE:
+                await asyncio.wait_for(self._answer(reader, writer), ASKED_S)
+        except (OSError, EOFError, ValueError, asyncio.TimeoutError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            self.open -= 1
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = encode_backlog(self.backlog())
+        writer.write(HEAD % len(body) + body)
+        await writer.drain()

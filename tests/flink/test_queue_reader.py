@@ -1,0 +1,100 @@
+"""A subtask hears what waits in topics, from one that tells it, and from others that tell anything else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.harness.clock import ManualClock
+
+from forebay.autoscale.base import Tokens
+from forebay.autoscale.topic_queue import COUNTED_S, TopicBacklog, TopicQueue, encode_backlog
+from forebay.flink.queue_reader import PATIENCE_S, QueueReader
+
+BACKLOG = encode_backlog(TopicBacklog(10, 300, 40, 0.0))
+
+
+def ok(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body)
+
+
+class Page:
+    """Answers with `answer`, and counts who asks."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+        self.asked = 0
+
+    @asynccontextmanager
+    async def read(self, clock: ManualClock) -> AsyncIterator[TopicQueue]:
+        """A queue that a reader has heard it at."""
+        server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        queue = TopicQueue(50.0)
+        port = server.sockets[0].getsockname()[1]
+        reader = QueueReader(f"http://127.0.0.1:{port}/", queue, clock, every_s=0.01)
+        try:
+            await self.again()
+            yield queue
+        finally:
+            await reader.close()
+            server.close()
+
+    async def again(self) -> None:
+        """Two have asked since now: what the first one was told is known."""
+        until = self.asked + 2
+        while self.asked < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        self.asked += 1
+        writer.write(self.answer)
+        writer.close()
+
+
+async def test_what_is_told_waits_until_nothing_was_heard_for_long() -> None:
+    clock, page = ManualClock(), Page(ok(BACKLOG))
+    async with page.read(clock) as queue:
+        assert queue.waits(clock.monotonic_s()) == Tokens(10, 300, 40)
+        page.answer = ok(b"null")
+        await page.again()
+        assert queue.waits(clock.monotonic_s()) == Tokens(10, 300, 40)
+        clock.advance(COUNTED_S + 1)
+        assert queue.waits(clock.monotonic_s()) is None
+        page.answer = ok(BACKLOG)
+        await page.again()
+        assert queue.waits(clock.monotonic_s()) == Tokens(10, 300, 40)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (ok(b"null"), "neither Kafka nor Flink has said it"),
+        (ok(b"<html>"), "expected a backlog, found something else"),
+        (ok(b'{"records": -5}'), "expected a backlog, found something else"),
+        (ok(b" " * 100_000 + BACKLOG), "expected a backlog, found something else"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n", "found 302"),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", "found 500"),
+        (b"no HTTP\r\n\r\n", "does not answer"),
+        (b"", "does not answer"),
+    ],
+    ids=["null", "html", "negative", "long", "redirect", "500", "no http", "nothing"],
+)
+async def test_anything_else_is_not_known_and_told_once_it_lasts(
+    answer: bytes, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, page = ManualClock(), Page(answer)
+    with caplog.at_level(logging.WARNING):
+        async with page.read(clock) as queue:
+            assert queue.waits(clock.monotonic_s()) is None
+            assert not caplog.records
+            clock.advance(PATIENCE_S)
+            await page.again()
+            await page.again()
+            assert queue.waits(clock.monotonic_s()) is None
+    (told,) = [record.message for record in caplog.records]
+    assert "replicas follow what the job holds" in told
+    assert why in told

@@ -1,0 +1,143 @@
+"""What waits in topics, at a port: for those who ask, those who do not end, and those who are many."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from tests.harness.clock import ManualClock
+
+from forebay.autoscale.topic_queue import TopicBacklog, decode_backlog
+from forebay.errors import LaunchError
+from forebay.ports import free_port
+from forebay.runtime import queue_page
+from forebay.runtime.queue_page import MOST_AT_ONCE, MOST_BYTES, page_served, queue_told
+from forebay.runtime.watch import LastCount
+from forebay.testing import wait_until
+
+BACKLOG = TopicBacklog(10, 300, 40, 0.5)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """One at which `BACKLOG` is told."""
+    port = free_port()
+    with page_served(port, lambda: BACKLOG):
+        yield port
+
+
+def told(port: int) -> TopicBacklog | None:
+    with urllib.request.urlopen(f"http://localhost:{port}/", timeout=60) as answer:
+        return decode_backlog(answer.read())
+
+
+@contextmanager
+def asking(port: int, words: bytes) -> Iterator[socket.socket]:
+    with socket.create_connection(("localhost", port), timeout=60) as connection:
+        connection.sendall(words)
+        yield connection
+
+
+def received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(100)
+    except ConnectionResetError:
+        return b""
+
+
+def test_whoever_asks_is_told_the_backlog_of_that_moment() -> None:
+    backlog: TopicBacklog | None = None
+    port = free_port()
+    with page_served(port, lambda: backlog):
+        assert told(port) is None
+        backlog = BACKLOG
+        assert told(port) == BACKLOG
+    with pytest.raises(OSError, match="refused"):
+        told(port)
+
+
+def test_the_port_is_free_again_and_one_that_is_taken_is_named(port: int) -> None:
+    words = f"port {port}, where a job tells what waits, cannot be used"
+    with pytest.raises(LaunchError, match=words), page_served(port, lambda: None):
+        pass
+    assert told(port) == BACKLOG
+
+
+def test_those_who_do_not_ask_to_the_end_are_left_and_hold_up_nobody(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with asking(port, b"GET / HT") as slow:
+        assert told(port) == BACKLOG
+        slow.settimeout(60)
+        monkeypatch.setattr(queue_page, "ASKED_S", 0.05)
+        with asking(port, b"GET / HT") as other:
+            assert other.recv(100) == b""
+
+
+class Counted:
+    """A job whose counts are these; None: Flink does not answer."""
+
+    def __init__(self, counts: dict[str, float] | None) -> None:
+        self.answer = counts
+
+    def counts(self) -> dict[str, float]:
+        if self.answer is None:
+            raise LaunchError("Flink does not answer")
+        return self.answer
+
+
+def test_what_waits_is_worth_what_the_records_before_it_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_page, "LOOK_S", 0.01)
+    job: Any = Counted(None)
+    waiting, port = LastCount(ManualClock()), free_port()
+    with queue_told(job, waiting, port, one_each=True):
+        assert told(port) is None
+        waiting.set(30)
+        assert told(port) == TopicBacklog(30, None, None, 0.0)
+        job.answer = {"accepted": 10.0, "results": 9.0, "dead_letters": 1.0, "prompt_tokens": 500.0}
+        job.answer["completion_tokens"] = 100.0
+        wait_until(lambda: told(port) == TopicBacklog(30, 1500, 300, 0.0))
+        job.answer = None
+        assert told(port) == TopicBacklog(30, 1500, 300, 0.0)
+
+
+def test_a_job_whose_port_is_taken_goes_on_and_the_log_says_so(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    job: Any = Counted({})
+    with queue_told(job, LastCount(ManualClock()), port, one_each=True):
+        assert told(port) == BACKLOG
+    (record,) = caplog.records
+    assert f"port {port}, where a job tells what waits, cannot be used" in record.message
+
+
+def test_too_long_a_question_is_not_answered(port: int) -> None:
+    with asking(port, b"GET / HTTP/1.1\r\nx: " + b"x" * (2 * MOST_BYTES)) as long:
+        assert received(long) == b""
+    assert told(port) == BACKLOG
+
+
+def test_of_too_many_the_last_ones_are_left(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_page, "ASKED_S", 600.0)
+    with ExitStack() as stack:
+        for _ in range(MOST_AT_ONCE):
+            stack.enter_context(asking(port, b"GET"))
+
+        def refused() -> bool:
+            """Whether one more is left at once, and not only once its time is over."""
+            with asking(port, b"GET / HTTP/1.1\r\n\r\n") as one:
+                return received(one) == b""
+
+        wait_until(refused)
+    wait_until(lambda: _answers(port))
+
+
+def _answers(port: int) -> bool:
+    try:
+        return told(port) == BACKLOG
+    except OSError:
+        return False
