@@ -110,7 +110,7 @@ def test_replicas_that_prefill_and_those_that_decode_hand_over_kv_caches() -> No
 
 def test_each_role_has_a_service_and_no_service_mixes_them() -> None:
     services = {name: body["spec"] for (kind, name), body in APART.items() if kind == "Service"}
-    assert set(services) == {*POOLS, "triage-gateway"}
+    assert set(services) == {*POOLS, "triage-gateway", "triage-queue"}
     for name in POOLS:
         assert services[name]["selector"]["forebay/pool"] == name.rpartition("-")[2]
 

@@ -48,9 +48,9 @@ def test_a_job_that_scales_counts_what_waits_in_its_topics_and_its_subtasks_can_
     url = urlsplit(args[args.index("--queue-url") + 1])
     service = made["Service", url.hostname]["spec"]
     assert [each["port"] for each in service["ports"]] == [url.port]
-    # As Flink labels the pod of its job manager.
-    assert service["selector"] == {"app": "triage", "component": "jobmanager"}
-    own = {"podSelector": {"matchLabels": variant("smallest").selector("pipeline")}}
+    pipeline_pods = variant("smallest").selector("pipeline")
+    assert service["selector"] == {**pipeline_pods, **pipeline.JOB_MANAGER}
+    own = {"podSelector": {"matchLabels": pipeline_pods}}
     assert {"from": [own]} in made["NetworkPolicy", "triage"]["spec"]["ingress"]
 
 

@@ -12,7 +12,8 @@ from tests.harness.deployments import PIPELINE, VARIANTS, deployment_of, variant
 
 from forebay.deploy.kubernetes import Manifest, render, to_yaml
 from forebay.deploy.kubernetes.api import KINDS
-from forebay.deploy.kubernetes.names import owned_by
+from forebay.deploy.kubernetes.names import COMPONENT, owned_by
+from forebay.deploy.kubernetes.pipeline import JOB_MANAGER
 from forebay.deploy.kubernetes.write import PARTS
 
 
@@ -78,6 +79,8 @@ def test_every_network_policy_and_budget_selects_pods_that_there_are(manifests: 
         for key in ("template", "podTemplate")
         if key in each.body.get("spec", {})
     ]
+    # Flink says of each of its pods which it is.
+    made += [{**labels, **JOB_MANAGER} for labels in made if labels[COMPONENT] == "pipeline"]
     for each in manifests:
         if each.kind == "RayService":
             cluster = each.body["spec"]["rayClusterConfig"]

@@ -32,6 +32,8 @@ FLINK_VERSION = "v2_3"
 QUEUE = "queue"
 QUEUE_PORT = 8082
 """Where the job manager tells what waits in topics."""
+JOB_MANAGER = {"component": "jobmanager"}
+"""The label by which Flink tells its job manager's pod from those of task managers."""
 DRIVER = "org.apache.flink.client.python.PythonDriver"
 MODULE = "forebay.runtime.application"
 FILE = "pipeline.yaml"
@@ -141,7 +143,7 @@ def _queue_service(deployment: Deployment) -> Manifest:
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
-        "selector": {"app": deployment.name(PIPELINE), "component": "jobmanager"},
+        "selector": {**deployment.selector(PIPELINE), **JOB_MANAGER},
         "ports": [{"name": QUEUE, "port": QUEUE_PORT}],
     }
     return manifest(
@@ -152,8 +154,11 @@ def _queue_service(deployment: Deployment) -> Manifest:
         {"spec": spec},
         labels=deployment.labels(PIPELINE),
         notes={
-            ("spec", "selector"): "Flink's own labels of the job manager, which counts what waits in the "
-            "topics; task managers ask it, and scale by that."
+            (
+                "spec",
+                "selector",
+            ): "The job manager, by the label that Flink gives it: it counts what waits in "
+            "the topics. Task managers ask it, and scale by that."
         },
     )
 
@@ -206,8 +211,8 @@ def _flink_deployment(deployment: Deployment) -> Manifest:
                     "-pyexec", settings.python,
                     "-pym", MODULE,
                     f"{CONFIG_PATH}/{FILE}",
-                    "--state-id", _state_id(settings.state),
                     *_queue_arguments(deployment),
+                    "--state-id", _state_id(settings.state),
                 ],
                 "parallelism": pipeline.parallelism,
                 "upgradeMode": settings.upgrade,
