@@ -52,6 +52,26 @@ def test_any_body_is_read_or_refused_with_a_400(body: bytes, path: str) -> None:
         assert orjson.loads(refusal.body())["error"]["message"]
 
 
+@pytest.mark.parametrize("path", [CHAT, PROMPT, EMBED])
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        (
+            {"kv_transfer_params": {"do_remote_prefill": True, "remote_host": "a"}},
+            "kv_transfer_params",
+        ),
+        ({"kv_transfer_params": {}}, "kv_transfer_params"),
+        ({"vllm_xargs": {"a": 1, "kv_transfer_params": ["x"]}}, "vllm_xargs.kv_transfer_params"),
+    ],
+)
+def test_no_client_says_whose_kv_cache_is_taken_over(path: str, more: dict[str, Any], param: str) -> None:
+    document = {"model": "m", "messages": [{"role": "user", "content": "a"}], "prompt": "a", "input": "a"}
+    with pytest.raises(Refusal, match="the gateway hands KV caches over itself") as refused:
+        read_asked(path, orjson.dumps({**document, **more}), max_depth=64)
+    assert (refused.value.status, orjson.loads(refused.value.body())["error"]["param"]) == (400, param)
+    assert read_asked(path, orjson.dumps({**document, "vllm_xargs": {"a": 1}}), max_depth=64).model == "m"
+
+
 @pytest.mark.parametrize(
     ("path", "more", "transferable"),
     [
@@ -60,7 +80,6 @@ def test_any_body_is_read_or_refused_with_a_400(body: bytes, path: str) -> None:
         (CHAT, {"n": 2}, False),
         (CHAT, {"prompt_logprobs": 0}, False),
         (CHAT, {"use_beam_search": True}, False),
-        (CHAT, {"kv_transfer_params": {"do_remote_decode": True}}, False),
         (CHAT, {"kv_transfer_params": None}, False),
         (PROMPT, {"prompt": "a", "logprobs": 3}, True),
         (PROMPT, {"prompt": [1, 2, 3]}, True),

@@ -148,7 +148,7 @@ async def test_each_prompt_is_prefilled_at_one_and_decoded_at_another(
     [
         (CHAT_PATH, CHAT_OF | {"n": 2}, {"unsuitable": 1}),
         (PROMPT_PATH, PROMPT | {"prompt": ["one", "two"]}, {"unsuitable": 1}),
-        (CHAT_PATH, CHAT_OF | {KV_TRANSFER: {"own": 1}}, {"unsuitable": 1}),
+        (CHAT_PATH, CHAT_OF | {KV_TRANSFER: None}, {"unsuitable": 1}),
         (EMBED_PATH, {"model": "fake", "input": "one"}, {}),
     ],
 )

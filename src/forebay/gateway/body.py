@@ -129,6 +129,7 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
     Only that is looked at which the gateway itself needs; the replica judges the rest.
     """
     document = _parse(body, max_depth)
+    _check_kv_transfer(document)
     model = document.get("model")
     if not isinstance(model, str) or not 0 < len(model) <= MAX_NAME_CHARS:
         raise _wrong("model", f"expected the name of a model, found {_kind(model)}")
@@ -173,6 +174,15 @@ def _parse(body: bytes, max_depth: int) -> dict[str, Any]:
     if brackets > max_depth and deeper_than(document, max_depth):
         raise _invalid(f"the body is nested deeper than {max_depth} levels")
     return document
+
+
+def _check_kv_transfer(document: dict[str, Any]) -> None:
+    """Refuse what would have a replica connect where the client says, and take what is cached there for the
+    cache of the prompt."""
+    arguments = document.get("vllm_xargs")
+    for where, fields in (("", document), ("vllm_xargs.", arguments if isinstance(arguments, dict) else {})):
+        if fields.get(KV_TRANSFER) is not None:
+            raise _wrong(f"{where}{KV_TRANSFER}", "expected none: the gateway hands KV caches over itself")
 
 
 def deeper_than(value: object, levels: int) -> bool:
