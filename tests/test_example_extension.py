@@ -150,6 +150,7 @@ def test_its_names_are_listed_and_its_policy_is_simulated(
     assert json.loads(out)["policies"]["sticky"]["goodput"] > 0, said
 
 
+@pytest.mark.long
 def test_it_passes_mypy_strict(tmp_path: Path) -> None:
     (tmp_path / "mypy.ini").write_text(
         "[mypy]\nstrict = true\n[mypy-pyflink.*]\nignore_missing_imports = true\n"

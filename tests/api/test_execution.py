@@ -25,6 +25,7 @@ class Odd:
     """No JSON value."""
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("flink_logs")
 def test_a_defect_in_what_is_written_ends_the_job_at_the_second_failure(
     caplog: pytest.LogCaptureFixture, tmp_path: Path

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.flink
 URL = "http://127.0.0.1:9"
 
 
+@pytest.mark.long
 def test_from_topic_to_topic(
     node: Any, topic: Callable[..., str], kafka_jar: Path, tmp_path: Path, flink_logs: Path
 ) -> None:

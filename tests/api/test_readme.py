@@ -112,6 +112,7 @@ def test_functions_of_streams_of_objects(tmp_path: Path, flink_logs: Path) -> No
     assert sorted(line["word"] for line in written["models"]) == shouted
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_the_same_program_resumes(tmp_path: Path, flink_logs: Path) -> None:
     """It is stopped in the middle: all lines are there in the end, each once."""

@@ -76,7 +76,10 @@ def test_trends_are_those_of_the_stages_whatever_comes_in(pipelines: Any) -> Non
     assert len(copies) <= 1
 
 
-@pytest.mark.parametrize("job", [TrendsJob(), TopicsJob()], ids=["trends", "topics"])
+@pytest.mark.parametrize(
+    "job",
+    [pytest.param(TrendsJob(), id="trends"), pytest.param(TopicsJob(), id="topics", marks=pytest.mark.long)],
+)
 def test_without_labels_a_run_that_is_interrupted_goes_on_where_it_was(job: Any, pipelines: Any) -> None:
     """No operator of the job asks a model: what is restored has to be found without one."""
     document = job.document()

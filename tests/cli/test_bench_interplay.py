@@ -52,6 +52,7 @@ def pipelines(monkeypatch: pytest.MonkeyPatch) -> ScriptedPipelines:
     return scripted
 
 
+@pytest.mark.long
 def test_a_server_that_runs_is_measured_without_its_kv_cache_being_changed(
     tmp_path: Path, pipelines: ScriptedPipelines
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_key_itself_is_refused_and_not_shown(tmp_path: Path) -> None:
     assert KEY not in str(error)
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_a_demo_with_one_of_two_models_and_a_key(home: Path, tmp_path: Path) -> None:
     with ReplicaThread(ReplicaScript(models=("a", "b"), delay=Fixed(0.01), api_key=KEY)) as replica:

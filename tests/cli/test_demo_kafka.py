@@ -136,6 +136,7 @@ def test_a_file_replayed_over_a_kafka_of_the_demos_own(
         assert probe.connect_ex(("127.0.0.1", int(said.partition(";")[0]))) != 0
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_a_kafka_that_is_away_is_named(
     kafka_jar: Path, flink_logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

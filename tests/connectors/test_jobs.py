@@ -121,6 +121,7 @@ def test_a_directory_is_read_by_name_and_once_across_a_restore(jobs: Any, tmp_pa
     }
 
 
+@pytest.mark.long
 def test_a_directory_that_grows_is_read_once_across_a_restore(jobs: Any, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
@@ -178,6 +179,7 @@ class FastClock:
         return self.wall_ms() * 1000
 
 
+@pytest.mark.long
 def test_a_paced_generator_goes_on_after_a_restore(jobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Twenty seconds, of which the first run has two or three.
     total = 4000

@@ -44,6 +44,7 @@ def test_what_is_in_flight_is_asked_again_at_once_and_is_known_to_be_awaited(
     assert all(result["reissued"] for result in runs.results())
 
 
+@pytest.mark.long
 def test_event_time_does_not_pass_what_other_shards_hold(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(event_time=True, window_ms=1000, follow=True, keyed=True, capacity=32, clock=HOUR_AHEAD)
     runs.feed({"n": n, "text": "((hold:a))", "key": f"k{n}", "at": 500} for n in range(8))

@@ -237,6 +237,7 @@ def test_a_task_that_fails_is_restarted_in_the_same_jvm_and_the_output_is_exact(
     assert_exact(runs, 80)
 
 
+@pytest.mark.long
 def test_what_is_in_flight_is_taken_up_though_nothing_follows(make_runs: Make) -> None:
     from tests.harness.operators import kill_tree
 
@@ -257,6 +258,7 @@ def test_what_is_in_flight_is_taken_up_though_nothing_follows(make_runs: Make) -
 # 7: event time
 
 
+@pytest.mark.long
 def test_windows_behind_slow_calls_drop_nothing_also_across_a_restore(make_runs: Make) -> None:
     slow = Mixture(((0.95, 0.003), (0.05, 0.25)))
     runs = make_runs(event_time=True, window_ms=1000, follow=True, capacity=16, delay=slow)

@@ -134,6 +134,7 @@ class Learning:
     async def close(self) -> None: ...
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_a_job_that_is_stopped_and_restored_finds_what_it_had_learned(
     make_runs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

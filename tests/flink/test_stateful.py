@@ -118,6 +118,7 @@ def test_a_timer_set_for_a_time_that_is_past_fires_though_the_stream_has_stopped
     assert ended == [[0, 1]]
 
 
+@pytest.mark.long
 def test_timers_of_very_many_keys_that_are_due_at_once_fire_as_there_is_room_also_across_a_restore(
     make_runs: Callable[..., Runs],
 ) -> None:
@@ -142,6 +143,7 @@ def test_timers_of_very_many_keys_that_are_due_at_once_fire_as_there_is_room_als
     assert sorted(result["answer"]["n"] for result in runs.results()) == list(range(keys))
 
 
+@pytest.mark.long
 def test_a_key_with_very_many_events_waits_in_a_bounded_queue_and_holds_no_other_up_for_ever(
     make_runs: Callable[..., Runs],
 ) -> None:
@@ -162,6 +164,7 @@ def test_a_key_with_very_many_events_waits_in_a_bounded_queue_and_holds_no_other
     assert lengths == list(range(1, 401))
 
 
+@pytest.mark.long
 def test_windows_behind_it_count_every_answer(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(
         program=Remember(idle_ms=1),

@@ -58,6 +58,7 @@ def test_what_goes_wrong_is_left_to_the_job(tmp_path: Path) -> None:
     assert not plan_ahead(document(source={**ACCESS, "topics": ["in"]}), Settings(tmp_path, Path()))
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_topics_are_planned_though_no_broker_answers(kafka_jar: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
