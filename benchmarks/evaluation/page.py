@@ -120,7 +120,7 @@ def _origin(provenance: Mapping[str, Any]) -> str:
     machine = provenance.get("machine") or {}
     parts = [
         f"`{provenance['command']}`" if provenance.get("command") else "",
-        f"{machine['processor']}, {machine['cores']} cores" if "cores" in machine else "",
+        _processor(machine),
         *(str(gpu) for gpu in machine.get("gpus") or ()),
         str(provenance.get("model") or ""),
         ", ".join(
@@ -130,6 +130,14 @@ def _origin(provenance: Mapping[str, Any]) -> str:
         ),
     ]
     return "; ".join(filter(None, parts))
+
+
+def _processor(machine: Mapping[str, Any]) -> str:
+    if "cores" not in machine:
+        return ""
+    instructions = machine.get("instructions")
+    told = f" with {instructions}" if instructions else ""
+    return f"{machine['processor']}{told}, {machine['cores']} cores"
 
 
 def _read(path: Path) -> Any:

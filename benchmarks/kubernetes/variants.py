@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.kubernetes.burst import CONTROLLER_IMAGE, ENGINE_IMAGE, PIPELINE_IMAGE, BurstOptions
 from benchmarks.kubernetes.container import Image
+from forebay.engine.launch.local import best_type
 from forebay.engine.launch.model import DEFAULT_MODEL
 from forebay.engine.launch.spec import compute_environment
 from forebay.errors import SetupError
@@ -49,6 +50,8 @@ def real_burst(settings: Settings) -> BurstOptions:
         if not needed.exists():
             raise SetupError(f"{needed} is missing; run `forebay setup --engine`, or use --quick")
     arguments = (
+        # As a local engine chooses it: bfloat16 is slow where the processor only imitates it.
+        f"--dtype={best_type(settings).name}",
         "--max-model-len=2048",
         "--max-num-seqs=64",
         f"--kv-cache-memory-bytes={1 << 29}",

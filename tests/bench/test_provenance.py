@@ -12,8 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.bench.provenance import command_of, file_hash, hidden, hidden_command, provenance
+from forebay.bench.provenance import (
+    command_of,
+    file_hash,
+    hidden,
+    hidden_command,
+    machine,
+    provenance,
+    widest,
+)
+from forebay.engine.launch.dtype import read_processor
 from forebay.testing.waiting import wait_until
+
+
+def test_of_a_processor_the_widest_instructions_are_told() -> None:
+    assert widest(frozenset({"sse2", "avx2", "avx512f", "avx512_bf16"})) == "avx512_bf16"
+    assert widest(frozenset({"sse2", "avx2"})) == "avx2"
+    assert widest(frozenset({"sse2"})) is None
+    assert machine()["instructions"] == widest(read_processor().features)
 
 
 def test_it_tells_machine_versions_and_what_it_is_given(tmp_path: Path) -> None:

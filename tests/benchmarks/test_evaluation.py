@@ -162,6 +162,8 @@ def test_where_a_document_comes_from() -> None:
     }
     said = origin({"a.json": {"provenance": provenance}, "b.json": {}})
     assert said == "- [a.json](a.json): `forebay bench x`; P, 2 cores; H100; m; vllm 0.32.0, python 3.11.7\n"
+    provenance["machine"] = {"processor": "P", "instructions": "avx2", "cores": 2}
+    assert "; P with avx2, 2 cores; m;" in origin({"a.json": {"provenance": provenance}})
 
 
 def test_what_is_invalid_is_named_with_each_reason_once() -> None:
