@@ -29,6 +29,14 @@ def kubernetes(
     restarts: Annotated[
         int | None, typer.Option(min=0, max=10_000, help="Restarts of the API server; 100, or few if quick.")
     ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            max=100,
+            help="Events a second but for the burst: fewer than one replica answers; 0.5, or 3 if quick.",
+        ),
+    ] = None,
     json: JsonFile = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the burst's course, as PNG, SVG or PDF.")] = None,
 ) -> None:
@@ -51,7 +59,9 @@ def kubernetes(
         tempfile.TemporaryDirectory(prefix="forebay-kubernetes-") as folder,
         console.status("the control plane starts") as status,
     ):
-        found = measure_kubernetes(Path(folder), real=not quick, restarts=times, say=status.update)
+        found = measure_kubernetes(
+            Path(folder), real=not quick, restarts=times, rate_per_s=rate, say=status.update
+        )
     origin = provenance(
         command=("python", "-m", "benchmarks", *sys.argv[1:]),
         model="scripted" if quick else DEFAULT_MODEL,

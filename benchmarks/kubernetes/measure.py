@@ -26,10 +26,11 @@ def measure_kubernetes(
     real: bool,
     burst: bool = True,
     restarts: int = 0,
+    rate_per_s: float | None = None,
     say: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
-    """The document; blocks for minutes. `folder` is empty, and keeps the logs of all programs. `say` hears
-    what goes on.
+    """The document; blocks for minutes. `folder` is empty, and keeps the logs of all programs. `rate_per_s`:
+    events of the stream but for its burst; None: as suits the replicas. `say` hears what goes on.
 
     Raises `SetupError` where this machine cannot do it, and `LaunchError` where a part does not come to its
     end.
@@ -39,7 +40,8 @@ def measure_kubernetes(
         raise SetupError(MISSING)
     if kubernetes_home() is None:
         raise SetupError(NO_PLANE)
-    (folder / "options.json").write_bytes(orjson.dumps({"real": real, "burst": burst, "restarts": restarts}))
+    asked = {"real": real, "burst": burst, "restarts": restarts, "rate_per_s": rate_per_s}
+    (folder / "options.json").write_bytes(orjson.dumps(asked))
     command = [*way, sys.executable, "-m", "benchmarks.kubernetes.worker", str(folder)]
     errors = folder / "errors.txt"
     with errors.open("wb") as log:

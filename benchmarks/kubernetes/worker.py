@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -58,10 +59,11 @@ async def node_on(
             server.close()
 
 
-async def burst(plane: ControlPlane, folder: Path, *, real: bool) -> dict[str, Any]:
+async def burst(plane: ControlPlane, folder: Path, *, real: bool, rate_per_s: float | None) -> dict[str, Any]:
     """A burst on pods that are processes; the report's document."""
     settings = load_settings()
     options = real_burst(settings) if real else scripted_burst()
+    options = options if rate_per_s is None else replace(options, rate=rate_per_s)
     async with node_on(plane, folder, images(folder, settings, real=real)) as api:
         report = await BurstRun(options, api, folder, say).run()
     return report.document()
@@ -79,7 +81,8 @@ def main(folder: Path) -> None:
         say("the control plane starts")
         with control_plane_in(folder / "plane", home, fake_pods=False) as plane:
             os.environ["KUBECONFIG"] = str(plane.kubeconfig)
-            document["burst"] = asyncio.run(burst(plane, folder, real=options["real"]))
+            found = burst(plane, folder, real=options["real"], rate_per_s=options["rate_per_s"])
+            document["burst"] = asyncio.run(found)
     if options["restarts"]:
         say("the control plane starts, with pods that are only told of")
         with control_plane_in(folder / "restarts-plane", home) as plane:
