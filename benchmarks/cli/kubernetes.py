@@ -37,6 +37,15 @@ def kubernetes(
             help="Events a second but for the burst: fewer than one replica answers; 0.5, or 3 if quick.",
         ),
     ] = None,
+    slo: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            max=3600,
+            help="Seconds that an event may wait: more than a boot, or a replica is kept for the next burst; "
+            "60, or 8 if quick.",
+        ),
+    ] = None,
     json: JsonFile = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the burst's course, as PNG, SVG or PDF.")] = None,
 ) -> None:
@@ -60,7 +69,7 @@ def kubernetes(
         console.status("the control plane starts") as status,
     ):
         found = measure_kubernetes(
-            Path(folder), real=not quick, restarts=times, rate_per_s=rate, say=status.update
+            Path(folder), real=not quick, restarts=times, rate_per_s=rate, slo_s=slo, say=status.update
         )
     origin = provenance(
         command=("python", "-m", "benchmarks", *sys.argv[1:]),

@@ -27,10 +27,12 @@ def measure_kubernetes(
     burst: bool = True,
     restarts: int = 0,
     rate_per_s: float | None = None,
+    slo_s: float | None = None,
     say: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
     """The document; blocks for minutes. `folder` is empty, and keeps the logs of all programs. `rate_per_s`:
-    events of the stream but for its burst; None: as suits the replicas. `say` hears what goes on.
+    events of the stream but for its burst; `slo_s`: how long each may wait; None: as suits the replicas.
+    `say` hears what goes on.
 
     Raises `SetupError` where this machine cannot do it, and `LaunchError` where a part does not come to its
     end.
@@ -40,7 +42,7 @@ def measure_kubernetes(
         raise SetupError(MISSING)
     if kubernetes_home() is None:
         raise SetupError(NO_PLANE)
-    asked = {"real": real, "burst": burst, "restarts": restarts, "rate_per_s": rate_per_s}
+    asked = {"real": real, "burst": burst, "restarts": restarts, "rate_per_s": rate_per_s, "slo_s": slo_s}
     (folder / "options.json").write_bytes(orjson.dumps(asked))
     command = [*way, sys.executable, "-m", "benchmarks.kubernetes.worker", str(folder)]
     errors = folder / "errors.txt"

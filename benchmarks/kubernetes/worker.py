@@ -59,11 +59,14 @@ async def node_on(
             server.close()
 
 
-async def burst(plane: ControlPlane, folder: Path, *, real: bool, rate_per_s: float | None) -> dict[str, Any]:
+async def burst(plane: ControlPlane, folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
     """A burst on pods that are processes; the report's document."""
-    settings = load_settings()
+    settings, real = load_settings(), bool(asked["real"])
     options = real_burst(settings) if real else scripted_burst()
-    options = options if rate_per_s is None else replace(options, rate=rate_per_s)
+    if asked["rate_per_s"] is not None:
+        options = replace(options, rate=asked["rate_per_s"])
+    if asked["slo_s"] is not None:
+        options = replace(options, scaling={**options.scaling, "slo_s": asked["slo_s"]})
     async with node_on(plane, folder, images(folder, settings, real=real)) as api:
         report = await BurstRun(options, api, folder, say).run()
     return report.document()
@@ -81,8 +84,7 @@ def main(folder: Path) -> None:
         say("the control plane starts")
         with control_plane_in(folder / "plane", home, fake_pods=False) as plane:
             os.environ["KUBECONFIG"] = str(plane.kubeconfig)
-            found = burst(plane, folder, real=options["real"], rate_per_s=options["rate_per_s"])
-            document["burst"] = asyncio.run(found)
+            document["burst"] = asyncio.run(burst(plane, folder, options))
     if options["restarts"]:
         say("the control plane starts, with pods that are only told of")
         with control_plane_in(folder / "restarts-plane", home) as plane:
