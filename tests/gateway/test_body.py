@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.gateway.body import deeper_than, read_asked
+from forebay.gateway.body import WRITABLE_DEPTH, deeper_than, read_asked
+from forebay.gateway.prefill import prefill_body
 from forebay.gateway.refusal import Refusal
 
 CHAT, PROMPT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -94,6 +95,16 @@ def test_no_client_says_whose_kv_cache_is_taken_over(path: str, more: dict[str, 
 def test_which_requests_may_take_over_a_kv_cache(path: str, more: dict[str, Any], transferable: bool) -> None:
     body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], **more})
     assert read_asked(path, body, max_depth=64).transferable == transferable
+
+
+@pytest.mark.parametrize(("levels", "transferable"), [(WRITABLE_DEPTH, True), (WRITABLE_DEPTH + 1, False)])
+def test_of_a_body_that_is_nested_too_deep_to_be_written_no_kv_cache_is_taken_over(
+    levels: int, transferable: bool
+) -> None:
+    asked = b'{"model": "m", "prompt": "a", "x": ' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
+    assert read_asked(PROMPT, asked, max_depth=1000).transferable == transferable
+    if transferable:
+        prefill_body(asked)
 
 
 @pytest.mark.parametrize(

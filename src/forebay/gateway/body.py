@@ -25,6 +25,8 @@ ASSUMED_MODEL_LEN = 8192
 """Of a model whose replicas do not say how long a prompt with its answer may be."""
 NEEDS_PROMPT = ("echo", "prompt_logprobs", "prompt_logprob_token_ids", "prompt_embeds", "use_beam_search")
 """Fields for which the replica that decodes computes the prompt itself, or makes several requests of one."""
+WRITABLE_DEPTH = 250
+"""A body that is nested deeper cannot be written anew for who prefills: orjson writes at most 254 levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,10 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
         given_tokens=given,
         max_tokens=longest or None,
         answers=0 if path == EMBED_PATH else answers,
-        transferable=path != EMBED_PATH and answers == 1 and _transferable(document),
+        transferable=path != EMBED_PATH
+        and answers == 1
+        and _transferable(document)
+        and (max_depth <= WRITABLE_DEPTH or not deeper_than(document, WRITABLE_DEPTH)),
         session=session[:MAX_NAME_CHARS] if isinstance(session, str) else None,
     )
 
