@@ -20,6 +20,7 @@ from forebay.errors import LaunchError
 from forebay.flink import rest
 from forebay.flink.rest import FlinkRest, NotFound, RestSilent
 from forebay.flink.tls_keys import PEM, TlsKeys, tls_keys
+from forebay.ports import free_port
 from forebay.testing.waiting import wait_until
 
 
@@ -232,6 +233,18 @@ def test_a_cluster_gets_each_question_on_a_connection_of_its_own(
     monkeypatch.setattr(rest, "REST_TIMEOUT_S", 0.05)
     with pytest.raises(RestSilent):
         flink.ask("/silent")
+
+
+def test_no_proxy_is_asked_for_a_cluster_on_this_machine(
+    cluster: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a job manager asks its own Flink, in a network where all else goes through a proxy."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    assert cluster.of().json("/a") == {"it": "is"}
+    with pytest.raises(LaunchError, match="refused"):
+        FlinkRest("http://cluster.invalid:8081").json("/a")
 
 
 def test_that_no_connection_is_made_in_time_is_silence_too(

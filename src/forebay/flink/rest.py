@@ -19,6 +19,7 @@ from forebay.flink.tls_keys import TlsKeys
 REST_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 8 << 20
 HEADERS = {"Content-Type": "application/json"}
+LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 class RestSilent(LaunchError):
@@ -34,8 +35,8 @@ class FlinkRest:
     """The service at `url`; with `keys`, of an embedded Flink that answers nobody else.
 
     Methods block for one call, at most ten seconds and some; they raise `LaunchError` where there is no good
-    answer. No proxy of the environment's is asked for an embedded Flink, and each thread keeps a connection
-    to it: to make one takes Flink and its client longer than all else that a look needs.
+    answer. No proxy of the environment's is asked for a Flink on this machine. Each thread keeps a connection
+    to an embedded one: to make it takes Flink and its client longer than all else that a look needs.
     """
 
     url: str
@@ -101,6 +102,9 @@ class FlinkRest:
 
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
+        if urlsplit(self.url).hostname in LOCAL:
+            # A proxy would look for it on its own machine.
+            return urllib.request.build_opener(urllib.request.ProxyHandler({}))
         return urllib.request.build_opener()
 
 
