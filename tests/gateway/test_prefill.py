@@ -30,6 +30,7 @@ from forebay.gateway.serve import look_at_prefill
 from forebay.ports import free_port
 from forebay.testing.answers import answer_to
 from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.replica.kv_caches import KvPlace
 from forebay.testing.script import Faults, Fixed
 
 from .conftest import CHAT, Served, serving, spec_of, until
@@ -217,6 +218,23 @@ async def test_both_replicas_get_the_clients_headers_and_its_words() -> None:
     prefill, decode = (body for _, body, _ in seen)
     assert orjson.loads(prefill) == CHAT_OF | {"unknown": 1.5, "max_tokens": 1, KV_TRANSFER: PREFILL_PARAMS}
     assert decode == odd[: odd.rindex(b"}")] + b',"kv_transfer_params":' + orjson.dumps(given) + b"}"
+
+
+async def test_what_a_prompt_was_counted_is_learned_also_before_a_long_list_of_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vLLM names a block for some tokens each, behind its counts."""
+    params = KvPlace.params
+    blocks = {"blocks": [list(range(4000))]}
+    monkeypatch.setattr(KvPlace, "params", lambda place: params(place) | blocks)
+    async with pools() as both:
+        prefill = both.served.gateway._prefill
+        assert prefill is not None
+        before = prefill._tokens.chars_per_token
+        status, _ = await both.ask(messages=[{"role": "user", "content": "rain " * 500}])
+        assert status == 200
+        assert await both.counted() == {"transferred": 1}
+        assert prefill._tokens.chars_per_token != before
 
 
 async def test_no_kv_cache_waits_for_a_place() -> None:

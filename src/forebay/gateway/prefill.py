@@ -30,7 +30,7 @@ from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import TimeLimit
 from forebay.gateway.body import deeper_than
 from forebay.gateway.call import RelayedCall, RelayRules
-from forebay.gateway.replica import FAILED, TAIL_BYTES, Lost, UntilLost, failure_from, post, usage_in
+from forebay.gateway.replica import FAILED, Lost, UntilLost, failure_from, post, usage_in
 from forebay.records import KvHandover
 
 LOG = logging.getLogger("forebay.gateway")
@@ -132,7 +132,8 @@ class Prefills:
                 response.close()
         kv_transfer = kv_transfer_in(answer, url)
         lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
-        lease.done(usage_in(answer[-TAIL_BYTES:], 1))
+        # Behind the counts comes where the KV cache is, which takes kilobytes for a long prompt.
+        lease.done(usage_in(answer, 1))
         call.prefilled = True
         self._missing.look(url, given=kv_transfer is not None)
         return Prefilled("no_kv_cache" if kv_transfer is None else "transferred", kv_transfer)
