@@ -272,6 +272,25 @@ def test_what_stands_in_a_topic_while_nothing_else_is_to_be_done_does_not_wait()
     assert waits(5.0) == (1, 1)
 
 
+def test_what_could_not_be_read_while_nobody_counted_it_waits_all_the_same() -> None:
+    """Kafka was away: neither was a record read, nor was it known what waits."""
+    wall, reports = Wall(), {"a": report()}
+    queued: Tokens | None = Tokens(4, 40, 20)
+    stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]), queued=lambda: queued)
+
+    def waits(now_s: int) -> float:
+        nonlocal reports
+        wall.now_ms = NOW_MS + now_s * 1000
+        reports = {"a": report(wall.now_ms)}
+        return sum(part.tokens.requests for part in stream.take(now_s).backlog)
+
+    assert (waits(0), waits(30)) == (4, 4)
+    queued = None
+    assert (waits(40), waits(300)) == (0, 0)
+    queued = Tokens(4, 40, 20)
+    assert (waits(310), waits(360), waits(380)) == (4, 4, 0)
+
+
 def test_what_waits_in_a_topic_is_shared_out_among_the_classes() -> None:
     queued, reports = Tokens(40, 4000, 400), {"a": report()}
     stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix((USUAL, ALARM)), queued=lambda: queued)

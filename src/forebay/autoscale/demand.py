@@ -127,7 +127,9 @@ class StreamDemand:
         queued = self._queued()
         # Of those in a topic it is not known of which class they are, until they are taken in.
         known = taken_in if queued is None else {}
-        if queued is not None:
+        if queued is None:
+            self._standing.not_counted()
+        else:
             waits = self._standing.take_off(queued, now_s, idle=idle)
             if waits.requests > 0:
                 parts = self._mix.split(waits)

@@ -122,6 +122,11 @@ class StandingRecords:
         self._standing = self._last = 0.0
         self._since_s: float | None = None
 
+    def not_counted(self) -> None:
+        """Nobody knows what waits now, as while Kafka is away and no record can be read: this time does not
+        make anything stand."""
+        self._since_s = None
+
     def take_off(self, waits: Tokens, now_s: float, *, idle: bool) -> Tokens:
         """`waits` without what stands; `idle`: the job has nothing else to do."""
         records = waits.requests
