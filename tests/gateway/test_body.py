@@ -62,12 +62,14 @@ def test_any_body_is_read_or_refused_with_a_400(body: bytes, path: str) -> None:
             "kv_transfer_params",
         ),
         ({"kv_transfer_params": {}}, "kv_transfer_params"),
+        ({"ec_transfer_params": {"hash": {"peer_host": "a", "peer_port": 1}}}, "ec_transfer_params"),
+        ({"vllm_xargs": {"ec_transfer_params": "x"}}, "vllm_xargs.ec_transfer_params"),
         ({"vllm_xargs": {"a": 1, "kv_transfer_params": ["x"]}}, "vllm_xargs.kv_transfer_params"),
     ],
 )
-def test_no_client_says_whose_kv_cache_is_taken_over(path: str, more: dict[str, Any], param: str) -> None:
+def test_no_client_says_whose_cache_is_taken_over(path: str, more: dict[str, Any], param: str) -> None:
     document = {"model": "m", "messages": [{"role": "user", "content": "a"}], "prompt": "a", "input": "a"}
-    with pytest.raises(Refusal, match="the gateway hands KV caches over itself") as refused:
+    with pytest.raises(Refusal, match="no client says what caches are handed over") as refused:
         read_asked(path, orjson.dumps({**document, **more}), max_depth=64)
     assert (refused.value.status, orjson.loads(refused.value.body())["error"]["param"]) == (400, param)
     assert read_asked(path, orjson.dumps({**document, "vllm_xargs": {"a": 1}}), max_depth=64).model == "m"

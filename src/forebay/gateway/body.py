@@ -25,6 +25,8 @@ ASSUMED_MODEL_LEN = 8192
 """Of a model whose replicas do not say how long a prompt with its answer may be."""
 NEEDS_PROMPT = ("echo", "prompt_logprobs", "prompt_logprob_token_ids", "prompt_embeds", "use_beam_search")
 """Fields for which the replica that decodes computes the prompt itself, or makes several requests of one."""
+TRANSFERS = (KV_TRANSFER, "ec_transfer_params")
+"""Fields by which vLLM takes over a KV cache, or what an image was encoded to, from an address in them."""
 WRITABLE_DEPTH = 250
 """A body that is nested deeper cannot be written anew for who prefills: orjson writes at most 254 levels."""
 
@@ -131,7 +133,7 @@ def read_asked(path: str, body: bytes, *, max_depth: int) -> Asked:
     Only that is looked at which the gateway itself needs; the replica judges the rest.
     """
     document = _parse(body, max_depth)
-    _check_kv_transfer(document)
+    _check_transfers(document)
     model = document.get("model")
     if not isinstance(model, str) or not 0 < len(model) <= MAX_NAME_CHARS:
         raise _wrong("model", f"expected the name of a model, found {_kind(model)}")
@@ -181,13 +183,14 @@ def _parse(body: bytes, max_depth: int) -> dict[str, Any]:
     return document
 
 
-def _check_kv_transfer(document: dict[str, Any]) -> None:
+def _check_transfers(document: dict[str, Any]) -> None:
     """Refuse what would have a replica connect where the client says, and take what is cached there for the
     cache of the prompt."""
     arguments = document.get("vllm_xargs")
     for where, fields in (("", document), ("vllm_xargs.", arguments if isinstance(arguments, dict) else {})):
-        if fields.get(KV_TRANSFER) is not None:
-            raise _wrong(f"{where}{KV_TRANSFER}", "expected none: the gateway hands KV caches over itself")
+        for name in TRANSFERS:
+            if fields.get(name) is not None:
+                raise _wrong(f"{where}{name}", "expected none: no client says what caches are handed over")
 
 
 def deeper_than(value: object, levels: int) -> bool:
