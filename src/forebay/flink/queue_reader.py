@@ -59,7 +59,11 @@ class QueueReader:
             async with http.get(self._url, allow_redirects=False) as answer:
                 if answer.status != 200:
                     return f"{self._url}: expected status 200, found {answer.status}"
-                body = await answer.content.read(MOST_BYTES)
+                body = b""
+                async for part in answer.content.iter_any():
+                    body += part
+                    if len(body) > MOST_BYTES:
+                        return f"{self._url}: expected a backlog, found more than {MOST_BYTES} bytes"
             backlog = decode_backlog(body)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
             return f"{self._url} does not answer: {type(error).__name__}: {str(error)[:200]}"
