@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
@@ -11,11 +13,15 @@ import pytest
 
 from forebay.config import parse_spec
 from forebay.connectors.files.sink import read_jsonl_sink
+from forebay.connectors.kafka.admin import Place
 from forebay.errors import SettingError
+from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.environment import FlinkConfig, application_environment, application_options
 from forebay.flink.jvm import import_path
 from forebay.ports import free_ports
+from forebay.runtime import application
 from forebay.runtime.application import main, run_application
+from forebay.runtime.inference import Served
 from forebay.testing import ReplicaThread, wait_until
 from forebay.testing.cluster import TASK_MANAGER, start_process, stop_processes, write_configuration
 
@@ -29,6 +35,14 @@ PROGRAM = (
 )
 """The arguments of a job manager that runs a pipeline, before those of the program itself."""
 EVENTS = 40
+SCALED = {
+    "name": "p",
+    "source": {"type": "kafka", "bootstrap": "kafka:9092", "topics": ["t"]},
+    "prompt": "{{ text }}",
+    "engine": "http://engine:1",
+    "scaling": {"max": 2},
+    "sink": {"type": "jsonl", "path": "out"},
+}
 
 
 def test_a_program_that_flink_does_not_run_says_how_to_run_a_pipeline(
@@ -60,16 +74,40 @@ def test_a_mistake_in_the_pipeline_file_ends_it(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("url", ["triage-queue:8082", "http://triage-queue", "http://a:b/", "https://a:1/"])
 def test_an_address_without_a_port_is_named(url: str) -> None:
-    document = {
-        "name": "p",
-        "source": {"type": "kafka", "bootstrap": "kafka:9092", "topics": ["t"]},
-        "prompt": "{{ text }}",
-        "engine": "http://engine:1",
-        "scaling": {"max": 2},
-        "sink": {"type": "jsonl", "path": "out"},
-    }
     with pytest.raises(SettingError, match="--queue-url: expected http://HOST:PORT, found"):
-        run_application(parse_spec(document), "s", url)
+        run_application(parse_spec(SCALED), "s", url)
+
+
+def test_what_was_read_before_is_known_though_a_start_sets_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or all records since the pipeline's first start would seem to wait, at each start of a job manager."""
+    kafka, counted = [Place("t", 0, 1000)], list[object]()
+
+    @contextmanager
+    def watched(spec: object, job: object, *, before: object, **_: object) -> Iterator[None]:
+        counted.append(before)
+        yield
+
+    @contextmanager
+    def told(*_: object, **__: object) -> Iterator[None]:
+        yield
+
+    class Job:
+        def await_end(self) -> None: ...
+
+    def set_back(spec: object, *, first: bool) -> None:
+        assert not first
+        kafka[:] = [Place("t", 0, 0)]
+
+    for name in ("check_secrets", "application_environment", "await_brokers", "build", "own_rest"):
+        monkeypatch.setattr(application, name, lambda *_, **__: None)
+    monkeypatch.setattr(application, "served_by", lambda *_: Served(FixedReplicas(("http://e:1",)), "m"))
+    monkeypatch.setattr(application, "submit", lambda *_: Job())
+    monkeypatch.setattr(application, "read_before", lambda spec: tuple(kafka))
+    monkeypatch.setattr(application, "begin", set_back)
+    monkeypatch.setattr(application, "lag_watched", watched)
+    monkeypatch.setattr(application, "queue_told", told)
+    run_application(parse_spec(SCALED), "s", "http://queue:8082/")
+    assert counted == [(Place("t", 0, 1000),)]
 
 
 @pytest.mark.flink

@@ -17,7 +17,7 @@ from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.runtime import kafka_offsets
-from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight, begin, ends
+from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight, begin, ends, read_before
 from forebay.runtime.snapshot import Snapshot
 
 NOTHING = 10**15
@@ -267,6 +267,15 @@ def test_a_later_start_begins_at_what_has_no_answer(kafka: FakeKafka, start: str
     kafka.groups["forebay-p-read"] = (Place("a", 0, 60), Place("a", 1, 70))
     begin(spec(start=start), first=False)
     assert [place.offset for place in kafka.groups["forebay-p-read"]] == [30, 40]
+
+
+def test_what_earlier_starts_have_read_is_known_until_the_next_begins(kafka: FakeKafka) -> None:
+    assert read_before(spec()) == ()
+    begin(spec(), first=True)
+    kafka.groups["forebay-p-read"] = read = (Place("a", 0, 60), Place("a", 1, 70))
+    assert read_before(spec()) == read
+    begin(spec(), first=False)
+    assert [place.offset for place in read_before(spec())] == [10, 11]
 
 
 def test_a_kafka_that_is_held_up_for_a_while_does_not_end_the_start(kafka: FakeKafka) -> None:

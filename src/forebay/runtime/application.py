@@ -26,7 +26,7 @@ from forebay.flink.job import submit
 from forebay.runtime.attempt import flink_value
 from forebay.runtime.inference import served_by
 from forebay.runtime.job_graph import build
-from forebay.runtime.kafka_offsets import begin, has_begun
+from forebay.runtime.kafka_offsets import begin, read_before
 from forebay.runtime.preflight import await_brokers, check_secrets
 from forebay.runtime.queue_page import queue_told
 from forebay.runtime.watch import lag_watched
@@ -77,12 +77,13 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
         job=uuid.uuid4().hex,
         state_id=state_id,
     )
-    begin(spec, first=not has_begun(spec))
+    read = read_before(spec)
+    begin(spec, first=not read)
     job = submit(env, spec.name, own_rest(env))
     with ExitStack() as stack:
         if port is not None:
-            # What the group has committed is near the job's place: it begins there, and goes on there.
-            waiting = stack.enter_context(lag_watched(spec, job, restored=True))
+            # Whether there is a checkpoint, Flink knows. If there is, the job goes on near what was read.
+            waiting = stack.enter_context(lag_watched(spec, job, restored=True, before=read))
             stack.enter_context(queue_told(job, waiting, port, one_each=spec.application is None))
         job.await_end()
 

@@ -147,13 +147,14 @@ def begin(spec: PipelineSpec, *, first: bool) -> tuple[Place, ...]:
         return admin.ends(topics)
 
 
-def has_begun(spec: PipelineSpec) -> bool:
-    """Whether an earlier start of `spec` has committed where it began. Raises as `begin`."""
+def read_before(spec: PipelineSpec) -> tuple[Place, ...]:
+    """What earlier starts of `spec` have read into their checkpoints, or where they began; nothing before the
+    first. `begin` sets it back. Raises as `begin`."""
     source = spec.source
     if not isinstance(source, KafkaSource):
-        return False
+        return ()
     with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
-        return bool(admin.committed(source.reading_group_of(spec.name)))
+        return admin.committed(source.reading_group_of(spec.name))
 
 
 def ends(spec: PipelineSpec) -> tuple[Place, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,7 @@ from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.feeds.feed import FeedRefused
-from forebay.connectors.kafka.admin import KafkaRefused, kafka_admin
+from forebay.connectors.kafka.admin import KafkaRefused, Place, kafka_admin
 from forebay.connectors.kafka.lag import LagProbe, is_place
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.kafka.settings import KafkaSource
@@ -300,9 +300,15 @@ class LastCount:
 
 @contextmanager
 def lag_watched(
-    spec: PipelineSpec, job: RunningJob, *, restored: bool, clock: Clock | None = None
+    spec: PipelineSpec,
+    job: RunningJob,
+    *,
+    restored: bool,
+    before: Sequence[Place] = (),
+    clock: Clock | None = None,
 ) -> Iterator[LastCount]:
     """Count what waits for `job` every three seconds while the block runs; nothing for another source.
+    `restored` and `before` as `LagProbe` has them.
 
     Counting is done on a thread of its own, which asks Kafka and Flink and waits for neither longer than
     their clients' time-outs; a count that fails leaves the last one, which grows old.
@@ -316,7 +322,7 @@ def lag_watched(
         yield last
         return
     source = spec.source.topics_of(spec)
-    probe = LagProbe(source, lambda: job.highest(is_place), restored=restored)
+    probe = LagProbe(source, lambda: job.highest(is_place), restored=restored, before=before)
 
     def count() -> None:
         while not ended.is_set():

@@ -81,6 +81,19 @@ def test_committed_offsets_of_an_earlier_run_do_not_count_where_reading_begins_e
     assert waits(answers, {metric("a", 1): 13.0}, start="earliest") == 10
 
 
+def test_what_earlier_starts_had_read_does_not_wait_where_a_start_has_set_the_offsets_back() -> None:
+    """Until the source says that it reads that again."""
+    admin: Any = Answers((Place("a", 0, 4), Place("a", 1, 13)))
+    config, said = KafkaSource(KafkaCluster("h:1"), topics=("a",), group="g"), dict[str, float]()
+    before = (Place("a", 0, 14), Place("a", 1, 12))
+    probe = LagProbe(config, lambda: said, restored=True, before=before)
+    assert (probe.count(admin), probe.read) == (1, 0)
+    said[metric("a", 0)] = 4.0
+    assert (probe.count(admin), probe.read) == (10, 0)
+    said[metric("a", 0)] = 6.0
+    assert (probe.count(admin), probe.read) == (8, 2)
+
+
 def test_a_partition_that_came_later_waits_from_its_first_record() -> None:
     answers, said = Answers(), {metric("a", 0): 13.0, metric("a", 1): 13.0}
     config = KafkaSource(KafkaCluster("h:1"), topics=("a",), group="g", start="latest")

@@ -16,8 +16,9 @@ In between, a handful of records are neither in the topic nor taken up by the op
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from py4j.protocol import Py4JError
 
@@ -63,16 +64,29 @@ def first_known(*choices: Iterable[Place]) -> tuple[Place, ...]:
     return tuple(found.values())
 
 
+def furthest(*choices: Iterable[Place]) -> tuple[Place, ...]:
+    """Each partition's place that is furthest of those in `choices`."""
+    found: dict[tuple[str, int], Place] = {}
+    for place in itertools.chain(*choices):
+        at = (place.topic, place.partition)
+        found[at] = max(place, found.get(at, place), key=lambda each: each.offset)
+    return tuple(found.values())
+
+
 class LagProbe:
     """Counts the records that wait for one job.
 
     `restored`: the job goes on from a checkpoint, so that committed offsets are near its place wherever
-    `source.start` would have begun.
+    `source.start` would have begun. `before`: what earlier starts had read, where this one has set the
+    committed offsets back, for the case that it goes on from no checkpoint. Whichever is further counts.
     """
 
-    def __init__(self, source: KafkaSource, metrics: Metrics, *, restored: bool) -> None:
+    def __init__(
+        self, source: KafkaSource, metrics: Metrics, *, restored: bool, before: Sequence[Place] = ()
+    ) -> None:
         self._source = source
         self._metrics = metrics
+        self._before = tuple(before)
         self._commits = restored or source.start == "committed"
         self._begins: tuple[Place, ...] | None = None
         self._taken: dict[tuple[str, int], int] = {}
@@ -101,6 +115,7 @@ class LagProbe:
             start = self._source.start
             self._begins = admin.offsets(topics, "earliest" if start == "committed" else start)
         committed = admin.committed(self._source.group) if self._commits and self._source.group else ()
+        committed = furthest(committed, self._before)
         said = places(self._metrics(), ends)
         self._note(said, first_known(committed, self._begins))
         return lag(ends, first_known(said, committed, self._begins))
