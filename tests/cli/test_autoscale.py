@@ -1,13 +1,17 @@
-"""`forebay autoscale`, where it cannot begin."""
+"""`forebay autoscale`, at its start."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from forebay.autoscale.base import Limits
 from forebay.cli import application
+from forebay.deploy.controller.decision import Decider
+from forebay.deploy.controller.loop import Scaling, deciders
 from forebay.errors import DeployError, SettingError
 
 
@@ -49,3 +53,17 @@ def test_metrics_on_ray_have_an_address(tmp_path: Path) -> None:
     words[4] = "ftp://me:geheim@job:9249/?token=geheim"
     done = CliRunner().invoke(application(), words)
     assert "found 'job:9249/'" in str(done.exception)
+
+
+def test_only_a_fleet_on_ray_begins_with_the_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Decider] = []
+
+    async def keep(address: str, name: str, metrics: list[str], decider: Decider, interval_s: float) -> None:
+        found.append(decider)
+
+    monkeypatch.setattr(import_module("forebay.cli.autoscale"), "_scale_on_ray", keep)
+    (tmp_path / "fleet.yaml").write_text("name: fleet\nmodel: m\n")
+    words = ["autoscale", "ray", str(tmp_path / "fleet.yaml"), "--metrics=http://job:9249", "--max=2"]
+    assert CliRunner().invoke(application(), words).exit_code == 0
+    found += deciders(Scaling({"engine": 1}, "a=b", Limits(0, 2))).values()
+    assert [decider.begins_with_most for decider in found] == [True, False]

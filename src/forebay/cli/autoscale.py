@@ -135,7 +135,8 @@ def ray(
     from forebay.deploy.controller.exposition import shown
     from forebay.deploy.ray.load import load_fleet
 
-    decider = Decider(Limits(min, max), requests_per_replica, settle_s)
+    # On Kubernetes Serve is configured with the most replicas.
+    decider = Decider(Limits(min, max), requests_per_replica, settle_s, begins_with_most=True)
     for url in metrics:
         if not url.startswith(("http://", "https://")):
             raise SettingError(f"--metrics: expected an http:// address, found {shown(url)[:200]!r}")

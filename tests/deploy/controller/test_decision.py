@@ -96,16 +96,23 @@ def test_a_controller_that_begins_and_a_pipeline_that_is_heard_again_take_none_a
     assert decider.decide(eight, 1000.0).wanted == 0
 
 
-def test_replicas_of_which_none_has_started_yet_are_not_kept() -> None:
+def test_replicas_that_all_boot_again_are_kept() -> None:
     decider = Decider(Limits(1, 9), settle_s=300.0)
-    starting, partly = replace(STATE, replicas=8, ready=0), replace(STATE, replicas=8, ready=1)
-    assert decider.decide(starting, 0.0).wanted == 8, "the pipeline has told nothing yet"
+    booting = replace(STATE, replicas=9, ready=0)
+    assert decider.decide(booting, 0.0).wanted == 9, "the pipeline has told nothing yet"
     decider.hear(PipelineSays(2, 0.0), 5.0)
-    assert decider.decide(starting, 5.0).wanted == 2
-    decider = Decider(Limits(1, 9), settle_s=300.0)
-    assert decider.decide(partly, 0.0).wanted == 8
+    assert decider.decide(booting, 5.0).wanted == 9
+    decider.hear(PipelineSays(2, 0.0), 306.0)
+    assert decider.decide(booting, 306.0).wanted == 2
+
+
+@pytest.mark.parametrize(("replicas", "ready", "wanted"), [(9, 0, 2), (9, 1, 9), (8, 0, 8)])
+def test_the_most_that_a_fleet_begins_with_are_not_kept(replicas: int, ready: int, wanted: int) -> None:
+    decider = Decider(Limits(1, 9), settle_s=300.0, begins_with_most=True)
+    found = replace(STATE, replicas=replicas, ready=ready)
+    assert decider.decide(found, 0.0).wanted == replicas, "the pipeline has told nothing yet"
     decider.hear(PipelineSays(2, 0.0), 5.0)
-    assert decider.decide(partly, 5.0).wanted == 8
+    assert decider.decide(found, 5.0).wanted == wanted
 
 
 @pytest.mark.timeout(30)

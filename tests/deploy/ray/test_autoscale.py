@@ -47,7 +47,8 @@ async def rounds(
     """One round for each wanted number, two seconds apart; gives the numbers that were asked for."""
     clock = ManualClock()
     async with ScriptedServe(answers).served() as serve:
-        decider = Decider(Limits(**{"least": 1, "most": 4, **limits}), settle_s=settle_s)
+        bounds = Limits(**{"least": 1, "most": 4, **limits})
+        decider = Decider(bounds, settle_s=settle_s, begins_with_most=True)
         scaler = RayScaler(
             serve.address, "fleet", tuple(pipeline.wanted), decider, clock, pipeline.read, one_each
         )
@@ -76,6 +77,7 @@ async def test_fewer_only_after_a_while() -> None:
 async def test_a_first_version_that_begins_with_the_most_gets_what_the_pipeline_wants_at_once() -> None:
     begun = body(application("fleet", states=("STARTING",) * 4))
     assert await rounds(Pipeline(), [begun], [None, 1], settle_s=60.0) == [1]
+    assert await rounds(Pipeline(), [begun], [None, 1], settle_s=60.0, most=5) == [], "it has begun long ago"
 
 
 async def test_never_fewer_than_requests_in_flight_need() -> None:

@@ -82,8 +82,8 @@ class _AsSaid:
 class Decider:
     """Decides for one Deployment, and remembers what the pipeline wanted lately.
 
-    What is there at the first look, and while the pipeline tells nothing, counts as wanted until then, if
-    some of it is ready: replicas of which none has started yet have no work to finish.
+    What is there at the first look, and while the pipeline tells nothing, counts as wanted until then. Where
+    the fleet `begins_with_most`, `limits.most` replicas of which none is ready are nobody's wish.
     `limits` hold where anything changes; never are there fewer replicas than requests in flight need, at
     `requests_per_replica` each. What the pipeline said longer ago than `limits.stale_after_s` changes
     nothing. While some of its metrics are not read, no replica is taken away: more may be wanted. While pods
@@ -96,6 +96,7 @@ class Decider:
     requests_per_replica: int = 32
     settle_s: float = 60.0
     share: Share = WHOLE
+    begins_with_most: bool = False
     _said: PipelineSays = field(default_factory=PipelineSays, init=False)
     _heard_s: float = field(init=False)
     _problems: str = field(default="", init=False)
@@ -122,10 +123,10 @@ class Decider:
         if age_s > self.limits.stale_after_s:
             since = "yet" if age_s == math.inf else f"for {age_s:.0f} s"
             why = f"the pipeline has told no wanted number {since}: nothing changes"
-            self._keep_ready(state, now_s)
+            self._keep_wanted(state, now_s)
             return Decision(state.replicas, why)
         if not self._begun:
-            self._keep_ready(state, now_s)
+            self._keep_wanted(state, now_s)
         self._begun = True
         ready = min(state.ready, state.replicas)
         signals = Signals(
@@ -146,8 +147,9 @@ class Decider:
             return Decision(state.replicas, why)
         return decision
 
-    def _keep_ready(self, state: DeploymentState, now_s: float) -> None:
-        if state.ready:
+    def _keep_wanted(self, state: DeploymentState, now_s: float) -> None:
+        just_begun = not state.ready and state.replicas == self.limits.most
+        if not (self.begins_with_most and just_begun):
             self._keep(state, now_s)
 
     def _keep(self, state: DeploymentState, now_s: float) -> None:
