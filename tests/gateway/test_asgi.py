@@ -1,8 +1,9 @@
-"""What of headers goes on."""
+"""What of headers goes on, and what ends a request from outside."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from forebay.gateway.asgi import (
     TimeLimit,
     TimeOver,
     UntilHungUp,
+    cancellings,
     headers_down,
     headers_up,
     request_id,
@@ -84,6 +86,71 @@ async def test_a_cancellation_from_outside_stays_one() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+COUNTED = pytest.mark.skipif(sys.version_info < (3, 11), reason="tasks do not count their cancellations")
+
+
+@COUNTED
+@pytest.mark.parametrize("outside_first", [False, True])
+async def test_a_cancellation_in_the_round_in_which_the_time_is_over_stays_one(outside_first: bool) -> None:
+    """All that is due is called in one round: first what was put there by `call_soon`, then the timers."""
+    loop, steps = asyncio.get_running_loop(), list[str]()
+
+    def cancel(task: asyncio.Task[None]) -> None:
+        steps.append("outside")
+        task.cancel()
+
+    async def wait() -> None:
+        try:
+            with TimeLimit(0.0):
+                if outside_first:
+                    loop.call_soon(cancel, task)
+                else:
+                    loop.call_later(0.0, cancel, task)
+                loop.call_later(0.0, steps.append, "end of the round")
+                await asyncio.Event().wait()
+        except TimeOver:
+            steps.append("time over")
+        finally:
+            steps.append("ended")
+
+    task = asyncio.create_task(wait())
+    await asyncio.wait((task,))
+    assert task.cancelled()
+    assert steps == ["outside", "end of the round", "ended"]
+
+
+async def test_the_end_of_the_time_does_not_hold_for_what_comes_after() -> None:
+    """Also where something else ended it in the same round."""
+    before = cancellings()
+
+    async def fail() -> None:
+        with TimeLimit(0.0):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise LookupError from None
+
+    with pytest.raises(LookupError):
+        await fail()
+    assert cancellings() == before
+
+
+@COUNTED
+async def test_of_a_client_that_hangs_up_when_the_time_is_over_both_are_known() -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def wait() -> None:
+        # The watch takes its one step in the round in which the timer is due.
+        async with UntilHungUp(receive):
+            with TimeLimit(0.0):
+                await asyncio.Event().wait()
+
+    with pytest.raises(HungUp):
+        await wait()
+    assert cancellings() == 0
 
 
 async def test_the_client_hangs_up() -> None:

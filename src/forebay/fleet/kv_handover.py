@@ -60,7 +60,10 @@ async def while_some_prefill(
                 return None
         return task.result()
     finally:
-        task.cancel()
+        while not task.done():
+            # Before Python 3.11 a task may take one cancellation for something else.
+            task.cancel()
+            await asyncio.wait((task,), timeout=LOOK_S)
         await asyncio.gather(task, return_exceptions=True)
 
 

@@ -113,16 +113,18 @@ class TimeLimit:
     Costs one timer, where `asyncio.wait_for` takes a task. Infinite seconds are no limit.
     """
 
-    __slots__ = ("_over", "_seconds", "_timer")
+    __slots__ = ("_before", "_over", "_seconds", "_timer")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._over = False
+        self._before = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> TimeLimit:
         task = asyncio.current_task()
         assert task is not None
+        self._before = cancellings()
         if self._seconds != float("inf"):
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._end, task)
         return self
@@ -132,8 +134,7 @@ class TimeLimit:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._over and kind is asyncio.CancelledError:
-            forget_cancelling()
+        if self._over and forget_cancelling(self._before) and kind is asyncio.CancelledError:
             raise TimeOver from None
 
     def _end(self, task: asyncio.Task[object]) -> None:
@@ -144,10 +145,11 @@ class TimeLimit:
 class UntilHungUp:
     """Within it, the current task ends with `HungUp` once the client has gone. The body has been read."""
 
-    __slots__ = ("_gone", "_watch")
+    __slots__ = ("_before", "_gone", "_watch")
 
     def __init__(self, receive: Receive) -> None:
         self._gone = False
+        self._before = cancellings()
         task = asyncio.current_task()
         assert task is not None
         self._watch = asyncio.create_task(self._wait(receive, task))
@@ -159,8 +161,7 @@ class UntilHungUp:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._watch.cancel()
-        if self._gone and kind is asyncio.CancelledError:
-            forget_cancelling()
+        if self._gone and forget_cancelling(self._before) and kind is asyncio.CancelledError:
             raise HungUp from None
 
     async def _wait(self, receive: Receive, task: asyncio.Task[object]) -> None:
@@ -170,11 +171,17 @@ class UntilHungUp:
         task.cancel()
 
 
-def forget_cancelling() -> None:
-    """To be called where a cancellation of the current task has been taken for something else.
+def cancellings() -> int:
+    """How often the current task was cancelled; 0 before Python 3.11, from which on tasks count it."""
+    cancelling = getattr(asyncio.current_task(), "cancelling", None)
+    return 0 if cancelling is None else int(cancelling())
 
-    From Python 3.11 a task counts how often it was cancelled; this one goes on.
+
+def forget_cancelling(before: int = 0) -> bool:
+    """To be called where one cancellation of the current task is taken for something else.
+
+    Whether it was the only one since there were `before`. Of two in one round of the loop, the task sees one
+    `CancelledError`: the other one still holds. Before Python 3.11 it is lost.
     """
     uncancel = getattr(asyncio.current_task(), "uncancel", None)
-    if uncancel is not None:
-        uncancel()
+    return uncancel is None or uncancel() <= before

@@ -14,7 +14,7 @@ from forebay.engine.client import transport_error
 from forebay.engine.failures import Quoter
 from forebay.errors import AttemptTimeout, EngineError, Unreachable
 from forebay.fleet.lease import ReplicaLease
-from forebay.gateway.asgi import TimeOver, forget_cancelling
+from forebay.gateway.asgi import TimeOver, cancellings, forget_cancelling
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.records import Usage
 
@@ -58,17 +58,23 @@ class Lost(Exception):
 class UntilLost:
     """Within it, the current task ends with `Lost` once the replica of `lease` is considered stalled."""
 
-    __slots__ = ("_lease",)
+    __slots__ = ("_before", "_ended", "_lease")
 
     def __init__(self, lease: ReplicaLease) -> None:
         self._lease = lease
+        self._before = 0
+        self._ended = False
 
     def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
+        self._before = cancellings()
 
         def end() -> None:
-            task.cancel()
+            # It may be told twice.
+            if not self._ended:
+                self._ended = True
+                task.cancel()
 
         self._lease.on_lost = end
         if self._lease.lost:
@@ -77,8 +83,7 @@ class UntilLost:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._lease.lost and kind is asyncio.CancelledError:
-            forget_cancelling()
+        if self._ended and forget_cancelling(self._before) and kind is asyncio.CancelledError:
             raise Lost(self._lease.lost) from None
 
 
