@@ -25,8 +25,17 @@ ASSUMED_MODEL_LEN = 8192
 """Of a model whose replicas do not say how long a prompt with its answer may be."""
 NEEDS_PROMPT = ("echo", "prompt_logprobs", "prompt_logprob_token_ids", "prompt_embeds", "use_beam_search")
 """Fields for which the replica that decodes computes the prompt itself, or makes several requests of one."""
-TRANSFERS = (KV_TRANSFER, "ec_transfer_params")
-"""Fields by which vLLM takes over a KV cache, or what an image was encoded to, from an address in them."""
+TRANSFERS = (
+    KV_TRANSFER,
+    "ec_transfer_params",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "disaggregated_params",
+)
+"""Fields by which an engine takes over a KV cache, or what an image was encoded to, from where they say: two
+of vLLM, three of SGLang (srt/entrypoints/openai/protocol.py), one of TensorRT-LLM (serve/openai_protocol.py).
+"""
 WRITABLE_DEPTH = 250
 """A body that is nested deeper cannot be written anew for who prefills: orjson writes at most 254 levels."""
 
