@@ -28,6 +28,8 @@ from forebay.settings import read_secret
 LOG = logging.getLogger("forebay.gateway")
 CUT_S = 1
 """How long answers that have outlived the grace may take to be cut."""
+LOOK_S = 1.0
+"""How often it is looked whether a replica has said what it serves."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -204,12 +206,21 @@ async def _run(
 
 
 async def look_at_prefill(gateway: Gateway, spec: GatewaySpec) -> None:
-    """Log what keeps servers of `prefill` from their work. Nobody waits for it: the others do both."""
-    fleet, model = spec.prefill_fleet(), spec.engine.model or gateway.model
-    if fleet is None or model is None:
+    """Log what keeps servers of `prefill` from their work, once it is known what they are asked for. Raises
+    nothing: nobody waits for it, and the others do both."""
+    fleet = spec.prefill_fleet()
+    if fleet is None:
         return
-    said = await describe_prefill(
-        fleet.replicas, model, chat=False, api_key=fleet.api_key, key="engine.prefill"
-    )
+    try:
+        while (model := spec.engine.model or gateway.model) is None:  # noqa: ASYNC110 (in plain fields)
+            await asyncio.sleep(LOOK_S)
+        said = await describe_prefill(
+            fleet.replicas, model, chat=False, api_key=fleet.api_key, key="engine.prefill"
+        )
+    except Exception:
+        LOG.exception(
+            "engine.prefill: whether its servers can prefill is not known, by a mistake in the gateway"
+        )
+        return
     if said:
         LOG.warning("%s", said)
