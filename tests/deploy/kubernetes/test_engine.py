@@ -35,6 +35,21 @@ def test_the_key_that_the_pipeline_shows_is_the_one_that_it_wants() -> None:
     assert env["VLLM_API_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "forebay", "key": "engine-key"}
 
 
+def test_another_key_is_its_persons_choice() -> None:
+    """A variable is there once, or clusters refuse it; behind the secrets, whose names it may use."""
+    mine = {"name": "mine", "key": "key"}
+    env = container(made(secrets={"MINE": mine}, env={"VLLM_API_KEY": "$(MINE)"}))["env"]
+    assert [each for each in env if each["name"] == "VLLM_API_KEY"] == [
+        {"name": "VLLM_API_KEY", "value": "$(MINE)"}
+    ]
+    names = [each["name"] for each in env]
+    assert len(set(names)) == len(names)
+    assert names.index("MINE") < names.index("VLLM_API_KEY")
+    both = container(made(secrets={"VLLM_API_KEY": mine}, env={"VLLM_API_KEY": "$(MINE)"}))["env"]
+    (found,) = (each for each in both if each["name"] == "VLLM_API_KEY")
+    assert found["valueFrom"]["secretKeyRef"] == mine
+
+
 def test_an_accelerator_is_a_resource_or_a_claim() -> None:
     by_resource = container(made(gpu={"resource": "amd.com/gpu", "count": 2}))["resources"]
     assert by_resource["limits"]["amd.com/gpu"] == by_resource["requests"]["amd.com/gpu"] == "2"

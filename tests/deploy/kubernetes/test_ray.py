@@ -128,14 +128,20 @@ def test_whoever_calls_a_dashboard_has_its_token() -> None:
     assert "RAY_AUTH_TOKEN" not in str(without)
 
 
-def test_another_token_for_one_part_is_its_persons_choice() -> None:
-    gateway = SCALED["gateway"]
-    secrets = {**gateway["secrets"], "RAY_AUTH_TOKEN": {"name": "other", "key": "token"}}
-    deployment = deployment_of({**SCALED, "gateway": {**gateway, "secrets": secrets}})
+@pytest.mark.parametrize("by_name", [False, True])
+def test_another_token_for_one_part_is_its_persons_choice(by_name: bool) -> None:
+    gateway, token = SCALED["gateway"], {"name": "other", "key": "token"}
+    more: dict[str, Any] = {"secrets": {**gateway["secrets"], "RAY_AUTH_TOKEN": token}}
+    if by_name:
+        more = {"secrets": {**gateway["secrets"], "MINE": token}, "env": {"RAY_AUTH_TOKEN": "$(MINE)"}}
+    deployment = deployment_of({**SCALED, "gateway": {**gateway, **more}})
     pod = objects(deployment)["Deployment", "triage-gateway"]["spec"]["template"]["spec"]
     names = [each["name"] for each in pod["containers"][0]["env"]]
     assert names.count("RAY_AUTH_TOKEN") == 1
-    assert environment_of(pod)["RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "other"
+    found = environment_of(pod)
+    if by_name:
+        assert found["RAY_AUTH_TOKEN"] == {"name": "RAY_AUTH_TOKEN", "value": "$(MINE)"}
+    assert found["MINE" if by_name else "RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"] == token
 
 
 def test_a_pod_is_ready_without_a_proxy_of_serve() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from forebay.deploy.fields import SecretKey
 from forebay.deploy.kubernetes.deployment import ENGINE, ENGINE_PORT, Deployment, Pool
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
 from forebay.deploy.kubernetes.pod_settings import EnginePods
@@ -16,7 +17,6 @@ from forebay.deploy.kubernetes.pods import (
     config_hash,
     container_security,
     environment,
-    from_secrets,
     http_probe,
     mounted,
     placement,
@@ -211,7 +211,7 @@ def engine_environment(
         "VLLM_NO_USAGE_STATS": "1",
         **({} if engine.egress else {"HF_HUB_OFFLINE": "1"}),
     }
-    return [*environment(engine, own), *_api_key(deployment, engine), *_side_channel(deployment, engine)]
+    return [*environment(engine, own, _api_key(deployment)), *_side_channel(deployment, engine)]
 
 
 def _side_channel(deployment: Deployment, engine: EnginePods) -> list[dict[str, Any]]:
@@ -221,13 +221,11 @@ def _side_channel(deployment: Deployment, engine: EnginePods) -> list[dict[str, 
     return [{"name": NIXL_HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
 
 
-def _api_key(deployment: Deployment, engine: EnginePods) -> list[dict[str, Any]]:
+def _api_key(deployment: Deployment) -> dict[str, SecretKey]:
     """The key that the pipeline shows is the one that vLLM wants."""
     key = deployment.pipeline.engine.api_key
     ref = None if key is None or key.env is None else deployment.settings.pipeline.secrets.get(key.env)
-    if ref is None or API_KEY in engine.secrets:
-        return []
-    return from_secrets({API_KEY: ref})
+    return {} if ref is None else {API_KEY: ref}
 
 
 def engine_volumes(engine: EnginePods) -> list[Volume]:

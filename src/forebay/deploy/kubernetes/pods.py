@@ -48,10 +48,12 @@ def resources(spec: PodSpec, extra: Mapping[str, str] | None = None) -> dict[str
 def environment(
     spec: PodSpec, own: Mapping[str, str] | None = None, secrets: Mapping[str, SecretKey] | None = None
 ) -> list[dict[str, Any]]:
-    """Environment variables: Forebay's `own`, and its own that `secrets` hold; those of `spec` win."""
-    held = {**(secrets or {}), **spec.secrets}
+    """Environment variables, each once: Forebay's `own`, and its own that `secrets` hold; those of `spec`
+    win, its secrets over its `env`. Those in secrets come first, so that others may use `$(NAME)` of them."""
+    ours = {name: ref for name, ref in (secrets or {}).items() if name not in spec.env}
+    held = {**ours, **spec.secrets}
     plain = {name: value for name, value in {**(own or {}), **spec.env}.items() if name not in held}
-    return [*({"name": name, "value": value} for name, value in plain.items()), *from_secrets(held)]
+    return [*from_secrets(held), *({"name": name, "value": value} for name, value in plain.items())]
 
 
 def from_secrets(secrets: Mapping[str, SecretKey]) -> list[dict[str, Any]]:
