@@ -9,9 +9,6 @@ from typing import Literal
 from forebay.gateway.body import Asked
 from forebay.records import KvHandover, Usage
 
-Handover = KvHandover | Literal["unsuitable"]
-"""As `KvHandover` has it; `unsuitable`: of such a request no KV cache can be handed over."""
-
 
 @dataclass(frozen=True, slots=True)
 class RelayRules:
@@ -33,7 +30,8 @@ class RelayedCall:
 
     `headers` are those that the replica gets. `status` and `begun_s` are set when the first byte is sent.
     `sent`: a replica has the request, or its prompt. `prefilled`: a replica that only prefills has done so.
-    `handover`: whether the KV cache was handed over, and why not; None where there are no such replicas.
+    `handover`: whether the KV cache was handed over, and why not (`unsuitable`: of such a request none can
+    be); None where there are no such replicas.
     `events`: of a streamed answer, so far. `usage`: what the answer was counted to cost, once it is whole.
     """
 
@@ -47,7 +45,7 @@ class RelayedCall:
     streamed: bool = False
     sent: bool = False
     prefilled: bool = False
-    handover: Handover | None = None
+    handover: KvHandover | Literal["unsuitable"] | None = None
     events: int = 0
     usage: Usage | None = None
 

@@ -1,4 +1,4 @@
-"""One exchange with a replica: sending, what it failed with, when to give it up, and what it counted."""
+"""One call of a replica: sending, what it failed with, when to give it up, and what it counted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CACHED = re.compile(rb'"cached_tokens" ?: ?([0-9]{1,9})')
 TAIL_BYTES = 4096
 """Where in an answer its count of tokens stands: in the last few bytes."""
 FAILED = (TimeOver, asyncio.TimeoutError, aiohttp.ClientError, OSError, ValueError)
-"""What an exchange may end with, for `failure_from`."""
+"""What a call may end with, for `failure_from`."""
 
 
 async def post(

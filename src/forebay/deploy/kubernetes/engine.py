@@ -33,7 +33,9 @@ DRAIN = Path(__file__).parent.parent / "drain.py"
 AFTER_DRAIN_S = 30
 """How long vLLM may take to end once nothing is in it."""
 PROBE_S = 5
-KV_TRANSFER = '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
+KV_TRANSFER_CONFIG = (
+    '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
+)
 """Any replica can do both, so that those that decode prefill, too, where none of the others works."""
 NIXL_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 NIXL_PORT = 5600
@@ -152,7 +154,7 @@ def _pod(deployment: Deployment, pool: Pool) -> dict[str, Any]:
             f"--port={ENGINE_PORT}",
             "--disable-uvicorn-access-log",
             "--enable-prompt-tokens-details",
-            *((f"--kv-transfer-config={KV_TRANSFER}",) if deployment.apart else ()),
+            *((f"--kv-transfer-config={KV_TRANSFER_CONFIG}",) if deployment.apart else ()),
             *pool.args,
         ],
         "env": engine_environment(deployment, engine),
