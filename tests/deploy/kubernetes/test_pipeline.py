@@ -54,6 +54,12 @@ def test_a_job_that_scales_counts_what_waits_in_its_topics_and_its_subtasks_can_
     assert {"from": [own]} in made["NetworkPolicy", "triage"]["spec"]["ingress"]
 
 
+def test_the_job_manager_leaves_memory_for_the_program_that_counts() -> None:
+    key = "jobmanager.memory.jvm-overhead.min"
+    assert flink_configuration(variant("smallest"))[key] == "320m"
+    assert key not in flink_configuration(deployment_of(VARIANTS["smallest"], {**PIPELINE, "scaling": None}))
+
+
 @pytest.mark.parametrize(
     ("name", "pipeline"),
     [

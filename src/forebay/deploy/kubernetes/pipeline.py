@@ -39,6 +39,8 @@ MODULE = "forebay.runtime.application"
 FILE = "pipeline.yaml"
 MAIN_CONTAINER = "flink-main-container"
 """The name by which the operator knows the container that runs Flink."""
+PROGRAM_MEMORY = {"jobmanager.memory.jvm-overhead.min": "320m"}
+"""Where the job's program stays beside the JVM: Flink's own least, and 128 MiB for the program's process."""
 STOP_S = 60
 WHERE = (*PLACES, "prefill", "inference_gateway")
 """Keys of `engine` that say where replicas are: those of the deployment take their place."""
@@ -181,6 +183,7 @@ def flink_configuration(deployment: Deployment) -> dict[str, str]:
         ),
         "metrics.reporter.prometheus.port": str(FLINK_METRICS_PORT),
         **FEW_RECORDS,
+        **(PROGRAM_MEMORY if _counts_topics(deployment) else {}),
         "web.submit.enable": "false",
         "web.cancel.enable": "false",
         "kubernetes.operator.job.autoscaler.enabled": "false",
@@ -232,6 +235,9 @@ def _flink_deployment(deployment: Deployment) -> Manifest:
         (*options, "high-availability.type"): "A job manager that dies resumes from the newest checkpoint.",
         (*options, "taskmanager.memory.segment-size"): (
             "Few records between operators: a restore waits for them, and no count of a topic has them."
+        ),
+        (*options, "jobmanager.memory.jvm-overhead.min"): (
+            "The pipeline's program stays in the job manager's pod to count what waits, outside of the heap."
         ),
         (*options, "web.submit.enable"): "Nobody adds or ends jobs by Flink's web page.",
         (*options, "kubernetes.operator.job.autoscaler.enabled"): (
