@@ -60,9 +60,31 @@ def test_whoever_asks_is_told_the_backlog_of_that_moment() -> None:
         told(port)
 
 
-def test_the_port_is_free_again_and_one_that_is_taken_is_named(port: int) -> None:
-    words = f"port {port}, where a job tells what waits, cannot be used"
-    with pytest.raises(LaunchError, match=words), page_served(port, lambda: None):
+def test_a_port_that_is_taken_is_named_once_and_used_when_it_is_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(queue_page, "TRY_S", 0.01)
+    tries, listening = [], queue_page._listening
+
+    def counted(port: int) -> socket.socket | OSError:
+        tries.append(port)
+        return listening(port)
+
+    port, other = free_port(), TopicBacklog(1, None, None, 0.0)
+    with ExitStack() as first:
+        first.enter_context(page_served(port, lambda: BACKLOG))
+        monkeypatch.setattr(queue_page, "_listening", counted)
+        with page_served(port, lambda: other):
+            wait_until(lambda: len(tries) > 3)
+            assert told(port) == BACKLOG
+            first.close()
+            wait_until(lambda: _tells(port, other))
+    (record,) = (record for record in caplog.records if record.levelname == "ERROR")
+    assert f"port {port}, where a job tells what waits, cannot be used" in record.message
+
+
+def test_a_port_that_stays_taken_does_not_hold_up_the_end(port: int) -> None:
+    with page_served(port, lambda: None):
         pass
     assert told(port) == BACKLOG
 
@@ -105,16 +127,6 @@ def test_what_waits_is_worth_what_the_records_before_it_were(monkeypatch: pytest
         assert told(port) == TopicBacklog(30, 1500, 300, 0.0)
 
 
-def test_a_job_whose_port_is_taken_goes_on_and_the_log_says_so(
-    port: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    job: Any = Counted({})
-    with queue_told(job, LastCount(ManualClock()), port, one_each=True):
-        assert told(port) == BACKLOG
-    (record,) = caplog.records
-    assert f"port {port}, where a job tells what waits, cannot be used" in record.message
-
-
 def test_too_long_a_question_is_not_answered(port: int) -> None:
     with asking(port, b"GET / HTTP/1.1\r\nx: " + b"x" * (2 * MOST_BYTES)) as long:
         assert received(long) == b""
@@ -133,11 +145,11 @@ def test_of_too_many_the_last_ones_are_left(port: int, monkeypatch: pytest.Monke
                 return received(one) == b""
 
         wait_until(refused)
-    wait_until(lambda: _answers(port))
+    wait_until(lambda: _tells(port, BACKLOG))
 
 
-def _answers(port: int) -> bool:
+def _tells(port: int, backlog: TopicBacklog) -> bool:
     try:
-        return told(port) == BACKLOG
+        return told(port) == backlog
     except OSError:
         return False

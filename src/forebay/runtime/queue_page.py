@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from forebay.autoscale.topic_queue import TopicBacklog, encode_backlog
@@ -20,6 +20,7 @@ from forebay.runtime.watch import LastCount, counted
 log = logging.getLogger("forebay")
 
 LOOK_S = 3.0
+TRY_S = 3.0
 ASKED_S = 3.0
 MOST_BYTES = 8192
 MOST_AT_ONCE = 64
@@ -31,16 +32,10 @@ def queue_told(job: RunningJob, waiting: LastCount, port: int, *, one_each: bool
     """Tell at `port` what waits for `job` by the count of `waiting`, while the block runs. `one_each`: each
     event gives one result or dead letter.
 
-    The job needs none of it: a count that fails leaves the last one, which grows old, and a port that cannot
-    be used is logged.
+    The job needs none of it: a count that fails leaves the last one, which grows old.
     """
     looks = _Looks(job, waiting, one_each)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(page_served(port, looks))
-        except LaunchError as error:
-            log.error("%s; replicas follow what the job holds", error)
-        stack.enter_context(looks.renewed())
+    with page_served(port, looks), looks.renewed():
         yield
 
 
@@ -77,19 +72,27 @@ class _Looks:
 def page_served(port: int, backlog: Callable[[], TopicBacklog | None]) -> Iterator[None]:
     """What `backlog` gives, at `port` of all addresses, while the block runs; on a thread of its own.
 
-    Raises `LaunchError` where the port is taken.
+    A port that is taken is logged, and tried again every few seconds.
     """
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    try:
-        listening = socket.create_server(("", port), family=family, dualstack_ipv6=both)
-    except OSError as error:
-        raise LaunchError(f"port {port}, where a job tells what waits, cannot be used: {error}") from None
+    found = _listening(port)
+    if isinstance(found, OSError):
+        log.error(
+            "port %d, where a job tells what waits, cannot be used: %s; replicas follow what the job holds",
+            port,
+            found,
+        )
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
-        ended = asyncio.Event()
+        listening, ended = found, asyncio.Event()
         begun.set_result((asyncio.get_running_loop(), ended))
+        while isinstance(listening, OSError):
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(ended.wait(), TRY_S)
+                return
+            listening = _listening(port)
+            if not isinstance(listening, OSError):
+                log.info("port %d can be used now", port)
         server = await asyncio.start_server(_Page(backlog).answer, sock=listening, limit=MOST_BYTES)
         await ended.wait()
         server.close()
@@ -102,6 +105,15 @@ def page_served(port: int, backlog: Callable[[], TopicBacklog | None]) -> Iterat
         loop, ended = begun.result()
         loop.call_soon_threadsafe(ended.set)
         thread.join()
+
+
+def _listening(port: int) -> socket.socket | OSError:
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        return socket.create_server(("", port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        return error
 
 
 @dataclass(slots=True)
