@@ -103,12 +103,14 @@ def test_those_who_do_not_ask_to_the_end_are_left_and_hold_up_nobody(
 class Counted:
     """A job whose counts are these; None: Flink does not answer."""
 
-    def __init__(self, counts: dict[str, float] | None) -> None:
+    def __init__(self, counts: dict[str, float] | Exception | None) -> None:
         self.answer = counts
 
     def counts(self) -> dict[str, float]:
         if self.answer is None:
             raise LaunchError("Flink does not answer")
+        if isinstance(self.answer, Exception):
+            raise self.answer
         return self.answer
 
 
@@ -125,6 +127,19 @@ def test_what_waits_is_worth_what_the_records_before_it_were(monkeypatch: pytest
         wait_until(lambda: told(port) == TopicBacklog(30, 1500, 300, 0.0))
         job.answer = None
         assert told(port) == TopicBacklog(30, 1500, 300, 0.0)
+
+
+def test_an_answer_of_flinks_that_nobody_expects_is_logged_and_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(queue_page, "LOOK_S", 0.01)
+    job: Any = Counted(TypeError("'NoneType' object is not subscriptable"))
+    waiting, port = LastCount(ManualClock()), free_port()
+    waiting.set(30)
+    with queue_told(job, waiting, port, one_each=True):
+        wait_until(lambda: "'NoneType' object is not subscriptable" in caplog.text)
+        job.answer = {"accepted": 10.0, "results": 10.0, "prompt_tokens": 500.0, "completion_tokens": 100.0}
+        wait_until(lambda: told(port) == TopicBacklog(30, 1500, 300, 0.0))
 
 
 def test_too_long_a_question_is_not_answered(port: int) -> None:

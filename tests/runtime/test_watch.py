@@ -106,10 +106,11 @@ def spec(folder: Path, **changes: Any) -> Any:
     return parse_spec({**document, **changes}, base=folder)
 
 
-def test_a_kafka_that_fails_leaves_the_last_count_and_is_asked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_count_that_fails_leaves_the_last_one_and_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answers: Iterator[Any] = iter([5, KafkaAway("gone"), KafkaRefused("no more"), 3])
+    unforeseen = TypeError("'NoneType' object is not subscriptable")
+    answers: Iterator[Any] = iter([5, KafkaAway("gone"), KafkaRefused("no more"), unforeseen, 3])
     seen: list[tuple[Any, Any]] = []
     begun, over = threading.Event(), threading.Event()
 
@@ -143,7 +144,8 @@ def test_a_kafka_that_fails_leaves_the_last_count_and_is_asked_again(
         begun.set()
         wait_until(lambda: last.backlog(NOW) == TopicBacklog(3, 150, 30, 0.0))
         over.set()
-    assert [backlog for _, backlog in seen] == [TopicBacklog(5, 250, 50, 0.0)] * 2
+    assert [backlog for _, backlog in seen] == [TopicBacklog(5, 250, 50, 0.0)] * 3
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [str(unforeseen)]
     assert not any(thread.name == "lag" for thread in threading.enumerate())
 
 

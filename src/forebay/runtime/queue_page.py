@@ -57,8 +57,13 @@ class _Looks:
 
         def look() -> None:
             while not ended.is_set():
-                with suppress(LaunchError):
+                try:
                     self.now = counted(self.now, self.job.counts(), one_each=self.one_each)
+                except LaunchError:
+                    pass
+                except Exception:
+                    # A thread that ended would leave the last count for ever.
+                    log.exception("what the job has done was not understood; asking again")
                 ended.wait(LOOK_S)
 
         threading.Thread(target=look, name="looks", daemon=True).start()

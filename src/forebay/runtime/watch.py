@@ -4,6 +4,7 @@ waits for it, which is counted beside it: what does not answer never holds the r
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ from forebay.flink.rest import RestSilent
 from forebay.runtime.reports import Look, Signs
 from forebay.runtime.snapshot import KvTransfers, Snapshot, Spent, SpentInAll, estimate
 from forebay.s3.location import Location
+
+log = logging.getLogger("forebay")
 
 POLL_S = 0.5
 STILL_LOOKS, SETTLED_LOOKS = 10, 15
@@ -333,6 +336,10 @@ def lag_watched(
                         last.set(waits, probe.read)
                         ended.wait(COUNT_EVERY_S)
             except (LaunchError, KafkaRefused):
+                ended.wait(COUNT_EVERY_S)
+            except Exception:
+                # A thread that ended would leave the last count for ever.
+                log.exception("what waits was not counted; counting again")
                 ended.wait(COUNT_EVERY_S)
 
     thread = threading.Thread(target=count, name="lag", daemon=True)
