@@ -78,36 +78,64 @@ def test_an_address_without_a_port_is_named(url: str) -> None:
         run_application(parse_spec(SCALED), "s", url)
 
 
+class Faked:
+    """A program whose Flink and Kafka are not there, and what it did."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kafka = [Place("t", 0, 1000)]
+        self.counted: list[object] = []
+        self.awaited = 0
+        self.cause = ""
+
+        @contextmanager
+        def watched(spec: object, job: object, *, before: object, **_: object) -> Iterator[None]:
+            self.counted.append(before)
+            yield
+
+        @contextmanager
+        def told(*_: object, **__: object) -> Iterator[None]:
+            yield
+
+        for name in ("check_secrets", "application_environment", "await_brokers", "build", "own_rest"):
+            monkeypatch.setattr(application, name, lambda *_, **__: None)
+        monkeypatch.setattr(application, "served_by", lambda *_: Served(FixedReplicas(("http://e:1",)), "m"))
+        monkeypatch.setattr(application, "submit", lambda *_: self)
+        monkeypatch.setattr(application, "read_before", lambda spec: tuple(self.kafka))
+        monkeypatch.setattr(application, "begin", self.set_back)
+        monkeypatch.setattr(application, "lag_watched", watched)
+        monkeypatch.setattr(application, "queue_told", told)
+
+    def set_back(self, spec: object, *, first: bool) -> None:
+        assert not first
+        self.kafka[:] = [Place("t", 0, 0)]
+
+    def await_end(self) -> str:
+        self.awaited += 1
+        return self.cause
+
+
 def test_what_was_read_before_is_known_though_a_start_sets_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or all records since the pipeline's first start would seem to wait, at each start of a job manager."""
-    kafka, counted = [Place("t", 0, 1000)], list[object]()
-
-    @contextmanager
-    def watched(spec: object, job: object, *, before: object, **_: object) -> Iterator[None]:
-        counted.append(before)
-        yield
-
-    @contextmanager
-    def told(*_: object, **__: object) -> Iterator[None]:
-        yield
-
-    class Job:
-        def await_end(self) -> None: ...
-
-    def set_back(spec: object, *, first: bool) -> None:
-        assert not first
-        kafka[:] = [Place("t", 0, 0)]
-
-    for name in ("check_secrets", "application_environment", "await_brokers", "build", "own_rest"):
-        monkeypatch.setattr(application, name, lambda *_, **__: None)
-    monkeypatch.setattr(application, "served_by", lambda *_: Served(FixedReplicas(("http://e:1",)), "m"))
-    monkeypatch.setattr(application, "submit", lambda *_: Job())
-    monkeypatch.setattr(application, "read_before", lambda spec: tuple(kafka))
-    monkeypatch.setattr(application, "begin", set_back)
-    monkeypatch.setattr(application, "lag_watched", watched)
-    monkeypatch.setattr(application, "queue_told", told)
+    faked = Faked(monkeypatch)
     run_application(parse_spec(SCALED), "s", "http://queue:8082/")
-    assert counted == [(Place("t", 0, 1000),)]
+    assert faked.counted == [(Place("t", 0, 1000),)]
+
+
+def test_the_program_stays_with_the_job_only_to_count_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    faked = Faked(monkeypatch)
+    run_application(parse_spec(SCALED), "s", None)
+    run_application(parse_spec({**SCALED, "scaling": None}), "s", "http://queue:8082/")
+    assert faked.awaited == len(faked.counted) == 0
+    run_application(parse_spec(SCALED), "s", "http://queue:8082/")
+    assert faked.awaited == len(faked.counted) == 1
+
+
+def test_a_job_that_has_not_finished_is_no_failure_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Faked(monkeypatch).cause = "JobCancellationException: Job was cancelled."
+    run_application(parse_spec(SCALED), "s", "http://queue:8082/")
+    assert "JobCancellationException: Job was cancelled." in caplog.text
 
 
 @pytest.mark.flink

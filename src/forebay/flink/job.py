@@ -119,9 +119,16 @@ class RunningJob:
             ) from None
         return "" if error is None else root_cause(str(error))
 
-    def await_end(self) -> None:
-        """Block until the job has ended; raises what Flink raises where it failed."""
-        self._result.result()
+    def await_end(self) -> str:
+        """Block until the job has ended, or its JVM does not answer any more; then "" where it finished, else
+        why not, in one line."""
+        try:
+            self._result.result()
+        except Py4JJavaError as error:
+            return java_cause(error)
+        except (Py4JError, OSError) as gone:
+            return f"the JVM that ran the job is gone ({type(gone).__name__})"
+        return ""
 
     def state(self) -> str:
         """Flink's word: CREATED, RUNNING, RESTARTING, FINISHED, FAILED, CANCELED, …"""

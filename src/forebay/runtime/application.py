@@ -13,7 +13,6 @@ import logging
 import sys
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -36,12 +35,13 @@ LOG = logging.getLogger("forebay")
 
 
 def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = None) -> None:
-    """Run the job of `spec` in the Flink that runs this program; blocks until it ends.
+    """Start the job of `spec` in the Flink that runs this program.
 
     `state_id` names the pipeline's state, and stays as long as that does: transactions are named after it.
     `queue_url` is where the job's subtasks reach this process: at its port, they hear what waits in the
-    topics of a pipeline that scales. Raises `SettingError` and `PipelineFailed` as a run does before it
-    starts, and what Flink raises.
+    topics of a pipeline that scales. There, this blocks until the job has ended, and raises nothing for how:
+    that is for Flink to say. Elsewhere it returns once Flink has taken the job. Raises `SettingError` and
+    `PipelineFailed` as a run does before it starts.
     """
 
     def say(words: str, waited_s: float) -> None:
@@ -80,12 +80,17 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
     read = read_before(spec)
     begin(spec, first=not read)
     job = submit(env, spec.name, own_rest(env))
-    with ExitStack() as stack:
-        if port is not None:
-            # Whether there is a checkpoint, Flink knows. If there is, the job goes on near what was read.
-            waiting = stack.enter_context(lag_watched(spec, job, restored=True, before=read))
-            stack.enter_context(queue_told(job, waiting, port, one_each=spec.application is None))
-        job.await_end()
+    if port is None:
+        return
+    # Whether there is a checkpoint, Flink knows. If there is, the job goes on near what was read.
+    with (
+        lag_watched(spec, job, restored=True, before=read) as waiting,
+        queue_told(job, waiting, port, one_each=spec.application is None),
+    ):
+        cause = job.await_end()
+    if cause:
+        # A program that failed would be a failure to Flink, also where the job was cancelled.
+        LOG.error("the Flink job has not finished: %s", cause)
 
 
 def _port_of(url: str) -> int:
