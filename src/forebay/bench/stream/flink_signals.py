@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ EARLIEST_MS, LATEST_MS = 0, 2**53
 AT_ONCE = 15
 """Metrics in one question: Flink refuses an address of more than 4 KiB."""
 NAMES_S = 20.0
+RECORD_S = 10.0
 
 Ask = Callable[[str], Any]
 """What Flink's REST service answers at a path. Raises `LaunchError`."""
@@ -27,7 +29,8 @@ Ask = Callable[[str], Any]
 
 class FlinkSignals:
     """A `Source` of the job in the record that `state` reads: `in_flight`, `pending`, `watermark_delay_s`.
-    What it saw of checkpoints is kept, also of jobs that are gone by now.
+    What it saw of checkpoints is kept, also of jobs that are gone by now. The record may lie in a slow store:
+    it is read anew every ten seconds of `now_s`, and where Flink does not answer for the job any more.
 
     Called by one thread; `checkpoints` may be read by another once that has ended.
     """
@@ -45,21 +48,33 @@ class FlinkSignals:
         self._open = ask or self._rest
         self._now_s = now_s
         self._job: str | None = None
+        self._read_s = -math.inf
         self._ask: Ask = _nobody
         self._names: tuple[float, dict[str, list[str]]] = (-1e9, {})
         self.checkpoints: dict[tuple[str, int], Mapping[str, Any]] = {}
 
     def __call__(self) -> Mapping[str, float]:
-        state = self._state()
-        if state is None or state.job is None:
+        now_s = self._now_s()
+        if self._job is None or now_s - self._read_s >= RECORD_S:
+            self._find_job(now_s)
+        if self._job is None:
             return {}
-        if state.job != self._job:
-            self._job, self._ask, self._names = state.job, self._open(state), (-1e9, {})
         try:
             self._look_at_checkpoints()
             return self._metrics()
         except (KeyError, TypeError, ValueError) as error:
             raise LaunchError(f"Flink's answer is not as expected: {error!r}") from None
+        except LaunchError:
+            self._read_s = -math.inf
+            raise
+
+    def _find_job(self, now_s: float) -> None:
+        state = self._state()
+        self._read_s = now_s
+        if state is None or state.job is None:
+            self._job = None
+        elif state.job != self._job:
+            self._job, self._ask, self._names = state.job, self._open(state), (-1e9, {})
 
     def _rest(self, state: RunState) -> Ask:
         if state.rest_port is None:
