@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from forebay.bench.load.schedules import Constant
-from forebay.bench.stream import process
+from forebay.bench.stream import measure, process
 from forebay.bench.stream.figures import RESULT_STAGES, STAGES, stream_figures
 from forebay.bench.stream.measure import StreamSession
 from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.records import MOMENTS, StreamRun
 from forebay.bench.stream.verdict import judge_stream
-from forebay.errors import SettingError
-from forebay.s3.client import S3Client
+from forebay.errors import LaunchError, SettingError
+from forebay.s3.client import S3Client, StoreRefused
 from forebay.s3.location import S3Path
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
@@ -174,3 +176,52 @@ def test_a_bucket_that_is_not_there_is_told_before_the_pipeline_is_started(store
         options = StreamOptions(pipeline=PIPELINE, engine=(replica.url,), state=S3Path("no-such-bucket", "p"))
         with pytest.raises(SettingError, match="no-such-bucket"):
             StreamSession(options).__enter__()
+
+
+@pytest.fixture
+def undeletable(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> S3Path:
+    """A place in a bucket where nothing can be deleted."""
+
+    def refused(client: S3Client, prefix: str) -> None:
+        raise StoreRefused("these keys may not delete")
+
+    monkeypatch.setattr(S3Client, "delete", refused)
+    return store
+
+
+def test_a_start_that_fails_is_not_hidden_by_a_store_that_stays(
+    undeletable: S3Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def entered(*arguments: object, **more: object) -> Iterator[Any]:
+        yield SimpleNamespace(url="http://feed")
+
+    def broken(*_: object) -> None:
+        raise LaunchError("the pipeline did not start")
+
+    for name in ("Engines", "FeedProcess"):
+        monkeypatch.setattr(measure, name, entered)
+    monkeypatch.setattr(measure, "Places", broken)
+    notes: list[str] = []
+    with pytest.raises(LaunchError, match="the pipeline did not start"):
+        StreamSession(StreamOptions(pipeline=PIPELINE, state=undeletable), note=notes.append).__enter__()
+    assert notes[-1].endswith("stays: these keys may not delete")
+
+
+def test_a_measurement_that_fails_is_not_hidden_by_a_store_that_stays(undeletable: S3Path) -> None:
+    notes: list[str] = []
+
+    def opened() -> StreamSession:
+        session = StreamSession(StreamOptions(pipeline=PIPELINE), note=notes.append)
+        stands_in: Any = SimpleNamespace(stop=lambda: None, look=lambda: None, doubles=0)
+        session.run = session._book = stands_in
+        session._opened.enter_context(measure._store(undeletable, notes.append))
+        return session
+
+    try:
+        raise LaunchError("it failed in the middle")
+    except LaunchError as error:
+        opened().__exit__(type(error), error, error.__traceback__)
+    assert notes[-1].endswith("stays: these keys may not delete")
+    with pytest.raises(StoreRefused):
+        opened().__exit__(None, None, None)

@@ -13,6 +13,7 @@ Several loads over one warm pipeline:
 from __future__ import annotations
 
 import math
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ from forebay.bench.stream.sinks import file_clock_s
 from forebay.bench.stream.windows import Sent, least_span_s
 from forebay.config.spec import PipelineSpec
 from forebay.engine.launch.spec import usable_cores
-from forebay.errors import LaunchError, RecordError, SettingError
+from forebay.errors import ForebayError, LaunchError, RecordError, SettingError
 from forebay.flink.tls_keys import tls_keys
 from forebay.runtime.state_store import open_store
 from forebay.s3.location import S3Path
@@ -117,8 +118,8 @@ class StreamSession:
             self._open()
         except BaseException:
             self._note("stopping")
-            self._opened.close()
-            raise
+            with self._opened:
+                raise
         return self
 
     def __exit__(
@@ -136,7 +137,8 @@ class StreamSession:
                     "their events have more than one"
                 )
         finally:
-            self._opened.close()
+            # What fails, here or in the block, is known to those who clean up.
+            self._opened.__exit__(*sys.exc_info())
 
     def _open(self) -> None:
         settings = load_settings()
@@ -152,7 +154,7 @@ class StreamSession:
             )
         )
         self._feed = self._opened.enter_context(FeedProcess(folder))
-        store = self._opened.enter_context(_store(self._options.state))
+        store = self._opened.enter_context(_store(self._options.state, self._note))
         places = Places(self._feed.url, folder, store)
         pipeline = folder / "pipeline.yaml"
         # JSON is YAML.
@@ -347,8 +349,9 @@ class StreamSession:
 
 
 @contextmanager
-def _store(state: S3Path | None) -> Iterator[S3Path | None]:
-    """A folder below `state` that is there for the length of the block; None where that is."""
+def _store(state: S3Path | None, note: Note) -> Iterator[S3Path | None]:
+    """A folder below `state` that is there for the length of the block; None where that is. Where the block
+    fails and the folder cannot be deleted either, the latter is only noted."""
     if state is None:
         yield None
         return
@@ -359,8 +362,13 @@ def _store(state: S3Path | None) -> Iterator[S3Path | None]:
     client.check(home.key)
     try:
         yield home
-    finally:
-        client.delete(home.key)
+    except BaseException:
+        try:
+            client.delete(home.key)
+        except ForebayError as error:
+            note(f"{home} stays: {error}")
+        raise
+    client.delete(home.key)
 
 
 def _span_s(spec: PipelineSpec, load: EventLoad) -> float:
