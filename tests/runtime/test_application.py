@@ -22,6 +22,7 @@ from forebay.ports import free_ports
 from forebay.runtime import application
 from forebay.runtime.application import main, run_application
 from forebay.runtime.inference import Served
+from forebay.runtime.kafka_offsets import GroupOffsets
 from forebay.testing import ReplicaThread, wait_until
 from forebay.testing.cluster import TASK_MANAGER, start_process, stop_processes, write_configuration
 
@@ -93,7 +94,8 @@ class Faked:
             yield
 
         @contextmanager
-        def told(*_: object, **__: object) -> Iterator[None]:
+        def told(*_: object, looked: object, **__: object) -> Iterator[None]:
+            assert isinstance(looked, GroupOffsets)
             yield
 
         for name in ("check_secrets", "application_environment", "await_brokers", "build", "own_rest"):
@@ -108,6 +110,8 @@ class Faked:
     def set_back(self, spec: object, *, first: bool) -> None:
         assert not first
         self.kafka[:] = [Place("t", 0, 0)]
+
+    def checkpoints(self) -> None: ...
 
     def await_end(self) -> str:
         self.awaited += 1

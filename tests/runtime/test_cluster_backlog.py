@@ -1,8 +1,11 @@
-"""What waits in a topic counts in what a job on a Flink cluster wants, as Prometheus reads it there."""
+"""What waits in a topic counts in what a job on a Flink cluster wants, as Prometheus reads it there, and what
+has its answers is committed for others to see.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +15,7 @@ from typing import Any
 
 import orjson
 import pytest
-from benchmarks.topic_client import consume, produce
+from benchmarks.topic_client import committed_offsets, consume, produce
 
 from forebay.deploy.controller.exposition import values
 from forebay.deploy.kubernetes.metrics import WANTED
@@ -27,6 +30,13 @@ from forebay.testing.script import Fixed
 from .test_application import APPLICATION, PROGRAM
 
 RECORDS, CAPACITY, MOST = 1500, 4, 6
+QUICK = """
+from forebay.runtime import application, kafka_offsets, queue_page
+kafka_offsets.CLUSTER_METRICS_S = 3.0
+queue_page.LOOK_S = 0.5
+application.main()
+"""
+"""The program, on a cluster whose metrics are younger than usual."""
 
 
 class SlowReplica(ReplicaThread):
@@ -60,6 +70,8 @@ def application(folder: Path, jar: Path, *, metrics_port: int, queue_port: int) 
         "execution.checkpointing.dir": (folder / "state").as_uri(),
         "python.executable": sys.executable,
         "python.client.executable": sys.executable,
+        "metrics.fetcher.update-interval": "500 ms",
+        "rest.cache.checkpoint-statistics.timeout": "500 ms",
         "metrics.reporters": "prometheus",
         "metrics.reporter.prometheus.factory.class": (
             "org.apache.flink.metrics.prometheus.PrometheusReporterFactory"
@@ -76,12 +88,13 @@ def application(folder: Path, jar: Path, *, metrics_port: int, queue_port: int) 
             main=main,
             heap_mb=512,
             arguments=(*reporter, *arguments),
-            python_path=import_path(),
+            python_path=os.pathsep.join((str(folder), import_path())),
             connectors=[jar],
         )
 
     told = ("--queue-url", f"http://localhost:{queue_port}/")
-    program = [*PROGRAM, str(folder / "pipeline.yaml"), "--state-id", "s", *told]
+    (folder / "quick.py").write_text(QUICK)
+    program = [*PROGRAM[:-1], "quick", str(folder / "pipeline.yaml"), "--state-id", "s", *told]
     processes = [start("jobmanager", APPLICATION, other_port, program)]
     processes.append(start("taskmanager", TASK_MANAGER, metrics_port, ()))
     try:
@@ -150,4 +163,9 @@ def test_replicas_are_wanted_for_what_waits_in_the_topic_and_none_once_it_is_rea
             gate.touch()
             wait_until(lambda: wanted() == (0,), tell=said)
             assert waits() == 0
+
+            def seen() -> int:
+                return sum(committed_offsets(node.bootstrap, "forebay-topics", read, 2))
+
+            wait_until(lambda: seen() == RECORDS, tell=said)
     assert len(consume(node.bootstrap, results)) == RECORDS

@@ -117,8 +117,9 @@ class Counted:
 def test_what_waits_is_worth_what_the_records_before_it_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_page, "LOOK_S", 0.01)
     job: Any = Counted(None)
-    waiting, port = LastCount(ManualClock()), free_port()
-    with queue_told(job, waiting, port, one_each=True):
+    waiting, port, seen = LastCount(ManualClock()), free_port(), list[int]()
+    looked = queue_told(job, waiting, port, one_each=True, looked=lambda now: seen.append(now.results))
+    with looked:
         assert told(port) is None
         waiting.set(30)
         assert told(port) == TopicBacklog(30, None, None, 0.0)
@@ -127,6 +128,7 @@ def test_what_waits_is_worth_what_the_records_before_it_were(monkeypatch: pytest
         wait_until(lambda: told(port) == TopicBacklog(30, 1500, 300, 0.0))
         job.answer = None
         assert told(port) == TopicBacklog(30, 1500, 300, 0.0)
+    assert set(seen) == {9}, "what was seen of a job goes to whoever wants it, and only that"
 
 
 def test_an_answer_of_flinks_that_nobody_expects_is_logged_and_asked_for_again(

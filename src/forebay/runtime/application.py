@@ -13,6 +13,7 @@ import logging
 import sys
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -25,7 +26,7 @@ from forebay.flink.job import submit
 from forebay.runtime.attempt import flink_value
 from forebay.runtime.inference import served_by
 from forebay.runtime.job_graph import build
-from forebay.runtime.kafka_offsets import begin, read_before
+from forebay.runtime.kafka_offsets import GroupOffsets, begin, read_before, settlement
 from forebay.runtime.preflight import await_brokers, check_secrets
 from forebay.runtime.queue_page import queue_told
 from forebay.runtime.watch import lag_watched
@@ -39,9 +40,10 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
 
     `state_id` names the pipeline's state, and stays as long as that does: transactions are named after it.
     `queue_url` is where the job's subtasks reach this process: at its port, they hear what waits in the
-    topics of a pipeline that scales. There, this blocks until the job has ended, and raises nothing for how:
-    that is for Flink to say. Elsewhere it returns once Flink has taken the job. Raises `SettingError` and
-    `PipelineFailed` as a run does before it starts.
+    topics of a pipeline that scales. There, this commits the offsets of the source's group, as `GroupOffsets`
+    has them, blocks until the job has ended, and raises nothing for how: that is for Flink to say. Elsewhere
+    it returns once Flink has taken the job. Raises `SettingError` and `PipelineFailed` as a run does before
+    it starts.
     """
 
     def say(words: str, waited_s: float) -> None:
@@ -78,18 +80,20 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
         state_id=state_id,
     )
     read = read_before(spec)
-    begin(spec, first=not read)
+    until = begin(spec, first=not read)
     job = submit(env, spec.name, own_rest(env))
     if port is None:
         return
     # Whether there is a checkpoint, Flink knows. If there is, the job goes on near what was read.
+    offsets = GroupOffsets(spec, until, job.checkpoints, settlement(spec, cluster=True))
     with (
+        closing(offsets),
         lag_watched(spec, job, restored=True, before=read) as waiting,
-        queue_told(job, waiting, port, one_each=spec.application is None),
+        queue_told(job, waiting, port, one_each=spec.application is None, looked=offsets),
     ):
         cause = job.await_end()
     if cause:
-        # A program that failed would be a failure to Flink, also where the job was cancelled.
+        # Flink takes its status from the job: a failure of this program would only be one more cause.
         LOG.error("the Flink job has not finished: %s", cause)
 
 

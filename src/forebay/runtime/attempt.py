@@ -24,7 +24,7 @@ from forebay.flink.task_managers import standalone_cluster
 from forebay.ports import free_port
 from forebay.runtime.inference import Served
 from forebay.runtime.job_graph import build, connector_jars
-from forebay.runtime.kafka_offsets import CLUSTER_SKEW_MS, GroupOffsets, OffsetSettlement, begin, ends
+from forebay.runtime.kafka_offsets import GroupOffsets, begin, ends, settlement
 from forebay.runtime.kafka_transactions import NAMES, CommitWatch, Resumed, Start, Topic
 from forebay.runtime.preflight import await_brokers
 from forebay.runtime.reports import AwaitsKafka, Ready, Report
@@ -37,10 +37,6 @@ from forebay.s3.location import Location, location_of
 from forebay.settings import Settings
 
 ARRIVAL_S = 10.0
-METRICS_S = 3.0
-CLUSTER_METRICS_S = 30.0
-"""Metrics that Flink's REST service tells are younger than this; a cluster's, by default, are fetched every
-ten seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +127,9 @@ class Attempt:
 
     def _watch(self, job: RunningJob, until: tuple[Place, ...], commits: CommitWatch) -> Snapshot:
         order, spec = self._order, self._order.spec
-        offsets = GroupOffsets(spec, until, job.checkpoints, _settling(order))
+        offsets = GroupOffsets(
+            spec, until, job.checkpoints, settlement(spec, cluster=order.cluster is not None)
+        )
         waits = lag_watched(spec, job, restored=order.restore_from is not None)
         with closing(offsets), closing(commits), waits as waiting:
             last = watch_until_end(
@@ -192,13 +190,6 @@ def _ends(order: Order) -> tuple[Place, ...]:
     first = order.fresh or noted is None or state.traits != fingerprint(spec)
     now = begin(spec, first=first)
     return now if first or noted is None else noted
-
-
-def _settling(order: Order) -> OffsetSettlement[tuple[Place, ...]]:
-    many = order.spec.parallelism > 1 and order.spec.event_time is None
-    if order.cluster is None:
-        return OffsetSettlement(METRICS_S, many_readers=many)
-    return OffsetSettlement(CLUSTER_METRICS_S, CLUSTER_SKEW_MS, many_readers=many)
 
 
 def _config(order: Order, port: int) -> FlinkConfig:

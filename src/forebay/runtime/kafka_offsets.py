@@ -121,7 +121,19 @@ def _until(holds: Callable[[Sight], bool]) -> Steps:
 
 
 LOOK_S = 1.0
+METRICS_S = 3.0
+CLUSTER_METRICS_S = 30.0
+"""Metrics that Flink's REST service tells are younger than this; a cluster's, by default, are fetched every
+ten seconds."""
 CLUSTER_SKEW_MS = 5000
+
+
+def settlement(spec: PipelineSpec, *, cluster: bool) -> OffsetSettlement[tuple[Place, ...]]:
+    """For the offsets of `spec`, whose Flink is on a `cluster` or in this process."""
+    many = spec.parallelism > 1 and spec.event_time is None
+    if not cluster:
+        return OffsetSettlement(METRICS_S, many_readers=many)
+    return OffsetSettlement(CLUSTER_METRICS_S, CLUSTER_SKEW_MS, many_readers=many)
 
 
 def begin(spec: PipelineSpec, *, first: bool) -> tuple[Place, ...]:

@@ -21,6 +21,7 @@ log = logging.getLogger("forebay")
 
 LOOK_S = 3.0
 TRY_S = 3.0
+END_S = 1.0
 ASKED_S = 3.0
 MOST_BYTES = 8192
 MOST_AT_ONCE = 64
@@ -28,13 +29,21 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d
 
 
 @contextmanager
-def queue_told(job: RunningJob, waiting: LastCount, port: int, *, one_each: bool) -> Iterator[None]:
+def queue_told(
+    job: RunningJob,
+    waiting: LastCount,
+    port: int,
+    *,
+    one_each: bool,
+    looked: Callable[[Snapshot], object] = lambda _: None,
+) -> Iterator[None]:
     """Tell at `port` what waits for `job` by the count of `waiting`, while the block runs. `one_each`: each
-    event gives one result or dead letter.
+    event gives one result or dead letter. Each look at the job goes to `looked`, on a thread that has ended
+    when the block has, or a few seconds later.
 
     The job needs none of it: a count that fails leaves the last one, which grows old.
     """
-    looks = _Looks(job, waiting, one_each)
+    looks = _Looks(job, waiting, one_each, looked)
     with page_served(port, looks), looks.renewed():
         yield
 
@@ -46,6 +55,7 @@ class _Looks:
     job: RunningJob
     waiting: LastCount
     one_each: bool
+    looked: Callable[[Snapshot], object]
     now: Snapshot = field(default_factory=lambda: Snapshot(0.0, "CREATED"))
 
     def __call__(self) -> TopicBacklog | None:
@@ -59,6 +69,7 @@ class _Looks:
             while not ended.is_set():
                 try:
                     self.now = counted(self.now, self.job.counts(), one_each=self.one_each)
+                    self.looked(self.now)
                 except LaunchError:
                     pass
                 except Exception:
@@ -66,11 +77,13 @@ class _Looks:
                     log.exception("what the job has done was not understood; asking again")
                 ended.wait(LOOK_S)
 
-        threading.Thread(target=look, name="looks", daemon=True).start()
+        thread = threading.Thread(target=look, name="looks", daemon=True)
+        thread.start()
         try:
             yield
         finally:
             ended.set()
+            thread.join(END_S)
 
 
 @contextmanager
