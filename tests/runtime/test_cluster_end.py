@@ -34,7 +34,14 @@ def fail(rest: FlinkRest, job: str, processes: list[Any], folder: Path) -> None:
 
 
 @pytest.mark.flink
-@pytest.mark.parametrize(("end", "status"), [(cancel, "CANCELED"), (fail, "FAILED"), (drain, "SUCCEEDED")])
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        (cancel, "CANCELED"),
+        pytest.param(fail, "FAILED", marks=pytest.mark.long),
+        pytest.param(drain, "SUCCEEDED", marks=pytest.mark.long),
+    ],
+)
 def test_the_end_of_the_job_is_that_of_the_cluster(
     *,
     end: Callable[..., None],

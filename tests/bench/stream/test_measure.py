@@ -17,6 +17,7 @@ from forebay.bench.stream.figures import RESULT_STAGES, STAGES, stream_figures
 from forebay.bench.stream.measure import StreamSession
 from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.records import MOMENTS, StreamRun
+from forebay.bench.stream.state_folder import state_folder
 from forebay.bench.stream.verdict import judge_stream
 from forebay.errors import LaunchError, SettingError
 from forebay.s3.client import S3Client, StoreRefused
@@ -215,7 +216,7 @@ def test_a_measurement_that_fails_is_not_hidden_by_a_store_that_stays(undeletabl
         session = StreamSession(StreamOptions(pipeline=PIPELINE), note=notes.append)
         stands_in: Any = SimpleNamespace(stop=lambda: None, look=lambda: None, doubles=0)
         session.run = session._book = stands_in
-        session._opened.enter_context(measure._store(undeletable, notes.append))
+        session._opened.enter_context(state_folder(undeletable, notes.append))
         return session
 
     try:

@@ -15,9 +15,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -45,13 +44,13 @@ from forebay.bench.stream.process import RunProcess
 from forebay.bench.stream.records import StreamRun
 from forebay.bench.stream.result_book import ManyToOne, ResultBook, book_of
 from forebay.bench.stream.sinks import file_clock_s
+from forebay.bench.stream.state_folder import state_folder
 from forebay.bench.stream.windows import Sent, least_span_s
 from forebay.config.spec import PipelineSpec
 from forebay.engine.launch.spec import usable_cores
-from forebay.errors import ForebayError, LaunchError, RecordError, SettingError
+from forebay.errors import LaunchError, RecordError, SettingError
 from forebay.flink.tls_keys import tls_keys
 from forebay.runtime.state_store import open_store
-from forebay.s3.location import S3Path
 from forebay.settings import load_settings
 
 Note = Callable[[str], None]
@@ -154,7 +153,7 @@ class StreamSession:
             )
         )
         self._feed = self._opened.enter_context(FeedProcess(folder))
-        store = self._opened.enter_context(_store(self._options.state, self._note))
+        store = self._opened.enter_context(state_folder(self._options.state, self._note))
         places = Places(self._feed.url, folder, store)
         pipeline = folder / "pipeline.yaml"
         # JSON is YAML.
@@ -346,29 +345,6 @@ class StreamSession:
             self.run.check()
             self._feed.check()
             time.sleep(POLL_S)
-
-
-@contextmanager
-def _store(state: S3Path | None, note: Note) -> Iterator[S3Path | None]:
-    """A folder below `state` that is there for the length of the block; None where that is. Where the block
-    fails and the folder cannot be deleted either, the latter is only noted."""
-    if state is None:
-        yield None
-        return
-    from forebay.s3.client import S3Client
-
-    home = state / f"bench-{uuid.uuid4().hex[:8]}"
-    client = S3Client(home.bucket)
-    client.check(home.key)
-    try:
-        yield home
-    except BaseException:
-        try:
-            client.delete(home.key)
-        except ForebayError as error:
-            note(f"{home} stays: {error}")
-        raise
-    client.delete(home.key)
 
 
 def _span_s(spec: PipelineSpec, load: EventLoad) -> float:
