@@ -109,7 +109,10 @@ def test_an_engine_that_ends_at_once_is_told(ray_cluster: RayCluster, tmp_path: 
     command = ["deploy", "ray", str(path), "--address", ray_cluster.address]
     done = CliRunner().invoke(application(), [*command, "--apply"])
     assert isinstance(done.exception, DeployError)
-    assert "the engine ended with 3 before it was healthy: no such model" in str(done.exception)
+    # What a library of Ray's says of itself in the same process may stand between.
+    said = str(done.exception)
+    assert "the engine ended with 3 before it was healthy" in said
+    assert "no such model" in said
     assert CliRunner().invoke(application(), [*command, "--remove"]).exit_code == 0
 
 
