@@ -99,7 +99,7 @@ async def test_what_is_due_first_by_its_class_is_sent_first(
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     link = ScalingLink(replace(SETTINGS, other_classes=(ALARM,)), str(tmp_path))
     classes = EventClasses(FieldTemplate("{{ tier }}", what="classes"), SETTINGS.classes[0], (ALARM,))
-    clock, order = SystemClock(), []
+    clock, order, full = SystemClock(), [], list[bool]()
     async with FakeReplica(ReplicaScript(models=("m",), delay=Fixed(0.02), slots=1, max_calls=2)) as replica:
         call = replace(spec(FixedReplicas((replica.url,)), link), classes=classes)
         handler = await OpenRequestHandler(call)(InferenceCounters())
@@ -110,10 +110,10 @@ async def test_what_is_due_first_by_its_class_is_sent_first(
             handler.accept(each, again=False)
             assert isinstance(await handler.answer(each), Result)
             order.append(tier)
+            full.extend(one.full for one in read_reports(tmp_path).values())
 
         default = [asyncio.ensure_future(ask(number, "none")) for number in range(30)]
         await until(lambda: len(order) >= 3)
-        await until(lambda: [one.full for one in read_reports(tmp_path).values()] == [True])
         alarms = [asyncio.ensure_future(ask(number, "alarm")) for number in range(30, 33)]
         await asyncio.gather(*default, *alarms)
         await until(lambda: [one.done.requests for one in read_reports(tmp_path).values()] == [33])
@@ -123,6 +123,7 @@ async def test_what_is_due_first_by_its_class_is_sent_first(
         await handler.close()
     last = max(place for place, tier in enumerate(order) if tier == "alarm")
     assert last < len(order) - 10, order
+    assert any(full), "while requests waited for room"
 
 
 class Cached:

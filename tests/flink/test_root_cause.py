@@ -9,7 +9,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from forebay.errors import PipelineFailed, SettingError
-from forebay.flink.job import MAX_CAUSE_CHARS, JvmGone, root_cause, submit
+from forebay.flink.job import MAX_CAUSE_CHARS, JvmGone, RunningJob, root_cause, submit
 from forebay.flink.rest import FlinkRest
 
 JAVA = """org.apache.flink.runtime.JobException: Recovery is suppressed
@@ -86,3 +86,29 @@ def test_a_job_that_is_not_taken_is_one_sentence(error: Exception, kind: type[Ex
 
     with pytest.raises(kind, match=f"^{says}$"):
         submit(SimpleNamespace(execute_async=execute_async), "x", FlinkRest("http://flink"))
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (None, ""),
+        (
+            FromJava(
+                "java.util.concurrent.ExecutionException: Job failed\n\tat a.B.c(B.java:1)\n"
+                "Caused by: java.net.ConnectException: refused\n\tat a.B.c(B.java:1)"
+            ),
+            "ConnectException: refused",
+        ),
+        (Py4JError("gone"), "the JVM that ran the job is gone (Py4JError)"),
+        (ConnectionResetError(), "the JVM that ran the job is gone (ConnectionResetError)"),
+    ],
+)
+def test_who_waits_for_a_job_hears_why_it_has_not_finished(error: Exception | None, says: str) -> None:
+    def result() -> None:
+        if error is not None:
+            raise error
+
+    client = SimpleNamespace(
+        get_job_id=lambda: "a", get_job_execution_result=lambda: SimpleNamespace(result=result)
+    )
+    assert RunningJob(client, FlinkRest("http://flink")).await_end() == says
