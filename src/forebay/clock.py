@@ -6,6 +6,11 @@ import time
 from typing import Protocol
 
 
+def uptime_s() -> float:
+    """Seconds since the machine started, time in which it was suspended included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Clock(Protocol):
     """What a component may ask about time."""
 

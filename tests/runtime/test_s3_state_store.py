@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.harness.clock import ManualClock
 from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.errors import SettingError
-from forebay.flink.checkpoints import HEADER, MARK, NEWEST_VERSION, Contents
+from forebay.flink.checkpoints import HEADER, MARK, MOST_DRAINS, NEWEST_VERSION, Contents
 from forebay.runtime.preflight import check_paths
 from forebay.runtime.resume import (
     AlreadyFinished,
@@ -23,13 +24,12 @@ from forebay.runtime.resume import (
     found_state,
 )
 from forebay.runtime.run_state import Completed, RunRecordBroken, RunState
-from forebay.runtime.s3_state_store import AT_ONCE, FENCES, PATIENCE_S, Fences, S3Store
+from forebay.runtime.s3_state_store import FENCE_KEPT_S, FENCES, PATIENCE_S, S3Store
 from forebay.runtime.state_store import newest_of, number_of, open_store
-from forebay.s3.client import Changed, S3Client, StoreAway, StoreRefused
+from forebay.s3.client import Changed, S3Client, StoreAway
 from forebay.s3.lease import Lock, encode_lock
 from forebay.s3.location import S3Path
 from forebay.s3.lock import Fenced
-from forebay.testing import wait_until
 
 pytestmark = pytest.mark.xdist_group("object-store")
 JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
@@ -221,10 +221,9 @@ def test_the_next_checkpoints_of_a_silent_run_are_taken(place: Place) -> None:
         taker = S3Store(place.home, clock=clock, sleep=clock.pause)
         open_.enter_context(taker.lock("p"))
         end_orphan(taker, state)
-        for number in (8, 7 + AT_ONCE):
+        for number in (8, 7 + FENCES):
             with pytest.raises(Changed):
-                place.put(f"{JOB_A}/chk-{number}/_metadata", b"of the job that goes on")
-        place.put(f"{JOB_A}/chk-{8 + FENCES}/other", b"")
+                place.put(f"{JOB_A}/chk-{number}/_metadata", b"of the job that is still active")
         with pytest.raises(place.client._s3.exceptions.NoSuchUpload):
             place.client._s3.list_parts(
                 Bucket=place.home.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
@@ -234,43 +233,109 @@ def test_the_next_checkpoints_of_a_silent_run_are_taken(place: Place) -> None:
         place.checkpoint(JOB_A, 7 + FENCES + 1)
         end_orphan(taker, state)
         assert not place.client.head(f"{place.home.key}/{JOB_A}/chk-{7 + FENCES + 2}/_metadata", 1)
-    with pytest.raises(Changed):
-        place.put(f"{JOB_A}/chk-{7 + FENCES}/_metadata", b"of the job that goes on")
 
 
-def test_the_rest_of_the_fence_is_put_up_once_the_store_answers_again() -> None:
-    taken: set[int] = set()
-    refusals = [StoreAway("away"), StoreRefused("expired")]
-
-    def take(number: int) -> None:
-        if number == 2 and refusals:
-            raise refusals.pop()
-        taken.add(number)
-
-    fences = Fences(JOB_A, take, range(5), later_s=0.0)
-    wait_until(lambda: len(taken) == 5)
-    fences.finish()
-    assert (taken, refusals) == ({0, 1, 2, 3, 4}, [])
-
-
-def test_of_a_job_that_is_deleted_no_more_is_taken(place: Place) -> None:
-    place.put("lock", encode_lock(Lock("p")))
-    state = place.started(JOB_A)
-    place.checkpoint(JOB_A, 7)
-    clock = ManualClock()
+def taken_over(place: Place, state: RunState, clock: ManualClock) -> S3Store:
+    """What a run does that takes over the job of `state`; it ends at once."""
     taker = S3Store(place.home, clock=clock, sleep=clock.pause)
     with taker.lock("p"):
         end_orphan(taker, state)
-        taker.delete(JOB_A)
+    return taker
+
+
+def test_fences_outlive_the_job_that_they_hold_off(place: Place) -> None:
+    """For as long as a machine may be suspended, also beyond `--fresh`."""
+    place.put("lock", encode_lock(Lock("p")))
+    state = place.started(JOB_A)
+    place.checkpoint(JOB_A, 7)
+    clock = ManualClock(wall_ms=int(time.time() * 1000))
+    taker = taken_over(place, state, clock)
+    taker.read()
+    forget(taker, None)
+    assert not taker.checkpoints(JOB_A)
+    for name in ("chk-8/_metadata", f"chk-{7 + FENCES}/_metadata", "drain-0", f"drain-{MOST_DRAINS - 1}"):
+        with pytest.raises(Changed):
+            place.put(f"{JOB_A}/{name}", b"of the job that is still active")
+    clock.advance(FENCE_KEPT_S + 60)
+    taker.delete(JOB_A)
     assert list(taker.jobs()) == []
 
 
-def test_the_end_does_not_wait_for_a_store_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
-    def take(number: int) -> None:
-        raise StoreAway("away")
+def test_a_drain_that_has_begun_is_fenced_where_it_would_complete(place: Place) -> None:
+    place.put("lock", encode_lock(Lock("p")))
+    state = place.started(JOB_A)
+    place.checkpoint(JOB_A, 7)
+    place.put(f"{JOB_A}/drain-0/savepoint-aaaaaa-1/")
+    taken_over(place, state, ManualClock())
+    with pytest.raises(Changed):
+        place.put(f"{JOB_A}/drain-0/savepoint-aaaaaa-1/_metadata", b"of the job that is still active")
+    assert place.resumed() == place.home / JOB_A / "chk-7"
 
-    Fences(JOB_A, take, range(5), later_s=1e6).finish()
-    assert "could not all be taken: away" in caplog.text
+
+def test_a_drain_that_completed_before_the_takeover_is_resumed(place: Place) -> None:
+    place.put("lock", encode_lock(Lock("p")))
+    state = place.started(JOB_A)
+    name = f"{JOB_A}/drain-1/savepoint-aaaaaa-1"
+    place.put(f"{name}/_metadata", HEADER.pack(MARK, NEWEST_VERSION, 9))
+    taken_over(place, state, ManualClock())
+    assert place.resumed() == place.home / JOB_A / "drain-1" / "savepoint-aaaaaa-1"
+    with pytest.raises(Changed):
+        place.put(f"{JOB_A}/chk-10/_metadata", b"of the job that is still active")
+
+
+@pytest.mark.parametrize("folder", ["chk-8", "chk-12", "drain-0/savepoint-aaaaaa-1"])
+def test_uploads_are_aborted_also_on_minio(
+    place: Place, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lists the uploads of a whole key and not those below a prefix."""
+    place.put("lock", encode_lock(Lock("p")))
+    state = place.started(JOB_A)
+    place.checkpoint(JOB_A, 7)
+    place.put(f"{JOB_A}/{folder}/some-state", b"1")
+    s3, key = place.client._s3, f"{place.home.key}/{JOB_A}/{folder}/_metadata"
+    upload = s3.create_multipart_upload(Bucket=place.home.bucket, Key=key)["UploadId"]
+    of_prefix = S3Client.abort_uploads_of
+    monkeypatch.setattr(
+        S3Client, "abort_uploads_of", lambda s3, key: 0 if key.endswith("/") else of_prefix(s3, key)
+    )
+    taken_over(place, state, ManualClock())
+    with pytest.raises(s3.exceptions.NoSuchUpload):
+        s3.list_parts(Bucket=place.home.bucket, Key=key, UploadId=upload)
+
+
+def test_a_record_whose_answer_was_lost_is_ones_own(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = S3Client.put
+
+    def unanswered(self: S3Client, key: str, content: bytes, *, replacing: str | None) -> str:
+        put(self, key, content, replacing=replacing)
+        raise StoreAway("no answer")
+
+    with place.store.lock("p"):
+        place.store.write(RunState(job=JOB_A))
+        with monkeypatch.context() as patched:
+            patched.setattr(S3Client, "put", unanswered)
+            with pytest.raises(StoreAway):
+                place.store.write(RunState(job=JOB_A, parallelism=2), patient=False)
+        place.store.write(RunState(job=JOB_A, parallelism=3))
+    found = S3Store(place.home).read()
+    assert found is not None
+    assert found.parallelism == 3
+
+
+def test_a_run_that_lost_and_writes_late_is_fenced_next(place: Place) -> None:
+    """Its record is found by the run that holds the lock, which stops; the next one fences the job in it."""
+    late = S3Store(place.home)
+    late.read()
+    with place.store.lock("p"):
+        place.store.read()
+        late.write(RunState(job=JOB_B))
+        with pytest.raises(Fenced):
+            place.store.write(RunState(job=JOB_C))
+    again = S3Store(place.home)
+    with again.lock("p"):
+        end_orphan(again, found_state(again))
+    with pytest.raises(Changed):
+        place.put(f"{JOB_B}/chk-1/_metadata", b"of the job that is still active")
 
 
 def test_a_silent_run_without_a_checkpoint_counts_on_from_the_one_that_it_was_started_from(

@@ -35,13 +35,6 @@ def test_a_write_replaces_what_it_knows_and_nothing_else(store: S3Path) -> None:
     assert (found.content, found.etag) == (b"2", second)
 
 
-def test_a_write_that_was_made_and_not_answered_is_not_taken_for_anothers(store: S3Path) -> None:
-    s3, key = client(store), f"{store.key}/x"
-    before = s3.put(key, b"1", replacing=None)
-    after = s3.put(key, b"2", replacing=before)
-    assert s3.put(key, b"2", replacing=before) == after
-
-
 def test_objects_are_listed_read_and_deleted(store: S3Path) -> None:
     s3 = client(store)
     for name in ("a/one", "a/b/two", "ab", "a/"):
@@ -56,6 +49,9 @@ def test_objects_are_listed_read_and_deleted(store: S3Path) -> None:
     s3.put(f"{store.key}/lines", b"1\n2\n\n3", replacing=None)
     assert list(s3.lines(f"{store.key}/lines")) == [b"1", b"2", b"", b"3"]
     assert list(s3.lines(f"{store.key}/none")) == []
+    assert s3.names(f"{store.key}/a") == ["", "b/two", "one"]
+    s3.delete(f"{store.key}/a", keep=lambda entry: entry.name == "one")
+    assert s3.names(f"{store.key}/a") == ["one"]
     s3.delete(f"{store.key}/a")
     s3.delete(f"{store.key}/a")
     assert [entry.name for entry in s3.entries(store.key)] == ["ab", "lines"]

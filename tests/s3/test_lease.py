@@ -9,15 +9,20 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from forebay.s3.lease import (
     BEAT_S,
+    BEAT_TIMEOUT_S,
     GAP_S,
+    HOLD_S,
     LEASE_S,
-    RENEWED_AGAIN_S,
+    RETRY_S,
     Claim,
     Lock,
     Seen,
     decode_lock,
     encode_lock,
 )
+
+RENEWED_AGAIN_S = BEAT_TIMEOUT_S + RETRY_S
+"""An unanswered renewal is given up after the first, and repeated after the second."""
 
 
 def seen(etag: str = "1", *, released: bool = False) -> Seen:
@@ -53,6 +58,7 @@ def test_one_whose_holder_is_silent_is_taken_after_a_while() -> None:
     looks = [claim.look(seen(), at_s / 2) for at_s in range(int(2 * LEASE_S) + 1)]
     assert looks == ["wait"] * (len(looks) - 1) + ["take"]
     assert BEAT_S + RENEWED_AGAIN_S < LEASE_S, "one renewal that is not answered loses nothing"
+    assert HOLD_S < LEASE_S, "a holder stops relying on its lease before another run takes it"
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -68,7 +74,16 @@ def test_silence_in_an_outage_does_not_count(watched: bool) -> None:
     assert claim.look(seen("2"), 31.5) == "refuse"
 
 
-@given(st.builds(Lock, pipeline=st.text(max_size=20), where=st.text(max_size=20), beat=st.integers(0)))
+@given(
+    st.builds(
+        Lock,
+        pipeline=st.text(max_size=20),
+        where=st.text(max_size=20),
+        beat=st.integers(0),
+        released=st.booleans(),
+        unfenced=st.booleans(),
+    )
+)
 def test_a_lock_is_read_as_it_was_written(lock: Lock) -> None:
     assert decode_lock(encode_lock(lock)) == lock
     assert decode_lock(encode_lock(lock.renewed())) != lock

@@ -29,6 +29,9 @@ JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
 LOCK = "lock"
 """The file in a folder of checkpoints that whoever writes there has locked."""
 NUMBERED = re.compile(r"chk-(\d+)")
+DRAIN = re.compile(r"drain-\d+")
+MOST_DRAINS = 32
+"""How often a job may try to drain itself."""
 LOOKS = 100
 """Each look that finds the newest checkpoint gone means that Flink has completed others meanwhile."""
 
@@ -46,7 +49,23 @@ class Checkpoint(Generic[L_co]):
     @property
     def name(self) -> str:
         """`JOB/chk-N`: where it is below the folder of all checkpoints."""
-        return f"{self.path.parent.name}/{self.path.name}"
+        return f"{job_of(self.path)}/{self.path.name}"
+
+
+def drain_folder(number: int) -> str:
+    """The name of the folder, beside a job's checkpoints, for the savepoint of its drain number `number`."""
+    return f"drain-{number}"
+
+
+def is_drain(name: str) -> bool:
+    """Whether `name` is that of a `drain_folder`."""
+    return DRAIN.fullmatch(name) is not None
+
+
+def job_of(checkpoint: Location) -> str:
+    """The job that wrote the checkpoint or savepoint."""
+    parent = checkpoint.parent
+    return parent.parent.name if is_drain(parent.name) else parent.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +117,20 @@ def checkpoints_of(job: Path) -> list[Checkpoint[Path]]:
 
     Raises `SettingError` for a savepoint whose number cannot be read.
     """
-    seen = _folders(job)
+    seen = _candidates(job)
     for _ in range(LOOKS):
         found = [checkpoint for path in seen if (checkpoint := _complete(path))]
-        # Of those that were listed, some may have gone, as newer ones stand in for them: look for those.
-        before, seen = seen, _folders(job)
+        # Some of those that were listed may have been replaced by newer ones: look for those.
+        before, seen = seen, _candidates(job)
         if len(found) == len(before) or seen == before:
             break
     return sorted(found, key=lambda checkpoint: checkpoint.number, reverse=True)
+
+
+def _candidates(job: Path) -> list[Path]:
+    folders = _folders(job)
+    drains = [inner for folder in folders if is_drain(folder.name) for inner in _folders(folder)]
+    return folders + drains
 
 
 def _complete(path: Path) -> Checkpoint[Path] | None:

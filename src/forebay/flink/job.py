@@ -18,6 +18,7 @@ from pyflink.version import __version__ as FLINK_VERSION
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.flink.checkpoints import MOST_DRAINS, drain_folder
 from forebay.flink.metrics import COUNTERS, GAUGES, MOMENTS
 from forebay.flink.rest import FlinkRest, NotFound
 from forebay.s3.location import Location, uri_of
@@ -102,6 +103,7 @@ class RunningJob:
         self._managers = (-math.inf, 0)
         self._result = client.get_job_execution_result()
         self._drain: str | None = None
+        self._drains = 0
 
     def ended(self) -> str | None:
         """None while the job runs; then "" where it finished, else Flink's cause in one line.
@@ -165,13 +167,19 @@ class RunningJob:
     def drain(self, folder: Location) -> None:
         """Have the job end as if its sources had ended; returns at once.
 
-        What was read is completed and committed, and a savepoint written under `folder`: whoever was cut off
-        before the end restores that. To be called again until the job has ended, as it may fail on the way.
+        What was read is completed and committed, and a savepoint is written below the job's `folder`, from
+        which a run that was cut off before the end resumes. To be called again until the job has ended. Each
+        try has a `drain_folder` of its own, which a run that takes over can occupy. Raises `PipelineFailed`
+        after `MOST_DRAINS` failed tries.
         """
         path = f"/jobs/{self.id}"
         if self._drain is not None and self._goes_on(f"{path}/savepoints/{self._drain}"):
             return
-        wish = {"drain": True, "targetDirectory": uri_of(folder), "formatType": "NATIVE"}
+        if self._drains == MOST_DRAINS:
+            raise PipelineFailed(f"the job could not be drained: {MOST_DRAINS} savepoints in {folder} failed")
+        target = uri_of(folder / drain_folder(self._drains))
+        self._drains += 1
+        wish = {"drain": True, "targetDirectory": target, "formatType": "NATIVE"}
         self._drain = str(self.rest.json(f"{path}/stop", "POST", wish)["request-id"])
 
     def _goes_on(self, operation: str) -> bool:

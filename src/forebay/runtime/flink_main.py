@@ -15,6 +15,7 @@ from pathlib import Path
 from forebay.flink.jvm import HEAP_MB, launch_jvm
 from forebay.processes import parent_death_signal
 from forebay.runtime.flink_protocol import Post
+from forebay.runtime.lease_guard import LeaseGuard
 
 
 def main() -> None:
@@ -34,6 +35,7 @@ def main() -> None:
         archive_dir=Path(post.archive_dir),
         plugins=None if post.plugins is None else Path(post.plugins),
     )
+    LeaseGuard(post.confirmations, jvm.process.pid).start()
     # Late: it takes half a second, in which the JVM starts.
     from forebay.runtime.flink_client import FlinkClient
 

@@ -24,6 +24,7 @@ from forebay.connectors.jars import plugins
 from forebay.errors import PipelineFailed
 from forebay.processes import module_command
 from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, Post, end_of
+from forebay.runtime.lease_guard import MOMENT
 from forebay.runtime.reports import Lost, Report, decode_report
 from forebay.settings import Settings
 from forebay.untrusted_text import replace_controls
@@ -167,10 +168,15 @@ class FlinkProcess:
         log_dir.mkdir(parents=True, exist_ok=True)
         self.log = log_dir / f"flink-client-{os.getpid()}-{next(_numbers)}.log"
         self._reports, reports = os.pipe()
+        confirmations, confirm = os.pipe()
+        os.set_blocking(confirm, False)
+        self._confirm: int | None = confirm
+        self._confirming = threading.Lock()
         folder = plugins(settings.connectors)
         post = Post(
             os.getpid(),
             reports,
+            confirmations,
             str(log_dir),
             str(settings.java),
             tuple(map(str, jars)),
@@ -183,9 +189,10 @@ class FlinkProcess:
                 stdin=subprocess.PIPE,
                 stdout=stdout,
                 stderr=log,
-                pass_fds=(reports,),
+                pass_fds=(reports, confirmations),
             )
         os.close(reports)
+        os.close(confirmations)
         self._read = b""
         self._ended = False
 
@@ -198,6 +205,15 @@ class FlinkProcess:
         """Say what to do: what to prepare, where that is known before the order; the order, and once that is
         reported to be checked, the replicas."""
         self._write(pickle.dumps(what))
+
+    def confirm_lease(self, until_s: float) -> None:
+        """Report that this run holds the lease on its state until `until_s` (see `LeaseGuard`). May be called
+        from any thread, and does nothing once the process has been killed."""
+        with self._confirming:
+            if self._confirm is not None:
+                # Full if the process is stopped: it then finds older moments, and waits for the next one.
+                with suppress(BrokenPipeError, BlockingIOError):
+                    os.write(self._confirm, MOMENT.pack(until_s))
 
     def go(self) -> None:
         """Have the job submitted that was reported to be ready."""
@@ -238,6 +254,10 @@ class FlinkProcess:
         if self._ended:
             return
         self._ended = True
+        with self._confirming:
+            if self._confirm is not None:
+                os.close(self._confirm)
+                self._confirm = None
         if self._process.poll() is None:
             # It may not lead its group yet.
             with suppress(ProcessLookupError):

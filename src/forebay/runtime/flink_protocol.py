@@ -18,11 +18,13 @@ that once it is built; have it complete what it has read; end it."""
 @dataclass(frozen=True, slots=True)
 class Post:
     """Where the process stands, as JSON in its only argument: its parent, the pipe that it reports on, the
-    folder of its logs, that of its JVM's archive of classes, the jars on the class path, whether Flink's
-    table planner is on it without them, and the folder of Flink's plugins, if there is one."""
+    pipe of its `LeaseGuard`, the folder of its logs, that of its JVM's archive of classes, the jars on the
+    class path, whether Flink's table planner is on it without them, and the folder of Flink's plugins, if
+    there is one."""
 
     parent: int
     reports: int
+    confirmations: int
     log_dir: str
     archive_dir: str
     jars: tuple[str, ...] = ()

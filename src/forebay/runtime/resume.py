@@ -13,7 +13,7 @@ import psutil
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import committed_by
 from forebay.errors import LaunchError, PipelineFailed, SettingError
-from forebay.flink.checkpoints import Checkpoint
+from forebay.flink.checkpoints import Checkpoint, job_of
 from forebay.flink.job import end_job
 from forebay.flink.rest import FlinkRest
 from forebay.processes import is_same, kill, wait_gone
@@ -189,7 +189,7 @@ def _whole(store: StateStore, newest: Checkpoint[Location], completed: Completed
     """The newest checkpoint of the last job, held against what was seen of it when it was completed."""
     if completed is not None and newest.number < completed.number:
         raise SettingError(
-            f"checkpoint {completed.number} of job {newest.path.parent.name} is missing; the newest that is "
+            f"checkpoint {completed.number} of job {job_of(newest.path)} is missing; the newest that is "
             f"there is {newest.path}. Bring it back, {MENDS}"
         )
     if completed is not None and newest.number == completed.number:
@@ -247,7 +247,7 @@ class CheckpointCleaner:
     def __init__(self, store: StateStore, job: str, restored: Location | None) -> None:
         self._store = store
         self._job = job
-        self._kept = {job} if restored is None else {job, restored.parent.name}
+        self._kept = {job} if restored is None else {job, job_of(restored)}
         self._noted = -1
         self._noted_ms = 0
         self._tidied = False

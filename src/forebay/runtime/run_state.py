@@ -58,6 +58,7 @@ class RunState(BaseModel):
     with its birth, `rest_port` the port of its REST service; `cluster` says where else it ran. `ends` are
     topics, partitions and the offsets at which they ended when the pipeline was first started. `kafka` is the
     id of the Kafka cluster that was read.
+    `writer` is the run that wrote the record to an object store.
     `lost` says which of its results the last job lost, and how to have them made again; None for none.
     """
 
@@ -77,6 +78,7 @@ class RunState(BaseModel):
     ends: tuple[tuple[str, int, int], ...] | None = None
     kafka: str | None = None
     lost: str | None = None
+    writer: str | None = None
 
 
 def read_state(home: Path) -> RunState | None:

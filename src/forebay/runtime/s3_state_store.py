@@ -1,17 +1,19 @@
 """A pipeline's state in an object store: another machine finds all of it there.
 
-`PREFIX/run.json` is the record of the runs, `PREFIX/lock` the lease of the run that goes on, and below
-`PREFIX/JOB/` lies what Flink writes, with a mark of ours that the job has begun.
+`PREFIX/run.json` is the record of the runs, `PREFIX/lock` the lease of the run that is active, and
+`PREFIX/JOB/` holds what Flink writes, with an object of ours that marks the job as begun.
 
-The record is written on condition that it is still the one that this run knows. Of a run that was silent and
-is taken over, nothing can be ended from here; so the numbers of its next checkpoints are taken: Flink
-completes none whose `_metadata` is there already, and without one it commits nothing.
+The record is replaced on condition that this run wrote it or read it last. A job whose run did not release
+the lease may still be active on a machine that cannot be reached. It is fenced: the names that Flink would
+use for the job's next checkpoints and savepoints are occupied. Flink completes none of them, and so commits
+nothing.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
+import math
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,28 +26,32 @@ from forebay.flink.checkpoints import (
     JOB_DIRECTORY,
     LOCK,
     METADATA,
+    MOST_DRAINS,
     NUMBERED,
     Checkpoint,
     Contents,
+    drain_folder,
+    is_drain,
     number_in,
 )
-from forebay.runtime.run_state import FILE, MAX_BYTES, RunState, decode_state
-from forebay.s3.client import Changed, S3Client, StoreAway, StoreRefused
+from forebay.runtime.run_state import FILE, MAX_BYTES, RunRecordBroken, RunState, decode_state
+from forebay.s3.client import Changed, Entry, S3Client, StoreAway, StoreRefused
 from forebay.s3.location import Location, S3Path, s3_path
 from forebay.s3.lock import Fenced, Hold, held_lock
 
 log = logging.getLogger(__name__)
 
 BEGUN = "begun"
-AT_ONCE, FENCES = 24, 64
-"""So many of a silent job's next checkpoints are taken before anything else, and so many altogether. Ten in a
-row that fail end it, and one of its own that finds its lock taken ends at once."""
-LATER_S = 8.0
-"""When the others are taken, beside a stream that runs again. Flink makes two checkpoints a second at
-most."""
+FENCES = 128
+"""How many checkpoint numbers are occupied. A job of which every checkpoint fails ends after 121: Flink
+restarts it after 11 failures in a row, ten times."""
+FENCE_KEPT_S = 30 * 86_400.0
+"""How long fences outlive the job's other objects: a machine may be suspended for days."""
 AT_A_TIME = 16
 PATIENCE_S = 120.0
 PAUSE_S = 1.0
+IN_CHECKPOINT = re.compile(r"(chk-(\d+))/.*")
+IN_DRAIN = re.compile(r"(drain-\d+/savepoint-[^/]+)/.*")
 
 
 class NothingKept:
@@ -57,46 +63,6 @@ class NothingKept:
 
     def bring_back(self, number: int) -> None:
         return None
-
-
-class Fences:
-    """Checkpoints of the silent `job` that are taken by `take`, after `later_s` or at `finish`, whichever is
-    first, in a thread of their own. Where the store does not answer, they are tried again."""
-
-    def __init__(self, job: str, take: Callable[[int], None], numbers: Sequence[int], later_s: float) -> None:
-        self.job = job
-        self._take = take
-        self._numbers = tuple(numbers)
-        self._hurry, self._ended, self._cancelled = threading.Event(), threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(later_s,), name="s3-fences", daemon=True)
-        self._thread.start()
-
-    def finish(self) -> None:
-        """Take what is left now; blocks until it is done, or the store does not answer."""
-        self._ended.set()
-        self._hurry.set()
-        self._thread.join()
-
-    def cancel(self) -> None:
-        """Take no more: what the job left is deleted. Blocks until none is on its way."""
-        self._cancelled.set()
-        self.finish()
-
-    def _run(self, pause_s: float) -> None:
-        self._hurry.wait(pause_s)
-        while not self._cancelled.is_set():
-            try:
-                with ThreadPoolExecutor(AT_A_TIME) as pool:
-                    list(pool.map(self._take, self._numbers))
-                return
-            except (StoreAway, StoreRefused) as error:
-                if self._ended.is_set():
-                    log.warning("the checkpoints of a silent job could not all be taken: %s", error)
-                    return
-                self._ended.wait(PAUSE_S)
-            except Exception:
-                log.exception("the checkpoints of a silent job could not all be taken")
-                return
 
 
 class S3Store:
@@ -117,22 +83,23 @@ class S3Store:
         self._sleep = sleep
         self._hold: Hold | None = None
         self._record: str | None = None
-        self._fences: list[Fences] = []
 
     @contextmanager
     def lock(self, pipeline: str) -> Iterator[None]:
         with held_lock(self.home / LOCK, pipeline, clock=self._clock, sleep=self._sleep) as hold:
             self._hold = hold
-            try:
-                yield
-            finally:
-                # Who comes after one that let go in order takes none; who took over from this one takes all.
-                for each in self._fences:
-                    each.cancel() if hold.lost else each.finish()
+            yield
 
     def check_held(self) -> None:
         if self._hold is not None:
             self._hold.check()
+
+    def report_renewals(self, report: Callable[[float], None]) -> None:
+        if self._hold is not None:
+            self._hold.report_renewals(report)
+
+    def held_until_s(self) -> float:
+        return math.inf if self._hold is None else self._hold.until_s
 
     def trouble(self) -> str:
         return "" if self._hold is None else self._hold.trouble
@@ -143,7 +110,8 @@ class S3Store:
         return None if found is None else decode_state(found.content, self.home / FILE)
 
     def write(self, state: RunState, *, patient: bool = True) -> None:
-        content = state.model_dump_json().encode()
+        writer = None if self._hold is None else self._hold.holder
+        content = state.model_copy(update={"writer": writer}).model_dump_json().encode()
         begun_s = self._clock.monotonic_s()
         while True:
             self.check_held()
@@ -151,14 +119,27 @@ class S3Store:
                 self._record = self._client.put(self._key(FILE), content, replacing=self._record)
                 return
             except Changed:
-                raise Fenced(
-                    f"{self.home / FILE} was written by another run, which has taken over; this one "
-                    f"has stopped"
-                ) from None
+                self._record = self._own_record(writer)
+                continue
             except StoreAway:
                 if not patient or self._clock.monotonic_s() - begun_s >= PATIENCE_S:
                     raise
             self._sleep(PAUSE_S)
+
+    def _own_record(self, writer: str | None) -> str:
+        """The ETag of the record, if this run wrote it and the answer was lost; else raises `Fenced`."""
+        found = self._client.get(self._key(FILE), MAX_BYTES)
+        if found is not None and writer is not None:
+            with suppress(RunRecordBroken):
+                if decode_state(found.content, self.home / FILE).writer == writer:
+                    return found.etag
+        if self._hold is not None:
+            # If this run holds the lock and the other one wrote late, the next run has to fence the other's
+            # job.
+            self._hold.unfenced = True
+        raise Fenced(
+            f"{self.home / FILE} was written by another run, which has taken over; this one has stopped"
+        )
 
     def begin(self, job: str) -> None:
         with suppress(Changed):
@@ -168,23 +149,32 @@ class S3Store:
         return bool(self._client.entries(self._key(job)))
 
     def fence(self, job: str, after: int) -> None:
-        if self._hold is None or not self._hold.silent:
+        if self._hold is None or not self._hold.unfenced:
             return
+        # Before a look at what is there: a savepoint that begins later finds its folder occupied.
+        self._occupy(*(self.home / job / drain_folder(number) for number in range(MOST_DRAINS)))
+        names = self._client.names(self._key(job))
         newest = max(after, *(each.number for each in self.checkpoints(job)), 0)
-
-        def take(number: int) -> None:
-            with suppress(Changed):
-                # It has completed meanwhile, or was taken before.
-                key = self._key(f"{job}/chk-{number}/{METADATA}")
-                self._client.put(key, b"", replacing=None)
-
-        next_ones = range(newest + 1, newest + 1 + FENCES)
-        with ThreadPoolExecutor(AT_A_TIME) as pool:
-            list(pool.map(take, next_ones[:AT_ONCE]))
-        self._fences.append(Fences(job, take, next_ones[AT_ONCE:], LATER_S))
-        # One that is being written is complete when its upload is, whatever lies there.
+        begun = {found[1] for name in names if (found := IN_DRAIN.fullmatch(name))} | {
+            found[1] for name in names if (found := IN_CHECKPOINT.fullmatch(name)) and int(found[2]) > newest
+        }
+        following = [f"chk-{number}" for number in range(newest + 1, newest + 1 + FENCES)]
+        self._occupy(*(self.home / job / folder / METADATA for folder in {*begun, *following}))
+        # A multipart upload that has begun would replace what occupies its name.
         self._client.abort_uploads(self._key(job))
-        self._hold.silent = False
+        for folder in {*begun, following[0]}:
+            # MinIO lists uploads by whole keys only.
+            self._client.abort_uploads_of(self._key(f"{job}/{folder}/{METADATA}"))
+        self._hold.unfenced = False
+
+    def _occupy(self, *paths: S3Path) -> None:
+        def occupy(path: S3Path) -> None:
+            # It is complete, or was occupied before.
+            with suppress(Changed):
+                self._client.put(path.key, b"", replacing=None)
+
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            list(pool.map(occupy, paths))
 
     def jobs(self) -> Sequence[str]:
         return [name for name in self._client.folders(self.home.key) if JOB_DIRECTORY.fullmatch(name)]
@@ -193,14 +183,15 @@ class S3Store:
         found = []
         for entry in self._client.entries(self._key(job)):
             folder, _, name = entry.name.rpartition("/")
-            # An empty one is a fence.
-            if name != METADATA or not entry.size or "/" in folder:
+            if name != METADATA or _is_fence(entry):
                 continue
             path = self.home / job / folder
             numbered = NUMBERED.fullmatch(folder)
-            if numbered or folder.startswith("savepoint-"):
+            if numbered:
+                found.append(Checkpoint(path, int(numbered[1])))
+            elif IN_DRAIN.fullmatch(entry.name):
                 with suppress(FileNotFoundError):
-                    found.append(Checkpoint(path, int(numbered[1]) if numbered else number_in_store(path)))
+                    found.append(Checkpoint(path, number_in_store(path)))
         return sorted(found, key=lambda checkpoint: checkpoint.number, reverse=True)
 
     def newest_of_all(self) -> Location | None:
@@ -217,11 +208,11 @@ class S3Store:
         return NothingKept()
 
     def delete(self, job: str, *, at_once: bool = True) -> None:
-        for each in self._fences:
-            if each.job == job:
-                each.cancel()
+        newest_s = self._clock.wall_ms() / 1000 - FENCE_KEPT_S
         try:
-            self._client.delete(self._key(job))
+            self._client.delete(
+                self._key(job), keep=lambda entry: _is_fence(entry) and entry.written_s > newest_s
+            )
         except (StoreAway, StoreRefused):
             if at_once:
                 raise
@@ -230,8 +221,14 @@ class S3Store:
         return f"{self.home.key}/{name}"
 
 
+def _is_fence(entry: Entry) -> bool:
+    """Whether an object below a job's folder only occupies its name."""
+    folder, _, name = entry.name.rpartition("/")
+    return entry.size == 0 and (name == METADATA or (not folder and is_drain(name)))
+
+
 def number_in_store(checkpoint: S3Path) -> int:
-    """As `check_readable`, for a checkpoint in an object store."""
+    """Like `check_readable`, for a checkpoint in an object store."""
     path = checkpoint / METADATA
     head = S3Client(path.bucket).head(path.key, HEADER.size)
     if head is None:

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -65,6 +66,15 @@ class StateStore(Protocol):
         """Raise `PipelineFailed` where the lock was taken by another run. Returns at once."""
         ...
 
+    def report_renewals(self, report: Callable[[float], None]) -> None:
+        """Call `report` with `held_until_s`, now and after each renewal, from another thread. Never called
+        for a lock that needs no renewal."""
+        ...
+
+    def held_until_s(self) -> float:
+        """Until when no other run can take the lock, by the clock `uptime_s`."""
+        ...
+
     def trouble(self) -> str:
         """Why the place cannot be used now, in words; empty where nothing is known against it. Returns at
         once."""
@@ -88,8 +98,9 @@ class StateStore(Protocol):
         ...
 
     def fence(self, job: str, after: int) -> None:
-        """See to it that `job`, which may run where this machine cannot end it, completes no checkpoint any
-        more and so commits nothing; it has come to number `after` at least."""
+        """Make sure that `job`, which may run where this machine cannot end it, completes no checkpoint or
+        savepoint any more and so commits nothing. Its newest checkpoint has number `after` or a higher one.
+        Does nothing if the last run released the lock."""
         ...
 
     def jobs(self) -> Sequence[str]:
@@ -137,6 +148,11 @@ class LocalStore:
             os.close(lock)
 
     def check_held(self) -> None: ...
+
+    def report_renewals(self, report: Callable[[float], None]) -> None: ...
+
+    def held_until_s(self) -> float:
+        return math.inf
 
     def trouble(self) -> str:
         return ""

@@ -89,6 +89,11 @@ class Vigil:
             self._since_s = {sign: self._since_s.get(sign, now_s) for sign in signs}
             self._before = look
 
+    def excuse(self, now_s: float) -> None:
+        """The attempt is suspended until its lease is renewed: no sign of trouble so far counts."""
+        self._heard_s = now_s
+        self._since_s = {}
+
     def stalled(self, now_s: float) -> str | None:
         """Why the attempt is to be ended and another one made; None: it is not."""
         silent_s = now_s - self._heard_s

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from forebay.clock import uptime_s
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.stdout import StdoutSink
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
@@ -161,8 +162,16 @@ class Supervisor:
         process = launcher.take(
             connector_jars(self._spec, self._settings), planner=self._spec.event_time is not None
         )
-        watched = _Watched(process, self._heard, self._mend, self._vigil(), lambda: self._keeper.serves)
+        watched = _Watched(
+            process,
+            self._heard,
+            self._mend,
+            self._vigil(),
+            served=lambda: self._keeper.serves,
+            store=self._store,
+        )
         self._drain = watched.process.drain
+        self._store.report_renewals(process.confirm_lease)
         submitted = False
         try:
             watched.process.send(order)
@@ -175,8 +184,11 @@ class Supervisor:
         except JobLost:
             raise
         except BaseException as error:
-            if submitted and not isinstance(error, Fenced):
-                watched.process.cancel(EMBEDDED_CANCEL_S if order.cluster is None else CANCEL_S)
+            if submitted and order.cluster is not None:
+                # Nothing else ends it there. The run that has taken over runs another job.
+                watched.process.cancel(CANCEL_S)
+            elif submitted and not isinstance(error, Fenced):
+                watched.process.cancel(EMBEDDED_CANCEL_S)
             raise
         finally:
             watched.process.kill()
@@ -353,13 +365,16 @@ class _Watched:
         heard: Callable[[Report], None],
         tick: Callable[[], None],
         vigil: Vigil,
+        *,
         served: Callable[[], bool],
+        store: StateStore,
     ) -> None:
         self.process = process
         self._heard = heard
         self._tick = tick
         self._vigil = vigil
         self._served = served
+        self._store = store
 
     def until(self, kind: type[R]) -> R:
         """The first report of the `kind`; blocks. Raises `JobLost` where the attempt stands still."""
@@ -372,6 +387,9 @@ class _Watched:
                 self._vigil.heard(time.monotonic(), look, served=self._served())
                 if isinstance(report, kind):
                     return report
+            if uptime_s() >= self._store.held_until_s():
+                # Its guard has suspended Flink.
+                self._vigil.excuse(time.monotonic())
             stalled = self._vigil.stalled(time.monotonic())
             if stalled is not None:
                 raise JobLost(f"{stalled}; it is considered lost")

@@ -70,6 +70,10 @@ class Found:
     etag: str
 
 
+def _entry(found: Any, prefix: str) -> Entry:
+    return Entry(found["Key"].removeprefix(f"{prefix}/"), found["Size"], found["LastModified"].timestamp())
+
+
 class S3Client:
     """The objects of one bucket. Made at once; the first call looks for keys and connects.
 
@@ -121,8 +125,8 @@ class S3Client:
     def put(self, key: str, content: bytes, *, replacing: str | None) -> str:
         """Write an object whole, in place of the one with the ETag `replacing`, or as the first (None).
 
-        Returns its ETag. Raises `Changed` where another is there, and where the one to be replaced is gone.
-        A try that was cut off and had been heard counts as made.
+        Returns its ETag. Raises `Changed` if another is there, or the one to be replaced is gone. That may be
+        a write of the caller's whose answer was lost.
         """
         condition = {"IfNoneMatch": "*"} if replacing is None else {"IfMatch": replacing}
 
@@ -130,13 +134,7 @@ class S3Client:
             answer = s3.put_object(Bucket=self.bucket, Key=key, Body=content, **condition)
             return str(answer["ETag"])
 
-        try:
-            etag = self._ask(ask, missing=True)
-        except Changed:
-            there = self.get(key)
-            if there is not None and there.content == content:
-                return there.etag
-            raise
+        etag = self._ask(ask, missing=True)
         if etag is None:
             raise Changed
         return etag
@@ -144,13 +142,8 @@ class S3Client:
     def entries(self, prefix: str) -> list[Entry]:
         """All objects below the folder `prefix`, by their names. Marks that some clients leave for empty
         folders are none."""
-        found: list[Entry] = []
-        for page in self._pages("list_objects_v2", f"{prefix}/"):
-            for each in page.get("Contents", ()):
-                name = each["Key"].removeprefix(f"{prefix}/")
-                if name and not name.endswith("/"):
-                    found.append(Entry(name, each["Size"], each["LastModified"].timestamp()))
-        return found
+        found = (_entry(each, prefix) for each in self._objects(prefix))
+        return [each for each in found if each.name and not each.name.endswith("/")]
 
     def folders(self, prefix: str) -> list[str]:
         """The names of the folders in the folder `prefix`."""
@@ -158,22 +151,28 @@ class S3Client:
         found = [each["Prefix"] for page in pages for each in page.get("CommonPrefixes", ())]
         return [name.removeprefix(f"{prefix}/").rstrip("/") for name in found]
 
-    def delete(self, prefix: str) -> None:
-        """Delete all below the folder `prefix`, and abort the uploads there that were not completed."""
+    def names(self, prefix: str) -> list[str]:
+        """The keys of all objects below the folder `prefix`, relative to it, folder markers included."""
+        return [each["Key"].removeprefix(f"{prefix}/") for each in self._objects(prefix)]
+
+    def delete(self, prefix: str, *, keep: Callable[[Entry], bool] = lambda entry: False) -> None:
+        """Delete all objects below the folder `prefix` except those to `keep`, and abort the uploads there
+        that were not completed."""
         self.abort_uploads(prefix)
-        keys = [
-            {"Key": each["Key"]}
-            for page in self._pages("list_objects_v2", f"{prefix}/")
-            for each in page.get("Contents", ())
-        ]
+        keys = [{"Key": each["Key"]} for each in self._objects(prefix) if not keep(_entry(each, prefix))]
         for at in range(0, len(keys), DELETED_AT_ONCE):
             batch = {"Objects": keys[at : at + DELETED_AT_ONCE], "Quiet": True}
             self._call("delete_objects", Delete=batch)
 
     def abort_uploads(self, prefix: str) -> int:
-        """Abort the uploads below the folder `prefix` that were begun and not completed; returns how many
-        there were. Who began one can complete it no more."""
-        pages = self._pages("list_multipart_uploads", f"{prefix}/")
+        """Abort the uploads below the folder `prefix` that were not completed: whoever began one cannot
+        complete it any more. Returns how many there were; on MinIO, which lists uploads by whole keys only,
+        there are none."""
+        return self.abort_uploads_of(f"{prefix}/")
+
+    def abort_uploads_of(self, key: str) -> int:
+        """Abort the uploads to objects whose keys begin with `key`; on MinIO, to the object `key`."""
+        pages = self._pages("list_multipart_uploads", key)
         uploads = [each for page in pages for each in page.get("Uploads", ())]
         for each in uploads:
             self._call("abort_multipart_upload", Key=each["Key"], UploadId=each["UploadId"])
@@ -193,6 +192,10 @@ class S3Client:
         if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
             return options
         return options | {"s3.endpoint": made.endpoint_url, "s3.path.style.access": "true"}
+
+    def _objects(self, prefix: str) -> Iterator[Any]:
+        for page in self._pages("list_objects_v2", f"{prefix}/"):
+            yield from page.get("Contents", ())
 
     def _pages(self, call: str, prefix: str, **more: str) -> Iterator[Any]:
         pages = iter(self._s3.get_paginator(call).paginate(Bucket=self.bucket, Prefix=prefix, **more))

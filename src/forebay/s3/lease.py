@@ -1,10 +1,14 @@
-"""Who may write to a place in an object store: one lease, renewed by its holder, taken by another once the
-holder is silent. Pure: what was read and when goes in, what to do comes out.
+"""The lease on a pipeline's state in an object store: one run holds it and renews it, and another run takes
+it once its holder is silent. Pure: what was read and when goes in, what to do comes out.
 
-The lock is one object. Its holder writes it anew every `BEAT_S`, each time on condition that it is still the
-one written before; so does whoever takes it. Of two who write at a time one fails, and knows by that.
+The lock is one object. Its holder rewrites it every `BEAT_S`, each time on condition that it is unchanged; so
+does a run that takes it. If two runs write at the same time, one of them fails and thereby learns of the
+other.
 
-Only silence while the server answers counts: in an outage nobody loses a lease.
+A holder may rely on a renewal for `HOLD_S` after it was sent. If the next one is not confirmed by then, its
+Flink is suspended (`forebay.runtime.lease_guard`). A claimer waits for `LEASE_S`, which is longer. So nothing
+depends on the reason of the silence: a suspended machine, a cut network, refused writes or an outage of the
+store.
 """
 
 from __future__ import annotations
@@ -15,36 +19,41 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 BEAT_S = 1.0
-"""How often the holder renews."""
+"""Interval of renewals."""
 LEASE_S = 3.0
-"""How long one who wants the lease watches a holder that is silent before it takes it for dead. Longer than
-`RENEWED_AGAIN_S` after a beat: a holder of which one renewal was not answered, or that was cut off from the
-server with all others, renews within this time. How long it was silent before does not count: it may have
-been cut off."""
+"""How long a claimer watches a silent holder before it takes the lease. How long the holder was silent before
+does not count: the claimer may have been cut off."""
+HOLD_S = 2.5
+"""How long a holder relies on a renewal, counted from when it was sent. The rest of `LEASE_S` is for the
+guard to suspend Flink on a busy machine."""
 BEAT_TIMEOUT_S = 1.5
 RETRY_S = 0.25
-RENEWED_AGAIN_S = BEAT_TIMEOUT_S + RETRY_S
-"""A renewal that the server does not answer is given up after the first, and made anew after the second."""
 GAP_S = 2.0
-"""What lies further apart than this is no watching: the server may have been away, or who watches."""
+"""Two looks that are further apart do not count as watching: the store or the claimer may have been away."""
 MAX_LOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """What the lock's object holds: the `pipeline` whose state this is, for whom it is held (`holder`, drawn
-    for each run; `where`: the machine and process, for people), a count of renewals, and whether it was let
-    go in order."""
+    """The content of the lock object. `holder` is a random id of the run, `where` its machine and process for
+    people, `beat` counts renewals. `released`: its holder ended in order. `unfenced`: an earlier holder did
+    not, and nobody has made sure since that its job commits nothing."""
 
     pipeline: str
     where: str = ""
     holder: str = field(default_factory=lambda: uuid.uuid4().hex)
     beat: int = 0
     released: bool = False
+    unfenced: bool = False
 
-    def renewed(self, *, released: bool = False) -> Lock:
-        """The next one to write."""
-        return replace(self, beat=self.beat + 1, released=released)
+    def renewed(self, *, released: bool = False, unfenced: bool = False) -> Lock:
+        """The lock that the holder writes next."""
+        return replace(self, beat=self.beat + 1, released=released, unfenced=unfenced)
+
+    @property
+    def leaves_unfenced(self) -> bool:
+        """Whether a run that takes the lease now has to fence the last job."""
+        return self.unfenced or not self.released
 
 
 def encode_lock(lock: Lock) -> bytes:
@@ -52,17 +61,26 @@ def encode_lock(lock: Lock) -> bytes:
     return json.dumps(asdict(lock)).encode()
 
 
+KINDS = {
+    "pipeline": str,
+    "where": str,
+    "holder": str,
+    "beat": int,
+    "released": bool,
+    "unfenced": bool,
+}
+
+
 def decode_lock(content: bytes) -> Lock:
-    """What `encode_lock` was given. Raises `ValueError` for anything else."""
+    """The inverse of `encode_lock`. Raises `ValueError` for anything else."""
     try:
         found = json.loads(content)
-        lock = Lock(**{name: found[name] for name in ("pipeline", "where", "holder", "beat", "released")})
+        lock = Lock(**{name: found[name] for name in KINDS})
     except (KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"it is no lock ({type(error).__name__})") from None
-    kinds = {"pipeline": str, "where": str, "holder": str, "beat": int, "released": bool}
-    for name, kind in kinds.items():
+        raise ValueError(f"not a lock: {type(error).__name__}") from None
+    for name, kind in KINDS.items():
         if type(getattr(lock, name)) is not kind:
-            raise ValueError(f"it is no lock ({name})")
+            raise ValueError(f"not a lock: {name}")
     return lock
 
 
@@ -75,7 +93,7 @@ class Seen:
 
 
 class Claim:
-    """One who wants the lease, and looks at the lock every now and then."""
+    """A run that wants the lease and reads the lock repeatedly."""
 
     def __init__(self) -> None:
         self._etag: str | None = None
@@ -83,20 +101,20 @@ class Claim:
         self._looked_s = 0.0
 
     def look(self, seen: Seen | None, now_s: float) -> Literal["take", "wait", "refuse"]:
-        """What to do, now that the lock was `seen` (None: there is none): take it on condition that it is
-        still the same; look again soon; or give up, for its holder lives."""
+        """What to do after the lock was read as `seen` (None: there is none): take it on condition that it is
+        unchanged, read it again soon, or give up because its holder lives."""
         if seen is None or seen.released:
             return "take"
         watched = now_s - self._looked_s <= GAP_S
         renewed = self._etag is not None and seen.etag != self._etag
         if renewed and watched:
             return "refuse"
-        # A renewal at an unknown moment of a gap does not say that its writer still lives.
+        # A renewal at an unknown moment of a gap does not prove that its writer still lives.
         if self._since_s is None or renewed or not watched:
             self._since_s = now_s
         self._etag, self._looked_s = seen.etag, now_s
         return "take" if now_s - self._since_s >= LEASE_S else "wait"
 
     def unanswered(self) -> None:
-        """The server did not answer: nobody could renew meanwhile, so the silence is counted anew."""
+        """The store did not answer, nor perhaps its holder: the silence is counted from zero."""
         self._since_s = None

@@ -1,4 +1,4 @@
-"""The lock of `forebay.s3.lease`, held: a thread renews it until it is let go, or found to be taken."""
+"""The lock of `forebay.s3.lease`, held: a thread renews it until it is released, or taken by another run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
-from forebay.clock import Clock, SystemClock
+from forebay.clock import Clock, SystemClock, uptime_s
 from forebay.errors import PipelineFailed, SettingError
 from forebay.s3.client import Changed, S3Client, StoreAway
 from forebay.s3.lease import (
     BEAT_S,
     BEAT_TIMEOUT_S,
+    HOLD_S,
     MAX_LOCK_BYTES,
     RETRY_S,
     Claim,
@@ -27,69 +29,130 @@ from forebay.s3.location import S3Path
 
 LOOK_S = 0.25
 PATIENCE_S = 30.0
-"""How long a server may not answer before one who wants the lock gives up."""
-TOLD_S = 5.0
-"""How long a server may not answer before a holder says so: a moment is no trouble."""
+"""How long a claimer waits for a store that does not answer."""
+OWN_WRITES = 3
+"""How often the holder writes again after it found a write of its own whose answer was lost."""
 
 
 class Fenced(PipelineFailed):
-    """Another run holds the lock now; this one must write nothing more."""
+    """Another run has taken over; this one must write nothing more."""
 
 
 class Hold:
-    """A lock that is held. `silent`: its last holder did not let it go in order, and may run still."""
+    """A lock that is held. `unfenced`: its last holder did not release it, and its job may still run.
+
+    `renewed_s` is when the last confirmed renewal was sent, by the clock `uptime_s`.
+    """
 
     def __init__(
-        self, client: S3Client, path: S3Path, lock: Lock, etag: str, *, silent: bool, clock: Clock
+        self,
+        client: S3Client,
+        path: S3Path,
+        lock: Lock,
+        etag: str,
+        *,
+        renewed_s: float,
+        uptime_s: Callable[[], float],
     ) -> None:
-        self.silent = silent
-        self._clock = clock
-        self._renewed_s = clock.monotonic_s()
-        self._trouble = ""
+        self.unfenced = lock.unfenced
         self._client = client
         self._path = path
         self._lock = lock
         self._etag = etag
+        self._uptime_s = uptime_s
+        self._renewed_s = renewed_s
+        self._trouble = ""
         self._lost = threading.Event()
+        self._report: Callable[[float], None] = lambda until_s: None
+        self._reporting = threading.Lock()
+
+    @property
+    def holder(self) -> str:
+        """The id that the lock names."""
+        return self._lock.holder
+
+    @property
+    def trouble(self) -> str:
+        """Why the lock cannot be renewed now; empty if it can."""
+        return self._trouble
+
+    @property
+    def lost(self) -> bool:
+        """Whether another run has taken the lock."""
+        return self._lost.is_set()
+
+    @property
+    def until_s(self) -> float:
+        """Until when nobody else can hold the lock, by the clock `uptime_s`."""
+        return self._renewed_s + HOLD_S
 
     def check(self) -> None:
-        """Raise `Fenced` where another has taken it."""
-        if self._lost.is_set():
+        """Raise `Fenced` if another run has taken the lock."""
+        if self.lost:
             raise Fenced(
                 f"another run of pipeline {self._lock.pipeline!r} has taken over its state in "
                 f"{self._path.parent}; this one has stopped"
             )
 
+    def report_renewals(self, report: Callable[[float], None]) -> None:
+        """Call `report` with `until_s`, now and after each renewal, from the thread that renews."""
+        with self._reporting:
+            self._report = report
+            report(self.until_s)
+
     def renew(self, *, released: bool = False) -> bool:
-        """Write the lock once more. False where the server does not answer: a call that follows soon may do
-        it. Where it refuses (see `trouble`), it takes somebody to mend that."""
-        renewed = self._lock.renewed(released=released)
+        """Write the lock again. False if the store does not answer and another try may succeed soon; if it
+        refuses (see `trouble`), somebody has to fix that."""
+        sent_s = self._uptime_s()
+        lock = self._lock.renewed(released=released, unfenced=self.unfenced)
         try:
-            self._etag = self._client.put(self._path.key, encode_lock(renewed), replacing=self._etag)
-            self._lock, self._renewed_s, self._trouble = renewed, self._clock.monotonic_s(), ""
+            self._write(lock)
         except Changed:
             self._lost.set()
         except StoreAway as error:
-            if self._clock.monotonic_s() - self._renewed_s >= TOLD_S:
+            if self._uptime_s() - self._renewed_s >= HOLD_S:
                 self._trouble = str(error)
             return False
         except SettingError as error:
-            # Keys that have expired, for example: as long as nobody else takes it, it is held.
             self._trouble = str(error)
+            self._look()
         except Exception as error:
-            # Whatever it is, to go on is better than a lock that nobody renews.
+            # Whatever the defect is, trying again is better than a lock that nobody renews.
             self._trouble = f"the lock {self._path} cannot be renewed: {type(error).__name__}: {error}"
+        else:
+            with self._reporting:
+                self._lock, self._renewed_s, self._trouble = lock, sent_s, ""
+                self._report(self.until_s)
         return True
 
-    @property
-    def trouble(self) -> str:
-        """Why it cannot be renewed now, in words; empty where it can."""
-        return self._trouble
+    def _look(self) -> None:
+        """Find out whether another run has taken a lock that this one may read and not write."""
+        try:
+            self._etag = self._own_etag()
+        except Changed:
+            self._lost.set()
+        except (StoreAway, SettingError):
+            pass
 
-    @property
-    def lost(self) -> bool:
-        """Whether another has taken it."""
-        return self._lost.is_set()
+    def _write(self, lock: Lock) -> None:
+        for _ in range(OWN_WRITES):
+            try:
+                self._etag = self._client.put(self._path.key, encode_lock(lock), replacing=self._etag)
+                return
+            except Changed:
+                # The answer to an earlier write may have been lost.
+                self._etag = self._own_etag()
+        raise Changed
+
+    def _own_etag(self) -> str:
+        """The ETag of the lock in the store. Raises `Changed` if another run has taken it."""
+        found = self._client.get(self._path.key, MAX_LOCK_BYTES)
+        if found is None:
+            raise Changed
+        with suppress(ValueError):
+            if decode_lock(found.content).holder == self.holder:
+                return found.etag
+        raise Changed
 
 
 @contextmanager
@@ -99,15 +162,16 @@ def held_lock(
     *,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
+    uptime_s: Callable[[], float] = uptime_s,
 ) -> Iterator[Hold]:
-    """Hold the lock at `path` for `pipeline` while the block runs; blocks until it is taken: at once where
+    """Hold the lock at `path` for `pipeline` while the block runs. Blocks until it is taken: at once if
     nobody holds it, else for some seconds.
 
-    Raises `SettingError` where a run holds it that lives, where it is another pipeline's, and where it is no
-    lock; `StoreAway` where the server does not answer for half a minute.
+    Raises `SettingError` if a living run or another pipeline holds it, or if the object is not a lock;
+    `StoreAway` if the store does not answer for half a minute.
     """
     client = S3Client(path.bucket, timeout_s=BEAT_TIMEOUT_S, attempts=1)
-    hold = _taken(client, path, pipeline, clock or SystemClock(), sleep)
+    hold = _taken(client, path, pipeline, clock or SystemClock(), sleep=sleep, uptime_s=uptime_s)
     ended = threading.Event()
 
     def beat() -> None:
@@ -127,12 +191,19 @@ def held_lock(
 
 
 def _taken(
-    client: S3Client, path: S3Path, pipeline: str, clock: Clock, sleep: Callable[[float], None]
+    client: S3Client,
+    path: S3Path,
+    pipeline: str,
+    clock: Clock,
+    *,
+    sleep: Callable[[float], None],
+    uptime_s: Callable[[], float],
 ) -> Hold:
-    claim, silent = Claim(), False
+    claim = Claim()
     ours = Lock(pipeline, f"{socket.gethostname()}, process {os.getpid()}")
     answered_s = clock.monotonic_s()
     while True:
+        sent_s = uptime_s()
         try:
             found = client.get(path.key, MAX_LOCK_BYTES)
             answered_s = clock.monotonic_s()
@@ -140,20 +211,21 @@ def _taken(
             seen = None
             if found is not None and there is not None:
                 if there.holder == ours.holder:
-                    # The server took it and did not answer.
-                    return Hold(client, path, ours, found.etag, silent=silent, clock=clock)
+                    # The store took it, and its answer was lost. It cannot be relied on before the next
+                    # renewal.
+                    return Hold(client, path, there, found.etag, renewed_s=sent_s - HOLD_S, uptime_s=uptime_s)
                 seen = Seen(found.etag, there.released)
             decision = claim.look(seen, answered_s)
             if decision == "refuse":
                 raise _running(path, pipeline, there)
             if decision == "take":
-                silent = there is not None and not there.released
+                taken = replace(ours, unfenced=there is not None and there.leaves_unfenced)
                 with suppress(Changed):
                     etag = client.put(
-                        path.key, encode_lock(ours), replacing=None if seen is None else seen.etag
+                        path.key, encode_lock(taken), replacing=None if seen is None else seen.etag
                     )
-                    return Hold(client, path, ours, etag, silent=silent, clock=clock)
-                # Somebody was faster: who that is, the next look tells.
+                    return Hold(client, path, taken, etag, renewed_s=sent_s, uptime_s=uptime_s)
+                # Another run was faster, and the next look shows which.
                 claim = Claim()
         except StoreAway:
             claim.unanswered()

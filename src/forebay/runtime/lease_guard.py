@@ -1,0 +1,94 @@
+"""Suspends Flink while the lease on its state is not known to be held: a suspended JVM commits nothing.
+
+The command renews the lease, and writes into a pipe until when it holds it. If that moment passes without the
+next one, because the command is stopped, the store does not answer or another run has taken over, the JVMs
+get SIGSTOP. They get SIGCONT once the lease is renewed, which proves that nobody else had it meanwhile.
+
+The moments are on the clock `uptime_s`, which counts the time in which a machine was suspended, and so does
+the timer: it expires as soon as the machine wakes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import psutil
+
+from forebay.clock import uptime_s
+from forebay.processes import descendants
+
+MOMENT = struct.Struct("d")
+AGAIN_S = 0.1
+"""How often a guard looks for processes that were started since it suspended the others."""
+CLOCK_BOOTTIME, ABSOLUTE = 7, 1
+
+
+class LeaseGuard:
+    """Guards the JVM `pid` and all other children of this process, from a thread of its own, once the first
+    moment can be read from `confirmations`. Ends when the other end of the pipe is closed."""
+
+    def __init__(self, confirmations: int, pid: int) -> None:
+        self._confirmations = confirmations
+        self._pid = pid
+        self._alarm = _Alarm()
+        self._suspended = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="lease-guard", daemon=True).start()
+
+    def _run(self) -> None:
+        until_s: float | None = None
+        while True:
+            if self._suspended:
+                readable, _, _ = select.select([self._confirmations], [], [], AGAIN_S)
+            else:
+                readable, _, _ = select.select([self._confirmations, self._alarm.fd], [], [])
+            if self._confirmations in readable:
+                read = os.read(self._confirmations, MOMENT.size * 1024)
+                if not read:
+                    return  # The command has ended, and so does this process (see `FlinkClient`).
+                (until_s,) = MOMENT.unpack(read[-MOMENT.size :])
+                self._alarm.set(until_s)
+            if until_s is not None:
+                held = uptime_s() < until_s
+                self._resume() if held else self._suspend()
+
+    def _suspend(self) -> None:
+        self._suspended = True
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGSTOP)
+        self._signal(psutil.Process.suspend)
+
+    def _resume(self) -> None:
+        if self._suspended:
+            self._suspended = False
+            self._signal(psutil.Process.resume)
+
+    def _signal(self, send: Callable[[psutil.Process], None]) -> None:
+        for process in descendants(os.getpid()):
+            with suppress(psutil.Error):
+                send(process)
+
+
+class _Alarm:
+    """A file descriptor that is readable from a moment of the clock `uptime_s` on (timerfd_create(2))."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.fd = int(self._libc.timerfd_create(CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK))
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+
+    def set(self, moment_s: float) -> None:
+        # An expiration that has not been read yet is discarded. A moment of 0 would disarm the timer.
+        seconds, fraction = divmod(max(moment_s, 1e-3), 1)
+        interval_and_value = (ctypes.c_long * 4)(0, 0, int(seconds), int(fraction * 1e9))
+        if self._libc.timerfd_settime(self.fd, ABSOLUTE, interval_and_value, None) < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
