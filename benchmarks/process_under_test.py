@@ -88,15 +88,24 @@ class PipelineProcess:
         self._process.wait()
         return orphans
 
-    def pause_command(self) -> None:
-        """Have the command stand still, and nothing that it started."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+    def pause(self, *, flink: bool = False, jvm: bool = False) -> None:
+        """Stop the command, and if wished the process that holds Flink, which guards its JVM, and the JVM."""
+        self._signal(signal.SIGSTOP, flink=flink, jvm=jvm)
 
-    def resume_command(self) -> None:
-        """Have the command go on."""
+    def unpause(self, *, flink: bool = False, jvm: bool = False) -> None:
+        """Continue what was stopped; the JVM first, as the scheduler may."""
+        self._signal(signal.SIGCONT, flink=flink, jvm=jvm)
+
+    def _signal(self, number: signal.Signals, *, flink: bool, jvm: bool) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        others = self._others()
+        for process in others:
+            if jvm and process.name() == "java":
+                process.send_signal(number)
+        for process in others:
+            if flink and FLINK_MODULE in _command_line(process):
+                process.send_signal(number)
+        self._process.send_signal(number)
 
     def kill_jvm(self) -> None:
         """Kill the JVM alone; the command goes on with another."""

@@ -15,9 +15,13 @@ from benchmarks.process_under_test import PipelineProcess
 
 from forebay.connectors.files.sink import committed_parts, read_jsonl_sink
 from forebay.connectors.jars import S3
+from forebay.flink.checkpoints import drain_folder
+from forebay.flink.rest import FlinkRest
+from forebay.flink.tls_keys import tls_keys
+from forebay.ports import free_port
 from forebay.runtime.s3_state_store import S3Store
 from forebay.s3.client import S3Client
-from forebay.s3.location import S3Path
+from forebay.s3.location import S3Path, uri_of
 from forebay.s3.lock import held_lock
 from forebay.settings import AWS_SECRETS
 from forebay.testing.answers import echo
@@ -74,6 +78,11 @@ class Machines:
 
     def results(self) -> list[Any]:
         return [orjson.loads(line) for line in read_jsonl_sink(self.store / "results")]
+
+    def completed(self) -> bool:
+        """Whether the last job is known to have completed a checkpoint."""
+        state = S3Store(self.store / "state").read()
+        return state is not None and state.completed is not None
 
     def job(self) -> str | None:
         state = S3Store(self.store / "state").read()
@@ -133,27 +142,81 @@ def test_a_machine_that_is_gone_takes_nothing_with_it(machines: Machines, store_
     assert not [secret for secret in secrets if any(secret.encode() in text for text in texts)]
 
 
-@pytest.mark.long
-def test_a_silent_run_that_goes_on_completes_nothing_more(machines: Machines, store_server: Any) -> None:
-    """The command stands still, its Flink does not; another machine takes over meanwhile."""
-    first = machines.start(store_server.variables)
+STANDSTILLS: dict[str, dict[str, bool]] = {
+    "command": {},
+    "command and guard": {"flink": True},
+    "machine": {"flink": True, "jvm": True},
+}
+
+
+@pytest.mark.parametrize("standstill", [pytest.param(each, marks=pytest.mark.long) for each in STANDSTILLS])
+def test_a_run_that_stood_still_commits_nothing_more(
+    machines: Machines, store_server: Any, standstill: str
+) -> None:
+    """Another machine takes over and finishes. If the guard stands still too, only the fences hold."""
+    # Slow: it is not to finish before it is taken over.
+    first = machines.start(store_server.variables, capacity=2)
     wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
-    job = machines.job()
+    first.pause(**STANDSTILLS[standstill])
+    finish(machines.start(store_server.variables))
+    exact(machines)
+    first.unpause(**STANDSTILLS[standstill])
+    wait_until(lambda: first.status() is not None, tell=first.said)
+    assert first.status() == 1
+    assert "has taken over" in first.said()
+    exact(machines)
+
+
+@pytest.mark.long
+def test_a_run_that_drains_after_it_was_taken_over_commits_nothing(
+    machines: Machines, store_server: Any
+) -> None:
+    """Its Flink runs without a guard and is drained while another run is active."""
+    first = machines.start(store_server.variables, capacity=2)
+    wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
+    job, store = machines.job(), S3Store(machines.store / "state")
+    state = store.read()
     assert job is not None
-    first.pause_command()
-    store = S3Store(machines.store / "state")
+    assert state is not None
+    assert state.rest_port is not None
+    first.pause(flink=True)
     with store.lock("moved"):
         store.fence(job, 0)
-        newest = store.checkpoints(job)[0].number
-        # It tries, and fails: no number that it comes to is free.
-        tried = machines.folder / "machine-1" / "home" / "run" / "flink"
-        wait_until(lambda: b"already exists" in b"".join(log.read_bytes() for log in tried.glob("*.log")))
-        assert store.checkpoints(job)[0].number == newest
-        first.resume_command()
-        wait_until(lambda: first.status() is not None)
-    assert first.status() == 1
-    assert "another run of pipeline 'moved' has taken over" in first.said()
+        keys = tls_keys(machines.folder / "machine-1" / "home" / "run" / "flink" / "keys")
+        rest = FlinkRest(f"https://localhost:{state.rest_port}", keys)
+        folder = uri_of(machines.store / "state" / job / drain_folder(0))
+        wish = {"drain": True, "targetDirectory": folder, "formatType": "NATIVE"}
+        drain = rest.json(f"/jobs/{job}/stop", "POST", wish)["request-id"]
+
+        def failed() -> bool:
+            return "failure-cause" in (rest.json(f"/jobs/{job}/savepoints/{drain}").get("operation") or {})
+
+        wait_until(failed)
+        assert not [each for each in store.checkpoints(job) if each.path.name.startswith("savepoint")]
     finish(machines.start(store_server.variables))
+    exact(machines)
+    first.kill_all()
+    exact(machines)
+
+
+@pytest.mark.long
+def test_a_takeover_that_failed_is_followed_by_one_that_fences(machines: Machines, store_server: Any) -> None:
+    first = machines.start(store_server.variables, capacity=2)
+    wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
+    first.pause(flink=True)
+    nowhere = machines.start(store_server.variables, "--cluster", f"127.0.0.1:{free_port()}")
+    wait_until(lambda: nowhere.status() is not None, tell=nowhere.said)
+    assert nowhere.status() != 0
+    third = machines.start(store_server.variables, capacity=2)
+    job = machines.job()
+    wait_until(lambda: machines.job() != job and machines.completed(), tell=third.said)
+    # It resumes from a checkpoint of its own, and the fences stay.
+    third.kill_jvm()
+    finish(third)
+    exact(machines)
+    first.unpause(flink=True)
+    wait_until(lambda: first.status() is not None, tell=first.said)
+    assert first.status() == 1
     exact(machines)
 
 
