@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 START_TIMEOUT_S = 30.0
@@ -24,6 +25,8 @@ class Link:
         self._server: asyncio.Server | None = None
         self._open = asyncio.Event()
         self._refusing = False
+        self._trap: Callable[[bytes], bool] | None = None
+        self.trapped = threading.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -38,6 +41,12 @@ class Link:
     def stall(self) -> None:
         """Let nothing pass, until `mend`; what is on its way stays on its way."""
         self._call(self._open.clear)
+
+    def stall_at(self, trap: Callable[[bytes], bool]) -> None:
+        """Let nothing pass from the first piece on that is the `trap`'s, until `mend`; then `trapped` is
+        set."""
+        self.trapped.clear()
+        self._trap = trap
 
     def mend(self) -> None:
         self._call(self._mend)
@@ -110,6 +119,10 @@ class Link:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(PIECE_BYTES):
+            if self._trap is not None and self._trap(data):
+                self._trap = None
+                self._open.clear()
+                self.trapped.set()
             await self._open.wait()
             writer.write(data)
             await writer.drain()

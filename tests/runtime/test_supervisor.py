@@ -13,7 +13,7 @@ from tests.harness.operators import complete_checkpoint
 
 from forebay.config import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
-from forebay.runtime import inference, supervisor
+from forebay.runtime import inference, run, supervisor
 from forebay.runtime.attempt import Order, Preparation
 from forebay.runtime.reports import (
     AwaitsKafka,
@@ -30,6 +30,8 @@ from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.run_state import RunState, read_state
 from forebay.runtime.snapshot import Snapshot
 from forebay.runtime.state_store import LocalStore
+from forebay.runtime.supervision import Patience
+from forebay.s3.lock import Fenced
 from forebay.settings import Settings
 
 RUNS = Look(Snapshot(1.0, "RUNNING", accepted=3, results=2, in_flight=1), Signs(checkpoint_ms=77))
@@ -57,6 +59,8 @@ class Process:
 
     def go(self) -> None:
         self.said.append("go")
+
+    def confirm_lease(self, until_s: float) -> None: ...
 
     def drain(self) -> None:
         self.said.append("drain")
@@ -191,6 +195,40 @@ def test_trouble_with_the_store_is_told_and_named_as_the_cause(
         "",
         "the keys of bucket b have expired; renew them",
     ]
+
+
+@pytest.mark.parametrize("cluster", [None, "127.0.0.1:1"])
+def test_a_run_that_was_taken_over_leaves_no_job_on_a_cluster(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, cluster: str | None
+) -> None:
+    monkeypatch.setattr(run, "check_cluster", lambda cluster: None)
+    bench.attempts((*STARTS, RUNS, raises(Fenced("another run has taken over"))))
+    with pytest.raises(Fenced):
+        bench.run(cluster=cluster)
+    (process,) = bench.processes
+    assert process.said[3:] == (["kill"] if cluster is None else ["cancel", "kill"])
+
+
+def test_a_suspended_attempt_is_not_taken_for_a_stalled_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the lease is not renewed, Flink is suspended and does not answer."""
+    now_s, until_s = [0.0], [100.0]
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(supervisor, "uptime_s", lambda: now_s[0])
+    monkeypatch.setattr(LocalStore, "held_until_s", lambda self: until_s[0])
+    silent_s = Patience().silent_s
+
+    def wait(process: Process) -> None:
+        now_s[0] += silent_s
+
+    def renewed(process: Process) -> None:
+        until_s[0] = 1e6
+
+    bench.attempts((*STARTS, RUNS, wait, wait, renewed, RUNS, DONE))
+    assert bench.run().resumes == ()
+    bench.attempts((*STARTS, RUNS, renewed, wait, RUNS), (*STARTS, DONE))
+    assert len(bench.run(fresh=True).resumes) == 1
 
 
 def test_what_is_submitted_is_noted_before(bench: Bench) -> None:

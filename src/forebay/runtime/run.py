@@ -80,6 +80,8 @@ def run_pipeline(
         )
         launcher.prepare(preparation, jars, planner=spec.event_time is not None)
     store = open_store(location_of(spec.checkpoint.dir))
+    if options.in_process and store.remote:
+        raise SettingError(f"checkpoint.dir: expected a folder with in_process, found {store.home}")
     with ExitStack() as open_:
         open_.enter_context(store.lock(spec.name))
         if options.cluster is not None:

@@ -53,7 +53,8 @@ class RunOptions:
     `from_checkpoint` is a checkpoint to resume from in place of the one that the record names: what was
     committed after it comes again. `cluster` is the `HOST:PORT` of a running Flink. `enough` is asked after
     each look at the job: once it is true, the job completes what it has read, commits it and ends.
-    `in_process`: Flink runs in this process's own JVM, and where that is lost, the run ends.
+    `in_process`: Flink runs in this process's own JVM, and if that is lost, the run ends. Its state is in a
+    folder: nothing would suspend it if the lease on an object store were lost.
     """
 
     fresh: bool = False
