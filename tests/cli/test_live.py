@@ -108,7 +108,7 @@ def test_trouble_with_the_object_store_is_told_when_it_begins_and_ends() -> None
         line.show(NOW)
     lines = text(where).splitlines()
     assert lines[1:] == [
-        "bucket b: the keys have expired; renew them. The stream goes on, and results wait",
+        "bucket b: the keys have expired; renew them. The stream is suspended until it can be used",
         "the object store can be used again",
     ]
 

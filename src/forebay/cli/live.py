@@ -84,7 +84,7 @@ class LiveLine:
             self._print(f"a checkpoint failed: {now.checkpoint_failure}")
         if now.store_failure != before.store_failure:
             self._print(
-                f"{now.store_failure}. The stream is suspended until it can"
+                f"{now.store_failure}. The stream is suspended until it can be used"
                 if now.store_failure
                 else "the object store can be used again"
             )
