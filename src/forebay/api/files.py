@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 from pydantic import BaseModel
 from pyflink.common import Types
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
@@ -23,6 +22,7 @@ from forebay.connectors.formats import MAX_RECORD_BYTES, Format, dead_letter_jso
 from forebay.errors import SettingError
 from forebay.flink.types import check_uid_free
 from forebay.flink.watermarks import with_event_time
+from forebay.json_numbers import dump_json
 from forebay.records import DeadLetter, Event, Result
 
 AHEAD_MS = 24 * 3_600_000
@@ -187,7 +187,7 @@ def json_line(value: Any) -> str:
         return result_json(value)
     if isinstance(value, DeadLetter):
         return dead_letter_json(value)
-    return orjson.dumps(value, default=_other).decode("utf-8")
+    return dump_json(value, _other).decode("utf-8")
 
 
 def _other(value: object) -> object:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-import orjson
 from py4j.protocol import Py4JError
 from pydantic import BaseModel
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
@@ -33,6 +32,7 @@ from forebay.documents import check_document
 from forebay.engine.prompt import FieldTemplate
 from forebay.errors import PipelineFailed, SettingError
 from forebay.flink.types import check_sink_free, check_uid_free
+from forebay.json_numbers import read_json
 from forebay.records import DeadLetter, Event, Result
 
 DISCOVERY_S = 10.0
@@ -322,7 +322,7 @@ def fields_of(item: Any) -> Mapping[str, Any]:
     if isinstance(item, str):
         return {"text": item}
     if isinstance(item, BaseModel):
-        item = orjson.loads(json_line(item))
+        item = read_json(json_line(item).encode())
     return item if isinstance(item, Mapping) else {}
 
 

@@ -16,6 +16,7 @@ import orjson
 from forebay.codec import decode, encode
 from forebay.connectors.event_time import EventTime
 from forebay.errors import MalformedRecord, RecordError
+from forebay.json_numbers import NumberRefused, dump_json, read_json
 from forebay.records import JSON, DeadLetter, Event, Result
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ Kind = Literal["jsonl", "text", "csv"]
 class Format:
     """How the bytes of one record are read.
 
-    `jsonl`: a JSON object, nested at most 200 deep (an integer beyond 64 bits is read as a float). `text`:
-    one field, `text`. `csv`: a row whose fields are named by `columns`, all of them text (a field is at most
+    `jsonl`: a JSON object, nested at most 200 deep, whose numbers keep their digits. `text`: one field,
+    `text`. `csv`: a row whose fields are named by `columns`, all of them text (a field is at most
     128 KiB, the limit of Python's csv module). A record over `max_record_bytes` becomes a dead letter. With
     `time`, the event's time comes from that field, and a record without a valid one becomes a dead letter.
     """
@@ -98,7 +99,9 @@ def _text(data: bytes) -> str:
 
 def _json_object(data: bytes) -> Mapping[str, JSON]:
     try:
-        value = orjson.loads(data)
+        value = read_json(data)
+    except NumberRefused as error:
+        raise MalformedRecord(str(error)) from None
     except orjson.JSONDecodeError as error:
         _text(data)
         raise MalformedRecord(f"not JSON: {error}") from None
@@ -144,7 +147,7 @@ def result_json(result: Result) -> str:
         line = {name: getattr(result, name) for name in WRITTEN}
         if result.timeline is not None:
             line["timeline"] = result.timeline
-        return orjson.dumps(line).decode("utf-8")
+        return dump_json(line).decode("utf-8")
     except TypeError as error:
         raise MalformedRecord(f"the result {result.id} cannot be written as JSON: {error}") from None
 

@@ -21,6 +21,7 @@ from jinja2.tests import TESTS as JINJA_TESTS
 
 from forebay.engine.prompt.budget import ITEM, NODE, Budgeted
 from forebay.errors import TemplateFailed
+from forebay.json_numbers import dump_json
 
 MAX_NUMBER_CHARS = 400
 """Longest text that `int` and `float` convert: longer ones cost quadratic time on some Pythons."""
@@ -88,7 +89,7 @@ def to_json(context: Budgeted, value: Any, indent: int | None = None) -> str:
         # Each value stands on a line of its own, behind two blanks for each level.
         context.charge(weight * (1 + _depth(value) // NODE))
     try:
-        return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None).decode()
+        return dump_json(value, option=orjson.OPT_INDENT_2 if indent else None).decode()
     except orjson.JSONEncodeError as error:
         raise TemplateFailed(f"a value cannot be written as JSON: {error}") from None
 
