@@ -65,7 +65,7 @@ def render(source: str, fields: dict[str, Any] | None = None, **names: Any) -> s
         ("{% if 'a' in tags and n > 2 %}yes{% elif n %}{% else %}no{% endif %}", "yes"),
         (
             "{{ missing is defined }} {{ missing | default('-') }} {{ none | default('x', true) }}",
-            "False - x",
+            "false - x",
         ),
         ("{{ text[:5] }} {{ tags[0] }} {{ tags[-1] }}", "Hello a c"),
         ("{{ text ~ 1 ~ [2] }}", "Hello, world1[2]"),

@@ -16,6 +16,7 @@ from jinja2 import TemplateError, UndefinedError, meta
 from jinja2.environment import Template
 
 from forebay.engine.prompt.budget import Budgeted
+from forebay.engine.prompt.missing import with_nulls
 from forebay.engine.prompt.sandbox import PromptEnvironment, names_of
 from forebay.errors import SettingError, TemplateFailed
 from forebay.records import JSON, Event, Message, Request
@@ -85,7 +86,7 @@ class PromptTemplate:
         Pure and bounded: the same input gives the same output or the same error. Raises `TemplateFailed`
         that names the missing field or the limit that was hit.
         """
-        names = {**fields, "event": fields, "key": key, "time_ms": time_ms}
+        names = with_nulls({**fields, "event": fields, "key": key, "time_ms": time_ms})
         left = self.max_chars
         rendered = []
         for role, part in self._parts:
@@ -127,7 +128,8 @@ class FieldTemplate:
 
     def render(self, fields: Mapping[str, JSON], *, time_ms: int | None = None) -> str:
         """The text, at most `max_chars` long. Raises `TemplateFailed` like `PromptTemplate.render`."""
-        text = self._part.render({**fields, "event": fields, "time_ms": time_ms}, self.max_chars).strip()
+        names = with_nulls({**fields, "event": fields, "time_ms": time_ms})
+        text = self._part.render(names, self.max_chars).strip()
         if self.required and not text:
             raise TemplateFailed(f"{self.what} is empty for this record; it must have at least one character")
         return text
