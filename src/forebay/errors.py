@@ -72,6 +72,13 @@ class TemplateFailed(RecordError):
     cause = "template_failed"
 
 
+class NoKey(RecordError):
+    """The record has no key (its field is missing, null or empty), and its operator keeps state for each
+    key."""
+
+    cause = "no_key"
+
+
 class ProgramFailed(RecordError):
     """A stateful program raised an exception at a step for this record, or returned a step that is not
     valid."""

@@ -29,7 +29,7 @@ from forebay.connectors.kafka.settings import KafkaSink as SinkSpec
 from forebay.connectors.kafka.settings import KafkaSource as SourceSpec
 from forebay.connectors.kafka.sink import Record, encoded_record, headers_of, records_name
 from forebay.documents import check_document
-from forebay.engine.prompt import FieldTemplate
+from forebay.engine.prompt import FieldMissing, FieldTemplate, fields_in
 from forebay.errors import PipelineFailed, SettingError
 from forebay.flink.types import check_sink_free, check_uid_free
 from forebay.json_numbers import read_json
@@ -171,7 +171,7 @@ def write_kafka(
         name: Names the sink and its transactions. No other job that writes to this Kafka cluster may have the
             same name, and it stays the same.
         key: Key of the record: a template of the element's fields (of a result: those of its event), or a
-            function of the element that gives a text, bytes or None.
+            function of the element that gives a text, bytes or None. A field that is null or empty gives no key.
         value: A function of the element that gives what is written; None: the element.
         guarantee: `"exactly-once"`: transactions, which consumers with `read_committed` see at each
             checkpoint; `"at-least-once"`: visible at once, and after a restart some come twice.
@@ -305,7 +305,13 @@ class WriteObject:
 
     def _key(self, item: Any) -> bytes | None:
         if isinstance(self.key, FieldTemplate):
-            return self.key.render(fields_of(item)).encode()
+            fields = fields_of(item)
+            try:
+                return self.key.render(fields).encode()
+            except FieldMissing:
+                if fields_in(self.key.text) <= fields.keys():
+                    return None  # They are null or empty.
+                raise
         made = self.key(item) if self.key is not None else None
         if made is None or isinstance(made, bytes):
             return made
@@ -343,7 +349,7 @@ def key_of(given: KeyOf | None, holds: type | None) -> FieldTemplate | Callable[
                 f"write_kafka: key: {given[:80]!r} names no field; write a template such as "
                 f"'{{{{ {word} }}}}', or give a function"
             )
-        return FieldTemplate(given, what="key")
+        return FieldTemplate(given, what="key", required=True)
     if callable(given):
         return given
     raise SettingError(

@@ -129,8 +129,9 @@ def _described(value: object) -> str:
 ToEvent = Callable[[Any], "Event | DeadLetter | Mapping[str, Any] | BaseModel | str"]
 """Makes an event of an element. A dict or a pydantic model becomes the event's fields, a text its field
 `text`. Of an event of a source, all else stays: its place, its key and its headers."""
-TextOf = str | Callable[[Event], str]
-"""A template of a text such as `"{{ user }}"`, or a function of the event."""
+TextOf = str | Callable[[Event], str | None]
+"""A template of a text such as `"{{ user }}"`, or a function of the event. None, an empty text, and in a
+template a field that is missing or null: the event has no key."""
 Templates = Iterable[tuple[str, str]]
 """Templates of an operator: what each is called, and its text."""
 TEXT_ONLY = frozenset(("text",))
@@ -311,7 +312,7 @@ def text_of(given: TextOf | None, what: str) -> EventText | None:
     if given is None:
         return None
     if isinstance(given, str):
-        template = FieldTemplate(given, what=what, required=what == "id")
+        template = FieldTemplate(given, what=what, required=True)
         if not fields_in(given) and "event" not in given:
             raise SettingError(
                 f"{what}: {given[:80]!r} names no field; write a template such as "

@@ -370,7 +370,7 @@ def test_a_key_is_trimmed_bounded_and_may_be_empty() -> None:
     assert FieldTemplate("{{ text }}").render({"text": " "}) == ""
     with pytest.raises(TemplateFailed, match="key is longer than 1024 characters"):
         FieldTemplate("{{ text }}").render({"text": "x" * 1025})
-    with pytest.raises(TemplateFailed, match="id is empty"):
+    with pytest.raises(TemplateFailed, match="is empty for this record"):
         FieldTemplate("{{ text }}", what="id", required=True).render({"text": " "})
 
 

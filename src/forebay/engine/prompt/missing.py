@@ -11,8 +11,12 @@ from jinja2.utils import missing
 
 from forebay.errors import TemplateFailed
 
-NO_KEY = "the record has no key"
-NO_TIME = "the event has no time"
+OWN = {"key": "the record has no key", "time_ms": "the event has no time"}
+"""What is wrong if a variable of Forebay's is null."""
+
+
+class FieldMissing(TemplateFailed):
+    """A field is missing or null, or a text that must not be empty is."""
 
 
 class MissingField(StrictUndefined):
@@ -33,7 +37,7 @@ class NullField(MissingField):
 
     __slots__ = ()
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> bool:  # type: ignore[override]
         return False
 
     def __eq__(self, other: object) -> bool:  # type: ignore[override]
@@ -42,7 +46,7 @@ class NullField(MissingField):
     def __ne__(self, other: object) -> bool:  # type: ignore[override]
         return not is_null(other)
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]
         return hash(None)
 
 
@@ -57,17 +61,20 @@ def is_absent(value: object) -> bool:
 
 
 def require(value: Any) -> None:
-    """Raise jinja2's `UndefinedError` for a missing field and one that is null, `TemplateFailed` for None."""
+    """Raise jinja2's `UndefinedError` for a missing field and one that is null, `FieldMissing` for None."""
     if isinstance(value, Undefined):
         str(value)
     if value is None:
-        raise TemplateFailed('a value is null; give it another one, as in `value | default("-")`')
+        raise FieldMissing('a value is null; give it another one, as in `value | default("-")`')
 
 
-def with_nulls(names: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of a rendering, each null as a `NullField` that says which."""
-    hints = {"key": NO_KEY, "time_ms": NO_TIME}
-    return {
-        name: NullField(hints.get(name, f"field {name!r} is null"), name=name) if value is None else value
-        for name, value in names.items()
+def with_nulls(fields: Mapping[str, Any], **own: Any) -> dict[str, Any]:
+    """The variables of a rendering: fields, and Forebay's own. A null is a `NullField` that says which."""
+    names = {name: value if value is not None else _null_field(name) for name, value in fields.items()}
+    return names | {
+        name: value if value is not None else NullField(OWN[name], name=name) for name, value in own.items()
     }
+
+
+def _null_field(name: str) -> NullField:
+    return NullField(f"field {name!r} is null", name=name)
