@@ -66,6 +66,12 @@ class MalformedRecord(RecordError):
     cause = "malformed_record"
 
 
+class NoRecord(RecordError):
+    """The value has no record in the field that `payload` names: it is missing or null, as in a deletion."""
+
+    cause = "no_record"
+
+
 class TemplateFailed(RecordError):
     """A template could not be rendered for this record: a field is missing, or the text is too long."""
 

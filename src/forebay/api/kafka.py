@@ -52,6 +52,8 @@ def read_kafka(
     format: Literal["jsonl", "text"] = "jsonl",
     time: str | None = None,
     time_format: str = "iso8601",
+    time_zone: str = "UTC",
+    payload: str | None = None,
     out_of_orderness_s: float | None = None,
     until_latest: bool = False,
     properties: Mapping[str, str] | None = None,
@@ -80,7 +82,7 @@ def read_kafka(
             has no zone), a `datetime`, or milliseconds since the Unix epoch.
         format: `"jsonl"`: values are JSON objects; `"text"`: values are texts.
         time: Field with the event's time; None: the record's timestamp.
-        time_format: As for `read_jsonl`.
+        time_format, time_zone, payload: As for `read_jsonl`.
         out_of_orderness_s: Give elements timestamps, and watermarks this many seconds behind. There is then
             one reader for all partitions.
         until_latest: End at the offsets that were the latest at the start. A job that was restored does not
@@ -109,6 +111,8 @@ def read_kafka(
             "start": start,
             "format": format,
             "time": time,
+            "time_zone": time_zone,
+            "payload": payload,
             "until_latest": until_latest,
             "max_record_bytes": max_record_bytes,
             "properties": dict(properties or {}),
@@ -122,10 +126,10 @@ def read_kafka(
     if check:
         spec.check_access("read_kafka")
         _ask(spec, "read_kafka", lambda admin: check_topics_read(admin, spec.topics, "read_kafka: topics"))
-    at = None if time is None else EventTime(time, time_format)
+    at = None if time is None else EventTime(time, time_format, time_zone)
     config = KafkaSource(
         spec.cluster(),
-        Format("text" if format == "text" else "jsonl", at, max_record_bytes),
+        Format("text" if format == "text" else "jsonl", at, max_record_bytes, payload=payload),
         spec.topics,
         spec.pattern,
         group,
@@ -171,7 +175,7 @@ def write_kafka(
         name: Names the sink and its transactions. No other job that writes to this Kafka cluster may have the
             same name, and it stays the same.
         key: Key of the record: a template of the element's fields (of a result: those of its event), or a
-            function of the element that gives a text, bytes or None. A field that is null or empty gives no key.
+            function of the element that gives a text, bytes or None. A null or empty field gives no key.
         value: A function of the element that gives what is written; None: the element.
         guarantee: `"exactly-once"`: transactions, which consumers with `read_committed` see at each
             checkpoint; `"at-least-once"`: visible at once, and after a restart some come twice.

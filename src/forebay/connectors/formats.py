@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import orjson
 
 from forebay.codec import decode, encode
+from forebay.connectors.envelope import record_in
 from forebay.connectors.event_time import EventTime
 from forebay.errors import MalformedRecord, RecordError
 from forebay.json_numbers import NumberRefused, dump_json, read_json
@@ -40,6 +41,7 @@ class Format:
     `text`. `csv`: a row whose fields are named by `columns`, all of them text (a field is at most
     128 KiB, the limit of Python's csv module). A record over `max_record_bytes` becomes a dead letter. With
     `time`, the event's time comes from that field, and a record without a valid one becomes a dead letter.
+    With `payload`, the record is in that field of the value (`envelope.record_in`).
     """
 
     kind: Kind = "jsonl"
@@ -47,6 +49,7 @@ class Format:
     max_record_bytes: int = MAX_RECORD_BYTES
     columns: tuple[str, ...] = ()
     delimiter: str = ","
+    payload: str | None = None
 
     def read(
         self,
@@ -64,6 +67,8 @@ class Format:
                     f"the record has {len(raw)} bytes, the limit is {self.max_record_bytes}"
                 )
             fields = self._fields(raw.removeprefix(BOM)) if parse is None else parse(raw)
+            if self.payload is not None:
+                fields = record_in(fields, self.payload, _json_object)
             time_ms = self.time.of(fields) if self.time is not None else None
             event = Event(raw=raw, fields=fields, time_ms=time_ms, position=position)
             encode(event)
