@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.event_time import EventTime, is_suspect
+from forebay.connectors.event_time import EventTime
 from forebay.errors import MalformedRecord, SettingError
+from forebay.flink.watermarks import is_suspect
 
 HOUR_MS = 3_600_000
 

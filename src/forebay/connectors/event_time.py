@@ -20,8 +20,11 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 EARLIEST_MS = -62_135_596_800_000  # year 1
 LATEST_MS = 253_402_300_799_999  # year 9999
 MODERN_MS = 4_102_444_800_000  # year 2100
-YEAR_MS = 365 * 86_400_000
-YEAR_1900_MS = -2_208_988_800_000
+SUSPECT_TIMES = (
+    "is the source's time_format right? Seconds that are read as milliseconds are in 1970, dates without a "
+    "year in 1900"
+)
+"""What to say of times in these years."""
 MAX_TEXT_CHARS = 200
 ZONE_NAME = re.compile(r"[A-Za-z]+")
 NAMES_ZONE = re.compile(r"(?<!%)(?:%%)*%Z")
@@ -170,12 +173,6 @@ def zone_of(name: str) -> tzinfo:
         raise SettingError(
             f"time zone: expected a name of the IANA database such as Europe/Berlin, found {name[:80]!r}"
         ) from None
-
-
-def is_suspect(time_ms: int) -> bool:
-    """Whether a time is in 1970 or 1900: seconds that were read as milliseconds are in January 1970, dates
-    without a year in 1900."""
-    return 0 <= time_ms < YEAR_MS or YEAR_1900_MS <= time_ms < YEAR_1900_MS + YEAR_MS
 
 
 def _offset(zone: str) -> timedelta:
