@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import tracemalloc
 from decimal import Decimal
 
 import orjson
@@ -51,6 +52,17 @@ def test_a_number_that_is_too_long_is_named(literal: str) -> None:
         read_json(b'{"a": {"n": [1, %s]}, "z": "x"}' % literal.encode())
     assert literal[:20] in str(caught.value)
     assert len(str(caught.value)) < 200
+
+
+def test_the_path_of_a_number_takes_no_more_memory_than_its_record() -> None:
+    names = "a" * 200_000
+    data = b'{"%s":{"%s":[%s]}}' % (names.encode(), names.encode(), b"1," * 200_000 + b"9" * 1001)
+    tracemalloc.start()
+    with pytest.raises(NumberRefused, match=r"^field 'a{59}\.a{59}\[200000\]' is 999"):
+        read_json(data)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 200 << 20
 
 
 @given(st.integers() | st.integers(-(2**70), 2**70))

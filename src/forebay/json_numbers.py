@@ -24,6 +24,7 @@ MAX_DOUBLE_DIGITS = 767
 """No double has more significant digits."""
 MAX_EXPONENT_CHARS = 6
 MAX_SHOWN_CHARS = 60
+MAX_SHOWN_PARTS = 10
 SUSPECT = re.compile(rb"[0-9.]{16}|[eE][+-]?[0-9]{3}")
 """What a number contains that orjson may round. Texts may match as well, which costs time only."""
 LITERAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
@@ -64,10 +65,23 @@ class ExactFloat(float):
 class NumberRefused(ValueError):
     """A number that JSON does not have, or that is too long. The message names the field that holds it."""
 
-    def __init__(self, path: str, found: str, problem: str) -> None:
+    def __init__(self, place: _Place, found: str, problem: str) -> None:
+        path = _path(place)
         where = f"field {path!r}" if path else "the value"
         shown = found if len(found) <= MAX_SHOWN_CHARS else f"{found[:MAX_SHOWN_CHARS]}…"
         super().__init__(f"{where} is {shown}: {problem}")
+
+
+_Place = tuple[Any, str] | None
+"""The place of the holder of a value, and the value's name there; None for the outermost value."""
+
+
+def _path(place: _Place) -> str:
+    parts: list[str] = []
+    while place is not None and len(parts) < MAX_SHOWN_PARTS:
+        place, part = place
+        parts.append(part[:MAX_SHOWN_CHARS])
+    return "".join(reversed(parts)).removeprefix(".")
 
 
 class _TooLong(str):
@@ -113,13 +127,13 @@ def dump_json(value: Any, default: Callable[[Any], Any] | None = None, option: i
 def check_numbers(value: Any) -> None:
     """Raise `NumberRefused` if a number in `value` is not finite, or too long."""
 
-    def refuse(path: str, item: Any) -> None:
+    def refuse(place: _Place, item: Any) -> None:
         if isinstance(item, float):
             if not math.isfinite(item) and not isinstance(item, ExactFloat):
-                raise NumberRefused(path, str(item), "JSON has no such number; use null")
+                raise NumberRefused(place, str(item), "JSON has no such number; use null")
         elif isinstance(item, int) and item.bit_length() > MAX_INT_BITS:
             # Python does not write integers of thousands of digits.
-            raise NumberRefused(path, f"an integer of {item.bit_length()} bits", _too_long())
+            raise NumberRefused(place, f"an integer of {item.bit_length()} bits", _too_long())
 
     _each(value, refuse)
 
@@ -127,9 +141,9 @@ def check_numbers(value: Any) -> None:
 def _read_exactly(data: bytes) -> Any:
     value = json.loads(data, parse_int=_int, parse_float=_float, parse_constant=_constant)
 
-    def refuse(path: str, item: Any) -> None:
+    def refuse(place: _Place, item: Any) -> None:
         if type(item) is _TooLong:
-            raise NumberRefused(path, item, _too_long())
+            raise NumberRefused(place, item, _too_long())
 
     _each(value, refuse)
     return value
@@ -139,23 +153,22 @@ def _too_long() -> str:
     return f"a number may have {MAX_CHARS} characters; write it as text"
 
 
-def _each(value: Any, look: Callable[[str, Any], None]) -> None:
-    """Call `look` for each value that is no list or object, with its path."""
-    stack: list[tuple[str, Any]] = [("", value)]
+def _each(value: Any, look: Callable[[_Place, Any], None]) -> None:
+    """Call `look` for each value that is no list or object, with its place."""
+    stack: list[tuple[_Place, Any]] = [(None, value)]
     seen = set()  # An object of Python may hold itself.
     while stack:
-        path, item = stack.pop()
+        place, item = stack.pop()
         if isinstance(item, dict | list | tuple):
             if id(item) in seen:
                 continue
             seen.add(id(item))
         if isinstance(item, dict):
-            dot = f"{path}." if path else ""
-            stack.extend((f"{dot}{name}", inner) for name, inner in reversed(item.items()))
+            stack.extend(((place, f".{name}"), inner) for name, inner in reversed(item.items()))
         elif isinstance(item, list | tuple):
-            stack.extend((f"{path}[{at}]", inner) for at, inner in reversed(list(enumerate(item))))
+            stack.extend(((place, f"[{at}]"), inner) for at, inner in reversed(list(enumerate(item))))
         else:
-            look(path, item)
+            look(place, item)
 
 
 def _with_fragments(value: Any) -> Any:
