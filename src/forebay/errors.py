@@ -66,10 +66,23 @@ class MalformedRecord(RecordError):
     cause = "malformed_record"
 
 
+class NoRecord(RecordError):
+    """The value has no record in the field that `payload` names: it is missing or null, as in a deletion."""
+
+    cause = "no_record"
+
+
 class TemplateFailed(RecordError):
     """A template could not be rendered for this record: a field is missing, or the text is too long."""
 
     cause = "template_failed"
+
+
+class NoKey(RecordError):
+    """The record has no key (its field is missing, null or empty), and its operator keeps state for each
+    key."""
+
+    cause = "no_key"
 
 
 class ProgramFailed(RecordError):

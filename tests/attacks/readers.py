@@ -476,6 +476,18 @@ READERS = (
         (POST,),
         TIMES,
     ),
+    Reader(
+        "JSON with a time in a named zone",
+        pure(record_read(Format(time=EventTime("when", "%a %b %d %H:%M:%S %Z %Y", "America/New_York")))),
+        (POST, b'{"when": "Sat Jan 31 12:00:00 EST 2026"}'),
+        TIMES,
+    ),
+    Reader(
+        "a record in an envelope",
+        pure(record_read(Format(payload="after.data"))),
+        (b'{"after": {"data": %s, "op": "c"}, "x": 1e400}' % POST, b'{"after": {"data": "{\\"a\\": 1}"}}'),
+        JSON_WORDS,
+    ),
     Reader("text", pure(record_read(Format("text", max_record_bytes=5000))), (POST, b"some words")),
     Reader(
         "a CSV row",

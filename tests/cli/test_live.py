@@ -82,6 +82,17 @@ def test_commits_that_failed_are_said_once_each_and_at_the_end() -> None:
     assert text(where).count(f"3 {words}") == 2
 
 
+def test_times_of_1970_are_said_once_and_counted_at_the_end() -> None:
+    where = console()
+    with LiveLine(where) as line:
+        for seconds, count in enumerate((0, 1, 1, 3)):
+            line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * seconds, suspect_times=count))
+    report(replace(NOW, suspect_times=3), one_each=True, json=None, console=where)
+    said = " ".join(text(where).split())
+    assert said.count("an event has a time in 1970 or 1900: is the source's time_format right?") == 1
+    assert said.count("3 events have times in 1970 or 1900") == 1
+
+
 def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
     where = console()
     with LiveLine(where) as line:

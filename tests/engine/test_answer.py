@@ -33,6 +33,7 @@ def test_an_answer_that_keeps_the_schema_is_its_value() -> None:
         ('{"mood": NaN}', "not JSON"),
         ('"\\ud800"', "not JSON"),
         ("[" * 2000, "not JSON"),
+        ('{"mood": 1%s}' % ("0" * 1000), r"field 'mood' is 1000"),
         ("[" * 100 + "]" * 100, "nested deeper than 64"),
         ("{}", r"at \$: 'mood' is a required"),
         ('{"mood": "so-so"}', r"at \$\.mood: 'so-so' is not one of"),
@@ -48,6 +49,13 @@ def test_an_answer_that_breaks_the_schema_is_refused(text: str, problem: str) ->
         AnswerCheck(SCHEMA)(text)
     assert len(str(caught.value)) < 600
     assert str(caught.value).isprintable()
+
+
+def test_numbers_of_an_answer_keep_their_digits() -> None:
+    check = AnswerCheck({"type": "array", "items": {"type": "number"}})
+    assert str(check("[18446744073709551617, 0.1000000000000000055]")) == (
+        "[18446744073709551617, 0.1000000000000000055]"
+    )
 
 
 def test_an_answer_that_was_cut_says_so() -> None:

@@ -159,6 +159,13 @@ def test_answers_are_looked_for_often_only_where_they_wake_nobody(
     assert time_ms - run.clock.wall_ms() == after_ms
 
 
+def test_events_with_times_of_1970_and_1900_are_counted(opened: Any) -> None:
+    run = opened(Remember())
+    for number, time_ms in enumerate((None, 1_700_000_000, 1_700_000_000_000, -2_208_988_800_000, -1)):
+        run.event("a", number, time_ms)
+    assert run.function._counts.suspect_times == 2
+
+
 def test_a_shard_s_queue_that_is_full_stays_so_though_events_of_other_keys_find_slots(opened: Any) -> None:
     run = opened(Remember(), quick=["other"], queue=1000)
     accepted_s: list[float] = []

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 from pydantic import BaseModel
 from pyflink.common import Types
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
@@ -23,6 +22,7 @@ from forebay.connectors.formats import MAX_RECORD_BYTES, Format, dead_letter_jso
 from forebay.errors import SettingError
 from forebay.flink.types import check_uid_free
 from forebay.flink.watermarks import with_event_time
+from forebay.json_numbers import dump_json
 from forebay.records import DeadLetter, Event, Result
 
 AHEAD_MS = 24 * 3_600_000
@@ -35,6 +35,8 @@ def read_jsonl(
     *,
     time: str | None = None,
     time_format: str = "iso8601",
+    time_zone: str = "UTC",
+    payload: str | None = None,
     out_of_orderness_s: float | None = None,
     follow: bool = False,
     replay: float | None = None,
@@ -54,6 +56,9 @@ def read_jsonl(
         time: Field with the event's time; dots for nesting.
         time_format: How the time is written: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, or a `strptime`
             pattern.
+        time_zone: Time zone of times without one, such as `"Europe/Berlin"`.
+        payload: Field of each object that holds the record; the rest of its holder is the field `envelope`.
+            None: the object is the record.
         out_of_orderness_s: Give elements Flink's timestamps, and watermarks this many seconds behind; None:
             no timestamps.
         follow: Read on without end: files that appear in the directory are read as well.
@@ -70,7 +75,7 @@ def read_jsonl(
     ...     [event.fields["id"] for event in events]
     ['T-1001', 'T-1002']
     """
-    form = Format("jsonl", _time(time, time_format), max_record_bytes)
+    form = Format("jsonl", _time(time, time_format, time_zone), max_record_bytes, payload=payload)
     files = Files(Path(path), form, follow=follow, limit=limit)
     return _read(env, files, out_of_orderness_s=out_of_orderness_s, replay=replay, name=name)
 
@@ -106,6 +111,7 @@ def read_csv(
     delimiter: str = ",",
     time: str | None = None,
     time_format: str = "iso8601",
+    time_zone: str = "UTC",
     out_of_orderness_s: float | None = None,
     follow: bool = False,
     replay: float | None = None,
@@ -127,7 +133,7 @@ def read_csv(
     ...     [dict(event.fields) for event in events]
     [{'id': 'R-1', 'text': 'Too noisy'}]
     """
-    form = Format("csv", _time(time, time_format), max_record_bytes, tuple(columns), delimiter)
+    form = Format("csv", _time(time, time_format, time_zone), max_record_bytes, tuple(columns), delimiter)
     files = Files(Path(path), form, follow=follow, limit=limit)
     events = _read(env, files, out_of_orderness_s=out_of_orderness_s, replay=replay, name=name)
     return ObjectStream(events.encoded, Event, fields=form.columns or read_header(Path(path), form))
@@ -187,7 +193,7 @@ def json_line(value: Any) -> str:
         return result_json(value)
     if isinstance(value, DeadLetter):
         return dead_letter_json(value)
-    return orjson.dumps(value, default=_other).decode("utf-8")
+    return dump_json(value, _other).decode("utf-8")
 
 
 def _other(value: object) -> object:
@@ -198,8 +204,8 @@ def _other(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
-def _time(field: str | None, form: str) -> EventTime | None:
-    return None if field is None else EventTime(field, form)
+def _time(field: str | None, form: str, zone: str) -> EventTime | None:
+    return None if field is None else EventTime(field, form, zone)
 
 
 def _read(

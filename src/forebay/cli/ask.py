@@ -187,12 +187,11 @@ class _Writer:
 
 def _text_of(result: Result) -> str:
     """The answer on one line: a text as it is, without what would steer a terminal, else JSON."""
-    import orjson
-
+    from forebay.json_numbers import dump_json
     from forebay.untrusted_text import replace_controls
 
     answer = result.answer
-    text = answer if isinstance(answer, str) else orjson.dumps(answer).decode()
+    text = answer if isinstance(answer, str) else dump_json(answer).decode()
     return replace_controls(" ".join(text.split("\n")))
 
 

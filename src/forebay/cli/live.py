@@ -11,6 +11,7 @@ from rich.text import Text
 
 from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.cli.output import say, shows_text, write_json
+from forebay.connectors.event_time import SUSPECT_TIMES
 from forebay.runtime.snapshot import Scaling, Snapshot, Throughput
 from forebay.untrusted_text import replace_controls
 
@@ -88,6 +89,8 @@ class LiveLine:
                 if now.store_failure
                 else "the object store can be used again"
             )
+        if now.suspect_times and not before.suspect_times:
+            self._print(f"an event has a time in 1970 or 1900: {SUSPECT_TIMES}")
         if now.failed_commits > before.failed_commits:
             self._print(_failed_commits(now))
         self._before = now
@@ -168,6 +171,8 @@ def report(
         f"{last.results} results, {last.dead_letters} dead letters, {tokens} tokens"
         f"{'; ' + limited if limited else ''}",
     )
+    if last.suspect_times:
+        say(console, f"{last.suspect_times} events have times in 1970 or 1900: {SUSPECT_TIMES}")
     if last.failed_commits:
         say(console, _failed_commits(last))
 

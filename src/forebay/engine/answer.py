@@ -16,6 +16,7 @@ from referencing.jsonschema import DRAFT202012
 
 from forebay.engine.linear_schema import DIALECT, check_linear, linear
 from forebay.errors import InvalidAnswer, SettingError
+from forebay.json_numbers import NumberRefused, read_json
 from forebay.records import JSON
 
 MAX_ANSWER_CHARS = 1 << 20
@@ -72,7 +73,9 @@ class AnswerCheck:
         if len(text) > MAX_ANSWER_CHARS:
             raise InvalidAnswer(f"the answer has {len(text)} characters, more than {MAX_ANSWER_CHARS}")
         try:
-            value = orjson.loads(text.strip())
+            value = read_json(text.strip().encode("utf-8", "surrogatepass"))
+        except NumberRefused as error:
+            raise InvalidAnswer(f"the answer: {_short(str(error))}") from None
         except orjson.JSONDecodeError as error:
             cut = "; it was cut at max_tokens" if finish_reason == "length" else ""
             raise InvalidAnswer(f"the answer is not JSON ({error}){cut}: {_short(text)}") from None

@@ -169,6 +169,7 @@ class InferenceCounters:
     retries: int = 0
     journal_hits: int = 0
     journal_failures: int = 0
+    suspect_times: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -203,6 +204,7 @@ COUNTERS = (
     "retries",
     "journal_hits",
     "journal_failures",
+    "suspect_times",
     "prompt_tokens",
     "completion_tokens",
     "cached_tokens",

@@ -32,7 +32,7 @@ from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounte
 from forebay.flink.request_pool import Handler, Ordering, RequestPool
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
 from forebay.flink.wakes import WOKEN_MS, Wakes
-from forebay.flink.watermarks import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms
+from forebay.flink.watermarks import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms, is_suspect
 from forebay.records import DeadLetter, Result
 from forebay.stateful.machine import (
     IN_FLIGHT,
@@ -176,6 +176,8 @@ class InferenceOperator(KeyedProcessFunction):
             else:
                 yield from self._make_room(shard, record.key, ctx)
                 self._counts.accepted += 1
+                time_ms = record.event.time_ms
+                self._counts.suspect_times += time_ms is not None and is_suspect(time_ms)
                 if record.timeline is not None:
                     record = replace(
                         record, timeline=replace(record.timeline, accepted_us=self._clock.wall_us())

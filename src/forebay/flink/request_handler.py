@@ -183,7 +183,7 @@ class RequestHandler:
         event = item.event
         if self._call.prompt is None:
             raise RecordError("the call has no prompt template to make a request of an event")
-        rendered = self._call.prompt.render(event.fields, key=item.key, time_ms=event.time_ms)
+        rendered = self._call.prompt.render(event.fields, key=item.key or None, time_ms=event.time_ms)
         messages: tuple[Message, ...] = rendered if isinstance(rendered, tuple) else ()
         sampling, priority = self._sampling(event), self._priority(event)
         if self._call.send_priority:

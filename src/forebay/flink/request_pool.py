@@ -345,7 +345,8 @@ class Unordered:
 
 
 class OrderedByKey:
-    """An answer leaves as soon as it is there and all that came before it under its key have left."""
+    """An answer leaves as soon as it is there and all that came before it under its key have left; without a
+    key, as soon as it is there."""
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[str]] = {}
@@ -353,10 +354,13 @@ class OrderedByKey:
         self._held: dict[str, Answer] = {}
 
     def accept(self, id: str, key: str) -> None:
-        self._queues.setdefault(key, deque()).append(id)
-        self._keys[id] = key
+        if key:
+            self._queues.setdefault(key, deque()).append(id)
+            self._keys[id] = key
 
     def finish(self, id: str, answer: Answer) -> list[tuple[str, Answer]]:
+        if id not in self._keys:
+            return [(id, answer)]
         self._held[id] = answer
         key = self._keys[id]
         queue = self._queues[key]

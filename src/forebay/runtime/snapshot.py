@@ -113,7 +113,8 @@ class Snapshot:
     completed. `failed_commits` is how many transactions with results or dead letters could not be committed
     in this run: Kafka had ended them, and what they held may be lost. `backlog` is what waits in the topics
     of a Kafka source, counted every few seconds; None before that, and for other sources. `scaling` is how
-    its replicas stand where the run starts and stops them, else None. `store_failure` is why the object
+    its replicas stand where the run starts and stops them, else None. `suspect_times` counts events with
+    times in 1970 or 1900. `store_failure` is why the object
     store that holds the state cannot be used now, empty where it can. `kv_transfers` is None before the first
     answer, and without servers for prefill.
     """
@@ -146,6 +147,7 @@ class Snapshot:
     scaling: Scaling | None = None
     store_failure: str = ""
     kv_transfers: KvTransfers | None = None
+    suspect_times: int = 0
 
 
 OVER_S = 30.0

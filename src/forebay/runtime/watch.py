@@ -249,6 +249,8 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         event_p99_s=counts.get("event_p99_us", 0) / 1e6,
         engine_p50_s=counts.get("engine_p50_us", 0) / 1e6,
         kv_transfers=_kv_transfers(counts),
+        # Flink's counters begin anew with each restart.
+        suspect_times=max(now.suspect_times, whole("suspect_times")),
     )
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
 from forebay.codec import encode
 from forebay.errors import detail_text
+from forebay.json_numbers import check_numbers, dump_json
 from forebay.records import DeadLetter, KeyedEvent, Result, Usage
 from forebay.stateful.entries import Turn, numbered
 from forebay.stateful.machine import Effect, Emit, HoldWatermark, StartCall
@@ -52,8 +51,9 @@ def leaving(turn: Turn, step: Step[Any], carrier: Result | None) -> tuple[Turn, 
 
 def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
     item = turn.item
-    # The JSON of a sink takes less than the bytes of the codec.
-    orjson.dumps((output.answer, output.fields))
+    # The JSON of a sink takes less than the bytes of the codec, and writes null for what is not finite.
+    check_numbers({"answer": output.answer, "fields": output.fields})
+    dump_json((output.answer, output.fields))
     result = Result(
         id=numbered(item.id, turn.outputs),
         key=item.key,

@@ -12,6 +12,7 @@ from pydantic import Field
 from forebay.connectors.base import (
     RESULTS,
     Connector,
+    Enveloped,
     OneCharacter,
     PipelineView,
     Problem,
@@ -21,7 +22,16 @@ from forebay.connectors.base import (
     Written,
 )
 from forebay.connectors.formats import Format
-from forebay.documents.fields import Folder, LocalPath, Model, PositiveFloat, PositiveInt, Switch, wrong
+from forebay.documents.fields import (
+    FieldPath,
+    Folder,
+    LocalPath,
+    Model,
+    PositiveFloat,
+    PositiveInt,
+    Switch,
+    wrong,
+)
 from forebay.errors import SettingError
 from forebay.records import DeadLetter, Event
 from forebay.s3.location import location_of
@@ -102,10 +112,13 @@ class FileSource(Timed):
         return file_source(env, self.files())
 
 
-class JsonlSource(FileSource):
+class JsonlSource(FileSource, Enveloped):
     """One JSON object a line; blank lines are skipped."""
 
     type: Literal["jsonl"]
+
+    def format(self) -> Format:
+        return replace(super().format(), payload=self.payload)
 
 
 class CsvSource(FileSource):
@@ -132,6 +145,9 @@ class DeadLetterSource(SourceSettings):
     format: Literal["jsonl", "csv"] = Field("jsonl", description="What the records were.")
     delimiter: OneCharacter = Field(",", description="For csv: character between fields.")
     columns: tuple[str, ...] | None = Field(None, description="For csv: names of the columns; needed there.")
+    payload: FieldPath | None = Field(
+        None, description="For jsonl: as `payload` of the source that the records came from."
+    )
     limit: PositiveInt | None = Field(None, description="Stop after this many records; null: no limit.")
     max_record_bytes: PositiveInt = Field(
         1_048_576, le=16_777_216, description="A longer record becomes a dead letter again."
@@ -140,6 +156,8 @@ class DeadLetterSource(SourceSettings):
     def model_post_init(self, context: Any, /) -> None:
         if self.format == "csv" and self.columns is None:
             raise wrong("expected 'columns' with format: csv; a dead letter does not hold its file's header")
+        if self.format == "csv" and self.payload is not None:
+            raise wrong("expected no 'payload' with format: csv, whose values are no objects")
 
     def files(self) -> Files:
         """The files that are read, and how."""
@@ -150,6 +168,7 @@ class DeadLetterSource(SourceSettings):
             max_record_bytes=self.max_record_bytes,
             columns=self.columns or (),
             delimiter=self.delimiter,
+            payload=self.payload,
         )
         return Files(Path(self.path), form, letters=True, limit=self.limit)
 
