@@ -254,13 +254,14 @@ class Result:
         fields: The event's fields.
         answer: The answer's text. With a JSON schema: the parsed value. With a pydantic model: its instance.
         usage: Token counts, see `Usage`.
-        attempts: How many calls were made, retries included.
+        attempts: How many calls were made, retries included; of a `restored` event, those after the restart.
         read_ms: When the pipeline read the event, in wall-clock milliseconds since the Unix epoch.
         elapsed_s: Seconds from the first call to the answer, retries included.
         called_s: Seconds of the last call alone.
         time_ms, position, record_key, headers: Those of the event.
         finish_reason: Why the engine stopped, in its own word: `stop`, `length`.
-        reissued: The request was sent again after a recovery.
+        restored: The event was found in the checkpoint after a restart. Its request may have been sent before
+            the restart; a checkpoint does not hold whether it was.
         journaled: The journal had the answer; no call was made.
         replica: Address of the replica that answered, without secrets; None if none did, or if an older
             version wrote the result.
@@ -283,7 +284,7 @@ class Result:
     time_ms: int | None = None
     position: str | None = None
     finish_reason: str | None = None
-    reissued: bool = False
+    restored: bool = False
     journaled: bool = False
     record_key: bytes | None = None
     headers: Mapping[str, bytes] = field(default_factory=dict)

@@ -45,7 +45,7 @@ class Calls:
     def start(self) -> None:
         pass
 
-    def submit(self, shard: int, item: KeyedEvent, *, reissued: bool = False) -> None:
+    def submit(self, shard: int, item: KeyedEvent, *, restored: bool = False) -> None:
         if item.key in self.quick:
             self.answers.append((item.id, DeadLetter(b"", "refused", "", id=item.id, key=item.key)))
         else:

@@ -107,7 +107,7 @@ async def test_a_result_carries_the_event_and_the_answer() -> None:
     assert found.answer == echo("say hello")
     assert (found.id, found.key, found.fields) == ("r1", "ann", {"text": "hello"})
     assert (found.time_ms, found.position, found.read_ms) == (5, "p@1", 3)
-    assert (found.attempts, found.finish_reason, found.journaled, found.reissued) == (1, "stop", False, False)
+    assert (found.attempts, found.finish_reason, found.journaled, found.restored) == (1, "stop", False, False)
     assert found.usage.completion_tokens > 0
     assert (counts.calls, counts.retries) == (1, 0)
     assert counts.completion_tokens == found.usage.completion_tokens

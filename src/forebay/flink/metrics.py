@@ -154,7 +154,8 @@ class InferenceCounters:
     """Counts since the operator opened.
 
     `accepted` is what came in, `restored` what was found in a checkpoint: each result or dead letter of
-    `infer` is of one of them.
+    `infer` is of one of them. `restored_calls` are the calls that a checkpoint held and that were made after
+    the restart. Which of them had been sent before is not known: a checkpoint does not hold it.
 
     `calls` to `kv_fallbacks_decode_failed` are written by the event loop; the rest by the operator's thread
     alone, for nobody may add to a histogram while another thread reads it.
@@ -164,7 +165,7 @@ class InferenceCounters:
     restored: int = 0
     results: int = 0
     dead_letters: int = 0
-    reissued: int = 0
+    restored_calls: int = 0
     calls: int = 0
     retries: int = 0
     journal_hits: int = 0
@@ -198,7 +199,7 @@ COUNTERS = (
     "restored",
     "results",
     "dead_letters",
-    "reissued",
+    "restored_calls",
     "calls",
     "retries",
     "journal_hits",

@@ -227,7 +227,7 @@ class InferenceOperator(KeyedProcessFunction):
             yield key
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
-        """Take up a shard in this run: issue again what a checkpoint left in its state."""
+        """Open a shard in this run, and make the calls that a checkpoint left in its state."""
         shard = self._shards[key] = Shard(key, self._new_machine())
         self._wakes.add(key, ctx)
         for _ in self._apply(shard, shard.machine.restore(), ctx):
@@ -252,8 +252,8 @@ class InferenceOperator(KeyedProcessFunction):
         # Not by patterns: those take longer than all else that is done here.
         for effect in effects:
             if isinstance(effect, StartCall):
-                self._counts.reissued += effect.again
-                self._calls.submit(shard.key, effect.item, reissued=effect.again)
+                self._counts.restored_calls += effect.restored
+                self._calls.submit(shard.key, effect.item, restored=effect.restored)
             elif isinstance(effect, HoldWatermark):
                 self._hold(shard, effect)
             elif isinstance(effect, ReleaseWatermark):

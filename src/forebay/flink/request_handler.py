@@ -101,7 +101,7 @@ class RequestHandler:
         """What answers."""
         return self._engine
 
-    def accept(self, item: KeyedEvent, *, again: bool) -> None:
+    def accept(self, item: KeyedEvent, *, restored: bool) -> None:
         """It waits; nobody asks here for how long."""
 
     async def answer(self, item: KeyedEvent) -> Answer:

@@ -128,7 +128,7 @@ class Snapshot:
     pending: int = 0
     oldest_read_ms: int = 0
     retries: int = 0
-    reissued: int = 0
+    restored_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     event_p50_s: float = 0.0

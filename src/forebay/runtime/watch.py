@@ -242,7 +242,7 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         pending=whole("pending"),
         oldest_read_ms=whole("oldest_read_ms"),
         retries=whole("retries"),
-        reissued=whole("reissued"),
+        restored_calls=whole("restored_calls"),
         prompt_tokens=whole("prompt_tokens"),
         completion_tokens=whole("completion_tokens"),
         event_p50_s=counts.get("event_p50_us", 0) / 1e6,
