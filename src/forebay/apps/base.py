@@ -20,6 +20,10 @@ Page = Callable[[Iterable[bytes]], str]
 """Makes a self-contained HTML page of the JSON lines of an application's results."""
 
 
+FAILURES = "failures"
+"""The field of an application's answer with the failed calls that it went on without: how many, by cause."""
+
+
 class PipelineView(Protocol):
     """What an application sees of the pipeline around it."""
 

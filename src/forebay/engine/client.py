@@ -146,9 +146,7 @@ class HttpEngine:
         reader.take_whole(await read_bounded(response, self._max_answer_bytes, replica=self.url))
         on_content()
         timing = Timing(sent_s, self._clock.monotonic_s(), first_byte_s)
-        return Completion(
-            reader.text, reader.finish_reason, reader.usage, timing, load, self.url, reader.kv_transfer
-        )
+        return self._completion(reader, timing, load)
 
     async def _read_stream(
         self, response: aiohttp.ClientResponse, reader: AnswerReader, seen: _Seen
@@ -197,7 +195,21 @@ class HttpEngine:
         timing = Timing(
             seen.sent_s, done_s, seen.first_byte_s, chunks_s[0] if chunks_s else None, tuple(chunks_s)
         )
-        return Completion(reader.text, reader.finish_reason, reader.usage, timing, seen.load, self.url)
+        return self._completion(reader, timing, seen.load)
+
+    def _completion(self, reader: AnswerReader, timing: Timing, load: ReplicaLoad | None) -> Completion:
+        return Completion(
+            reader.text,
+            reader.finish_reason,
+            reader.usage,
+            timing,
+            load,
+            self.url,
+            reader.kv_transfer,
+            reasoning=reader.reasoning,
+            tool=reader.tool,
+            refusal=reader.refusal,
+        )
 
     async def _refusal(self, request: Request, response: aiohttp.ClientResponse) -> EngineError:
         try:

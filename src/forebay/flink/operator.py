@@ -24,6 +24,7 @@ from pyflink.datastream.state import MapStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
+from forebay.engine.content import CUT
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.intervals import SET_BACK_MS, PollInterval, RoomWait
 from forebay.flink.jvm_task import collect_less, held_keys, is_cancelled, set_after_round
@@ -37,6 +38,7 @@ from forebay.records import DeadLetter, Result
 from forebay.stateful.machine import (
     IN_FLIGHT,
     Effect,
+    Emit,
     HoldWatermark,
     OpenMachines,
     ReleaseWatermark,
@@ -244,6 +246,11 @@ class InferenceOperator(KeyedProcessFunction):
             if not isinstance(answer, DeadLetter) and not answer.journaled:
                 self._counts.engine_s.add(answer.called_s)
             effects = shard.machine.answered(id, answer, partial(self._times, ctx))
+            if isinstance(answer, DeadLetter):
+                # A program may go on without the answer; a dead letter is counted as it leaves.
+                letters = (effect for effect in effects if isinstance(effect, Emit))
+                if not any(isinstance(each.record, DeadLetter) for each in letters):
+                    self._counts.fail(answer.cause)
             yield from self._apply(shard, effects, ctx)
 
     def _apply(
@@ -265,9 +272,11 @@ class InferenceOperator(KeyedProcessFunction):
                 self._wake(effect, shard, ctx)
             elif isinstance(effect.record, DeadLetter):
                 self._counts.dead_letters += 1
+                self._counts.fail(effect.record.cause)
                 yield DEAD_LETTERS, effect.data
             else:
                 self._counts.results += 1
+                self._counts.cut_answers += effect.record.finish_reason == CUT
                 self._counts.event_s.add((self._clock.wall_ms() - effect.record.read_ms) / 1000)
                 yield self._output(effect.record, self._leaving(effect.record, effect.data), ctx)
 

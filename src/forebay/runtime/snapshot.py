@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forebay.autoscale.topic_queue import TopicBacklog
 
@@ -115,7 +115,9 @@ class Snapshot:
     of a Kafka source, counted every few seconds; None before that, and for other sources. `scaling` is how
     its replicas stand where the run starts and stops them, else None. `store_failure` is why the object
     store that holds the state cannot be used now, empty where it can. `kv_transfers` is None before the first
-    answer, and without servers for prefill.
+    answer, and without servers for prefill. `cut_answers` were cut at `max_tokens`, and are results with the
+    finish reason `length`. `failed` counts, by cause, dead letters and the calls that an application went on
+    without.
     """
 
     elapsed_s: float
@@ -146,6 +148,8 @@ class Snapshot:
     scaling: Scaling | None = None
     store_failure: str = ""
     kv_transfers: KvTransfers | None = None
+    cut_answers: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
 
 
 OVER_S = 30.0

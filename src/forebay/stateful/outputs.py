@@ -84,6 +84,7 @@ def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
         finish_reason=carrier.finish_reason,
         journaled=carrier.journaled,
         replica=carrier.replica,
+        reasoning=carrier.reasoning,
         timeline=carrier.timeline,
     )
 

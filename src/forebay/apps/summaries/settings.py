@@ -142,7 +142,7 @@ class SummaryOfKey(Program[KeyState]):
 
     def on_failure(self, state: KeyState, tag: str, failure: Failure, now: Moment) -> Step[KeyState]:
         state.chained += 1
-        return self._step(state, self._program.on_failure(now.key, state), now)
+        return self._step(state, self._program.on_failure(now.key, state, failure), now)
 
     def on_timer(self, state: KeyState, name: str, time_ms: int, now: Moment) -> Step[KeyState]:
         if name == IDLE:
