@@ -17,6 +17,7 @@ from pydantic import Field
 from forebay.apps.base import FAILURES, ApplicationSettings, Preset
 from forebay.documents import describe
 from forebay.documents.fields import PositiveFloat, PositiveInt
+from forebay.engine.context import ContextNeed
 from forebay.engine.prompt import names_of
 from forebay.errors import PromptTooLong, RecordError
 from forebay.records import JSON, Event, Message, Sampling
@@ -84,6 +85,17 @@ class Sessions:
         the budget, and the message whose answer is awaited takes at most half as many."""
         return STATE_BYTES + 64 * self.budget_tokens
 
+    def context_need(self, max_tokens: int) -> ContextNeed:
+        """That of a turn, or of a fold, whose answer is `SUMMARY_SHARE` of the budget."""
+        answer = max(max_tokens, int(self.budget_tokens * SUMMARY_SHARE))
+        return ContextNeed(
+            self.budget_tokens + answer,
+            "application.budget_tokens",
+            "a prompt of the budget with its answer",
+            self.budget_tokens,
+            LEAST_TOKENS,
+        )
+
     def program(self, *, event_time: bool) -> Program[Session]:
         """The program; with `event_time`, idle time is measured in it."""
         return Conversation(replace(self, clock="event" if event_time else "wall"))
@@ -96,8 +108,8 @@ class Session:
     `asked`: the message whose answer is awaited. `tokens`: how many the prompt with all turns has, as the
     engine counted; 0 where it has not. `ratio`: tokens per byte. `limit`: how many a prompt may have, where
     the model has refused one within the budget; else 0. `bare`: the awaited answer is to a prompt without the
-    turns that could not be folded; they are dropped once it has come. `failures`: the causes for which calls of
-    this turn were given up, though the turn went on.
+    turns that could not be folded; they are dropped once it has come. `failures`: the causes for which calls
+    of this turn were given up, though the turn went on.
     """
 
     turns: tuple[tuple[str, str], ...] = ()
@@ -118,7 +130,7 @@ class Session:
 class Conversation(Program[Session]):
     """A turn per event. Gives `{"turn", "text", "cut", "folds"}` for each (`cut`: the message was shortened;
     `folds`: how often turns were folded so far), with `failures` if calls of the turn were given up, such as
-    that for a fold: what it would have summed up is then forgotten. Gives `{"ended", "turns", "summary"}` when a session is over:
+    a fold, whose turns are then forgotten. Gives `{"ended", "turns", "summary"}` when a session is over:
     `idle` for too long, or the `input` has ended before that was known. `summary` is what was folded, and
     empty before the first fold."""
 
@@ -352,6 +364,9 @@ class SessionsSpec(ApplicationSettings):
     @property
     def text_field(self) -> str:
         return self.text
+
+    def context_need(self, max_tokens: int) -> ContextNeed:
+        return self.settings().context_need(max_tokens)
 
     def settings(self) -> Sessions:
         return Sessions(**{name: value for name, value in self if name != "type"})

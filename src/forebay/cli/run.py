@@ -220,13 +220,12 @@ def _run(
     errors = errors_console()
     say_doubt(spec, errors)
     local = spec.asks_model and not engine and spec.engine.replicas() is None
-    context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.preset.context_tokens)
     place: OpenAnyEngine = nullcontext(engine)
     if local and spec.scaling is not None:
         _check_reach(options["cluster"])
-        place = scaled_engine(spec, context, settings, ConsoleProgress(errors))
+        place = scaled_engine(spec, EngineOptions(), settings, ConsoleProgress(errors))
     elif local:
-        place = local_replicas(options=context, settings=settings, progress=ConsoleProgress(errors))
+        place = local_replicas(settings=settings, progress=ConsoleProgress(errors))
     elif replicas is not None:
         raise SettingError(
             "--replicas: expected the local engine, which the run starts; this pipeline "
