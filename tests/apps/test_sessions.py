@@ -411,7 +411,9 @@ def test_a_message_that_gives_orders_changes_no_form_and_no_other_session() -> N
 
 def test_state_survives_as_json() -> None:
     program = SMALL.program(event_time=False)
-    state = Session((("q", "a"), ("r", "b")), "short", "x", True, 5, 2, 90, BOUNDS[0], 17, 3, True, ("timeout",))
+    state = Session(
+        (("q", "a"), ("r", "b")), "short", "x", True, 5, 2, 90, BOUNDS[0], 17, 3, True, ("timeout",)
+    )
     assert program.load(2, program.save(state)) == state
 
 
