@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from forebay.flink.infer import InferenceStreams
 
 Page = Callable[[Iterable[bytes]], str]
-"""Makes a self-contained HTML page of the JSON lines of an application's results."""
+"""Makes a self-contained HTML page of the JSON lines of an application's results, and then of its dead
+letters."""
 
 
 FAILURES = "failures"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -303,7 +303,8 @@ def _write_page(make: Page | None, folder: Path, errors: Console) -> None:
     from forebay.connectors.files.sink import read_jsonl_sink
 
     page = folder / "page.html"
-    page.write_text(make(read_jsonl_sink(folder / "results")), encoding="utf-8")
+    lines = chain(read_jsonl_sink(folder / "results"), read_jsonl_sink(folder / "dead-letters"))
+    page.write_text(make(lines), encoding="utf-8")
     say(errors, f"the results as a page: {page}")
 
 
