@@ -499,3 +499,12 @@ async def test_any_id_fits_into_a_header(id: str) -> None:
     async with serving() as (engine, replica):
         await engine.complete(ask("hello", id), timeout_s=30)
         assert list(replica.report().calls) == [value]
+
+
+@pytest.mark.parametrize(("fault", "calls", "content"), [("reasoning", 1, 0), ("reasons", 2, 1)])
+async def test_reasoning_shows_that_the_replica_works(fault: str, calls: int, content: int) -> None:
+    came: list[int] = []
+    async with serving() as (engine, _):
+        request = ask(f"hello ((fault:{fault}))")
+        completion = await engine.complete(request, timeout_s=30, on_content=lambda: came.append(1))
+    assert (len(came), len(completion.timing.chunks_s)) == (calls, content)

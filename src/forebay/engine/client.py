@@ -80,8 +80,8 @@ class HttpEngine:
         deadline: Deadline | None = None,
         on_content: Callable[[], None] | None = None,
     ) -> Completion:
-        """As `Engine` has it; progress is bytes. `on_content` is called each time that content came, of an
-        answer in one piece once.
+        """As `Engine` has it; progress is bytes. `on_content` is called each time that content or reasoning
+        came, once for an answer in one piece.
         """
         if self._closed:
             raise Unreachable(f"{self.url}: the client is closed")
@@ -176,6 +176,8 @@ class HttpEngine:
                         break
                     if reader.take_chunk(data):
                         chunks_s.append(now_s)
+                        seen.on_content()
+                    elif reader.reasons:
                         seen.on_content()
         except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, ConnectionError):
             # Cut after its last token: the answer is whole, at most its token counts are missing.

@@ -79,6 +79,7 @@ class AnswerReader:
         "finish_reason",
         "has_choice",
         "kv_transfer",
+        "reasons",
         "tool",
         "usage",
     )
@@ -91,6 +92,8 @@ class AnswerReader:
         self._parts: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
+        self.reasons = False
+        """Whether the last event brought reasoning."""
         self.tool: str | None = None
         self.finish_reason: str | None = None
         self.has_choice = False
@@ -171,11 +174,13 @@ class AnswerReader:
 
     def _take_other(self, holder: dict[str, Any]) -> None:
         """Read what a message holds besides its content."""
+        self.reasons = False
         # vLLM and OpenRouter write `reasoning`; SGLang, llama.cpp, DeepSeek and older vLLMs the other name.
         for name in ("reasoning", "reasoning_content"):
             part = holder.get(name)
             if isinstance(part, str) and part:
                 self._reasoning.append(part)
+                self.reasons = True
                 break
         refusal = holder.get("refusal")
         if isinstance(refusal, str):
