@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import msgpack
@@ -69,7 +69,7 @@ results = st.builds(
     time_ms=times,
     position=names,
     finish_reason=names,
-    reissued=st.booleans(),
+    restored=st.booleans(),
     journaled=st.booleans(),
     record_key=keys,
     headers=headers,
@@ -211,10 +211,3 @@ def test_a_pickle_is_refused_unread(value: object, protocol: int) -> None:
 @given(results)
 def test_bytes_that_java_gave_as_numbers_are_read(result: Result) -> None:
     assert decode([byte - 256 if byte > 127 else byte for byte in encode(result)]) == result
-
-
-def test_a_result_of_a_version_that_named_no_replica_is_read() -> None:
-    result = Result("i", "k", {}, "a", Usage(), 1, 2, 0.5, 0.5, replica="http://a:1")
-    tag, *values = msgpack.unpackb(encode(result))
-    assert values[-2:] == ["http://a:1", None]
-    assert decode(msgpack.packb([tag, *values[:-2]])) == replace(result, replica=None)

@@ -249,3 +249,20 @@ def test_after_a_wait_for_the_engine_time_starts_anew() -> None:
     assert rows[1].startswith("   40 s waiting for the engine · ")
     assert rows[2].startswith("    0 s running · ")
     assert len(rows) == 3
+
+
+def test_failures_are_shown_by_cause_and_cut_answers_counted() -> None:
+    failed = {"timeout": 1, "prompt_too_long": 7, "a": 2, "b": 1}
+    now = replace(NOW, failed=failed, cut_answers=3)
+    assert " · failed: prompt_too_long 7, a 2, timeout 1, … · cut 3" in line_of(now, 0.0)
+    shown = console()
+    report(replace(now, state="FINISHED"), one_each=False, json=None, console=shown)
+    said = text(shown)
+    assert "failed, by cause: prompt_too_long 7, a 2, timeout 1, b 1" in said
+    assert "3 answers were cut at max_tokens (finish_reason length): raise sampling.max_tokens" in said
+
+
+def test_the_document_has_failures_by_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    report(replace(NOW, failed={"timeout": 1}, cut_answers=3), one_each=True, json="-", console=None)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["failed"], document["cut_answers"]) == ({"timeout": 1}, 3)

@@ -136,15 +136,15 @@ def _json_type(value: JSON) -> str:
     return names.get(type(value), "a number")
 
 
-LEFT_OUT = {"record_key", "headers", "timeline"}
+LEFT_OUT = {"record_key", "headers", "timeline", "reasoning"}
 WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT_OUT)
 MAX_TIME_MS = 2**53
 """Farther from 1970 than any event, and a whole number in every JSON reader."""
 
 
 def result_json(result: Result) -> str:
-    """One line of JSON, without the record's key and headers, which are bytes of another system, and with a
-    `timeline` only where there is one.
+    """One line of JSON, without the record's key and headers, which are bytes of another system, and with
+    `timeline` and `reasoning` only if there is one.
 
     Raises `MalformedRecord` where a field is not a JSON value.
     """
@@ -152,6 +152,8 @@ def result_json(result: Result) -> str:
         line = {name: getattr(result, name) for name in WRITTEN}
         if result.timeline is not None:
             line["timeline"] = result.timeline
+        if result.reasoning is not None:
+            line["reasoning"] = result.reasoning.encode("utf-8", "replace").decode()
         return dump_json(line).decode("utf-8")
     except TypeError as error:
         raise MalformedRecord(f"the result {result.id} cannot be written as JSON: {error}") from None
