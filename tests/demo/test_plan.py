@@ -97,7 +97,11 @@ def test_a_replay_needs_times(tmp_path: Path) -> None:
     [
         (None, {"input": Path("x.txt")}, "--input: expected a .jsonl or .csv file, found 'x.txt'"),
         (None, {"input": Path("none.csv")}, "--input: none.csv cannot be read: No such file"),
-        ("[1]\n", {}, "--input: no line at the start of .* is a JSON object"),
+        (
+            "[1]\n",
+            {},
+            "--input: at the start of .*, no line is a JSON object: a JSON object is needed, found an array",
+        ),
         ('{"a": 1}', {}, "--text-field: expected one of the input's fields: a"),
         (
             '{"text": 1}',

@@ -38,7 +38,7 @@ def doubt(spec: PipelineSpec) -> str | None:
     if not whys:
         return None
     first = whys[0][:MOST_CHARS]
-    if isinstance(spec.source, CsvSource) and not letters:
+    if isinstance(spec.source, CsvSource) and not letters and spec.source.has_one_header():
         raise SettingError(f"{first}; it is so in every row of {spec.source.path}")
     instead = likely_instead([letter.raw for letter in letters]) if len(letters) == len(whys) else ""
     which = f"none of the first {len(whys)} records" if len(whys) > 1 else "not even the first record"

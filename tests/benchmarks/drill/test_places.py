@@ -11,7 +11,7 @@ from benchmarks.drill.scenario import Range, Scenario, draw
 from benchmarks.drill.workload import workload
 
 from forebay.codec import decode
-from forebay.connectors.files.lines import parts_of
+from forebay.connectors.files.reader import parts_of
 from forebay.connectors.files.replay import records_of
 from forebay.connectors.files.source import Files, line_reader
 
