@@ -52,6 +52,11 @@ class Place:
     last_crc: int = 0
     columns: tuple[str, ...] | None = None
 
+    def with_columns(self, columns: tuple[str, ...]) -> Place:
+        """The same place in a file whose header names `columns`."""
+        # A third of the time of dataclasses.replace, once a row.
+        return Place(self.offset, self.lines, self.crc, self.last_bytes, self.last_crc, columns)
+
 
 START = Place()
 

@@ -65,7 +65,7 @@ class LineReader:
 
     def step(self, label: str, before: Place, row: Row) -> Step:
         """What `row`, the next one after `before`, becomes. `label` is what positions begin with: `name@`."""
-        after = replace(row.after, columns=before.columns)
+        after = row.after if before.columns is None else row.after.with_columns(before.columns)
         position = f"{label}{row.number}"
         if row.problem is not None:
             return after, encode(self._letter(row.raw, row.problem, position))
@@ -110,9 +110,9 @@ class LineReader:
 
     def _header(self, after: Place, row: Row, position: str) -> Step:
         try:
-            return replace(after, columns=distinct(names_in(row.text, self.format))), None
+            return after.with_columns(distinct(names_in(row.text, self.format))), None
         except MalformedRecord as error:
-            return replace(after, columns=()), encode(self._letter(row.raw, str(error), position))
+            return after.with_columns(()), encode(self._letter(row.raw, str(error), position))
 
     def _repeats_header(self, record: Event | DeadLetter, raw: bytes, columns: tuple[str, ...]) -> bool:
         if isinstance(record, DeadLetter) and self.format.time is not None:
@@ -198,7 +198,7 @@ class FilesReader:
                     raise unlike_before(part, error) from None
                 if row is not None:
                     after, record = self._reader.step(f"{part.name}@", place, row)
-                    cursor = replace(cursor, place=after, records=cursor.records + (record is not None))
+                    cursor = Cursor(cursor.number, after, cursor.records + (record is not None))
                     self._at = cursor
                     yield cursor, record
                     continue

@@ -113,14 +113,18 @@ class Rows:
             self._bytes -= len(self._ahead[0].text)
         else:
             self._open, self._bytes, self._end = 0, 0, None
-        lines = [self._ahead.popleft() for _ in range(count)]
+        first = self._ahead.popleft()
+        if count == 1 and first.raw is first.text:
+            text = without_end(first.raw)
+            return Row(first.after.lines, text, text, problem, first.after)
+        lines = [first, *(self._ahead.popleft() for _ in range(count - 1))]
         problem = next((line.problem for line in lines if line.problem is not None), problem)
         text = without_end(b"".join(line.text for line in lines))
         raw = text
         if any(line.raw is not line.text for line in lines):
             raw = b"".join(line.raw for line in lines)
             raw = raw if b"\0" in raw[-4:] else without_end(raw)
-        return Row(lines[0].after.lines, text, raw, problem, lines[-1].after)
+        return Row(first.after.lines, text, raw, problem, lines[-1].after)
 
 
 def without_end(line: bytes) -> bytes:
