@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -145,6 +146,25 @@ def test_a_rotated_log_is_read_once(folder: Path, caplog: pytest.LogCaptureFixtu
     assert len({position for position, _ in got}) == 16
     assert got[3][0] == "in/app.log@2:1"
     assert caplog.text == ""
+
+
+def test_a_file_that_is_replaced_right_after_a_look_is_not_read_in_the_middle(folder: Path) -> None:
+    (folder / "a").write_bytes(b"1\n2\n3\n")
+    run = Run(folder, room=Room(False, *[True] * 99))
+    assert [record.raw for record in run.call()] == [b"1"]
+    run = run.again()
+    look = run.function._scan
+
+    def replaced_after_it(now_s: float) -> Iterator[bytes]:
+        yield from look(now_s)
+        if now_s < 1.0:
+            replace_file(folder / "a", b"another, longer file\n")
+
+    run.function._scan = replaced_after_it  # type: ignore[method-assign]
+    assert run.call() == []
+    letter, record = run.all()
+    assert (letter.position, record.position) == ("in/a@2-", "in/a@2:1")
+    assert record.raw == b"another, longer file"
 
 
 def test_what_was_not_read_of_a_file_that_is_gone_is_a_dead_letter(folder: Path) -> None:

@@ -21,7 +21,7 @@ from forebay.connectors.files.lines import Part, begins_as_read, name_in, why
 from forebay.connectors.files.reader import LineReader, header_of
 from forebay.connectors.files.rows import Rows
 from forebay.connectors.files.source import place_from, place_values
-from forebay.connectors.files.unpack import UNREADABLE, members_of, packing_of
+from forebay.connectors.files.unpack import UNREADABLE, Unreadable, members_of, packing_of
 from forebay.connectors.python_source import CallLimit, IdleWait
 from forebay.errors import SettingError, UnreadFile
 from forebay.flink.jvm_task import output_room
@@ -211,7 +211,8 @@ class FollowFolder(KeyedProcessFunction):
                 entry = self._known[path]
                 parts, rows = self._rows(path, entry)
                 if rows is None:
-                    break
+                    # Another file came under the path: the next look at the folder decides what it is.
+                    return
                 row = rows.next(final=final)
                 if row is not None:
                     label = f"{parts[entry.member].name}{entry.version_mark}"
@@ -239,12 +240,16 @@ class FollowFolder(KeyedProcessFunction):
         self._known[path] = replace(self._known[path], done=True)
 
     def _rows(self, path: str, entry: Known) -> tuple[Sequence[Part], Rows | None]:
+        """The file's members, and the rows of the one in hand; none if it is not the file that was found."""
         if self._open is None or self._open[0] != path:
             self.close()
             parts = self._parts(path, entry)
             if entry.member >= len(parts):
-                return parts, None
+                raise Unreadable("the archive holds no data file")
             self._open = (path, parts, self._reader.rows(parts[entry.member], entry.place))
+            if entry.stamp is None or os.stat(self._root / _path(path)).st_ino != entry.stamp.inode:
+                self.close()
+                return parts, None
         return self._open[1], self._open[2]
 
     def _check_header(self, part: Part) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -26,6 +27,8 @@ from forebay.connectors.files.unpack import UNREADABLE
 from forebay.connectors.formats import BOM, Format, parse_dead_letter
 from forebay.errors import MalformedRecord, SettingError
 from forebay.records import DeadLetter, Event
+
+log = logging.getLogger(__name__)
 
 LONGEST_LINE_BYTES = 16 << 20
 BLOCK_BYTES = 1 << 16
@@ -202,7 +205,9 @@ class FilesReader:
                     self._at = cursor
                     yield cursor, record
                     continue
-            # A file that became shorter ends where it ends.
+                log.warning(
+                    "%s became shorter: byte %d of %d is its last", part.path, place.offset, part.size
+                )
             cursor = Cursor(cursor.number + 1, records=cursor.records)
 
     def close(self) -> None:
