@@ -36,8 +36,6 @@ SETTLED_S = 10.0
 they are once the file has not changed for this long: until then, it may still be written."""
 SCAN_SHARE = 0.05
 """The most of the time that looking at the folder may take."""
-ROWS_PER_LOOK = 1000
-"""Rows without a record after which a call looks at the time."""
 
 
 class FollowFolder(KeyedProcessFunction):
@@ -247,7 +245,10 @@ class FollowFolder(KeyedProcessFunction):
             if entry.member >= len(parts):
                 raise Unreadable("the archive holds no data file")
             self._open = (path, parts, self._reader.rows(parts[entry.member], entry.place))
-            if entry.stamp is None or os.stat(self._root / _path(path)).st_ino != entry.stamp.inode:
+            now = os.stat(self._root / _path(path))
+            stamp = entry.stamp
+            # Some network file systems number files anew each time, but keep the time.
+            if stamp is None or (now.st_ino != stamp.inode and now.st_mtime_ns != stamp.changed_ns):
                 self.close()
                 return parts, None
         return self._open[1], self._open[2]
