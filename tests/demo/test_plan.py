@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -214,3 +215,17 @@ def test_a_summary_of_nothing_and_of_events_without_times(tmp_path: Path) -> Non
     assert (empty.results, empty.slices, empty.examples) == (0, (), ())
     write(tmp_path / "demo" / "results", result(1, "food", None))
     assert summarize(demo).slices == ()
+
+
+def test_a_packed_input_is_looked_at_as_it_will_be_read(tmp_path: Path) -> None:
+    packed = tmp_path / "in.csv.gz"
+    packed.write_bytes(gzip.compress(b'id,body\n1,"two\nlines"\n'))
+    demo = plan(tmp_path, input=packed)
+    assert isinstance(demo.spec.source, CsvSource)
+    assert demo.text_field == "body"
+    packed.write_bytes(gzip.compress(b"id,b\xe9dy\n1,a\n"))
+    with pytest.raises(SettingError, match=r"--input: the CSV header of .* `encoding: cp1252`"):
+        plan(tmp_path, input=packed)
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n', encoding="utf-16")
+    with pytest.raises(SettingError, match=r"no line is a JSON object: .* set `encoding: utf-16`"):
+        plan(tmp_path, input=tmp_path / "in.jsonl")

@@ -177,6 +177,25 @@ def test_column_names_are_distinct(names: list[str], expected: tuple[str, ...]) 
     assert distinct(names) == expected
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32-be", "cp1252", "shift_jis"])
+def test_json_lines_of_another_encoding_are_kept_as_utf_8(read: object, encoding: str) -> None:
+    word = "カフェ" if encoding == "shift_jis" else "café"
+    lines = [f'{{"text": "{word}"}}', f"{word} is no JSON", ""]
+    event, letter = read(LineReader(Format(), encoding=encoding), "\r\n".join(lines).encode(encoding))
+    assert (event.fields, event.raw) == ({"text": word}, lines[0].encode())
+    assert (letter.raw, letter.position) == (lines[1].encode(), "f@2")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "text"])
+def test_a_missing_encoding_is_named_in_each_dead_letter(read: object, kind: str, encoding: str) -> None:
+    content = '{"text": "café"}\n{"text": "the café"}\n'.encode(encoding)
+    records = read(LineReader(Format(kind, columns=("text",))), content)
+    letters = [record for record in records if len(record.raw) > 3]
+    assert all(f"`encoding: {encoding}`" in letter.detail for letter in letters)
+    assert len(letters) == 2
+
+
 def test_the_limit_counts_events_and_dead_letters(read: object) -> None:
     reader = LineReader(Format(), limit=2)
     assert [r.raw for r in read(reader, [b"{}", b"", b"bad", b"{}"])] == [b"{}", b"bad"]
