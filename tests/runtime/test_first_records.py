@@ -112,7 +112,7 @@ def test_a_column_that_some_files_of_a_folder_do_not_have_is_a_doubt(tmp_path: P
 
 def test_odd_headers_are_warnings(tmp_path: Path) -> None:
     assert spec(tmp_path, b"text,text\na,b\n", name="in.csv").source.warnings() == [
-        "in.csv: 2 columns are named 'text'; the later ones are read as text_2"
+        "in.csv: 2 columns are named 'text'; the later ones are read as 'text_2'"
     ]
     assert spec(tmp_path, b"text,id\na,b\n", name="in.csv").source.warnings() == []
     assert spec(tmp_path, GOOD).source.warnings() == []

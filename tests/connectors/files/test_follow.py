@@ -233,7 +233,7 @@ def test_each_file_has_its_own_header_and_other_columns_are_reported(
         {"id": "3", "body": "three", "body_2": "x"},
     ]
     assert "in/c.csv: lacks 'text' and has 'body', unlike in/0.csv: was a column renamed?" in caplog.text
-    assert "in/c.csv: 2 columns are named 'body'; the later ones are read as body_2" in caplog.text
+    assert "in/c.csv: 2 columns are named 'body'; the later ones are read as 'body_2'" in caplog.text
 
 
 @pytest.mark.parametrize("packing", list(PACKED))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.files import rows as module
+from forebay.connectors.files.headers import compare_headers
 from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, distinct, parts_of
 from forebay.connectors.files.rows import quote_after
 from forebay.connectors.formats import Format, dead_letter_json
@@ -162,6 +163,21 @@ def test_a_header_that_cannot_be_read_costs_its_own_file(tmp_path: Path) -> None
         "the header of its file cannot be read: the columns have no names",
     )
     assert good.fields == {"text": "two", "id": "2"}
+
+
+def test_the_row_after_a_header_with_an_open_quote_is_not_the_header(read: object) -> None:
+    header, row, other = read(HEADED, b'id,"text\n1,a\n2,b\n')
+    assert header.detail == "the quote that opens in line 1 is not closed by the end of the file"
+    assert [letter.raw for letter in (row, other)] == [b"1,a", b"2,b"]
+    assert row.detail == "the header of its file cannot be read: the columns have no names"
+
+
+def test_a_header_of_very_many_columns_costs_little() -> None:
+    names = ["a"] * 300_000
+    columns = distinct(names)
+    assert (len(columns), columns[1], columns[-1]) == (300_000, "a_2", "a_300000")
+    (warning,) = compare_headers("f", names, "f", names)
+    assert len(warning) < 300
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 MOST_FILES = 1000
 """Files of a folder that are looked at before the start."""
-MOST_WARNINGS = 5
+MOST_WARNINGS, MOST_NAMES, MOST_CHARS = 5, 5, 60
 
 
 def columns_at(config: Files) -> tuple[str, ...]:
@@ -49,21 +48,26 @@ def header_warnings(config: Files) -> list[str]:
 def compare_headers(name: str, names: Sequence[str], first: str, expected: Sequence[str]) -> Iterator[str]:
     """Warnings about the header of the file `name`: columns that occur twice, and those that are not in the
     header `expected` of the file `first`, or only there. Another order is no reason for a warning."""
-    for column, count in Counter(names).items():
-        if count > 1:
-            others = ", ".join(
-                new for new, old in zip(distinct(names), names, strict=True) if old == column != new
-            )
-            yield f"{name}: {count} columns are named {column!r}; the later ones are read as {others}"
+    renamed: dict[str, list[str]] = {}
+    for column, new in zip(names, distinct(names), strict=True):
+        if column != new:
+            renamed.setdefault(column, []).append(new)
+    for column, others in islice(renamed.items(), MOST_WARNINGS):
+        named = f"{len(others) + 1} columns are named {_shown(column)}"
+        yield f"{name}: {named}; the later ones are read as {_list(others)}"
     missing, added = set(expected) - set(names), set(names) - set(expected)
     if missing or added:
         parts = [f"lacks {_list(missing)}"] * bool(missing) + [f"has {_list(added)}"] * bool(added)
         yield f"{name}: {' and '.join(parts)}, unlike {first}: was a column renamed?"
 
 
-def _list(names: set[str]) -> str:
-    shown = sorted(names)[:5]
-    return ", ".join(map(repr, shown)) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+def _list(names: Collection[str]) -> str:
+    shown = ", ".join(map(_shown, sorted(names)[:MOST_NAMES]))
+    return shown + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+
+
+def _shown(name: str) -> str:
+    return repr(name[:MOST_CHARS])
 
 
 def _headers(config: Files, problems: list[str] | None = None) -> Iterator[tuple[Part, list[str]]]:

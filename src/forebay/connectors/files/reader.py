@@ -71,6 +71,8 @@ class LineReader:
         after = row.after if before.columns is None else row.after.with_columns(before.columns)
         position = f"{label}{row.number}"
         if row.problem is not None:
+            # The next row is not the header either.
+            after = after.with_columns(()) if self.header and before.columns is None else after
             return after, encode(self._letter(row.raw, row.problem, position))
         content = row.text.removeprefix(BOM)
         if not (content if self.format.kind == "csv" else content.strip()):
@@ -99,17 +101,18 @@ class LineReader:
             return self._letter(raw, "not UTF-8", position)
         record = form.read(raw, position)
         if isinstance(record, DeadLetter):
-            record = self._letter(raw, record.detail, position)
+            record = replace(record, detail=self._with_hint(record.detail, raw))
         if record.time_ms is None and time_ms is not None:
             record = replace(record, time_ms=time_ms)
         return record
 
     def _letter(self, raw: bytes, detail: str, position: str) -> DeadLetter:
-        """A dead letter whose detail ends with the likely encoding, if that is what is wrong."""
+        return DeadLetter(raw, MalformedRecord.cause, self._with_hint(detail, raw), position=position)
+
+    def _with_hint(self, detail: str, raw: bytes) -> str:
+        """`detail`, and the likely encoding if that is what is wrong."""
         hint = encoding_hint(raw) if self.encoding == UTF_8 and not self.letters else ""
-        return DeadLetter(
-            raw, MalformedRecord.cause, f"{detail}; {hint}" if hint else detail, position=position
-        )
+        return f"{detail}; {hint}" if hint else detail
 
     def _header(self, after: Place, row: Row, position: str) -> Step:
         try:
@@ -146,11 +149,12 @@ def names_in(header: bytes, form: Format) -> list[str]:
 
 def distinct(names: Sequence[str]) -> tuple[str, ...]:
     """`names`, of which one that occurs again gets a number: `text`, `text_2`."""
-    columns: dict[str, None] = {}
+    taken, columns, numbers = set(names), dict[str, None](), dict[str, int]()
     for name in names:
-        number, free = 2, name
-        while free in columns or (free != name and free in names):
-            free, number = f"{name}_{number}", number + 1
+        free = name
+        while free in columns or (free != name and free in taken):
+            numbers[name] = numbers.get(name, 1) + 1
+            free = f"{name}_{numbers[name]}"
         columns[free] = None
     return tuple(columns)
 
