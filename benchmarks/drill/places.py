@@ -14,7 +14,7 @@ import orjson
 
 from benchmarks.drill.link import Link
 from benchmarks.drill.scenario import Scenario
-from benchmarks.drill.workload import DIRECTORY, ROWS, Workload
+from benchmarks.drill.workload import DIRECTORY, FILES_IN_DIRECTORY, ROWS, Workload, events_per_file
 from benchmarks.expected_events import FILE
 from benchmarks.feeds import Drops, FeedServer, serve
 from benchmarks.places import write_events
@@ -25,7 +25,6 @@ from forebay.records import DeadLetter
 from forebay.testing.kafka import LocalKafka
 
 PARTITIONS = 3
-FILES_IN_DIRECTORY = 3
 FILES_FOLLOWED = 8
 LETTERS = "letters.jsonl"
 
@@ -122,7 +121,7 @@ class Places(AbstractContextManager["Places"]):
                 write_events(self._disk / FILE, events)
                 return {"type": "jsonl", "path": FILE}
             case "directory":
-                step = -(-len(events) // FILES_IN_DIRECTORY)
+                step = events_per_file(len(events))
                 (self._disk / DIRECTORY).mkdir()
                 for n in range(FILES_IN_DIRECTORY):
                     write_events(self._disk / DIRECTORY / f"{n}.jsonl", events[n * step : (n + 1) * step])

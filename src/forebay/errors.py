@@ -72,6 +72,12 @@ class NoRecord(RecordError):
     cause = "no_record"
 
 
+class UnreadFile(RecordError):
+    """The rest of a followed file could not be read: it was removed, replaced, or is damaged."""
+
+    cause = "unread_file"
+
+
 class TemplateFailed(RecordError):
     """A template could not be rendered for this record: a field is missing, or the text is too long."""
 

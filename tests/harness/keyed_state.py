@@ -268,6 +268,17 @@ class OneKeyContext:
             update=lambda value: self.states.update({name: bytes_only(value)}),
         )
 
+    def get_map_state(self, descriptor: Any) -> Any:
+        prefix = f"{descriptor.get_name()}/"
+        return SimpleNamespace(
+            put=lambda key, value: self.states.update({prefix + key: bytes_only(value)}),
+            items=lambda: [
+                (name.removeprefix(prefix), value)
+                for name, value in self.states.items()
+                if name.startswith(prefix)
+            ],
+        )
+
     def get_metrics_group(self) -> Any:
         return self
 

@@ -105,6 +105,47 @@ def test_a_column_that_a_csv_file_does_not_have_is_an_error(tmp_path: Path) -> N
     assert "the row has 1 columns, the header has 2" in found
 
 
+def test_a_column_that_some_files_of_a_folder_do_not_have_is_a_doubt(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").mkdir()
+    (tmp_path / "in.csv" / "a.csv").write_bytes(b"id,body\n1,a\n")
+    (tmp_path / "in.csv" / "b.csv").write_bytes(b"text,id\nb,2\n")
+    source = spec(tmp_path, name="in.csv").source
+    assert doubt(spec(tmp_path, name="in.csv")) is None
+    assert source.warnings() == [
+        "in.csv/b.csv: lacks 'body' and has 'text', unlike in.csv/a.csv: was a column renamed?"
+    ]
+    (tmp_path / "in.csv" / "b.csv").write_bytes(b"more,id\nb,2\n")
+    assert "none of the first 2 records can be used" in str(doubt(spec(tmp_path, name="in.csv")))
+
+
+def test_odd_headers_are_warnings(tmp_path: Path) -> None:
+    assert spec(tmp_path, b"text,text\na,b\n", name="in.csv").source.warnings() == [
+        "in.csv: 2 columns are named 'text'; the later ones are read as 'text_2'"
+    ]
+    assert spec(tmp_path, b"text,id\na,b\n", name="in.csv").source.warnings() == []
+    assert spec(tmp_path, GOOD).source.warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "encoding"),
+    [
+        ("in.csv", "text,user\ncafé,b\n", "utf-16"),
+        ("in.csv", "text,user\ncafé,b\n", "utf-16-be"),
+        ("in.csv", "téxt,user\na,b\n", "cp1252"),
+        ("in.jsonl", '{"text": "café"}\n', "utf-16"),
+        ("in.jsonl", '{"text": "café"}\n', "cp1252"),
+    ],
+)
+def test_a_missing_encoding_is_named_before_the_start(
+    tmp_path: Path, name: str, content: str, encoding: str
+) -> None:
+    likely = "cp1252" if encoding == "cp1252" else "utf-16"
+    with pytest.raises(SettingError, match=f"`encoding: {likely}`"):
+        raise SettingError(str(doubt(spec(tmp_path, content.encode(encoding), name=name))))
+    good = content.replace("téxt", "text").encode(encoding)
+    assert doubt(spec(tmp_path, good, name=name, source={"encoding": encoding})) is None
+
+
 @pytest.mark.parametrize("application", ["sessions", "summary", "topics", "trends"])
 def test_an_application_needs_its_text(tmp_path: Path, application: str) -> None:
     (tmp_path / "chat.jsonl").write_text(

@@ -15,9 +15,10 @@ from forebay.api.objects import ObjectStream, check_stream
 from forebay.api.user_functions import failing_as
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
+from forebay.connectors.files.headers import columns_at
 from forebay.connectors.files.replay import ReplaySpeed, replay_source
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
-from forebay.connectors.files.source import Files, file_source, read_header
+from forebay.connectors.files.source import Files, file_source
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format, dead_letter_json, result_json
 from forebay.errors import SettingError
 from forebay.flink.types import check_uid_free
@@ -42,13 +43,15 @@ def read_jsonl(
     replay: float | None = None,
     limit: int | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    encoding: str = "utf-8",
     name: str = "source",
 ) -> ObjectStream[Event]:
     """Events from a file, or from all files in a directory, with one JSON object per line.
 
     The place in the files is in Flink's state: a restart resumes there. An event's position, `name@line`, is
-    its id. A line that is not a JSON object becomes a dead letter of the operator that reads the stream; the
-    job goes on.
+    its id; `name` begins with the last name in `path`. A line that is not a JSON object becomes a dead letter
+    of the operator that reads the stream; the job goes on. Compressed files (gzip, bzip2, xz, zstd, zip) are
+    recognised by their content.
 
     Args:
         env: A PyFlink environment.
@@ -61,10 +64,12 @@ def read_jsonl(
             None: the object is the record.
         out_of_orderness_s: Give elements Flink's timestamps, and watermarks this many seconds behind; None:
             no timestamps.
-        follow: Read on without end: files that appear in the directory are read as well.
+        follow: Read on without end: files that appear in the directory, or are replaced there, and lines that
+            are added to them are read as well.
         replay: Give events at the pace of their times: 1.0 as fast as they happened, 10.0 ten times as fast.
         limit: End after this many events.
         max_record_bytes: A longer line becomes a dead letter.
+        encoding: Encoding of the files: `utf-8`, `utf-16`, `latin-1`, `cp1252`, …
         name: Name and `uid` of the source.
 
     Raises `SettingError` for a wrong argument.
@@ -76,7 +81,7 @@ def read_jsonl(
     ['T-1001', 'T-1002']
     """
     form = Format("jsonl", _time(time, time_format, time_zone), max_record_bytes, payload=payload)
-    files = Files(Path(path), form, follow=follow, limit=limit)
+    files = Files(Path(path), form, follow=follow, limit=limit, encoding=encoding)
     return _read(env, files, out_of_orderness_s=out_of_orderness_s, replay=replay, name=name)
 
 
@@ -87,6 +92,7 @@ def read_text(
     follow: bool = False,
     limit: int | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    encoding: str = "utf-8",
     name: str = "source",
 ) -> ObjectStream[Event]:
     """Events from the lines of a file, or of all files in a directory, with one field, `text`.
@@ -99,7 +105,7 @@ def read_text(
     ['{"id": "T-1001"']
     """
     form = Format("text", max_record_bytes=max_record_bytes)
-    files = Files(Path(path), form, follow=follow, limit=limit)
+    files = Files(Path(path), form, follow=follow, limit=limit, encoding=encoding)
     return _read(env, files, out_of_orderness_s=None, replay=None, name=name)
 
 
@@ -117,12 +123,13 @@ def read_csv(
     replay: float | None = None,
     limit: int | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    encoding: str = "utf-8",
     name: str = "source",
 ) -> ObjectStream[Event]:
     """Events from the rows of a CSV file, or of all files in a directory. All fields are texts.
 
     Args:
-        columns: Names of the columns; empty: the first row has them.
+        columns: Names of the columns; empty: the first row of each file has them.
         delimiter: What separates cells.
 
     Other arguments, guarantees and errors are those of `read_jsonl`.
@@ -134,9 +141,9 @@ def read_csv(
     [{'id': 'R-1', 'text': 'Too noisy'}]
     """
     form = Format("csv", _time(time, time_format, time_zone), max_record_bytes, tuple(columns), delimiter)
-    files = Files(Path(path), form, follow=follow, limit=limit)
+    files = Files(Path(path), form, follow=follow, limit=limit, encoding=encoding)
     events = _read(env, files, out_of_orderness_s=out_of_orderness_s, replay=replay, name=name)
-    return ObjectStream(events.encoded, Event, fields=form.columns or read_header(Path(path), form))
+    return ObjectStream(events.encoded, Event, fields=columns_at(files) or None)
 
 
 def write_jsonl(stream: DataStream, path: str | Path, *, name: str | None = None) -> None:

@@ -366,12 +366,13 @@ def show_plan(spec: PipelineSpec, engine: Sequence[str], json: str | None, *, cl
 
 
 def say_doubt(spec: PipelineSpec, console: Console) -> None:
-    """Warn where the first records would all become dead letters. Raises `SettingError` as `doubt`."""
+    """Warn if the first records would all become dead letters, or the source is odd. Raises `SettingError` as
+    `doubt`."""
     from forebay.runtime.first_records import doubt
 
     found = doubt(spec)
-    if found is not None:
-        say(console, f"warning: {found}", style="yellow")
+    for warning in [*spec.source.warnings(), *([found] if found is not None else [])]:
+        say(console, f"warning: {warning}", style="yellow")
 
 
 MOST_LOOKED_AT = 10_000

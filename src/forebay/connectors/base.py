@@ -112,6 +112,10 @@ class SourceSettings(ConnectorSettings):
         """The first records, as far as they can be known before the start, at once and without a trace."""
         return iter(())
 
+    def warnings(self) -> list[str]:
+        """What is odd about the source, as far as it can be known before the start; blocks."""
+        return []
+
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         """The encoded records, events and dead letters. Raises `SettingError` for what is wrong."""
         raise NotImplementedError

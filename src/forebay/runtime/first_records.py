@@ -43,7 +43,7 @@ def doubt(spec: PipelineSpec) -> str | None:
     if keyless is not None:
         return f"source: {which} has a key: {keyless.text[:MOST_CHARS]}"
     first = found[0].text[:MOST_CHARS]
-    if isinstance(spec.source, CsvSource) and not letters:
+    if isinstance(spec.source, CsvSource) and not letters and spec.source.has_one_header():
         raise SettingError(f"{first}; it is so in every row of {spec.source.path}")
     instead = likely_instead([letter.raw for letter in letters]) if len(letters) == len(found) else ""
     return f"source: {which} can be used: {first}{'; ' if instead else ''}{instead}"

@@ -6,14 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import orjson
+import pytest
 from benchmarks.drill.places import FILES_FOLLOWED, Places
-from benchmarks.drill.scenario import Range, Scenario, draw
-from benchmarks.drill.workload import workload
+from benchmarks.drill.scenario import Range, Scenario, SourceKind, draw
+from benchmarks.drill.workload import _position, workload
 
 from forebay.codec import decode
-from forebay.connectors.files.lines import parts_of
+from forebay.connectors.files.reader import parts_of
 from forebay.connectors.files.replay import records_of
 from forebay.connectors.files.source import Files, line_reader
+from forebay.connectors.formats import Format
 
 SCENARIO = replace(
     draw(1, Range(applications=("infer",), sources=("followed",), sinks=("files",))), events=80, bad=17
@@ -54,6 +56,15 @@ def test_all_has_come_out_once_results_and_dead_letters_are_as_many_as_they_must
         assert not found.complete()
         (tmp_path / "disk" / "dead-letters" / "part-a-1.jsonl").write_text("{}\n")
         assert found.complete()
+
+
+@pytest.mark.parametrize("source", ["file", "directory", "csv"])
+def test_positions_that_are_foretold_are_those_that_are_read(tmp_path: Path, source: SourceKind) -> None:
+    with places(tmp_path, replace(SCENARIO, source=source)) as found:
+        path = tmp_path / "disk" / found.source["path"]
+        reader = line_reader(Files(path, Format("csv" if source == "csv" else "jsonl")))
+        positions = [decode(record.data).position for record in records_of(parts_of(path, reader), reader)]
+    assert positions == [_position(source, 80, number) for number in range(80)]
 
 
 def test_dead_letters_hold_the_events(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from forebay.connectors.base import (
     RESULTS,
@@ -21,6 +22,7 @@ from forebay.connectors.base import (
     Timed,
     Written,
 )
+from forebay.connectors.encodings import UTF_8, canonical_encoding
 from forebay.connectors.formats import Format
 from forebay.documents.fields import (
     FieldPath,
@@ -42,6 +44,13 @@ if TYPE_CHECKING:
     from forebay.connectors.files.source import Files
 
 
+def _encoding(value: str) -> str:
+    try:
+        return canonical_encoding(value)
+    except SettingError as error:
+        raise wrong(str(error).removeprefix("encoding: ")) from None
+
+
 class Replay(Model):
     """Records at the distances in time at which they were recorded."""
 
@@ -59,8 +68,14 @@ class FileSource(Timed):
     )
     follow: Switch = Field(
         False,
-        description="true: go on watching the directory at `path` for new files, which are taken as they "
-        "appear, without end (and so without `limit`); false: end with the last record.",
+        description="true: go on watching the directory at `path`, without end (and so without `limit`), "
+        "and read files that appear or are replaced, and lines that are added; false: end with the last "
+        "record.",
+    )
+    encoding: Annotated[str, AfterValidator(_encoding)] = Field(
+        UTF_8,
+        description="Encoding of the files: `utf-8`, `utf-16`, `latin-1`, `cp1252`, `shift_jis`, … A record "
+        "is kept as UTF-8.",
     )
     replay: Replay | None = Field(
         None,
@@ -76,7 +91,9 @@ class FileSource(Timed):
         """The files that are read, and how."""
         from forebay.connectors.files.source import Files
 
-        return Files(Path(self.path), self.format(), follow=self.follow, limit=self.limit)
+        return Files(
+            Path(self.path), self.format(), follow=self.follow, limit=self.limit, encoding=self.encoding
+        )
 
     def summary(self) -> str:
         return f"{self.type}: {self.path}"
@@ -103,6 +120,11 @@ class FileSource(Timed):
 
         return iter(()) if self.follow else first_records(self.files())
 
+    def warnings(self) -> list[str]:
+        from forebay.connectors.files.headers import header_warnings
+
+        return [] if self.follow else header_warnings(self.files())
+
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         from forebay.connectors.files.replay import ReplaySpeed, replay_source
         from forebay.connectors.files.source import file_source
@@ -127,12 +149,18 @@ class CsvSource(FileSource):
     type: Literal["csv"]
     delimiter: OneCharacter = Field(",", description="Character between fields.")
     columns: tuple[str, ...] | None = Field(
-        None, description="Names of the columns; null: the first line of each file holds them."
+        None, description="Names of the columns; null: the first row of each file holds those of this file."
     )
 
     def format(self) -> Format:
         form = super().format()
         return replace(form, kind="csv", columns=self.columns or (), delimiter=self.delimiter)
+
+    def has_one_header(self) -> bool:
+        """Whether all rows have the same columns; blocks."""
+        from forebay.connectors.files.lines import files_of
+
+        return self.columns is not None or len(list(islice(files_of(Path(self.path)), 2))) == 1
 
 
 class DeadLetterSource(SourceSettings):
