@@ -278,6 +278,7 @@ def result(
         record_key=item.event.record_key,
         headers=item.event.headers,
         timeline=timeline,
+        raw=item.event.raw,
     )
 
 
