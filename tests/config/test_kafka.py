@@ -287,7 +287,7 @@ def test_a_topic_whose_limit_is_not_known_or_fits_is_taken(ask: Callable[..., An
     ("name", "value", "words"),
     [
         ("max.request.size", "8 MB", "expected a whole number of bytes, found '8 MB'"),
-        ("max.request.size", 1000, "expected at least 32768 bytes, .*; found 1000"),
+        ("max.request.size", 1000, "expected at least 8192 bytes, .*; found 1000"),
         ("max.request.size", True, "expected a whole number of bytes, found 'True'"),
         ("buffer.memory", 1.5, "expected a whole number of bytes, found '1.5'"),
     ],

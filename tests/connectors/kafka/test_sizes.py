@@ -57,7 +57,7 @@ def test_the_smaller_of_the_producers_limits_counts() -> None:
     assert RecordLimit.of({REQUEST: MIN_LIMIT_BYTES}).bytes == MIN_LIMIT_BYTES
 
 
-@pytest.mark.parametrize("value", ["", "-1", "1e6", "²", 32_767, True, None])
+@pytest.mark.parametrize("value", ["", "-1", "1e6", "²", 8_191, True, None])
 def test_a_limit_that_is_no_number_or_too_small_is_refused(value: object) -> None:
     with pytest.raises(SettingError, match=r"^max\.request\.size: expected .*found"):
         RecordLimit.of({REQUEST: value})

@@ -10,7 +10,7 @@ from forebay.errors import SettingError
 REQUEST, BUFFER = "max.request.size", "buffer.memory"
 DEFAULTS = {REQUEST: 1_048_576, BUFFER: 33_554_432}
 """Properties of Kafka's producer that limit a record, and their defaults."""
-MIN_LIMIT_BYTES = 32_768
+MIN_LIMIT_BYTES = 8_192
 """A dead letter without its input, key and headers always fits into so much."""
 OVERHEAD_BYTES = 61 + 21
 """Of a batch, and the most of a record's own numbers: `DefaultRecordBatch` and `DefaultRecord` of Kafka."""

@@ -11,7 +11,7 @@ from forebay.records import DeadLetter, Result
 ID_HEADER = "forebay-id"
 CAUSE_HEADER = "forebay-cause"
 TEXTS = ("cause", "detail", "id", "key", "position")
-MAX_TEXT_CHARS = 512
+MAX_TEXT_CHARS = 128
 """What is left of a text of a dead letter that has to be cut."""
 
 Headers = dict[str, "bytes | None"]
