@@ -27,7 +27,7 @@ json_values = st.recursive(
 )
 objects = st.dictionaries(text, json_values, max_size=4)
 keys = st.none() | st.binary(max_size=5)
-headers = st.dictionaries(text, st.binary(max_size=5), max_size=2)
+headers = st.dictionaries(text, st.none() | st.binary(max_size=5), max_size=2)
 times = st.none() | st.integers(-(2**62), 2**62)
 names = st.none() | text
 events = st.builds(
@@ -75,6 +75,7 @@ results = st.builds(
     headers=headers,
     replica=names,
     timeline=timelines,
+    raw=st.binary(max_size=5),
 )
 keyed = st.builds(
     KeyedEvent, id=text, key=text, event=events, read_ms=st.integers(0, 2**50), timeline=timelines

@@ -21,6 +21,7 @@ from benchmarks.places import write_events
 from benchmarks.tally import NUMBER
 from forebay.connectors.files.sink import committed_parts, read_jsonl_sink
 from forebay.connectors.formats import dead_letter_json
+from forebay.connectors.kafka.sizes import MIN_LIMIT_BYTES, REQUEST
 from forebay.records import DeadLetter
 from forebay.testing.kafka import LocalKafka
 
@@ -62,7 +63,9 @@ class Places(AbstractContextManager["Places"]):
                 "sink": {"type": "jsonl", "path": "results"},
                 "dead_letters": {"type": "jsonl", "path": "dead-letters"},
             }
-        access = {"type": "kafka", "bootstrap": self._node.bootstrap}
+        access: dict[str, Any] = {"type": "kafka", "bootstrap": self._node.bootstrap}
+        if self._scenario.application == "infer":
+            access["properties"] = {REQUEST: MIN_LIMIT_BYTES}
         return {
             "sink": {**access, "topic": f"{self._stem}-results"},
             "dead_letters": {**access, "topic": f"{self._stem}-letters"},

@@ -22,6 +22,8 @@ STEP_MS = 50
 DIRECTORY, ROWS = "in", "events.csv"
 """Names of inputs, beside `FILE`; they go into positions."""
 FILES_IN_DIRECTORY = 3
+LARGE_EVERY, LARGE_CHARS = 23, 40_000
+"""Which events have a field that is too large for the topic of results, whose limit is the smallest."""
 REFUSED, LATE_ANSWER = "((fault:400))", "((fault:503x1))"
 SPEEDS = {"infer": 2.0, "sessions": 2.0, "summary": 10.0, "topics": 2.0, "trends": 5.0}
 """How much faster than recorded a replay goes: some ten to twenty seconds of events."""
@@ -102,7 +104,9 @@ def _infer(scenario: Scenario) -> Workload:
     document["key"] = "{{ key }}"
     if scenario.ordered:
         document["ordering"] = "key"
-    refused = frozenset(str(event[NUMBER]) for event in events if REFUSED in event["text"])
+    refused = frozenset(
+        str(event[NUMBER]) for event in events if REFUSED in event["text"] or event.get("pad")
+    )
     results = {
         str(event[NUMBER]): echo(f"Event {event[NUMBER]} {event['text']}")
         for event in events
@@ -120,7 +124,10 @@ def _questions(scenario: Scenario) -> Sequence[dict[str, Any]]:
         fault = REFUSED if bad else LATE_ANSWER if dice.random() < 0.05 else ""
         text = f"{fault} {dice.randrange(1_000_000)} says 'é, {n}'".strip()
         key = f"k{dice.randrange(scenario.keys)}"
-        found.append({NUMBER: n, "key": key, "text": text, "at": BEGIN_MS + STEP_MS * n})
+        event = {NUMBER: n, "key": key, "text": text, "at": BEGIN_MS + STEP_MS * n}
+        if scenario.sink == "kafka":
+            event["pad"] = "x" * LARGE_CHARS if n % LARGE_EVERY == LARGE_EVERY - 1 else ""
+        found.append(event)
     return found
 
 

@@ -122,6 +122,13 @@ class TooFarAhead(RecordError):
     cause = "ahead"
 
 
+class TooLargeForSink(RecordError):
+    """The result, or what is written of it, is larger than the sink takes. The message names the size, the
+    limit and the sink."""
+
+    cause = "too_large_for_sink"
+
+
 class EngineError(ForebayError):
     """A call to a replica failed.
 

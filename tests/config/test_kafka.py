@@ -161,9 +161,15 @@ class Answers:
     """A Kafka that says what a test wants, after a time of being away."""
 
     def __init__(
-        self, away: int = 0, topics: tuple[str, ...] = ("in", "out"), members: int = 0, **transactions: str
+        self,
+        away: int = 0,
+        topics: tuple[str, ...] = ("in", "out"),
+        members: int = 0,
+        record_bytes: int | None = 1_048_588,
+        **transactions: str,
     ) -> None:
         self.away = away
+        self._record_bytes = record_bytes
         self.clients = 0
         self._transactions = transactions
         self._topics = frozenset(topics)
@@ -182,6 +188,9 @@ class Answers:
 
     def longest_transaction_ms(self) -> int:
         return 600_000
+
+    def longest_record_bytes(self, topic: str) -> int | None:
+        return self._record_bytes
 
     def cluster_id(self) -> str:
         return "A"
@@ -249,6 +258,17 @@ def test_a_kafka_that_is_away_is_waited_for_and_then_given_up(ask: Callable[...,
         (Answers(topics=("in",)), SINK, "sink.topic: Kafka has no topic 'out'"),
         (Answers(members=2), SINK, "source.group: 'forebay-p' is read by others now .2."),
         (Answers(), {**SINK, "transaction_timeout_s": 601.0}, "expected at most 600.*found 601"),
+        (
+            Answers(record_bytes=100_000),
+            SINK,
+            r"^sink\.properties: expected max\.request\.size of at most 100000, the max\.message\.bytes of "
+            r"topic 'out', found 1048576, the default; set sink\.properties: {max\.request\.size: 100000}",
+        ),
+        (
+            Answers(),
+            {**SINK, "properties": {"max.request.size": 8_000_000}},
+            "expected max.request.size of at most 1048588, .* found 8000000; set",
+        ),
     ],
 )
 def test_what_kafka_will_not_do_is_said_before_the_start(
@@ -256,6 +276,26 @@ def test_what_kafka_will_not_do_is_said_before_the_start(
 ) -> None:
     with pytest.raises(SettingError, match=words):
         ask(answers, sink=sink)
+
+
+def test_a_topic_whose_limit_is_not_known_or_fits_is_taken(ask: Callable[..., Any]) -> None:
+    ask(Answers(record_bytes=None), sink=SINK)
+    ask(Answers(record_bytes=50_000), sink={**SINK, "properties": {"max.request.size": 50_000}})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("max.request.size", "8 MB", "expected a whole number of bytes, found '8 MB'"),
+        ("max.request.size", 1000, "expected at least 8192 bytes, .*; found 1000"),
+        ("max.request.size", True, "expected a whole number of bytes, found 'True'"),
+        ("buffer.memory", 1.5, "expected a whole number of bytes, found '1.5'"),
+    ],
+)
+def test_a_limit_of_the_producer_that_is_wrong(name: str, value: object, words: str) -> None:
+    sink = {**SINK, "properties": {name: value}}
+    with pytest.raises(SettingError, match=rf"sink.*properties\.{name}: {words}"):
+        parse_spec({**document(), "sink": sink})
 
 
 def test_at_least_once_needs_no_transaction(ask: Callable[..., Any]) -> None:

@@ -38,6 +38,18 @@ def test_utf8_stands_as_text_and_other_bytes_as_base64() -> None:
     assert orjson.loads(dead_letter_json(DeadLetter(b"\xff", "c", "d")))["input_base64"] == "/w=="
 
 
+def test_a_dead_letter_that_was_cut_says_so_and_is_not_read_as_its_record() -> None:
+    letter = DeadLetter("aé".encode(), "c", "d", position="in@3")
+    line = dead_letter_json(letter, input_bytes=2, cut_bytes={"headers": 7})
+    assert orjson.loads(line)["input"] == "a"
+    assert orjson.loads(line)["cut_bytes"] == {"input": 2, "headers": 7}
+    with pytest.raises(MalformedRecord, match=r"cut by 2 bytes.* at the position 'in@3'"):
+        parse_dead_letter(line)
+    assert "cut_bytes" not in dead_letter_json(letter, input_bytes=3)
+    only_headers = dead_letter_json(letter, cut_bytes={"headers": 7})
+    assert parse_dead_letter(only_headers) == letter
+
+
 def test_a_detail_with_lone_surrogates_is_written() -> None:
     assert "?" in dead_letter_json(DeadLetter(b"x", "c", "\ud800"))
 

@@ -136,15 +136,15 @@ def _json_type(value: JSON) -> str:
     return names.get(type(value), "a number")
 
 
-LEFT_OUT = {"record_key", "headers", "timeline", "reasoning"}
+LEFT_OUT = {"record_key", "headers", "timeline", "reasoning", "raw"}
 WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT_OUT)
 MAX_TIME_MS = 2**53
 """Farther from 1970 than any event, and a whole number in every JSON reader."""
 
 
 def result_json(result: Result) -> str:
-    """One line of JSON, without the record's key and headers, which are bytes of another system, and with
-    `timeline` and `reasoning` only if there is one.
+    """One line of JSON, without the record's bytes, key and headers, and with `timeline` and `reasoning` only
+    if there is one.
 
     Raises `MalformedRecord` where a field is not a JSON value.
     """
@@ -159,8 +159,15 @@ def result_json(result: Result) -> str:
         raise MalformedRecord(f"the result {result.id} cannot be written as JSON: {error}") from None
 
 
-def dead_letter_json(letter: DeadLetter) -> str:
-    """One line of JSON. The untouched record stands in `input` where it is UTF-8, else in `input_base64`."""
+def dead_letter_json(
+    letter: DeadLetter, *, input_bytes: int | None = None, cut_bytes: Mapping[str, int] | None = None
+) -> str:
+    """One line of JSON. `input` is the untouched record if it is UTF-8, else `input_base64`.
+
+    For a sink that takes no more, `input_bytes` keeps only the first bytes of the record, and never a part of
+    a character. What is missing is in `cut_bytes`, in bytes by the name of what was cut; the argument adds
+    what the caller has cut.
+    """
     line: dict[str, object] = {
         "cause": letter.cause,
         "detail": letter.detail.encode("utf-8", "replace").decode("utf-8"),
@@ -170,17 +177,34 @@ def dead_letter_json(letter: DeadLetter) -> str:
         "time_ms": letter.time_ms,
         "position": letter.position,
     }
+    kept = letter.raw if input_bytes is None else letter.raw[:input_bytes]
     try:
-        line["input"] = letter.raw.decode("utf-8")
+        letter.raw.decode("utf-8")
     except UnicodeDecodeError:
-        line["input_base64"] = base64.b64encode(letter.raw).decode("ascii")
+        line["input_base64"] = base64.b64encode(kept).decode("ascii")
+    else:
+        line["input"] = text = kept.decode("utf-8", "ignore")
+        kept = text.encode() if len(kept) < len(letter.raw) else kept
+    cut = {"input": len(letter.raw) - len(kept), **(cut_bytes or {})}
+    if any(cut.values()):
+        line["cut_bytes"] = {name: size for name, size in cut.items() if size}
     return orjson.dumps(line).decode("utf-8")
 
 
 def parse_dead_letter(line: bytes | str) -> DeadLetter:
-    """The dead letter that `dead_letter_json` wrote; `MalformedRecord` where it is none."""
+    """The dead letter that `dead_letter_json` wrote.
+
+    Raises `MalformedRecord` if `line` is not one, and if its input was cut: a part of a record must not be
+    taken for the record.
+    """
     try:
         value = orjson.loads(line)
+        missing = value.get("cut_bytes", {}).get("input", 0)
+        if missing:
+            raise MalformedRecord(
+                f"the input of this dead letter was cut by {missing} bytes, because its topic takes no more; "
+                f"read the record from its source, at the position {value.get('position')!r}"
+            )
         if "input" in value:
             raw = value["input"].encode("utf-8")
         else:

@@ -280,6 +280,7 @@ def result(
         headers=item.event.headers,
         timeline=timeline,
         reasoning=completion.reasoning,
+        raw=item.event.raw,
     )
 
 

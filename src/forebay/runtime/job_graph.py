@@ -74,8 +74,9 @@ def build(
         answered = infer(stream, ordering=spec.ordering, **vars(parts))
     else:
         answered = spec.application.build(stream, parts)
-    spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, state_id))
-    spec.dead_letters.attach(answered.dead_letters, Written(DEAD_LETTERS, spec.name, job, state_id))
+    refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, state_id))
+    letters = answered.dead_letters if refused is None else answered.dead_letters.union(refused)
+    spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, job, state_id))
 
 
 def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:

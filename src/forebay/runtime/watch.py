@@ -21,7 +21,7 @@ from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RunningJob, end_job
-from forebay.flink.metrics import FAILED, KV_COUNTERS, NOTHING_READ_MS
+from forebay.flink.metrics import FAILED, KV_COUNTERS, NOTHING_READ_MS, TOO_LARGE
 from forebay.flink.rest import RestSilent
 from forebay.runtime.reports import Look, Signs
 from forebay.runtime.snapshot import KvTransfers, Snapshot, Spent, SpentInAll, estimate
@@ -236,8 +236,8 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         now,
         accepted=came_in,
         restored=whole("restored"),
-        results=whole("results"),
-        dead_letters=whole("dead_letters"),
+        results=whole("results") - whole(TOO_LARGE),
+        dead_letters=whole("dead_letters") + whole(TOO_LARGE),
         in_flight=max(0, min(whole("in_flight"), left)),
         pending=whole("pending"),
         oldest_read_ms=whole("oldest_read_ms"),

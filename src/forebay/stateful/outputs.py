@@ -74,6 +74,7 @@ def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
         record_key=item.event.record_key,
         headers=item.event.headers,
         timeline=item.timeline,
+        raw=item.event.raw,
     )
     if carrier is None:
         return result

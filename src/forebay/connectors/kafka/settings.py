@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from forebay.connectors.base import Connector, Enveloped, PipelineView, Problem, SinkSettings, Written
+from forebay.connectors.base import (
+    RESULTS,
+    Connector,
+    Enveloped,
+    PipelineView,
+    Problem,
+    SinkSettings,
+    Written,
+)
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.registry import Registry, registry_auth, require_avro
+from forebay.connectors.kafka.sizes import RecordLimit
 from forebay.documents.fields import (
     HttpUrl,
     LocalPath,
@@ -164,7 +173,8 @@ class RegistrySpec(Model):
 class KafkaSource(Enveloped, KafkaAccess):
     """Records of Kafka topics. Where a record has no `time` of its own, its timestamp in Kafka is its time.
 
-    In templates, `kafka` has `topic`, `partition`, `offset`, `time_ms`, `key` and `headers`.
+    In templates, `kafka` has `topic`, `partition`, `offset`, `time_ms`, `key` and `headers`; a key or header
+    that is not text is `base64:` and its base64. A field `kafka` of the value itself is `kafka.own`.
     """
 
     bound: ClassVar[frozenset[str] | None] = frozenset(("topics", "pattern", "format"))
@@ -288,7 +298,9 @@ class KafkaSource(Enveloped, KafkaAccess):
 class KafkaSink(SinkSettings, KafkaAccess):
     """A Kafka topic, one JSON object a record, with the key and the headers of the record that it answers.
 
-    The header `forebay-id` names the request, and `forebay-cause` the cause of a dead letter.
+    The header `forebay-id` names the request, and `forebay-cause` the cause of a dead letter. A record may
+    have `max.request.size` bytes (of `properties`; 1,048,576 by default): a result that is larger becomes a
+    dead letter, and of a dead letter that is larger the input is cut.
     """
 
     bound: ClassVar[frozenset[str] | None] = frozenset()
@@ -305,6 +317,16 @@ class KafkaSink(SinkSettings, KafkaAccess):
         description="How long a transaction may stay open: longer than the pipeline may be down, and no "
         "longer than the brokers allow (`transaction.max.timeout.ms`).",
     )
+
+    def model_post_init(self, context: Any, /) -> None:
+        try:
+            self.record_limit()
+        except SettingError as error:
+            raise wrong(f"properties.{error}") from None
+
+    def record_limit(self) -> RecordLimit:
+        """The largest record that the producer sends."""
+        return RecordLimit.of(self.properties)
 
     def summary(self) -> str:
         return f"topic {self.topic} at {self.bootstrap}, {self.guarantee}"
@@ -324,10 +346,11 @@ class KafkaSink(SinkSettings, KafkaAccess):
             transaction_timeout_s=self.transaction_timeout_s,
         )
 
-    def attach(self, records: DataStream, written: Written) -> None:
-        from forebay.connectors.kafka.sink import kafka_sink
+    def attach(self, records: DataStream, written: Written) -> DataStream | None:
+        from forebay.connectors.kafka.sink import kafka_sink, refused_by
 
-        kafka_sink(records, self.topic_of(written))
+        rows = kafka_sink(records, self.topic_of(written))
+        return refused_by(rows) if written.what == RESULTS else None
 
 
 def transaction_prefix(pipeline: str, what: str, state_id: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -20,6 +21,10 @@ from forebay.records import JSON, DeadLetter, Event
 
 FIELD = "kafka"
 """The field of an event that says where in Kafka it comes from."""
+OWN = "own"
+"""In that field: the value's own field of that name, if it has one."""
+BASE64 = "base64:"
+"""How the text of bytes that are not text begins."""
 
 Parse = Callable[[bytes, Mapping[str, bytes]], Mapping[str, JSON]]
 Start = Literal["committed", "earliest", "latest"]
@@ -66,9 +71,9 @@ def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str
     """The topics' records as encoded records, each with its place, its key and its headers.
 
     A record's position is `topic/partition@offset`. Its event has the value's fields and, under `kafka`,
-    `topic`, `partition`, `offset`, `time_ms`, `key` and `headers` (text; a key or header that is not UTF-8 is
-    null). A tombstone, a value over the format's limit and one that cannot be parsed are dead letters. Order
-    is kept within a partition.
+    `topic`, `partition`, `offset`, `time_ms`, `key` and `headers`, as `text_of` makes texts of them. A field
+    `kafka` of the value itself is there as `own`. A tombstone, a value over the format's limit and one that
+    cannot be parsed are dead letters. Order is kept within a partition.
     """
     usual = env.get_parallelism()
     env.set_parallelism(config.parallelism or usual)
@@ -141,7 +146,7 @@ def read_record(
     form: Format,
     key: bytes | None,
     value: bytes | None,
-    headers: Mapping[str, bytes],
+    headers: Mapping[str, bytes | None],
     place: Mapping[str, Any],
     *,
     parse: Parse | None = None,
@@ -151,8 +156,7 @@ def read_record(
     `parse` makes fields of value and headers, in place of the format.
     """
     position = f"{place['topic']}/{place['partition']}@{place['offset']}"
-    # A header without a value is one with none.
-    kept = {name: content or b"" for name, content in headers.items()}
+    kept = dict(headers)
     record: Event | DeadLetter
     if value is None:
         record = DeadLetter(
@@ -161,21 +165,33 @@ def read_record(
     elif parse is None:
         record = form.read(value, position)
     else:
-        record = form.read(value, position, lambda data: parse(data, kept))
+        given = {name: content for name, content in kept.items() if content is not None}
+        record = form.read(value, position, lambda data: parse(data, given))
     time_ms = place["time_ms"] if record.time_ms is None else record.time_ms
     if isinstance(record, DeadLetter):
         return replace(record, time_ms=time_ms, record_key=key, headers=kept)
-    texts = {name: _text(content) for name, content in kept.items()}
-    about = {**place, "key": None if key is None else _text(key), "headers": texts}
+    texts = {name: text_of(content) for name, content in kept.items()}
+    about = {**place, "key": text_of(key), "headers": texts}
+    if FIELD in record.fields:
+        about[OWN] = record.fields[FIELD]
     fields = {**record.fields, FIELD: about}
     return replace(record, fields=fields, time_ms=time_ms, record_key=key, headers=kept)
 
 
-def _text(data: bytes) -> str | None:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
+def text_of(data: bytes | None) -> str | None:
+    """A key or the value of a header for templates, different for different bytes; None for None.
+
+    What is not UTF-8 or holds a NUL (numbers and ids of a serializer for them) is `base64:` and its base64;
+    so is a text that begins so itself.
+    """
+    if data is None:
         return None
+    if b"\0" not in data and not data.startswith(BASE64.encode()):
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            pass
+    return BASE64 + base64.b64encode(data).decode("ascii")
 
 
 def _millis(time: Any) -> int:
