@@ -1,4 +1,5 @@
-"""Where a pipeline begins in its topics, how far it has come, and when it has read them to the end.
+"""How far a pipeline has come in its topics, when it has read them to the end, and whether they are still the
+same topics.
 
 Two groups of Kafka's keep its place. Under the source's own group are the offsets whose records all have
 committed answers: what others see as progress and lag, and where a start without a checkpoint begins. Under
@@ -7,25 +8,21 @@ another, named like it with `-read` behind, Flink commits what it has read into 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.kafka.admin import (
-    START_TIMEOUT_S,
-    KafkaAdmin,
-    KafkaRefused,
-    Place,
-    all_read,
-    kafka_admin,
-)
+from forebay.connectors.kafka.admin import KafkaAdmin, KafkaRefused, Place, all_read, kafka_admin
+from forebay.connectors.kafka.gaps import changed
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError
 from forebay.flink.job import Checkpoints
+from forebay.runtime.kafka_start import topic_names
 from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.watch import JobLost
 
 Offsets = TypeVar("Offsets")
 
@@ -136,66 +133,13 @@ def settlement(spec: PipelineSpec, *, cluster: bool) -> OffsetSettlement[tuple[P
     return OffsetSettlement(CLUSTER_METRICS_S, CLUSTER_SKEW_MS, many_readers=many)
 
 
-def begin(spec: PipelineSpec, *, first: bool) -> tuple[Place, ...]:
-    """Commit where a start of `spec` without a checkpoint begins; returns where its topics end now, see
-    `ends`.
-
-    The `first` start begins where the source says; a later one at the records that have no answer yet, also
-    where the first began at the latest. Flink begins at committed offsets. Nothing is done where the source
-    is none of Kafka. Raises `KafkaAway` where Kafka does not answer, `KafkaRefused` where it does not let us.
-    """
-    source = spec.source
-    if not isinstance(source, KafkaSource):
-        return ()
-    group = source.group_of(spec.name)
-    with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
-        topics = topic_names(source, admin)
-        if source.start == "committed" or not first:
-            places = _known_or_first(admin, group, topics)
-        else:
-            places = admin.offsets(topics, source.start)
-        admin.commit(group, places)
-        admin.commit(source.reading_group_of(spec.name), places)
-        return admin.ends(topics)
-
-
-def read_before(spec: PipelineSpec) -> tuple[Place, ...]:
-    """What earlier starts of `spec` have read into their checkpoints, or where they began; nothing before the
-    first. `begin` sets it back. Raises as `begin`."""
-    source = spec.source
-    if not isinstance(source, KafkaSource):
-        return ()
-    with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
-        return admin.committed(source.reading_group_of(spec.name))
-
-
-def ends(spec: PipelineSpec) -> tuple[Place, ...]:
-    """Where the topics of `spec` end now; nothing where its source is none of Kafka. Raises as `begin`."""
-    source = spec.source
-    if not isinstance(source, KafkaSource):
-        return ()
-    with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
-        return admin.ends(topic_names(source, admin))
-
-
-def topic_names(source: KafkaSource, admin: KafkaAdmin) -> tuple[str, ...]:
-    """The topics that `source` reads now."""
-    if source.pattern is None:
-        return source.topics
-    return tuple(name for name in sorted(admin.topics()) if source.reads(name))
-
-
-def _known_or_first(admin: KafkaAdmin, group: str, topics: Sequence[str]) -> tuple[Place, ...]:
-    known = {(place.topic, place.partition): place for place in admin.committed(group)}
-    first = admin.offsets(topics, "earliest")
-    return tuple(known.get((place.topic, place.partition), place) for place in first)
-
-
 class GroupOffsets:
     """Keeps the offsets of a running pipeline's group, and knows when a source with an end has reached it.
 
     To be called with each snapshot of the run; asks Flink and Kafka about once a second, and blocks for
     seconds where one does not answer. Does nothing where the source is none of Kafka.
+
+    `ids` are the topics' ids at the start; None: nobody wants to know of others. New topics go to `seen`.
     """
 
     def __init__(
@@ -205,8 +149,12 @@ class GroupOffsets:
         checkpoints: Callable[[], Checkpoints],
         settling: OffsetSettlement[tuple[Place, ...]],
         *,
+        ids: Mapping[str, str] | None = None,
+        seen: Callable[[Mapping[str, str]], None] = lambda ids: None,
         clock: Clock | None = None,
     ) -> None:
+        self._ids = None if ids is None else dict(ids)
+        self._seen = seen
         self._source = spec.source if isinstance(spec.source, KafkaSource) else None
         self._name = spec.name
         self._ends = ends
@@ -223,6 +171,7 @@ class GroupOffsets:
 
     def __call__(self, now: Snapshot) -> bool:
         """Whether every record before the end has been read and answered; False for a source that goes on.
+        Raises `JobLost` if a topic was deleted and created again.
 
         Offsets of the reading group are in a completed checkpoint, so what lies before them is in state or
         answered. It is answered once nothing is awaited, or nothing that was read before those offsets were
@@ -280,6 +229,7 @@ class GroupOffsets:
         )
         cluster, reading = source.cluster(), source.reading_group_of(self._name)
         admin = self._open(source)
+        self._check_ids(admin, source)
         read = admin.committed(reading)
         # While offsets move, there is more to read.
         unsure = source.until_latest and self._read_to_end_ms is None and read == self._read
@@ -290,6 +240,18 @@ class GroupOffsets:
         if self._owed is not None:
             self._commit(admin, source, self._owed)
             self._owed = None
+
+    def _check_ids(self, admin: KafkaAdmin, source: KafkaSource) -> None:
+        if self._ids is None:
+            return
+        now = admin.topic_ids(topic_names(source, admin))
+        again = [topic for topic in sorted(now) if changed(topic, self._ids, now)]
+        if again:
+            raise JobLost(f"Kafka topic {', '.join(map(repr, again))} was deleted and created again")
+        new = {topic: id for topic, id in now.items() if topic not in self._ids}
+        if new:
+            self._ids |= new
+            self._seen(new)
 
     def _commit(self, admin: KafkaAdmin, source: KafkaSource, places: tuple[Place, ...]) -> None:
         admin.commit(source.group_of(self._name), places)

@@ -57,7 +57,8 @@ class RunState(BaseModel):
     seen. A record of version 1 does not know what was restored. `jvm` is the process of an embedded cluster
     with its birth, `rest_port` the port of its REST service; `cluster` says where else it ran. `ends` are
     topics, partitions and the offsets at which they ended when the pipeline was first started. `kafka` is the
-    id of the Kafka cluster that was read.
+    id of the Kafka cluster that was read, `topics` the ids that each of its topics has had, oldest first:
+    they name positions, and so outlive a start from the beginning.
     `lost` says which of its results the last job lost, and how to have them made again; None for none.
     """
 
@@ -76,6 +77,7 @@ class RunState(BaseModel):
     cluster: str | None = None
     ends: tuple[tuple[str, int, int], ...] | None = None
     kafka: str | None = None
+    topics: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     lost: str | None = None
 
 

@@ -44,6 +44,7 @@ LATER_S = 8.0
 """When the others are taken, beside a stream that runs again. Flink makes two checkpoints a second at
 most."""
 AT_A_TIME = 16
+MAX_METADATA_BYTES = 256 << 20
 PATIENCE_S = 120.0
 PAUSE_S = 1.0
 
@@ -237,3 +238,12 @@ def number_in_store(checkpoint: S3Path) -> int:
     if head is None:
         raise FileNotFoundError(str(path))
     return number_in(head, path)
+
+
+def metadata_in_store(checkpoint: S3Path) -> bytes:
+    """As `metadata_of`, for a checkpoint in an object store."""
+    path = checkpoint / METADATA
+    found = S3Client(path.bucket).get(path.key, MAX_METADATA_BYTES)
+    if found is None:
+        raise FileNotFoundError(str(path))
+    return found.content

@@ -14,6 +14,7 @@ from forebay.connectors.base import Connector, PipelineView, Problem, SinkSettin
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.registry import Registry, registry_auth, require_avro
+from forebay.connectors.kafka.start import AS_FIRST, TopicStart
 from forebay.documents.fields import (
     HttpUrl,
     LocalPath,
@@ -195,6 +196,12 @@ class KafkaSource(Timed, KafkaAccess):
     registry: RegistrySpec | None = Field(
         None, description="The schema registry; needed with `format: avro`."
     )
+    on_gap: Literal["fail", "continue"] = Field(
+        "fail",
+        description="If Kafka no longer has records that were not read (retention, a topic that was created "
+        "again): `fail` names them and ends the run; `continue` names them, counts them and goes on with the "
+        "records after them.",
+    )
     discovery_s: PositiveFloat = Field(10.0, description="How often to look for new partitions and topics.")
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         "read_committed",
@@ -252,7 +259,7 @@ class KafkaSource(Timed, KafkaAccess):
             except SettingError as error:
                 raise SettingError(f"{key}.registry.auth: {error}") from None
 
-    def topics_of(self, pipeline: PipelineView) -> TopicSource:
+    def topics_of(self, pipeline: PipelineView, start: TopicStart = AS_FIRST) -> TopicSource:
         """The topics as the connector takes them, from the offsets that a first start has committed.
 
         Also one that ends goes on to read: a partition that Flink has read to its end is in no later
@@ -274,12 +281,17 @@ class KafkaSource(Timed, KafkaAccess):
             isolation=self.isolation,
             registry=None if self.registry is None else self.registry.registry(),
             parallelism=1 if pipeline.event_time is not None else None,
+            reset="none" if start.watched or self.on_gap == "fail" else "earliest",
+            uid=start.uid,
+            generations=start.generations,
         )
 
-    def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
+    def stream(
+        self, env: StreamExecutionEnvironment, pipeline: PipelineView, start: TopicStart = AS_FIRST
+    ) -> DataStream:
         from forebay.connectors.kafka.source import kafka_source
 
-        return kafka_source(env, self.topics_of(pipeline))
+        return kafka_source(env, self.topics_of(pipeline, start))
 
 
 class KafkaSink(SinkSettings, KafkaAccess):

@@ -14,6 +14,7 @@ from forebay.connectors.formats import Format
 from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.cluster import KafkaCluster, raw_columns, raw_table
 from forebay.connectors.kafka.registry import Registry
+from forebay.connectors.kafka.start import Generations, marked
 from forebay.errors import MalformedRecord, SettingError
 from forebay.flink.types import BYTES
 from forebay.records import JSON, DeadLetter, Event
@@ -41,6 +42,11 @@ class KafkaSource:
 
     With `registry`, values are Avro whose schemas are there; of `format`, the time and the limit count then.
     `parallelism` is that of reading; None: the environment's.
+
+    `reset` says what a reader does if its offset is not in the topic any more: `none` fails the job, and
+    needs a committed offset for each partition that is there at the start; `earliest` goes on with the oldest
+    record, unnoticed. `uid` names Flink's source, by which its state is found again; None: Flink makes one
+    up. `generations` are the topics' ids, oldest first: positions in the second topic of a name differ.
     """
 
     cluster: KafkaCluster
@@ -54,6 +60,9 @@ class KafkaSource:
     until_latest: bool = False
     registry: Registry | None = None
     parallelism: int | None = None
+    reset: Literal["none", "earliest"] = "earliest"
+    uid: str | None = None
+    generations: Generations = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if bool(self.topics) == bool(self.pattern):
@@ -65,7 +74,8 @@ class KafkaSource:
 def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str = "kafka") -> DataStream:
     """The topics' records as encoded records, each with its place, its key and its headers.
 
-    A record's position is `topic/partition@offset`. Its event has the value's fields and, under `kafka`,
+    A record's position is `topic/partition@offset`, and `topic~2/partition@offset` in the second topic of
+    that name. Its event has the value's fields and, under `kafka`,
     `topic`, `partition`, `offset`, `time_ms`, `key` and `headers` (text; a key or header that is not UTF-8 is
     null). A tombstone, a value over the format's limit and one that cannot be parsed are dead letters. Order
     is kept within a partition.
@@ -77,7 +87,10 @@ def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str
         rows = tables.to_data_stream(tables.from_descriptor(_source_table(config)))
     finally:
         env.set_parallelism(usual)
-    records = rows.map(ReadRecord(config.format, config.registry), BYTES).name(f"{name}: records")
+    if config.uid is not None:
+        _first_transformation(rows).setUid(config.uid)
+    read = ReadRecord(config.format, config.registry, config.generations)
+    records = rows.map(read, BYTES).name(f"{name}: records")
     return records.set_parallelism(rows._j_data_stream.getParallelism())
 
 
@@ -98,7 +111,7 @@ def source_options(config: KafkaSource) -> dict[str, str]:
         options |= {"scan.startup.mode": "timestamp", "scan.startup.timestamp-millis": str(config.start)}
     elif config.start == "committed":
         options |= {"scan.startup.mode": "group-offsets"}
-        options.setdefault("properties.auto.offset.reset", "earliest")
+        options.setdefault("properties.auto.offset.reset", config.reset)
     else:
         options["scan.startup.mode"] = f"{config.start}-offset"
     if config.until_latest:
@@ -118,12 +131,23 @@ def _source_table(config: KafkaSource) -> TableDescriptor:
     return raw_table(schema, source_options(config))
 
 
+def _first_transformation(rows: DataStream) -> Any:
+    """Flink's source, from which the connector's table makes `rows`."""
+    found = rows._j_data_stream.getTransformation()
+    while not found.getInputs().isEmpty():
+        found = found.getInputs().get(0)
+    return found
+
+
 class ReadRecord(MapFunction):
     """A row of the connector's table as an encoded record."""
 
-    def __init__(self, form: Format, registry: Registry | None = None) -> None:
+    def __init__(
+        self, form: Format, registry: Registry | None = None, generations: Generations | None = None
+    ) -> None:
         self._format = form
         self._registry = registry
+        self._generations = generations or {}
         self._avro: AvroValues | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -134,7 +158,10 @@ class ReadRecord(MapFunction):
         key, value, headers, time, topic, partition, offset = row
         place = {"topic": topic, "partition": partition, "offset": offset, "time_ms": _millis(time)}
         parse = None if self._avro is None else self._avro.fields
-        return encode(read_record(self._format, key, value, headers or {}, place, parse=parse))
+        position = f"{marked(topic, self._generations)}/{partition}@{offset}"
+        return encode(
+            read_record(self._format, key, value, headers or {}, place, position=position, parse=parse)
+        )
 
 
 def read_record(
@@ -144,13 +171,15 @@ def read_record(
     headers: Mapping[str, bytes],
     place: Mapping[str, Any],
     *,
+    position: str | None = None,
     parse: Parse | None = None,
 ) -> Event | DeadLetter:
-    """The event in a record's value, or a dead letter; `place` has topic, partition, offset and time_ms.
+    """The event in a record's value, or a dead letter; `place` has topic, partition, offset and time_ms,
+    and is called `position`; None: as `topic/partition@offset`.
 
     `parse` makes fields of value and headers, in place of the format.
     """
-    position = f"{place['topic']}/{place['partition']}@{place['offset']}"
+    position = position or f"{place['topic']}/{place['partition']}@{place['offset']}"
     # A header without a value is one with none.
     kept = {name: content or b"" for name, content in headers.items()}
     record: Event | DeadLetter
