@@ -66,6 +66,12 @@ class MalformedRecord(RecordError):
     cause = "malformed_record"
 
 
+class Tombstone(RecordError):
+    """The record has a key and no value: in Kafka, the mark of something deleted."""
+
+    cause = "tombstone"
+
+
 class TemplateFailed(RecordError):
     """A template could not be rendered for this record: a field is missing, or the text is too long."""
 

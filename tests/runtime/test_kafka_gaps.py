@@ -132,7 +132,7 @@ def test_the_ids_of_topics_are_in_the_record_of_the_runs(scene: Scene) -> None:
 
 
 def test_a_running_job_that_falls_behind_the_first_record_is_stopped(scene: Scene) -> None:
-    """A reader that waits for the engine loses its place: it may not go on at the next record that is left."""
+    """A reader that waits for the engine loses its place: it must not go on at the oldest record."""
     slow = {"properties": {"max.poll.records": 1, "fetch.max.bytes": 1, "max.partition.fetch.bytes": 1}}
     scene.write(*(f"{n} {'x' * 10_000}" for n in range(200)))
     spec = scene.spec(**slow).model_copy(update={"capacity": 1})

@@ -15,7 +15,7 @@ import orjson
 
 from forebay.codec import decode, encode
 from forebay.connectors.event_time import EventTime
-from forebay.errors import MalformedRecord, RecordError
+from forebay.errors import MalformedRecord, RecordError, Tombstone
 from forebay.records import JSON, DeadLetter, Event, Result
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ def result_json(result: Result) -> str:
 
 
 def dead_letter_json(letter: DeadLetter) -> str:
-    """One line of JSON. The untouched record stands in `input` where it is UTF-8, else in `input_base64`."""
+    """One line of JSON. The untouched record stands in `input` where it is UTF-8, else in `input_base64`; a
+    tombstone's `input` is null. If the record has a key, headers or a time in Kafka, they are in `kafka`."""
     line: dict[str, object] = {
         "cause": letter.cause,
         "detail": letter.detail.encode("utf-8", "replace").decode("utf-8"),
@@ -160,6 +161,14 @@ def dead_letter_json(letter: DeadLetter) -> str:
         "time_ms": letter.time_ms,
         "position": letter.position,
     }
+    if letter.record_ms is not None or letter.record_key is not None or letter.headers:
+        line["kafka"] = {
+            "time_ms": letter.record_ms,
+            "key": _bytes_json(letter.record_key),
+            "headers": {name: _bytes_json(value) for name, value in letter.headers.items()},
+        }
+    if letter.cause == Tombstone.cause:
+        return orjson.dumps({**line, "input": None}).decode("utf-8")
     try:
         line["input"] = letter.raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -171,8 +180,9 @@ def parse_dead_letter(line: bytes | str) -> DeadLetter:
     """The dead letter that `dead_letter_json` wrote; `MalformedRecord` where it is none."""
     try:
         value = orjson.loads(line)
+        kafka = value.get("kafka") or {}
         if "input" in value:
-            raw = value["input"].encode("utf-8")
+            raw = b"" if _is_tombstone(value) else value["input"].encode("utf-8")
         else:
             raw = base64.b64decode(value["input_base64"], validate=True)
         return DeadLetter(
@@ -184,9 +194,33 @@ def parse_dead_letter(line: bytes | str) -> DeadLetter:
             key=value.get("key"),
             time_ms=_time_ms(value.get("time_ms")),
             position=value.get("position"),
+            record_key=_json_bytes(kafka.get("key")),
+            headers={name: _json_bytes(data) or b"" for name, data in kafka.get("headers", {}).items()},
+            record_ms=_time_ms(kafka.get("time_ms")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
         raise MalformedRecord(f"not a dead letter: {type(error).__name__}: {error}") from None
+
+
+def _is_tombstone(value: Mapping[str, JSON]) -> bool:
+    return value["input"] is None and value["cause"] == Tombstone.cause
+
+
+def _bytes_json(data: bytes | None) -> JSON:
+    """Text if `data` is UTF-8, else an object with base64."""
+    if data is None:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def _json_bytes(value: JSON) -> bytes | None:
+    """What `_bytes_json` was given."""
+    if isinstance(value, dict):
+        return base64.b64decode(value["base64"], validate=True)
+    return None if value is None else str(value).encode("utf-8")
 
 
 def _time_ms(value: object) -> int | None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from forebay.codec import encode
-from forebay.connectors.formats import BOM, Format, parse_dead_letter
-from forebay.errors import MalformedRecord, SettingError
+from forebay.connectors.formats import BOM, Format
+from forebay.connectors.letters import read_letter
+from forebay.errors import SettingError
 from forebay.records import DeadLetter, Event
 
 QUOTE = b'"'
@@ -40,7 +41,7 @@ class LineReader:
     """What each line of a source becomes. `name` goes into positions (`name@line`, counted from 1).
 
     `header`: a CSV row equal to the columns is a header and no record. `letters`: each line is a dead
-    letter, whose untouched record is read; a record without a time has the letter's. `limit`: records
+    letter, whose untouched record is read under its own position, see `read_letter`. `limit`: records
     (events and dead letters) after which the rest is ignored.
     """
 
@@ -79,17 +80,9 @@ class LineReader:
         if not (raw if self.format.kind == "csv" else raw.strip()):
             return at, None
         position = f"{self.name}@{at.lines}"
-        time_ms = None
         if self.letters:
-            try:
-                letter = parse_dead_letter(raw)
-                raw, time_ms = letter.raw, letter.time_ms
-            except MalformedRecord as error:
-                letter = DeadLetter(raw=raw, cause=error.cause, detail=str(error), position=position)
-                return Progress(at.lines, at.records + 1), encode(letter)
+            return Progress(at.lines, at.records + 1), encode(read_letter(self.format, raw, position))
         record = self.format.read(raw, position)
-        if record.time_ms is None and time_ms is not None:
-            record = replace(record, time_ms=time_ms)
         if self.header and self._is_header(record, raw):
             return at, None
         return Progress(at.lines, at.records + 1), encode(record)

@@ -123,13 +123,14 @@ class CsvSource(FileSource):
 
 
 class DeadLetterSource(SourceSettings):
-    """Dead letters, fed in again as the records that they were."""
+    """Dead letters in files, fed in again as the records that they were, under the same ids. Those in a topic
+    are read by `kafka` with `dead_letters: true`."""
 
     bound: ClassVar[frozenset[str] | None] = frozenset(("path", "format"))
 
     type: Literal["dead_letters"]
     path: LocalPath = Field(description="The dead letters' file or directory; relative to the pipeline file.")
-    format: Literal["jsonl", "csv"] = Field("jsonl", description="What the records were.")
+    format: Literal["jsonl", "text", "csv"] = Field("jsonl", description="What the records were.")
     delimiter: OneCharacter = Field(",", description="For csv: character between fields.")
     columns: tuple[str, ...] | None = Field(None, description="For csv: names of the columns; needed there.")
     limit: PositiveInt | None = Field(None, description="Stop after this many records; null: no limit.")
@@ -158,6 +159,11 @@ class DeadLetterSource(SourceSettings):
 
     def check(self, key: str) -> None:
         check_files(key, self.files())
+
+    def first_records(self) -> Iterator[Event | DeadLetter]:
+        from forebay.connectors.files.source import first_records
+
+        return first_records(self.files())
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         from forebay.connectors.files.source import file_source

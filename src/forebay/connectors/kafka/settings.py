@@ -22,6 +22,7 @@ from forebay.documents.fields import (
     PositiveFloat,
     Scalar,
     SecretField,
+    Switch,
     wrong,
 )
 from forebay.errors import SettingError
@@ -168,7 +169,7 @@ class KafkaSource(Timed, KafkaAccess):
     In templates, `kafka` has `topic`, `partition`, `offset`, `time_ms`, `key` and `headers`.
     """
 
-    bound: ClassVar[frozenset[str] | None] = frozenset(("topics", "pattern", "format"))
+    bound: ClassVar[frozenset[str] | None] = frozenset(("topics", "pattern", "format", "dead_letters"))
 
     type: Literal["kafka"]
     topics: Annotated[tuple[Topic, ...], Field(max_length=1000)] = Field(
@@ -195,6 +196,11 @@ class KafkaSource(Timed, KafkaAccess):
     )
     registry: RegistrySpec | None = Field(
         None, description="The schema registry; needed with `format: avro`."
+    )
+    dead_letters: Switch = Field(
+        False,
+        description="true: values are dead letters that a pipeline wrote; the records that they were are "
+        "read again, as `format` says, with their keys, headers, places and ids.",
     )
     on_gap: Literal["fail", "continue"] = Field(
         "fail",
@@ -281,6 +287,7 @@ class KafkaSource(Timed, KafkaAccess):
             isolation=self.isolation,
             registry=None if self.registry is None else self.registry.registry(),
             parallelism=1 if pipeline.event_time is not None else None,
+            letters=self.dead_letters,
             reset="none" if start.watched or self.on_gap == "fail" else "earliest",
             uid=start.uid,
             generations=start.generations,

@@ -15,7 +15,8 @@ from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.cluster import KafkaCluster, raw_columns, raw_table
 from forebay.connectors.kafka.registry import Registry
 from forebay.connectors.kafka.start import Generations, marked
-from forebay.errors import MalformedRecord, SettingError
+from forebay.connectors.letters import read_letter
+from forebay.errors import SettingError, Tombstone
 from forebay.flink.types import BYTES
 from forebay.records import JSON, DeadLetter, Event
 
@@ -43,6 +44,9 @@ class KafkaSource:
     With `registry`, values are Avro whose schemas are there; of `format`, the time and the limit count then.
     `parallelism` is that of reading; None: the environment's.
 
+    With `letters`, values are dead letters of a pipeline: the records that they were are read again, as
+    `format` or `registry` says, under their own positions.
+
     `reset` says what a reader does if its offset is not in the topic any more: `none` fails the job, and
     needs a committed offset for each partition that is there at the start; `earliest` goes on with the oldest
     record, unnoticed. `uid` names Flink's source, by which its state is found again; None: Flink makes one
@@ -60,6 +64,7 @@ class KafkaSource:
     until_latest: bool = False
     registry: Registry | None = None
     parallelism: int | None = None
+    letters: bool = False
     reset: Literal["none", "earliest"] = "earliest"
     uid: str | None = None
     generations: Generations = field(default_factory=dict)
@@ -89,7 +94,7 @@ def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str
         env.set_parallelism(usual)
     if config.uid is not None:
         _first_transformation(rows).setUid(config.uid)
-    read = ReadRecord(config.format, config.registry, config.generations)
+    read = ReadRecord(config)
     records = rows.map(read, BYTES).name(f"{name}: records")
     return records.set_parallelism(rows._j_data_stream.getParallelism())
 
@@ -142,25 +147,25 @@ def _first_transformation(rows: DataStream) -> Any:
 class ReadRecord(MapFunction):
     """A row of the connector's table as an encoded record."""
 
-    def __init__(
-        self, form: Format, registry: Registry | None = None, generations: Generations | None = None
-    ) -> None:
-        self._format = form
-        self._registry = registry
-        self._generations = generations or {}
-        self._avro: AvroValues | None = None
+    def __init__(self, config: KafkaSource) -> None:
+        self._format = config.format
+        self._registry = config.registry
+        self._letters = config.letters
+        self._generations = config.generations
+        self._parse: Parse | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
         if self._registry is not None:
-            self._avro = AvroValues(self._registry)
+            self._parse = AvroValues(self._registry).fields
 
     def map(self, row: Any) -> bytes:
         key, value, headers, time, topic, partition, offset = row
         place = {"topic": topic, "partition": partition, "offset": offset, "time_ms": _millis(time)}
-        parse = None if self._avro is None else self._avro.fields
         position = f"{marked(topic, self._generations)}/{partition}@{offset}"
+        if self._letters and value is not None:
+            return encode(read_letter(self._format, bytes(value), position, parse=self._parse))
         return encode(
-            read_record(self._format, key, value, headers or {}, place, position=position, parse=parse)
+            read_record(self._format, key, value, headers or {}, place, position=position, parse=self._parse)
         )
 
 
@@ -185,7 +190,7 @@ def read_record(
     record: Event | DeadLetter
     if value is None:
         record = DeadLetter(
-            raw=b"", cause=MalformedRecord.cause, detail="a tombstone: it has no value", position=position
+            raw=b"", cause=Tombstone.cause, detail="a tombstone: it has no value", position=position
         )
     elif parse is None:
         record = form.read(value, position)
@@ -193,11 +198,12 @@ def read_record(
         record = form.read(value, position, lambda data: parse(data, kept))
     time_ms = place["time_ms"] if record.time_ms is None else record.time_ms
     if isinstance(record, DeadLetter):
-        return replace(record, time_ms=time_ms, record_key=key, headers=kept)
+        return replace(record, time_ms=time_ms, record_key=key, headers=kept, record_ms=place["time_ms"])
     texts = {name: _text(content) for name, content in kept.items()}
     about = {**place, "key": None if key is None else _text(key), "headers": texts}
     fields = {**record.fields, FIELD: about}
-    return replace(record, fields=fields, time_ms=time_ms, record_key=key, headers=kept)
+    of_kafka = {"record_key": key, "headers": kept, "record_ms": place["time_ms"]}
+    return replace(record, fields=fields, time_ms=time_ms, **of_kafka)
 
 
 def _text(data: bytes) -> str | None:
