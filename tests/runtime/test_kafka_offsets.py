@@ -209,6 +209,8 @@ class Run:
         )
 
     def __call__(self, **now: Any) -> bool:
+        if not now:
+            now = {"oldest_read_ms": NOTHING_READ_MS}
         self.clock.advance(1.0)
         assert not self._offsets(Snapshot(1.0, "RUNNING", **now)), (
             "the snapshot may be older than Kafka's answer"
@@ -247,6 +249,17 @@ def test_it_has_come_to_the_end_once_all_is_read_and_answered(kafka: FakeKafka) 
     assert run()
     run.finished()
     assert kafka.groups["forebay-p"] == run.ends
+
+
+def test_a_run_does_not_end_before_its_counts_are_known(kafka: FakeKafka) -> None:
+    """Else one that wrote to topics only would say that nothing came in."""
+    run = Run(until_latest=True)
+    assert not run()
+    kafka.groups["forebay-p-read"] = run.ends
+    assert not run(oldest_read_ms=0)
+    assert not run(oldest_read_ms=0)
+    # Not every application has them.
+    assert [run(oldest_read_ms=0) for _ in range(4)][-1]
 
 
 @pytest.mark.parametrize("failure", [KafkaAway("away"), KafkaRefused("no longer")])

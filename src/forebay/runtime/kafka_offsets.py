@@ -193,6 +193,9 @@ class GroupOffsets:
             return False
         if self._read_to_end_ms is None:
             return False
+        if now.oldest_read_ms == 0 and self._clock.wall_ms() - self._read_to_end_ms < METRICS_S * 1000:
+            # The operator's counts are not there yet: a run that ends now would report that nothing came in.
+            return False
         return not (now.in_flight or now.pending) or now.oldest_read_ms > self._read_to_end_ms
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from forebay.connectors.base import (
     RESULTS,
@@ -137,6 +137,13 @@ class DeadLetterSource(SourceSettings):
     max_record_bytes: PositiveInt = Field(
         1_048_576, le=16_777_216, description="A longer record becomes a dead letter again."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_files(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "bootstrap" in given:
+            raise wrong("expected 'path'; dead letters in a topic need 'type: kafka' with 'dead_letters: true'")
+        return given
 
     def model_post_init(self, context: Any, /) -> None:
         if self.format == "csv" and self.columns is None:
