@@ -71,6 +71,27 @@ def test_a_resume_names_records_that_were_deleted_unread(scene: Scene) -> None:
     assert scene.ids()[-1] == f"{scene.topic}/0@8"
 
 
+def test_what_was_read_before_a_gap_is_not_lost_with_it(scene: Scene) -> None:
+    """The checkpoint's requests, and its records on their way to the operator, outlive the source's state."""
+    scene.write(*(f"e{n}" for n in range(100)))
+    busy = {"max.poll.records": 10}
+    spec = scene.spec(properties=busy).model_copy(update={"capacity": 2})
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.2))) as slow:
+        scene.pipelines.interrupt(spec, slow.url, lambda: len(scene.ids()) >= 4)
+    scene.write(*(f"f{n}" for n in range(10)))
+    delete_before(scene.node.bootstrap, scene.topic, 105)
+    wanted = {f"{scene.topic}/0@{offset}" for offset in range(105, 110)}
+    last = scene.pipelines.interrupt(
+        scene.spec(properties=busy, on_gap="continue"), scene.url, lambda: wanted <= set(scene.ids())
+    )
+    (gap,) = last.gaps
+    first = 105 - last.skipped_records
+    assert f"offsets {first} to 104 were deleted" in gap
+    assert 4 < first <= 100
+    read = [f"{scene.topic}/0@{offset}" for offset in (*range(first), *range(105, 110))]
+    assert scene.ids() == sorted(read)
+
+
 def test_a_topic_that_was_created_again_gives_other_ids(scene: Scene) -> None:
     scene.write(*"abc")
     scene.run(3)

@@ -142,7 +142,9 @@ class DeadLetterSource(SourceSettings):
     @classmethod
     def _in_files(cls, given: Any) -> Any:
         if isinstance(given, dict) and "bootstrap" in given:
-            raise wrong("expected 'path'; dead letters in a topic need 'type: kafka' with 'dead_letters: true'")
+            raise wrong(
+                "expected 'path'; dead letters in a topic need 'type: kafka' with 'dead_letters: true'"
+            )
         return given
 
     def model_post_init(self, context: Any, /) -> None:
