@@ -10,6 +10,7 @@ import orjson
 import pytest
 from benchmarks.topic_client import delete_before, delete_topic, make_topic, produce
 
+from forebay.connectors.kafka.admin import Place, kafka_admin
 from forebay.errors import PipelineFailed
 from forebay.runtime.run_state import read_state
 from forebay.runtime.watch import JobLost
@@ -130,9 +131,23 @@ def test_offsets_without_records_are_no_gap(scene: Scene) -> None:
     assert scene.ids() == [f"{scene.topic}/0@{offset}" for offset in (2, 5)]
 
 
-def test_a_group_whose_next_record_is_gone_is_a_gap_without_a_checkpoint(scene: Scene) -> None:
-    from forebay.connectors.kafka.admin import Place, kafka_admin
+def test_the_end_of_a_transaction_that_kafka_deletes_is_no_gap(scene: Scene) -> None:
+    value = {"value": b'{"text": "t"}'}
+    produce(scene.node.bootstrap, scene.topic, [value] * 3, transaction=f"{scene.topic}-t")
+    spec = scene.spec()
 
+    def passed() -> bool:
+        with kafka_admin(spec.source.cluster()) as admin:
+            return admin.committed(spec.source.group_of(spec.name)) == (Place(scene.topic, 0, 4),)
+
+    scene.pipelines.interrupt(spec, scene.url, passed)
+    delete_before(scene.node.bootstrap, scene.topic, 4)
+    scene.write("the next")
+    assert scene.run(4).gaps == ()
+    assert scene.ids() == [f"{scene.topic}/0@{offset}" for offset in (0, 1, 2, 4)]
+
+
+def test_a_group_whose_next_record_is_gone_is_a_gap_without_a_checkpoint(scene: Scene) -> None:
     scene.write(*"abcd")
     spec = scene.spec()
     with kafka_admin(spec.source.cluster()) as admin:

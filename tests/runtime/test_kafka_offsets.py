@@ -337,3 +337,19 @@ def test_new_topics_of_a_pattern_are_reported_once(kafka: FakeKafka) -> None:
     run.seen.clear()
     assert not run()
     assert run.seen == {}
+
+
+@pytest.mark.parametrize("only_markers", [True, False])
+def test_the_group_passes_what_is_no_record_once_it_has_settled(kafka: FakeKafka, only_markers: bool) -> None:
+    """Else Kafka deletes the end of a transaction, and it looks like a record that was never read."""
+    run = Run()
+    read = kafka.groups["forebay-p-read"] = (Place("a", 0, 20), Place("a", 1, 21))
+    kafka.only_markers = only_markers
+    while kafka.groups["forebay-p"] != read and not kafka.compared:
+        assert not run(oldest_read_ms=NOTHING_READ_MS)
+    for _ in range(5):
+        assert not run(oldest_read_ms=NOTHING_READ_MS)
+    assert kafka.groups["forebay-p"] == (run.ends if only_markers else read)
+    assert kafka.compared == 1, "each comparison makes a client"
+    run.finished()
+    assert kafka.groups["forebay-p"] == (run.ends if only_markers else read)

@@ -86,7 +86,8 @@ class Attempt:
         )
         if order.restore_from is not None:
             check_same_kafka(order.state.kafka, self._kafka)
-            self._begin_at(resumed(order.spec, order.restore_from, order.state.topics, order.job_id))
+            topics = order.state.topics
+            self._begin_at(resumed(order.spec, order.restore_from, topics, order.job_id, chosen=order.chosen))
 
     def run(self, served: Served) -> Snapshot:
         """Build the job, submit it once `report` has taken note of it, and watch it; returns its last look.

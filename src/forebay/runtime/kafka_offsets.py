@@ -17,6 +17,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka.admin import KafkaAdmin, KafkaRefused, Place, all_read, kafka_admin
 from forebay.connectors.kafka.gaps import changed
+from forebay.connectors.kafka.lag import furthest
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError
 from forebay.flink.job import Checkpoints
@@ -118,6 +119,7 @@ def _until(holds: Callable[[Sight], bool]) -> Steps:
 
 
 LOOK_S = 1.0
+COMPARE_EVERY_S = 30.0
 METRICS_S = 3.0
 CLUSTER_METRICS_S = 30.0
 """Metrics that Flink's REST service tells are younger than this; a cluster's, by default, are fetched every
@@ -165,6 +167,9 @@ class GroupOffsets:
         self._read_to_end_ms: int | None = None
         self._read: tuple[Place, ...] | None = None
         self._owed: tuple[Place, ...] | None = None
+        self._settled: tuple[Place, ...] | None = None
+        self._compare_s = self._looked_s
+        self._through: tuple[Place, ...] = ()
         # Opened once: a client starts threads, and logs all that it is configured with.
         self._client = ExitStack()
         self._admin: KafkaAdmin | None = None
@@ -207,7 +212,8 @@ class GroupOffsets:
         """The pipeline has come to its end: what was read is answered. Raises `KafkaAway`."""
         if self._source is not None:
             admin = self._open(self._source)
-            self._commit(admin, self._source, admin.committed(self._source.reading_group_of(self._name)))
+            read = admin.committed(self._source.reading_group_of(self._name))
+            self._commit(admin, self._source, furthest(read, self._through))
 
     def close(self) -> None:
         """End the connection to Kafka; the next look makes another."""
@@ -242,7 +248,25 @@ class GroupOffsets:
         self._owed = self._settling.look(sight, read) or self._owed
         if self._owed is not None:
             self._commit(admin, source, self._owed)
-            self._owed = None
+            self._settled, self._owed = self._owed, None
+        if read == self._settled and not (now.in_flight or now.pending):
+            self._pass_markers(admin, source, read)
+
+    def _pass_markers(self, admin: KafkaAdmin, source: KafkaSource, read: tuple[Place, ...]) -> None:
+        """Commit the topics' ends for the group, if only ends of transactions lie between them and what is
+        read and answered. Flink's offsets stay before those, and Kafka deletes them like records."""
+        partitions = {(place.topic, place.partition) for place in read}
+        ends = admin.ends({place.topic for place in read})
+        ends = tuple(end for end in ends if (end.topic, end.partition) in partitions)
+        passed = furthest(read, self._through)
+        now_s = self._clock.monotonic_s()
+        if now_s < self._compare_s or furthest(passed, ends) == passed:
+            return
+        # It makes a client, and waits for an open transaction.
+        self._compare_s = now_s + COMPARE_EVERY_S
+        if all_read(source.cluster(), read, ends, source.isolation):
+            self._commit(admin, source, ends)
+            self._through = ends
 
     def _check_ids(self, admin: KafkaAdmin, source: KafkaSource) -> None:
         if self._ids is None:

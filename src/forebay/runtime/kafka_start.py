@@ -13,7 +13,15 @@ from dataclasses import dataclass, field, replace
 
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka.admin import START_TIMEOUT_S, KafkaAdmin, Place, kafka_admin
-from forebay.connectors.kafka.gaps import Gap, Topics, find_gaps, gaps_text, moved, next_generations
+from forebay.connectors.kafka.gaps import (
+    Gap,
+    Topics,
+    find_gaps,
+    gaps_text,
+    moved,
+    next_generations,
+    unread,
+)
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.connectors.kafka.source_state import source_state
 from forebay.connectors.kafka.start import AS_FIRST, Generations, TopicStart
@@ -42,9 +50,14 @@ class KafkaStart:
         return tuple(replace(end, offset=min(end.offset, at)) for end, at in ends if at is not None)
 
 
-def resumed(spec: PipelineSpec, checkpoint: Location, generations: Generations, new_uid: str) -> KafkaStart:
+def resumed(
+    spec: PipelineSpec, checkpoint: Location, generations: Generations, new_uid: str, *, chosen: bool
+) -> KafkaStart:
     """How a job goes on from `checkpoint`; `generations` are the topics' ids so far, `new_uid` a name that no
     source had before. Blocks.
+
+    What the pipeline's group has passed is answered and no gap, unless the checkpoint was `chosen`, to make
+    results again.
 
     Raises `PipelineFailed` if there is a gap and the source is not to skip it, `SettingError` if the
     checkpoint cannot be read, `KafkaAway` if Kafka does not answer, `KafkaRefused` if it refuses.
@@ -58,15 +71,17 @@ def resumed(spec: PipelineSpec, checkpoint: Location, generations: Generations, 
     with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
         names = topic_names(source, admin)
         now = _topics(admin, names)
-        gaps = _skippable(spec, source, find_gaps(places, now, _newest(generations)))
+        behind = find_gaps(places, now, _newest(generations))
+        answered = () if chosen or not behind else admin.committed(source.group_of(spec.name))
+        gaps = _skippable(spec, source, unread(behind, answered))
         start = TopicStart(
             AS_FIRST.uid if state is None else state.uid, next_generations(generations, now.ids, gaps)
         )
-        if gaps:
+        if behind:
             start = replace(start, uid=new_uid[:NEW_UID_CHARS])
-            known = (*admin.committed(reading), *moved(places, gaps))
+            known = (*admin.committed(reading), *moved(places, behind))
             admin.commit(reading, _known_or_first(known, now))
-    return KafkaStart(start, now.ids, now.ends, gaps, replaces_offsets=bool(gaps))
+    return KafkaStart(start, now.ids, now.ends, gaps, replaces_offsets=bool(behind))
 
 
 def begin(spec: PipelineSpec, generations: Generations, *, first: bool, strict: bool = True) -> KafkaStart:

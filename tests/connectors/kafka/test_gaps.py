@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from forebay.connectors.kafka.gaps import (
     gaps_text,
     moved,
     next_generations,
+    unread,
 )
 from forebay.connectors.kafka.start import marked
 
@@ -71,6 +73,16 @@ def test_what_is_read_next_is_in_the_log(at: int, begin: int, length: int, again
     assert find_gaps((place,), now, now.ids) == ()
     if not again and begin <= at <= begin + length:
         assert place.offset == at
+
+
+def test_what_is_answered_is_no_gap() -> None:
+    (gap,) = find_gaps([Place("a", 0, 5)], topics(9, 9), IDS)
+    assert unread([gap], [Place("a", 0, 9)]) == ()
+    assert unread([gap], [Place("a", 0, 10)]) == ()
+    assert unread([gap], [Place("a", 0, 7)]) == (replace(gap, offset=7),)
+    assert unread([gap], [Place("a", 0, 5), Place("b", 0, 9)]) == (gap,)
+    (again,) = find_gaps([Place("a", 0, 5)], topics(0, 9, {"a": "another"}), IDS)
+    assert unread([again], [Place("a", 0, 9)]) == (again,)
 
 
 def test_each_topic_of_a_name_has_a_mark_of_its_own() -> None:

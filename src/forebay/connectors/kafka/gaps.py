@@ -7,7 +7,7 @@ transaction markers) are not gaps: the log still covers them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from forebay.connectors.kafka.admin import Place
@@ -82,6 +82,19 @@ def find_gaps(places: Iterable[Place], now: Topics, known: Mapping[str, str]) ->
             kind = "deleted"
         if kind is not None:
             found.append(Gap(kind, place.topic, place.partition, place.offset, goes_on))
+    return tuple(found)
+
+
+def unread(gaps: Iterable[Gap], answered: Iterable[Place]) -> tuple[Gap, ...]:
+    """`gaps` less what lies before the `answered` offsets, up to which all records have committed answers."""
+    done = {(place.topic, place.partition): place.offset for place in answered}
+    found = []
+    for gap in gaps:
+        offset = done.get((gap.topic, gap.partition), 0)
+        if gap.kind != "deleted" or offset <= gap.offset:
+            found.append(gap)
+        elif offset < gap.now:
+            found.append(replace(gap, offset=offset))
     return tuple(found)
 
 
