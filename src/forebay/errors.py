@@ -78,6 +78,12 @@ class UnreadFile(RecordError):
     cause = "unread_file"
 
 
+class Tombstone(RecordError):
+    """The record has a key and no value: in Kafka, the mark of something deleted."""
+
+    cause = "tombstone"
+
+
 class TemplateFailed(RecordError):
     """A template could not be rendered for this record: a field is missing, or the text is too long."""
 

@@ -26,6 +26,8 @@ class Event:
             read. None where the source has no places.
         record_key, headers: What a message system keeps with a record. They go with it to a sink of that
             kind. The value of a header may be None.
+        record_ms: The record's own time in Kafka, in milliseconds since the Unix epoch; None if it is not a
+            record of Kafka.
 
     >>> event = fb.Event(b'{"text": "No signal"}', {"text": "No signal"}, time_ms=1_772_438_488_000)
     >>> event.fields["text"]
@@ -38,6 +40,7 @@ class Event:
     position: str | None = None
     record_key: bytes | None = None
     headers: Mapping[str, bytes | None] = field(default_factory=dict)
+    record_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,12 @@ class DeadLetter:
     """A record that was given up, with what is needed to understand it and to feed it in again.
 
     Attributes:
-        raw: The record exactly as the source gave it.
+        raw: The record exactly as the source gave it; empty for a tombstone, which has the cause `tombstone`.
         cause: A stable word: that of the error's class in `forebay.errors`, or one of a program's own.
         detail: The error's message, at most 4,096 characters.
         attempts: How many calls were made for it; 0 if it never reached an engine.
         id, key: The record's id and key, where the record got as far as having them.
-        time_ms, position, record_key, headers: Those of the event.
+        time_ms, position, record_key, headers, record_ms: Those of the event.
 
     >>> letter = fb.DeadLetter(b"not JSON", cause="malformed_record", detail="not JSON: line 1 column 1")
     >>> (letter.cause, letter.attempts)
@@ -67,6 +70,7 @@ class DeadLetter:
     position: str | None = None
     record_key: bytes | None = None
     headers: Mapping[str, bytes | None] = field(default_factory=dict)
+    record_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

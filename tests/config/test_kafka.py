@@ -10,6 +10,7 @@ import pytest
 from tests.harness.operators import complete_checkpoint
 
 from forebay.config import parse_spec
+from forebay.connectors.kafka.start import TopicStart
 from forebay.errors import PipelineFailed, SettingError
 from forebay.runtime.kafka_transactions import Resumed
 from forebay.settings import SecretRef
@@ -51,6 +52,16 @@ def test_where_to_start(start: str, found: object) -> None:
     assert parse_spec(document(start=start)).source.start == found
 
 
+def test_a_reader_that_loses_its_place_fails_unless_nobody_would_restart_it() -> None:
+    def reset(*, watched: bool, **source: Any) -> str:
+        spec = parse_spec(document(**source))
+        return str(spec.source.topics_of(spec, TopicStart(watched=watched)).reset)
+
+    assert [reset(watched=watched) for watched in (True, False)] == ["none", "none"]
+    found = [reset(watched=watched, on_gap="continue") for watched in (True, False)]
+    assert found == ["none", "earliest"]
+
+
 def test_secrets_are_named_and_properties_are_texts() -> None:
     cluster = parse_spec(
         document(
@@ -76,6 +87,12 @@ def test_secrets_are_named_and_properties_are_texts() -> None:
         ({"topics": [], "pattern": "("}, "regular expression"),
         ({"topics": ["a b"]}, "name of a topic"),
         ({"limit": 5}, "until_latest"),
+        ({"on_gap": "skip"}, "source.on_gap"),
+        ({"dead_letters": "yes"}, "source.dead_letters"),
+        (
+            {"type": "dead_letters", "topics": ["letters"]},
+            "dead letters in a topic need 'type: kafka' with 'dead_letters: true'",
+        ),
         ({"start": "yesterday"}, "2026-01-31T12:00:00Z"),
         ({"properties": {"group.id": "x"}}, "use group"),
         ({"properties": {"bootstrap.servers": "x"}}, "use bootstrap"),

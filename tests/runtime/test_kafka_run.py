@@ -75,7 +75,7 @@ def test_every_record_of_a_topic_gives_one_result_or_one_dead_letter(
         assert message.value_dict["id"].startswith(f"{read}/{record['partition']}@")
     given_up = {message.key: message for message in map(Message, consume(node.bootstrap, letters))}
     assert {key: letter.headers["forebay-cause"] for key, letter in given_up.items()} == {
-        b"gone": b"malformed_record",
+        b"gone": b"tombstone",
         b"bytes": b"malformed_record",
         b"words": b"malformed_record",
         b"huge": b"malformed_record",

@@ -146,7 +146,7 @@ def test_an_end_that_was_not_noted_is_seen_by_what_it_committed(place: Place, si
     place.committed(JOB_B, sink)
     with pytest.raises(SettingError, match="has finished"):
         place.prepare()
-    forget(place.store, None)
+    forget(place.store, RunState())
     assert place.prepare() is None
 
 
@@ -234,7 +234,7 @@ def test_a_record_that_cannot_be_read_is_refused(place: Place) -> None:
     with pytest.raises(SettingError, match=r"run.json cannot be read .* or start over with --fresh"):
         place.prepare()
     assert found_state(place.store, needed=False).job is None
-    forget(place.store, None)
+    forget(place.store, RunState())
     assert place.prepare() is None
 
 
@@ -248,7 +248,7 @@ def test_what_was_forgotten_does_not_come_back_after_a_kill(
     place.checkpoint(JOB_A, 4)
     monkeypatch.setattr(shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
-        forget(place.store, "an id")
+        forget(place.store, RunState(id="an id"))
     assert place.prepare() is None
     assert place.state.id == "an id", "the next job ends what the old one left open in Kafka"
 

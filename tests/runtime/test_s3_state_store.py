@@ -191,7 +191,7 @@ def test_completed_checkpoints_are_noted_and_older_jobs_cleared_away(place: Plac
     place.checkpoint(JOB_C, 22)
     assert tidy(state, 77) is state, "nothing is asked before Flink has told of another checkpoint"
     assert tidy(state, 78).completed == Completed(number=22, triggered_ms=78, files=1, bytes=16)
-    assert forget(place.store, None).job is None
+    assert forget(place.store, RunState()).job is None
     assert place.store.jobs() == []
 
 

@@ -22,9 +22,11 @@ from forebay.runtime.reports import (
     Finished,
     Look,
     Lost,
+    NewTopics,
     Ready,
     Report,
     Signs,
+    Skipped,
 )
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.run_state import RunState, read_state
@@ -172,6 +174,28 @@ def test_a_run_goes_through_the_steps_of_an_attempt(bench: Bench) -> None:
     assert bench.state.finished
     assert bench.state.completed is not None
     assert (bench.state.completed.number, bench.state.completed.triggered_ms) == (1, 77)
+
+
+def test_what_kafka_no_longer_has_is_counted_over_attempts(bench: Bench) -> None:
+    gone = Skipped(("t/0: offsets 3 to 5",), 3)
+    bench.attempts(
+        (Checked(), gone, Ready(NOBODY), RUNS, Lost("gone")),
+        (gone, *STARTS, RUNS, DONE),
+    )
+    last = bench.run()
+    assert (last.gaps, last.skipped_records) == (gone.gaps * 2, 6)
+    assert any(now.gaps == gone.gaps for now in bench.seen)
+
+
+def test_the_ids_of_topics_outlive_a_start_over(bench: Bench) -> None:
+    topics = {"t": ("id-1", "id-2")}
+    bench.attempts((Checked(), Ready(NOBODY, topics=topics), RUNS, NewTopics({"u": "id-u"}), DONE))
+    bench.run()
+    assert bench.state.topics == {**topics, "u": ("id-u",)}
+    seen: list[RunState] = []
+    bench.attempts((Checked(), lambda process: seen.append(process.order.state), *STARTS[1:], DONE))
+    bench.run(fresh=True)
+    assert seen[0].topics == {**topics, "u": ("id-u",)}
 
 
 def test_trouble_with_the_store_is_told_and_named_as_the_cause(

@@ -96,6 +96,8 @@ class LiveLine:
             self._print(f"an event has a time in 1970 or 1900: {SUSPECT_TIMES}")
         if now.failed_commits > before.failed_commits:
             self._print(_failed_commits(now))
+        for gap in now.gaps[len(before.gaps) :]:
+            self._print(f"Kafka no longer has the next record, going on after it: {gap}")
         self._before = now
         self.throughput.add(now)
         limit = self.throughput.limit(now)
@@ -149,6 +151,8 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: 
         parts.append(f"resumed {len(now.resumes)}")
     if now.failed_commits:
         parts.append(f"failed commits {now.failed_commits}")
+    if now.gaps:
+        parts.append(f"skipped {now.skipped_records}")
     if now.engine_restarts:
         parts.append(f"engine restarts {now.engine_restarts}")
     if limit:
@@ -197,6 +201,12 @@ def report(
         )
     if last.failed_commits:
         say(console, _failed_commits(last))
+    if last.gaps:
+        say(
+            console,
+            f"{last.skipped_records} records at most were deleted from Kafka before they were read, at "
+            f"{len(last.gaps)} {'place' if len(last.gaps) == 1 else 'places'}; `gaps` of --json lists them",
+        )
 
 
 def _failed_commits(now: Snapshot) -> str:

@@ -16,7 +16,7 @@ import orjson
 from forebay.codec import decode, encode
 from forebay.connectors.envelope import record_in
 from forebay.connectors.event_time import EventTime
-from forebay.errors import MalformedRecord, RecordError
+from forebay.errors import MalformedRecord, RecordError, Tombstone
 from forebay.json_numbers import NumberRefused, dump_json, read_json
 from forebay.records import JSON, DeadLetter, Event, Result
 
@@ -162,7 +162,8 @@ def result_json(result: Result) -> str:
 def dead_letter_json(
     letter: DeadLetter, *, input_bytes: int | None = None, cut_bytes: Mapping[str, int] | None = None
 ) -> str:
-    """One line of JSON. `input` is the untouched record if it is UTF-8, else `input_base64`.
+    """One line of JSON. `input` is the untouched record if it is UTF-8, else `input_base64`; a tombstone's
+    `input` is null. If the record has a key, headers or a time in Kafka, they are in `kafka`.
 
     For a sink that takes no more, `input_bytes` keeps only the first bytes of the record, and never a part of
     a character. What is missing is in `cut_bytes`, in bytes by the name of what was cut; the argument adds
@@ -177,6 +178,14 @@ def dead_letter_json(
         "time_ms": letter.time_ms,
         "position": letter.position,
     }
+    if letter.record_ms is not None or letter.record_key is not None or letter.headers:
+        line["kafka"] = {
+            "time_ms": letter.record_ms,
+            "key": _bytes_json(letter.record_key),
+            "headers": {name: _bytes_json(value) for name, value in letter.headers.items()},
+        }
+    if letter.cause == Tombstone.cause:
+        return orjson.dumps({**line, "input": None}).decode("utf-8")
     kept = letter.raw if input_bytes is None else letter.raw[:input_bytes]
     try:
         letter.raw.decode("utf-8")
@@ -205,8 +214,9 @@ def parse_dead_letter(line: bytes | str) -> DeadLetter:
                 f"the input of this dead letter was cut by {missing} bytes, because its topic takes no more; "
                 f"read the record from its source, at the position {value.get('position')!r}"
             )
+        kafka = value.get("kafka") or {}
         if "input" in value:
-            raw = value["input"].encode("utf-8")
+            raw = b"" if _is_tombstone(value) else value["input"].encode("utf-8")
         else:
             raw = base64.b64decode(value["input_base64"], validate=True)
         return DeadLetter(
@@ -218,9 +228,33 @@ def parse_dead_letter(line: bytes | str) -> DeadLetter:
             key=value.get("key"),
             time_ms=_time_ms(value.get("time_ms")),
             position=value.get("position"),
+            record_key=_json_bytes(kafka.get("key")),
+            headers={name: _json_bytes(data) for name, data in kafka.get("headers", {}).items()},
+            record_ms=_time_ms(kafka.get("time_ms")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
         raise MalformedRecord(f"not a dead letter: {type(error).__name__}: {error}") from None
+
+
+def _is_tombstone(value: Mapping[str, JSON]) -> bool:
+    return value["input"] is None and value["cause"] == Tombstone.cause
+
+
+def _bytes_json(data: bytes | None) -> JSON:
+    """Text if `data` is UTF-8, else an object with base64."""
+    if data is None:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def _json_bytes(value: JSON) -> bytes | None:
+    """What `_bytes_json` was given."""
+    if isinstance(value, dict):
+        return base64.b64decode(value["base64"], validate=True)
+    return None if value is None else str(value).encode("utf-8")
 
 
 def _time_ms(value: object) -> int | None:

@@ -297,6 +297,7 @@ def dead_letter(item: KeyedEvent, cause: str, detail: str, *, attempts: int = 0)
         position=item.event.position,
         record_key=item.event.record_key,
         headers=item.event.headers,
+        record_ms=item.event.record_ms,
     )
 
 

@@ -48,6 +48,7 @@ restarts it after 11 failures in a row, ten times."""
 FENCE_KEPT_S = 30 * 86_400.0
 """How long fences outlive the job's other objects: a machine may be suspended for days."""
 AT_A_TIME = 16
+MAX_METADATA_BYTES = 256 << 20
 PATIENCE_S = 120.0
 PAUSE_S = 1.0
 IN_CHECKPOINT = re.compile(r"(chk-(\d+))/.*")
@@ -234,3 +235,12 @@ def number_in_store(checkpoint: S3Path) -> int:
     if head is None:
         raise FileNotFoundError(str(path))
     return number_in(head, path)
+
+
+def metadata_in_store(checkpoint: S3Path) -> bytes:
+    """As `metadata_of`, for a checkpoint in an object store."""
+    path = checkpoint / METADATA
+    found = S3Client(path.bucket).get(path.key, MAX_METADATA_BYTES)
+    if found is None:
+        raise FileNotFoundError(str(path))
+    return found.content

@@ -111,7 +111,9 @@ class Snapshot:
     causes for which the run started Flink anew by itself, one text each time, in order; what it does about
     the last is in `resuming`. `checkpoint_failure` is why the last checkpoint failed, empty where it
     completed. `failed_commits` is how many transactions with results or dead letters could not be committed
-    in this run: Kafka had ended them, and what they held may be lost. `backlog` is what waits in the topics
+    in this run: Kafka had ended them, and what they held may be lost. `gaps` are the places at which Kafka
+    had deleted records that were not read and the run went on, one text each; `skipped_records` is how many
+    they were at most, without those of topics that were created again. `backlog` is what waits in the topics
     of a Kafka source, counted every few seconds; None before that, and for other sources. `scaling` is how
     its replicas stand where the run starts and stops them, else None. `suspect_times` counts events with
     times in 1970 or 1900. `store_failure` is why the object
@@ -145,6 +147,8 @@ class Snapshot:
     resuming: str = ""
     checkpoint_failure: str = ""
     failed_commits: int = 0
+    gaps: tuple[str, ...] = ()
+    skipped_records: int = 0
     backlog: TopicBacklog | None = None
     scaling: Scaling | None = None
     store_failure: str = ""

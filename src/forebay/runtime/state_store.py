@@ -17,6 +17,7 @@ from forebay.errors import SettingError
 from forebay.files import check_nobody_else_writes, try_lock
 from forebay.flink.checkpoints import (
     LOCK,
+    METADATA,
     Checkpoint,
     Contents,
     KeptCheckpoints,
@@ -202,6 +203,15 @@ def number_of(checkpoint: Location) -> int:
     from forebay.runtime.s3_state_store import number_in_store
 
     return number_in_store(checkpoint)
+
+
+def metadata_of(checkpoint: Location) -> bytes:
+    """A checkpoint's `_metadata`, wherever it lies. Raises as `number_of`."""
+    if isinstance(checkpoint, Path):
+        return (checkpoint / METADATA).read_bytes()
+    from forebay.runtime.s3_state_store import metadata_in_store
+
+    return metadata_in_store(checkpoint)
 
 
 def open_store(home: Location) -> StateStore:

@@ -25,7 +25,18 @@ from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutRes
 from forebay.runtime.inference import Served, served_by
 from forebay.runtime.job_graph import connector_jars
 from forebay.runtime.output_counts import OutputCounts
-from forebay.runtime.reports import AwaitsKafka, Checked, Failed, Finished, Look, Lost, Ready, Report
+from forebay.runtime.reports import (
+    AwaitsKafka,
+    Checked,
+    Failed,
+    Finished,
+    Look,
+    Lost,
+    NewTopics,
+    Ready,
+    Report,
+    Skipped,
+)
 from forebay.runtime.resume import (
     AlreadyFinished,
     CheckpointCleaner,
@@ -233,8 +244,16 @@ class Supervisor:
             case AwaitsKafka(words, waited_s):
                 waits = replace(self._last, state=AWAITS_KAFKA, engine_failure=words)
                 self._watch(waits if self._begun_s else replace(waits, elapsed_s=waited_s))
+            case Skipped(gaps, records):
+                skipped = self._last.skipped_records + records
+                self._last = replace(self._last, gaps=(*self._last.gaps, *gaps), skipped_records=skipped)
+                self._watch(self._last)
             case Ready():
                 self._note(report)
+            case NewTopics(ids):
+                topics = self._state.topics | {topic: (id,) for topic, id in ids.items()}
+                self._state = self._state.model_copy(update={"topics": topics})
+                self._store.write(self._state)
             case Look():
                 self._looked(report)
             case Lost(cause):
@@ -250,7 +269,7 @@ class Supervisor:
         order = self._order
         assert order is not None
         if self._fresh:
-            self._state = forget(self._store, self._state.id)
+            self._state = forget(self._store, self._state)
         self._fresh = False
         self._state = RunState(
             id=self._state.id,
@@ -263,6 +282,7 @@ class Supervisor:
             rest_port=ready.rest_port,
             ends=ready.ends,
             kafka=ready.kafka,
+            topics=ready.topics,
         )
         self._store.write(self._state)
         self._store.begin(order.job_id)
@@ -292,6 +312,8 @@ class Supervisor:
             resuming=self._last.resuming,
             scaling=self._last.scaling,
             store_failure=self._last.store_failure,
+            gaps=self._last.gaps,
+            skipped_records=self._last.skipped_records,
         )
         self._watch(self._last)
 

@@ -16,6 +16,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.feeds.feed import FeedRefused
 from forebay.connectors.kafka.admin import KafkaRefused, Place, kafka_admin
+from forebay.connectors.kafka.gaps import LOST_POSITION
 from forebay.connectors.kafka.lag import LagProbe, is_place
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.kafka.settings import KafkaSource
@@ -39,6 +40,7 @@ BROKEN = (
     "NoResourceAvailableException",
     "OutOfMemoryError",
     "TimeoutException: The heartbeat of TaskManager",
+    *LOST_POSITION,
 )
 """What causes hold of which a new Flink mends, and no restart in the old one."""
 
@@ -199,6 +201,9 @@ def _look(
     now = replace(before, state=state, restarts=restarts)
     if restarts != before.restarts:
         now = replace(now, failure=job.failure())
+        if any(words in now.failure for words in LOST_POSITION):
+            # A restart begins at the same offset. A new attempt compares it with the topic first.
+            raise JobLost(f"Kafka no longer has the next record: {now.failure}")
         if before.accepted == before.restored and now.failure.startswith(REFUSED):
             # The file is wrong, and no restart will mend it.
             raise PipelineFailed(now.failure)

@@ -104,4 +104,5 @@ def letter_of(turn: Turn, failure: Failure) -> DeadLetter:
         position=item.event.position,
         record_key=item.event.record_key,
         headers=item.event.headers,
+        record_ms=item.event.record_ms,
     )

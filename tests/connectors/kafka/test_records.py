@@ -36,6 +36,7 @@ def test_a_record_is_an_event_with_its_place_key_headers_and_time() -> None:
         position="in/3@17",
         record_key=b"ann",
         headers={"trace": b"t1", "bin": b"\xff"},
+        record_ms=PLACE["time_ms"],
     )
     assert decode(encode(event)) == event
 
@@ -79,7 +80,7 @@ def test_a_key_that_is_no_text_is_base64(key: bytes, text: str) -> None:
 
 def test_a_time_of_its_own_wins_over_the_records() -> None:
     event = read_record(Format(time=EventTime("at", "unix_ms")), None, b'{"at": 5}', {}, PLACE)
-    assert (event.time_ms, event.record_key) == (5, None)
+    assert (event.time_ms, event.record_key, event.record_ms) == (5, None, PLACE["time_ms"])
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,8 @@ def test_what_is_no_event_is_a_dead_letter_with_its_bytes_key_and_headers(
     letter = read_record(Format(), b"k", value, {"trace": b"t1"}, PLACE)
     assert isinstance(letter, DeadLetter)
     assert words in letter.detail
-    assert (letter.raw, letter.cause, letter.position) == (value or b"", "malformed_record", "in/3@17")
+    cause = "malformed_record" if value else "tombstone"
+    assert (letter.raw, letter.cause, letter.position) == (value or b"", cause, "in/3@17")
     assert (letter.record_key, letter.headers, letter.time_ms) == (b"k", {"trace": b"t1"}, PLACE["time_ms"])
     assert decode(encode(letter)) == letter
 

@@ -73,9 +73,17 @@ class KafkaAdmin:
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
         """How many partitions each of `topics` has; without those that do not exist."""
+        return {name: each.partitions().size() for name, each in self._described(topics).items()}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The id of each of `topics`, which a topic that is created again does not share; without those that
+        do not exist."""
+        return {name: str(each.topicId().toString()) for name, each in self._described(topics).items()}
+
+    def _described(self, topics: Iterable[str]) -> dict[str, Any]:
         there = sorted(set(topics) & self.topics())
         found = self._ask(self._client.describeTopics(_java_list(there)).allTopicNames())
-        return {str(name): found.get(name).partitions().size() for name in found}
+        return {str(name): found.get(name) for name in found}
 
     def cluster_id(self) -> str:
         """The id of this Kafka cluster, the same from each of its brokers."""

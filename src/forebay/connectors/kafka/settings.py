@@ -23,6 +23,7 @@ from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.registry import Registry, registry_auth, require_avro
 from forebay.connectors.kafka.sizes import RecordLimit
+from forebay.connectors.kafka.start import AS_FIRST, TopicStart
 from forebay.documents.fields import (
     HttpUrl,
     LocalPath,
@@ -30,6 +31,7 @@ from forebay.documents.fields import (
     PositiveFloat,
     Scalar,
     SecretField,
+    Switch,
     wrong,
 )
 from forebay.errors import SettingError
@@ -177,7 +179,7 @@ class KafkaSource(Enveloped, KafkaAccess):
     that is not text is `base64:` and its base64. A field `kafka` of the value itself is `kafka.own`.
     """
 
-    bound: ClassVar[frozenset[str] | None] = frozenset(("topics", "pattern", "format"))
+    bound: ClassVar[frozenset[str] | None] = frozenset(("topics", "pattern", "format", "dead_letters"))
 
     type: Literal["kafka"]
     topics: Annotated[tuple[Topic, ...], Field(max_length=1000)] = Field(
@@ -204,6 +206,17 @@ class KafkaSource(Enveloped, KafkaAccess):
     )
     registry: RegistrySpec | None = Field(
         None, description="The schema registry; needed with `format: avro`."
+    )
+    dead_letters: Switch = Field(
+        False,
+        description="true: values are dead letters that a pipeline wrote; the records that they were are "
+        "read again, as `format` says, with their keys, headers, places and ids.",
+    )
+    on_gap: Literal["fail", "continue"] = Field(
+        "fail",
+        description="If Kafka no longer has records that were not read (retention, a topic that was created "
+        "again): `fail` names them and ends the run; `continue` names them, counts them and goes on with the "
+        "records after them.",
     )
     discovery_s: PositiveFloat = Field(10.0, description="How often to look for new partitions and topics.")
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
@@ -264,7 +277,7 @@ class KafkaSource(Enveloped, KafkaAccess):
             except SettingError as error:
                 raise SettingError(f"{key}.registry.auth: {error}") from None
 
-    def topics_of(self, pipeline: PipelineView) -> TopicSource:
+    def topics_of(self, pipeline: PipelineView, start: TopicStart = AS_FIRST) -> TopicSource:
         """The topics as the connector takes them, from the offsets that a first start has committed.
 
         Also one that ends goes on to read: a partition that Flink has read to its end is in no later
@@ -287,12 +300,18 @@ class KafkaSource(Enveloped, KafkaAccess):
             isolation=self.isolation,
             registry=None if self.registry is None else self.registry.registry(),
             parallelism=1 if pipeline.event_time is not None else None,
+            letters=self.dead_letters,
+            reset="none" if start.watched or self.on_gap == "fail" else "earliest",
+            uid=start.uid,
+            generations=start.generations,
         )
 
-    def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
+    def stream(
+        self, env: StreamExecutionEnvironment, pipeline: PipelineView, start: TopicStart = AS_FIRST
+    ) -> DataStream:
         from forebay.connectors.kafka.source import kafka_source
 
-        return kafka_source(env, self.topics_of(pipeline))
+        return kafka_source(env, self.topics_of(pipeline, start))
 
 
 class KafkaSink(SinkSettings, KafkaAccess):
