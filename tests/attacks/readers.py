@@ -13,6 +13,8 @@ from typing import Any
 import msgpack
 import orjson
 from fastavro import schemaless_writer
+from google.protobuf import api_pb2
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from forebay.apps.summaries.state import KeyState, Pane, Work
 from forebay.apps.summaries.values import Chunk, Item, Node, Source, Statement
@@ -28,8 +30,9 @@ from forebay.connectors.files.lines import LineReader, Pieces, longest_line, par
 from forebay.connectors.files.replay import records_of
 from forebay.connectors.files.source import read_header
 from forebay.connectors.formats import Format, dead_letter_json
-from forebay.connectors.kafka.avro import AvroValues
+from forebay.connectors.kafka.protobuf import ProtobufSchema, message_indexes
 from forebay.connectors.kafka.registry import Registry
+from forebay.connectors.kafka.registry_values import RegistryValues
 from forebay.detect.stream_time import StreamTime, Tolerance
 from forebay.engine.answer import AnswerCheck
 from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s
@@ -168,9 +171,19 @@ def avro(*values: dict[str, Any]) -> tuple[bytes, ...]:
 
 
 def avro_read(folder: Path, registry: str) -> Read:
-    values = AvroValues(Registry(registry))
+    values = RegistryValues(Registry(registry))
     form = Format(time=EventTime("at"))
     return lambda raw: encode(form.read(raw, "t/0@1", lambda data: values.fields(data, {})))
+
+
+PROTOBUF = ProtobufSchema(FileDescriptorProto.FromString(api_pb2.DESCRIPTOR.serialized_pb), {})
+METHOD = {"name": "m", "options": [{"name": "o", "value": {"value": b"x"}}], "syntax": 1}
+API = api_pb2.Api(name="é", methods=[METHOD, METHOD], source_context={"file_name": "f"}).SerializeToString()
+
+
+def protobuf_read(raw: bytes) -> object:
+    indexes, at = message_indexes(raw, 0)
+    return PROTOBUF.read(indexes, raw[at:])
 
 
 # Feeds
@@ -508,6 +521,12 @@ READERS = (
         avro_read,
         avro(NODE, {**NODE, "next": {**NODE, "n": None}}),
         (b"\1", b"\2", b"\xff" * 9 + b"\1", b"\x80" * 9 + b"\1", b"\x02" * 600),
+    ),
+    Reader(
+        "Protobuf",
+        pure(protobuf_read),
+        (b"\0" + API, b"\2\2" + api_pb2.Method(**METHOD).SerializeToString()),
+        (b"\x12\2\x0a\0", b"\xff" * 9 + b"\1", b"\x1a\0" * 300, b"\2\2"),
     ),
     Reader(
         "an SSE feed",

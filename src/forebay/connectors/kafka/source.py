@@ -11,9 +11,9 @@ from pyflink.table import DataTypes, StreamTableEnvironment, TableDescriptor
 
 from forebay.codec import encode
 from forebay.connectors.formats import Format
-from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.cluster import KafkaCluster, raw_columns, raw_table
 from forebay.connectors.kafka.registry import Registry
+from forebay.connectors.kafka.registry_values import RegistryValues
 from forebay.errors import MalformedRecord, SettingError
 from forebay.flink.types import BYTES
 from forebay.records import JSON, DeadLetter, Event
@@ -39,7 +39,8 @@ class KafkaSource:
     discovery and without a restore (Flink's enumerator signals the end only where it finds partitions); else
     it has to be drained.
 
-    With `registry`, values are Avro whose schemas are there; of `format`, the time and the limit count then.
+    With `registry`, values name an Avro, JSON or Protobuf schema that is there; of `format`, the time and the
+    limit count then.
     `parallelism` is that of reading; None: the environment's.
     """
 
@@ -124,16 +125,16 @@ class ReadRecord(MapFunction):
     def __init__(self, form: Format, registry: Registry | None = None) -> None:
         self._format = form
         self._registry = registry
-        self._avro: AvroValues | None = None
+        self._values: RegistryValues | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
         if self._registry is not None:
-            self._avro = AvroValues(self._registry)
+            self._values = RegistryValues(self._registry)
 
     def map(self, row: Any) -> bytes:
         key, value, headers, time, topic, partition, offset = row
         place = {"topic": topic, "partition": partition, "offset": offset, "time_ms": _millis(time)}
-        parse = None if self._avro is None else self._avro.fields
+        parse = None if self._values is None else self._values.fields
         return encode(read_record(self._format, key, value, headers or {}, place, parse=parse))
 
 
