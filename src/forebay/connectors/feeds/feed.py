@@ -24,11 +24,17 @@ RECENT = 32
 """Digests of the last records that a cursor remembers, against doubles after a reconnect."""
 
 
+class Cursor(Protocol):
+    """Where to go on. Its text is what a checkpoint holds and `Feed.read` takes."""
+
+    def __str__(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """One record of a feed. `cursor`: where to go on after it. `position`: its name within the feed."""
 
-    cursor: str
+    cursor: Cursor
     raw: bytes
     position: str
 

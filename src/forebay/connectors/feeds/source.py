@@ -217,7 +217,7 @@ class Poll(KeyedProcessFunction):
                 break
         if taken is not None:
             self._idle.came()
-            self._state.update(pack_state(STATE_FORMAT, taken.cursor, count))
+            self._state.update(pack_state(STATE_FORMAT, str(taken.cursor), count))
         if count == limit or (self._reader is not None and self._reader.exhausted):
             self._leave()
 
