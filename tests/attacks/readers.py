@@ -25,6 +25,7 @@ from forebay.config import load_spec
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds.feed import Mark
 from forebay.connectors.feeds.jetstream import _time_us
+from forebay.connectors.feeds.replay_window import ReplayWindow
 from forebay.connectors.feeds.sse import SseDecoder
 from forebay.connectors.files.lines import LineReader, Pieces, longest_line, parts_of
 from forebay.connectors.files.replay import records_of
@@ -541,6 +542,12 @@ READERS = (
         "a feed's place",
         pure(lambda raw: Mark.of(raw.decode("latin-1"))),
         (str(Mark("5", ("a", "b"))).encode(),),
+    ),
+    Reader(
+        "a place in a feed with times",
+        pure(lambda raw: ReplayWindow.of(raw.decode("latin-1")).cursor_us()),
+        (b'[1700000000000000,null,-1,[[1700000000000000,"0123456789abcdef"]]]',),
+        (b"-1", b"[", b"99999999999999999999", b"null"),
     ),
     Reader(
         "a replica's stream",

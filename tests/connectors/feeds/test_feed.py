@@ -12,10 +12,11 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
-from benchmarks.feeds import Drops, FeedServer, serve
+from benchmarks.feeds import SECOND_US, Drops, FeedServer, serve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.connectors.feeds import sse
 from forebay.connectors.feeds.feed import (
     RECENT,
     Backoff,
@@ -94,16 +95,15 @@ class ThreeAtATime(FeedServer):
     """Each three messages have the same time."""
 
     def message(self, number: int) -> bytes:
-        return orjson.dumps({"n": number, "time_us": self.first_us + number // 3})
+        return orjson.dumps({"n": number, "time_us": self.first_us + SECOND_US * (number // 3)})
 
     def _from(self, cursor: str | None) -> int:
-        after = -1 if cursor is None else int(cursor) - self.first_us
-        return max(0, 3 * (after if self.inclusive else after + 1))
+        return 0 if cursor is None else 3 * super()._from(cursor)
 
 
 @pytest.mark.parametrize("inclusive", [False, True])
 async def test_jetstream_events_of_one_microsecond_all_come(inclusive: bool) -> None:
-    with serve(ThreeAtATime(RECORDS[:60], Drops(1, every=4), inclusive=inclusive)) as server:
+    with serve(ThreeAtATime(RECORDS[:60], Drops(1, every=15), inclusive=inclusive)) as server:
         received = await collect(JetstreamFeed(server.subscribe_url, backoff=FAST), 60)
     assert [orjson.loads(record.raw)["n"] for record in received] == list(range(60))
 
@@ -237,6 +237,37 @@ async def test_the_last_id_is_sent_at_each_reconnect_until_the_server_resets_it(
         received = await collect(SseFeed(server.events_url, backoff=FAST), 5)
     assert [record.raw for record in received] == [b"a", b"b", b"c", b"d", b"e"]
     assert server.cursors[:5] == [None, "1", "1", "1", None]
+
+
+class NoEvents(SomeWithoutId):
+    """Sends a delay and an id without an event, then an event on the next connection."""
+
+    async def _one(self, request: web.Request) -> web.Response:
+        self.cursors.append(request.headers.get("Last-Event-ID"))
+        texts = ["retry: 7\nid: 4\n\n", "event: edit\nid: 5\ndata: a\n\n", "data: b\n\n"]
+        return web.Response(text=texts[min(len(self.cursors), 3) - 1], content_type="text/event-stream")
+
+
+async def test_a_delay_and_an_id_count_without_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    wished: list[float | None] = []
+
+    def with_retry(backoff: Backoff, retry_s: float | None) -> Backoff:
+        wished.append(retry_s)
+        return FAST
+
+    monkeypatch.setattr(sse, "_with_retry", with_retry)
+    with serve(NoEvents([])) as server:
+        received = await collect(SseFeed(server.events_url), 2)
+    assert wished == [0.007, 0.007]
+    assert server.cursors == [None, "4", "5"]
+    assert [record.fields for record in received] == [
+        {"sse": {"event": "edit", "id": "5"}},
+        {"sse": {"event": "message", "id": "5"}},
+    ]
+    assert [record.headers for record in received] == [
+        {"sse-event": b"edit", "sse-id": b"5"},
+        {"sse-event": b"message", "sse-id": b"5"},
+    ]
 
 
 @pytest.mark.parametrize("kind", ["sse", "jetstream"])

@@ -31,9 +31,9 @@ NOW = Backoff(0.0, 0.0)
 class Server:
     """Messages with these times arrive one after the other, whether somebody reads them or not.
 
-    A connection sends what has arrived from its cursor on, by time if `by_time`, then what arrives. `cuts` are
-    the numbers of messages after which the next connections end, and how many messages arrive until the one
-    behind them; when there are no more, a connection sends all.
+    A connection sends what has arrived from its cursor on, by time if `by_time`, then what arrives. `cuts`
+    are the numbers of messages after which the next connections end, and how many messages arrive until the
+    one behind them; when there are no more, a connection sends all.
     """
 
     times: list[int]
@@ -219,7 +219,8 @@ def test_a_snapshot_stays_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "[]", "[1,2]", "[null,null,-1,[[1]]]", '[null,null,-1,[["a","b"]]]', "[-5,null,-1,[]]", "{}"]
+    "text",
+    ["", "x", "[]", "[1,2]", "[null,null,-1,[[1]]]", '[null,null,-1,[["a","b"]]]', "[-5,null,-1,[]]", "{}"],
 )
 def test_a_place_that_cannot_be_read_says_what_to_do(text: str) -> None:
     with pytest.raises(ForebayError, match="resume from an older checkpoint, or start over"):
