@@ -99,11 +99,11 @@ def test_secrets_are_named_and_properties_are_texts() -> None:
         ({"properties": {"sasl.jaas.config": "the secret"}}, "under 'secrets'"),
         ({"properties": {"ssl.key.password": "the secret"}}, "under 'secrets'"),
         ({"secrets": {"ssl.key.password": "the secret"}}, "found the secret itself"),
-        ({"format": "avro"}, "'format: avro' and 'registry' together"),
-        ({"registry": {"url": "http://r:1"}}, "'format: avro' and 'registry' together"),
-        ({"format": "avro", "registry": {"url": "http://a:the secret@r:1"}}, "expected a URL"),
+        ({"format": "registry"}, "'format: registry' and 'registry' together"),
+        ({"registry": {"url": "http://r:1"}}, "'format: registry' and 'registry' together"),
+        ({"format": "registry", "registry": {"url": "http://a:the secret@r:1"}}, "expected a URL"),
         (
-            {"format": "avro", "registry": {"url": "http://r:1", "auth": "the secret"}},
+            {"format": "registry", "registry": {"url": "http://r:1", "auth": "the secret"}},
             "found the secret itself",
         ),
     ],
@@ -139,9 +139,9 @@ def test_a_secret_that_is_missing_or_ends_with_a_line_break_is_said_before_the_s
     (tmp_path / "password").write_text("hush-hush")
     check(secrets={"ssl.key.password": {"file": "password"}})
     registry = {"url": "http://127.0.0.1:9"}
-    check(format="avro", registry={**registry, "auth": {"file": "pair"}})
+    check(format="registry", registry={**registry, "auth": {"file": "pair"}})
     with pytest.raises(SettingError, match=r"source.registry.auth: .*USER:PASSWORD"):
-        check(format="avro", registry={**registry, "auth": {"file": "password"}})
+        check(format="registry", registry={**registry, "auth": {"file": "password"}})
 
 
 def test_with_event_time_one_reader_has_the_clock_of_all_partitions() -> None:

@@ -78,7 +78,7 @@ class Format:
 
     def _fields(self, data: bytes) -> Mapping[str, JSON]:
         if self.kind == "jsonl":
-            return _json_object(data)
+            return json_object(data)
         text = _text(data)
         return {"text": text} if self.kind == "text" else self._row(text)
 
@@ -102,7 +102,8 @@ def _text(data: bytes) -> str:
         ) from None
 
 
-def _json_object(data: bytes) -> Mapping[str, JSON]:
+def json_object(data: bytes) -> Mapping[str, JSON]:
+    """The JSON object in `data`. Raises `MalformedRecord` if there is none, or it is nested too deep."""
     try:
         value = read_json(data)
     except NumberRefused as error:

@@ -50,15 +50,16 @@ def new_id() -> str:
 class RunState(BaseModel):
     """What is known of a pipeline's last run. Fields of other versions are ignored.
 
-    `id` is drawn once for a folder of checkpoints, and names the pipeline's transactions in Kafka. `traits` are
-    the settings that checkpoints are bound to. `job` is the last job, None before the first; `restored` the
-    checkpoint that it was started from, below the folder of the record or absolute, None for the beginning;
-    `completed` the newest of its own that was seen. `jvm` is the process of an embedded cluster with its birth,
-    `rest_port` the port of its REST service; `cluster` the address of the cluster, if it ran on one. `ends` are
-    topics, partitions and the offsets at which they ended when the pipeline was first started. `kafka` is the
-    id of the Kafka cluster that was read, `topics` the ids that each of its topics has had, oldest first: they
-    name positions, and so outlive a start from the beginning. `writer` is the run that wrote the record to an
-    object store. `lost` names the results that the last job lost, and how to have them made again.
+    `id` is drawn once for a folder of checkpoints, and names the pipeline's transactions in Kafka. `traits`
+    are the settings that checkpoints are bound to. `job` is the last job, None before the first; `restored`
+    the checkpoint that it was started from, below the folder of the record or absolute, None for the
+    beginning; `completed` the newest of its own that was seen. `jvm` is the process of an embedded cluster
+    with its birth, `rest_port` the port of its REST service; `cluster` the address of the cluster, if it
+    ran on one. `ends` are topics, partitions and the offsets at which they ended when the pipeline was
+    first started. `kafka` is the id of the Kafka cluster that was read, `topics` the ids that each of its
+    topics has had, oldest first: they name positions, and so outlive a start from the beginning. `writer`
+    is the run that wrote the record to an object store. `lost` names the results that the last job lost,
+    and how to have them made again.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -21,7 +21,7 @@ from forebay.connectors.base import (
 )
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.registry import Registry, registry_auth, require_avro
+from forebay.connectors.kafka.registry import Registry, registry_auth, require_registry
 from forebay.connectors.kafka.sizes import RecordLimit
 from forebay.connectors.kafka.start import AS_FIRST, TopicStart
 from forebay.documents.fields import (
@@ -156,7 +156,7 @@ class KafkaAccess(Model):
 
 
 class RegistrySpec(Model):
-    """The schema registry of Avro values, one that speaks Confluent's protocol."""
+    """The schema registry of values, one that speaks Confluent's protocol."""
 
     url: HttpUrl = Field(description="Address of the registry.")
     auth: SecretField | None = Field(
@@ -199,13 +199,13 @@ class KafkaSource(Enveloped, KafkaAccess):
         description="Where to begin where there is no checkpoint: at the `committed` offsets of the group "
         "(the `earliest` where it has none), at either end, or at the first record of a time (ISO 8601).",
     )
-    format: Literal["jsonl", "text", "avro"] = Field(
+    format: Literal["jsonl", "text", "registry"] = Field(
         "jsonl",
-        description="What values are: a JSON object each, `text`, whose one field is `text`, or `avro` "
-        "records whose schemas a `registry` holds.",
+        description="What values are: a JSON object each, `text`, whose one field is `text`, or `registry`: "
+        "Avro, JSON or Protobuf with a schema's id in front, whose schema a `registry` holds.",
     )
     registry: RegistrySpec | None = Field(
-        None, description="The schema registry; needed with `format: avro`."
+        None, description="The schema registry; needed with `format: registry`."
     )
     dead_letters: Switch = Field(
         False,
@@ -245,8 +245,8 @@ class KafkaSource(Enveloped, KafkaAccess):
     def model_post_init(self, context: Any, /) -> None:
         if bool(self.topics) == (self.pattern is not None):
             raise wrong("expected either 'topics' or 'pattern'")
-        if (self.format == "avro") != (self.registry is not None):
-            raise wrong("expected 'format: avro' and 'registry' together, found one of them")
+        if (self.format == "registry") != (self.registry is not None):
+            raise wrong("expected 'format: registry' and 'registry' together, found one of them")
         if self.format == "text" and self.payload is not None:
             raise wrong("expected no 'payload' with format: text; JSON objects are read with format: jsonl")
         if self.limit is not None:
@@ -271,7 +271,7 @@ class KafkaSource(Enveloped, KafkaAccess):
     def check_secrets(self, key: str) -> None:
         self.check_access(key)
         if self.registry is not None:
-            require_avro()
+            require_registry()
             try:
                 registry_auth(self.registry.registry())
             except SettingError as error:

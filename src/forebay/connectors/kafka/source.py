@@ -12,9 +12,9 @@ from pyflink.table import DataTypes, StreamTableEnvironment, TableDescriptor
 
 from forebay.codec import encode
 from forebay.connectors.formats import Format
-from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.cluster import KafkaCluster, raw_columns, raw_table
 from forebay.connectors.kafka.registry import Registry
+from forebay.connectors.kafka.registry_values import RegistryValues
 from forebay.connectors.kafka.start import Generations, marked
 from forebay.connectors.letters import read_letter
 from forebay.errors import SettingError, Tombstone
@@ -46,7 +46,8 @@ class KafkaSource:
     discovery and without a restore (Flink's enumerator signals the end only where it finds partitions); else
     it has to be drained.
 
-    With `registry`, values are Avro whose schemas are there; of `format`, the time and the limit count then.
+    With `registry`, values name an Avro, JSON or Protobuf schema that is there; of `format`, the time and the
+    limit count then.
     `parallelism` is that of reading; None: the environment's.
 
     With `letters`, values are dead letters of a pipeline: the records that they were are read again, as
@@ -161,7 +162,7 @@ class ReadRecord(MapFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         if self._registry is not None:
-            self._parse = AvroValues(self._registry).fields
+            self._parse = RegistryValues(self._registry).fields
 
     def map(self, row: Any) -> bytes:
         key, value, headers, time, topic, partition, offset = row
