@@ -64,6 +64,18 @@ def _always() -> bool:
     return True
 
 
+def java_field(of: Any, name: str) -> Any:
+    """The value of a field of a Java object, private or not, of its class or of one that it inherits from."""
+    kind = of.getClass()
+    while kind is not None:
+        for each in kind.getDeclaredFields():
+            if each.getName() == name:
+                each.setAccessible(True)
+                return each.get(of)
+        kind = kind.getSuperclass()
+    raise LookupError(f"Flink's {of.getClass().getName()} has no field {name}")
+
+
 def held_keys(
     runtime_context: RuntimeContext, *states: str
 ) -> Iterator[tuple[int, KeyedProcessFunction.Context]]:

@@ -15,6 +15,8 @@ from typing import Any
 
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 
+from forebay.flink.jvm_task import java_field
+
 log = logging.getLogger(__name__)
 
 WOKEN_MS = 2**50
@@ -99,8 +101,8 @@ def _fires(timers: Any) -> Any:
     from pemja import findClass  # type: ignore[import-untyped]  # loads only inside the JVM
 
     handles = findClass("java.lang.invoke.MethodHandles")
-    internal = _field(timers, "internalTimerService")
-    operator = _field(internal, "triggerTarget")
+    internal = java_field(timers, "internalTimerService")
+    operator = java_field(internal, "triggerTarget")
     timer = _timer(timers, internal)
     fire = _method(operator, "onProcessingTime").bindTo(timer)
     # By handles, so that the key stays Flink's own object: on a way through Python it may change its type.
@@ -142,7 +144,7 @@ def _timer(timers: Any, internal: Any) -> Any:
     """A timer of the key in hand, as Flink makes them; it is not left in the queue."""
     timers.registerProcessingTimeTimer(WOKEN_MS)
     try:
-        queue = _field(internal, "processingTimeTimersQueue").iterator()
+        queue = java_field(internal, "processingTimeTimersQueue").iterator()
         try:
             while queue.hasNext():
                 timer = queue.next()
@@ -153,15 +155,3 @@ def _timer(timers: Any, internal: Any) -> Any:
     finally:
         timers.deleteProcessingTimeTimer(WOKEN_MS)
     raise LookupError("a timer that was set is not there")
-
-
-def _field(of: Any, name: str) -> Any:
-    """A field of a Java object, private or not, of its class or of one that it inherits from."""
-    kind = of.getClass()
-    while kind is not None:
-        for each in kind.getDeclaredFields():
-            if each.getName() == name:
-                each.setAccessible(True)
-                return each.get(of)
-        kind = kind.getSuperclass()
-    raise LookupError(f"Flink's {of.getClass().getName()} has no field {name}")
