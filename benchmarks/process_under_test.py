@@ -98,6 +98,10 @@ class PipelineProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def has_jvm(self) -> bool:
+        """Whether a JVM of the run lives."""
+        return any(process.name() == "java" for process in self._others())
+
     def kill_jvm(self) -> None:
         """Kill the JVM alone; the command goes on with another."""
         self._kill_one(lambda process: process.name() == "java")

@@ -120,7 +120,6 @@ class Runs:
         self.chain.pass_time(0.03)
         subtask.key = key
 
-
     def _start(self, parallelism: int, restored: Any) -> None:
         self.calls = []
         self.chain = Chain(
@@ -138,7 +137,7 @@ class Runs:
             return self.calls[-1]
 
         def mailbox(context: Any) -> Any:
-            return SimpleNamespace(run_mails=lambda _: self.run_mails(context._subtask))
+            return SimpleNamespace(run_mails=lambda: self.run_mails(context._subtask))
 
         patch.setattr(operator, "RequestPool", calls)
         patch.setattr(operator, "Mailbox", mailbox)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,57 +41,51 @@ class Task:
         return SimpleNamespace(_runtime_context=object(), get_keyed_state_backend=lambda: backend)
 
 
-CONTEXT: Any = SimpleNamespace(timer_service=lambda: SimpleNamespace(_j_timer_service="timers"))
-
-
 @pytest.fixture
-def fields(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[Any, str], Any]:
-    """What the private fields of Flink's objects hold, by object and name."""
-    found: dict[tuple[Any, str], Any] = {
-        ("timers", "internalTimerService"): "internal",
-        ("internal", "triggerTarget"): "operator",
-        ("operator", "container"): "task",
-    }
+def task_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Task]:
+    """Makes a task with so many mails that Flink shows as the one of any function."""
+    monkeypatch.setattr(mailbox, "stream_task", lambda context: "task")
 
-    def field(of: Any, name: str) -> Any:
-        if (of, name) not in found:
-            raise LookupError(f"no field {name}")
-        return found[of, name]
+    def make(mails: int) -> Task:
+        task = Task(mails)
+        fields = {("task", "mainMailboxExecutor"): task}
+        monkeypatch.setattr(mailbox, "java_field", lambda of, name: fields[of, name])
+        return task
 
-    monkeypatch.setattr(mailbox, "java_field", field)
-    return found
+    return make
 
 
 @pytest.mark.parametrize(("mails", "run"), [(0, 0), (3, 3), (MOST_MAILS + 1, MOST_MAILS)])
-def test_mails_run_and_leave_the_key_alone(mails: int, run: int, fields: dict[Any, Any]) -> None:
-    task = Task(mails)
-    fields["task", "mainMailboxExecutor"] = task
-    Mailbox(task.context()).run_mails(CONTEXT)
+def test_mails_run_and_leave_the_key_alone(mails: int, run: int, task_of: Callable[[int], Task]) -> None:
+    task = task_of(mails)
+    Mailbox(task.context()).run_mails()
     assert (task.run, task.key) == (run, "in hand")
 
 
-def test_a_mail_that_fails_fails_the_call(fields: dict[Any, Any]) -> None:
-    task = Task(-1)
-    fields["task", "mainMailboxExecutor"] = task
+def test_a_mail_that_fails_fails_the_call(task_of: Callable[[int], Task]) -> None:
+    task = task_of(-1)
     with pytest.raises(RuntimeError, match="MailboxClosed"):
-        Mailbox(task.context()).run_mails(CONTEXT)
+        Mailbox(task.context()).run_mails()
     assert task.key == "in hand"
 
 
-def test_a_flink_that_shows_no_mailbox_is_reported_once(
-    fields: dict[Any, Any], caplog: pytest.LogCaptureFixture
+def test_a_flink_that_shows_no_mailbox_is_reported(
+    task_of: Callable[[int], Task], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def missing(of: Any, name: str) -> Any:
+        raise LookupError(f"no field {name}")
+
     caplog.set_level(logging.WARNING, "forebay")
-    task = Task(3)
+    task = task_of(3)
+    monkeypatch.setattr(mailbox, "java_field", missing)
     closed = Mailbox(task.context())
-    for _ in range(2):
-        closed.run_mails(CONTEXT)
+    closed.run_mails()
     assert (task.run, task.key) == (0, "in hand")
     assert [record.getMessage() for record in caplog.records] == [
-        "checkpoints wait until the last answer: this Flink shows no mailbox: no field mainMailboxExecutor"
+        "at the end of the input, checkpoints wait for the last answer: no field mainMailboxExecutor"
     ]
 
 
 def test_outside_a_jvm_there_are_no_mails() -> None:
     nothing: Any = SimpleNamespace()
-    Mailbox(nothing).run_mails(CONTEXT)
+    Mailbox(nothing).run_mails()

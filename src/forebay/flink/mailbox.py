@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from pyflink.datastream import KeyedProcessFunction, RuntimeContext
+from pyflink.datastream import RuntimeContext
 
-from forebay.flink.jvm_task import java_field
+from forebay.flink.java_objects import java_field
+from forebay.flink.jvm_task import stream_task
 
 log = logging.getLogger(__name__)
 
@@ -28,39 +29,29 @@ class Mailbox:
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
         self._executor: Any = None
-        self._works = getattr(runtime_context, "_runtime_context", None) is not None
-        if self._works:
+        if getattr(runtime_context, "_runtime_context", None) is None:
+            return
+        try:
+            # That of the task: an operator's own runs no checkpoints.
+            self._executor = java_field(stream_task(runtime_context), "mainMailboxExecutor")
             self._backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
+        except Exception as error:
+            log.warning("at the end of the input, checkpoints wait for the last answer: %s", error)
 
-    def run_mails(self, ctx: KeyedProcessFunction.Context) -> None:
+    def run_mails(self) -> None:
         """Run what waits in the mailbox; returns when it is empty, and never waits for a mail.
 
         A mail may call the function again, with another key. Afterwards the key in hand is that of before.
         The function's state must be as consistent as between two of its calls, and what it has handed on
         must have left it. Raises what a mail raises, as when the task is cancelled.
         """
-        if not self._works:
+        if self._executor is None:
             return
         # As Java's own object: a key that went through Python may come back as another type.
         key = self._backend.getCurrentKey()
         try:
-            executor = self._open(ctx)
-            if executor is None:
-                return
             for _ in range(MOST_MAILS):
-                if not executor.tryYield():
+                if not self._executor.tryYield():
                     break
         finally:
             self._backend.setCurrentKey(key)
-
-    def _open(self, ctx: KeyedProcessFunction.Context) -> Any:
-        if self._executor is None:
-            try:
-                timers = java_field(ctx.timer_service()._j_timer_service, "internalTimerService")
-                operator = java_field(timers, "triggerTarget")
-                # That of the task: an operator's own runs no checkpoints.
-                self._executor = java_field(java_field(operator, "container"), "mainMailboxExecutor")
-            except Exception as error:
-                self._works = False
-                log.warning("checkpoints wait until the last answer: this Flink shows no mailbox: %s", error)
-        return self._executor

@@ -53,9 +53,11 @@ class RunState(BaseModel):
     `id` is drawn once for a folder of checkpoints, and names the pipeline's transactions in Kafka; None where
     they were begun before there was one. `traits` are the settings that checkpoints are bound to.
     `job` is the last job, None before the first; `restored` the checkpoint that it was started from, below
-    the folder of the record or absolute, None for the beginning; `completed` the newest of its own that was
-    seen. A record of version 1 does not know what was restored. `jvm` is the process of an embedded cluster
-    with its birth, `rest_port` the port of its REST service; `cluster` says where else it ran. `ends` are
+    the folder of the record or absolute, None for the beginning; `restored_at_end` whether that was of a job
+    which had come to the end of its input, so that the last one had nothing left but to commit; `completed`
+    the newest of its own that was seen. A record of version 1 does not know what was restored. `jvm` is the
+    process of an embedded cluster with its birth, `rest_port` the port of its REST service; `cluster` says
+    where else it ran. `ends` are
     topics, partitions and the offsets at which they ended when the pipeline was first started. `kafka` is the
     id of the Kafka cluster that was read.
     `lost` says which of its results the last job lost, and how to have them made again; None for none.
@@ -69,6 +71,7 @@ class RunState(BaseModel):
     traits: dict[str, Any] | None = None
     job: JobId | None = None
     restored: str | None = None
+    restored_at_end: bool = False
     completed: Completed | None = None
     parallelism: int | None = None
     jvm: tuple[int, float] | None = None

@@ -1,7 +1,7 @@
 """A pipeline's state in an object store: another machine finds all of it there.
 
 `PREFIX/run.json` is the record of the runs, `PREFIX/lock` the lease of the run that goes on, and below
-`PREFIX/JOB/` lies what Flink writes, with a mark of ours that the job has begun.
+`PREFIX/JOB/` lies what Flink writes.
 
 The record is written on condition that it is still the one that this run knows. Of a run that was silent and
 is taken over, nothing can be ended from here; so the numbers of its next checkpoints are taken: Flink
@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from forebay.clock import Clock, SystemClock
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import (
+    END_MARK,
     HEADER,
     JOB_DIRECTORY,
     LOCK,
@@ -36,7 +37,6 @@ from forebay.s3.lock import Fenced, Hold, held_lock
 
 log = logging.getLogger(__name__)
 
-BEGUN = "begun"
 AT_ONCE, FENCES = 24, 64
 """So many of a silent job's next checkpoints are taken before anything else, and so many altogether. Ten in a
 row that fail end it, and one of its own that finds its lock taken ends at once."""
@@ -160,12 +160,8 @@ class S3Store:
                     raise
             self._sleep(PAUSE_S)
 
-    def begin(self, job: str) -> None:
-        with suppress(Changed):
-            self._client.put(self._key(f"{job}/{BEGUN}"), b"", replacing=None)
-
-    def has_begun(self, job: str) -> bool:
-        return bool(self._client.entries(self._key(job)))
+    def has_finished(self, job: str) -> bool:
+        return self._client.head(self._key(f"{job}/{END_MARK}"), 0) is not None
 
     def fence(self, job: str, after: int) -> None:
         if self._hold is None or not self._hold.silent:
