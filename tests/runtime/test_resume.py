@@ -23,7 +23,7 @@ from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import END_MARK, checkpoints_of
-from forebay.processes import birth_s
+from forebay.processes import birth_s, pid_space
 from forebay.runtime.resume import (
     KEPT_LOGS,
     CheckpointCleaner,
@@ -417,7 +417,7 @@ def test_an_orphaned_jvm_is_ended_before_anything_is_resumed(
 ) -> None:
     born_s = birth_s(sleeper.pid)
     assert born_s is not None
-    end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s)))
+    end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s), jvm_space=pid_space()))
     assert sleeper.wait(180) == -9
 
 
@@ -426,7 +426,9 @@ def test_a_stranger_with_the_jvms_number_is_left_alone(
 ) -> None:
     born_s = birth_s(sleeper.pid)
     assert born_s is not None
-    end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s - 100)))
+    end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s - 100), jvm_space=pid_space()))
+    # In another container, or before the machine was started again, it was another process.
+    end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s), jvm_space="elsewhere"))
     assert sleeper.poll() is None
 
 

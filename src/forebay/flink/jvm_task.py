@@ -67,7 +67,7 @@ def _always() -> bool:
 def stream_task(runtime_context: RuntimeContext) -> Any:
     """Flink's task that runs the function with this context, inside a JVM. Raises `LookupError` if a name of
     Flink's is missing."""
-    environment = java_field(runtime_context._runtime_context, "taskEnvironment")  # type: ignore[attr-defined]
+    environment = java_field(runtime_context._runtime_context, "taskEnvironment")
     return java_field(java_field(environment, "containingTask"), "invokable")
 
 

@@ -15,7 +15,7 @@ from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import Checkpoint
 from forebay.flink.job import end_job
 from forebay.flink.rest import FlinkRest
-from forebay.processes import is_same, kill, wait_gone
+from forebay.processes import is_same, kill, pid_space, wait_gone
 from forebay.runtime.run_state import FILE, Completed, RunRecordBroken, RunState
 from forebay.runtime.state_store import StateStore, newest_of, number_of
 from forebay.s3.client import StoreAway, StoreRefused
@@ -63,7 +63,7 @@ def end_orphan(store: StateStore, state: RunState) -> RunState:
     """
     if state.finished:
         return state
-    if state.jvm and is_same(*state.jvm):
+    if state.jvm and state.jvm_space == pid_space() and is_same(*state.jvm):
         _end_process(state.jvm[0])
     if state.job is not None:
         store.fence(state.job, _last_number(store, state))

@@ -56,10 +56,10 @@ class RunState(BaseModel):
     the folder of the record or absolute, None for the beginning; `restored_at_end` whether that was of a job
     which had come to the end of its input, so that the last one had nothing left but to commit; `completed`
     the newest of its own that was seen. A record of version 1 does not know what was restored. `jvm` is the
-    process of an embedded cluster with its birth, `rest_port` the port of its REST service; `cluster` says
-    where else it ran. `ends` are
-    topics, partitions and the offsets at which they ended when the pipeline was first started. `kafka` is the
-    id of the Kafka cluster that was read.
+    process of an embedded cluster with its birth, `jvm_space` the `pid_space` of its number, `rest_port` the
+    port of its REST service; `cluster` says where else it ran. `ends` are topics, partitions and the offsets
+    at which they ended when the pipeline was first started. `kafka` is the id of the Kafka cluster that was
+    read.
     `lost` says which of its results the last job lost, and how to have them made again; None for none.
     """
 
@@ -75,6 +75,7 @@ class RunState(BaseModel):
     completed: Completed | None = None
     parallelism: int | None = None
     jvm: tuple[int, float] | None = None
+    jvm_space: str = ""
     rest_port: int | None = None
     cluster: str | None = None
     ends: tuple[tuple[str, int, int], ...] | None = None

@@ -18,6 +18,7 @@ from forebay.config.spec import PipelineSpec
 from forebay.connectors.stdout import StdoutSink
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.flink.jvm import HEAP_MB, start_jvm
+from forebay.processes import pid_space
 from forebay.runtime.attempt import Attempt, Order
 from forebay.runtime.file_systems import file_system_options
 from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
@@ -248,6 +249,7 @@ class Supervisor:
             restored_at_end=at_end,
             parallelism=self._spec.parallelism,
             jvm=ready.jvm,
+            jvm_space=pid_space(),
             cluster=order.cluster,
             rest_port=ready.rest_port,
             ends=ready.ends,
