@@ -15,6 +15,7 @@ from forebay.config import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.job import Checkpoints
+from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.flink.rest import FlinkRest
 from forebay.runtime import attempt, inference, run, supervisor
 from forebay.runtime import watch as watching
@@ -183,10 +184,28 @@ def test_a_rest_service_that_does_not_answer_does_not_end_a_run(bench: Bench) ->
 
 @pytest.mark.parametrize("reached", [0, 1])
 def test_a_source_at_its_limit_ends_the_job(bench: Bench, reached: int) -> None:
-    job = FakeJob([lambda: None, lambda: ""], {"limit_reached": reached})
+    job = FakeJob([*[lambda: None] * 3, lambda: ""], {"limit_reached": reached})
     bench.replace("submit", lambda env, name, url: job)
     assert bench.run().state == "FINISHED"
-    assert job.drained == [bench.home / "job"] * reached
+    # From the second look on: what the first one counted may be older than the last record.
+    assert job.drained == [bench.home / "job"] * 2 * reached
+
+
+def test_a_source_at_its_limit_waits_for_its_answers(bench: Bench) -> None:
+    job = FakeJob([], {"limit_reached": 1, "accepted": 5})
+
+    def shows(**counts: float) -> Look:
+        def look() -> None:
+            job.counts = lambda: {"limit_reached": 1, "accepted": 5, **counts}  # type: ignore[method-assign]
+
+        return look
+
+    nothing = shows(in_flight=0, oldest_read_ms=NOTHING_READ_MS)
+    awaited = [shows(in_flight=2), shows(pending=1), shows(oldest_read_ms=7)]
+    job._looks = [nothing, *awaited, nothing, nothing, lambda: ""]
+    bench.replace("submit", lambda env, name, url: job)
+    assert bench.run().state == "FINISHED"
+    assert len(job.drained) == 1
 
 
 @pytest.mark.parametrize("accepted", [0, 5])

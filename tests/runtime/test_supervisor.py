@@ -13,6 +13,7 @@ from tests.harness.operators import complete_checkpoint
 
 from forebay.config import parse_spec
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
+from forebay.flink.checkpoints import END_MARK
 from forebay.runtime import inference, run, supervisor
 from forebay.runtime.attempt import Order, Preparation
 from forebay.runtime.reports import (
@@ -407,17 +408,39 @@ def test_a_job_that_stands_still_is_lost(bench: Bench, monkeypatch: pytest.Monke
     assert last.resumes[0].startswith("Flink's REST service did not answer for ")
 
 
-def test_a_job_that_finished_as_its_jvm_died_has_finished(bench: Bench) -> None:
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_job_that_finished_as_its_jvm_died_has_finished(bench: Bench, seen: bool) -> None:
     def finish(process: Process) -> None:
-        # Flink deletes the checkpoints of a job that finishes, and leaves their folder.
+        # Before Flink deletes the checkpoints of a job that finishes, the job marks its end.
         assert process.order is not None
         job = bench.home / process.order.job_id
+        (job / END_MARK).touch()
         (job / "chk-1" / "_metadata").unlink()
         (job / "chk-1").rmdir()
 
-    bench.attempts((*STARTS, complete(1), RUNS, finish, Lost("gone")))
+    bench.attempts((*STARTS, complete(1), *[RUNS] * seen, finish, Lost("gone")))
     assert bench.run().state == "FINISHED"
     assert bench.state.finished
+
+
+def test_what_is_restored_at_its_end_is_noted_as_such(bench: Bench) -> None:
+    def mark(process: Process) -> None:
+        assert process.order is not None
+        (bench.home / process.order.job_id / END_MARK).touch()
+
+    noted: list[bool] = []
+
+    def note(process: Process) -> None:
+        noted.append(bench.state.restored_at_end)
+
+    bench.attempts(
+        (*STARTS, complete(1), note, mark, Lost("gone")),
+        # It is restored from the first one's checkpoint, and the third from its own.
+        (*STARTS, note, complete(2), Lost("gone")),
+        (*STARTS, note, complete(3), DONE),
+    )
+    bench.run()
+    assert noted == [False, True, True]
 
 
 @pytest.mark.parametrize(("submitted", "said"), [(True, ["go", "cancel", "kill"]), (False, ["kill"])])

@@ -68,7 +68,7 @@ class Format:
                 )
             fields = self._fields(raw.removeprefix(BOM)) if parse is None else parse(raw)
             if self.payload is not None:
-                fields = record_in(fields, self.payload, _json_object)
+                fields = record_in(fields, self.payload, json_object)
             time_ms = self.time.of(fields) if self.time is not None else None
             event = Event(raw=raw, fields=fields, time_ms=time_ms, position=position)
             encode(event)

@@ -19,6 +19,7 @@ from forebay.config.spec import PipelineSpec
 from forebay.connectors.stdout import StdoutSink
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.flink.jvm import HEAP_MB, start_jvm
+from forebay.processes import pid_space
 from forebay.runtime.attempt import Attempt, Order
 from forebay.runtime.file_systems import file_system_options
 from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
@@ -271,13 +272,16 @@ class Supervisor:
         if self._fresh:
             self._state = forget(self._store, self._state)
         self._fresh = False
+        at_end = order.restore_from is not None and self._is_at_end(order.restore_from.parent.name)
         self._state = RunState(
             id=self._state.id,
             traits=fingerprint(self._spec),
             job=order.job_id,
             restored=None if order.restore_from is None else below(self._store.home, order.restore_from),
+            restored_at_end=at_end,
             parallelism=self._spec.parallelism,
             jvm=ready.jvm,
+            jvm_space=pid_space(),
             cluster=order.cluster,
             rest_port=ready.rest_port,
             ends=ready.ends,
@@ -285,8 +289,11 @@ class Supervisor:
             topics=ready.topics,
         )
         self._store.write(self._state)
-        self._store.begin(order.job_id)
         self._tidy = CheckpointCleaner(self._store, order.job_id, order.restore_from)
+
+    def _is_at_end(self, job: str) -> bool:
+        """Whether checkpoints of the job hold the end of its input."""
+        return (job == self._state.job and self._state.restored_at_end) or self._store.has_finished(job)
 
     def _looked(self, look: Look) -> None:
         assert self._tidy is not None
