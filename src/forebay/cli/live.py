@@ -90,6 +90,8 @@ class LiveLine:
             )
         if now.failed_commits > before.failed_commits:
             self._print(_failed_commits(now))
+        if now.replaced_files > before.replaced_files:
+            self._print(_replaced_files(now.replaced_files - before.replaced_files))
         self._before = now
         self.throughput.add(now)
         limit = self.throughput.limit(now)
@@ -177,6 +179,16 @@ def _failed_commits(now: Snapshot) -> str:
         f"{now.failed_commits} of this run's transactions could not be committed, as Kafka had ended them: "
         f"the results in them may be lost. Set transaction_timeout_s above the longest time between two "
         f"checkpoints, pauses included"
+    )
+
+
+def _replaced_files(count: int) -> str:
+    files = (
+        "a file in the followed folder was" if count == 1 else f"{count} files in the followed folder were"
+    )
+    return (
+        f"{files} replaced: read from the start as new, with positions such as NAME@2:1; Flink's log names what "
+        "was replaced"
     )
 
 
