@@ -187,8 +187,8 @@ def _replaced_files(count: int) -> str:
         "a file in the followed folder was" if count == 1 else f"{count} files in the followed folder were"
     )
     return (
-        f"{files} replaced: read from the start as new, with positions such as NAME@2:1; Flink's log names what "
-        "was replaced"
+        f"{files} replaced: read from the start as new, with positions such as NAME@2:1; "
+        "Flink's log names what was replaced"
     )
 
 
