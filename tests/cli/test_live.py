@@ -107,6 +107,16 @@ def test_records_that_kafka_deleted_unread_are_named_once_and_counted() -> None:
     assert "4 records at most were deleted from Kafka before they were read, at 2 places" in text(end)
 
 
+def test_files_that_were_replaced_are_reported_once_each() -> None:
+    where = console()
+    with LiveLine(where) as line:
+        for seconds, replaced in enumerate((0, 1, 1, 3)):
+            line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * seconds, replaced_files=replaced))
+    assert text(where).count("replaced: read from the start as new") == 2
+    assert "a file in the followed folder was replaced" in text(where)
+    assert "2 files in the followed folder were replaced" in text(where)
+
+
 def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
     where = console()
     with LiveLine(where) as line:

@@ -98,6 +98,8 @@ class LiveLine:
             self._print(_failed_commits(now))
         for gap in now.gaps[len(before.gaps) :]:
             self._print(f"Kafka no longer has the next record, going on after it: {gap}")
+        if now.replaced_files > before.replaced_files:
+            self._print(_replaced_files(now.replaced_files - before.replaced_files))
         self._before = now
         self.throughput.add(now)
         limit = self.throughput.limit(now)
@@ -214,6 +216,16 @@ def _failed_commits(now: Snapshot) -> str:
         f"{now.failed_commits} of this run's transactions could not be committed, as Kafka had ended them: "
         f"the results in them may be lost. Set transaction_timeout_s above the longest time between two "
         f"checkpoints, pauses included"
+    )
+
+
+def _replaced_files(count: int) -> str:
+    files = (
+        "a file in the followed folder was" if count == 1 else f"{count} files in the followed folder were"
+    )
+    return (
+        f"{files} replaced: read from the start as new, with positions such as NAME@2:1; "
+        "Flink's log names what was replaced"
     )
 
 

@@ -40,13 +40,15 @@ YOUNG_S = 20.0
 MANAGERS_S = 2.0
 LIMIT_REACHED = "limit_reached"
 """A source's counter: above 0 once it has read as many records as it shall."""
+REPLACED_FILES = "replaced_files"
+"""A counter of a followed folder: files that were replaced, since the job's last start."""
 FAILED_COMMITS = "failedCommittables"
 """Flink's counter of what its sinks were to commit and could not."""
 SINKS = (FAILED_COMMITS, TOO_LARGE)
 """Counters that each of the sinks has."""
 HELD_BACK = "accumulateBackPressuredTimeMs"
 """Flink's gauge of a task: for how long it has been held back by what is behind it."""
-ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED, TOO_LARGE))
+ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED, REPLACED_FILES, TOO_LARGE))
 
 
 class JvmGone(PipelineFailed):

@@ -21,7 +21,7 @@ from forebay.connectors.kafka.lag import LagProbe, is_place
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError, PipelineFailed
-from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RunningJob, end_job
+from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, REPLACED_FILES, Checkpoints, RunningJob, end_job
 from forebay.flink.metrics import FAILED, KV_COUNTERS, NOTHING_READ_MS, TOO_LARGE
 from forebay.flink.rest import RestSilent
 from forebay.runtime.reports import Look, Signs
@@ -258,6 +258,7 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         restored=whole("restored"),
         results=whole("results") - whole(TOO_LARGE),
         dead_letters=whole("dead_letters") + whole(TOO_LARGE),
+        replaced_files=whole(REPLACED_FILES),
         in_flight=max(0, min(whole("in_flight"), left)),
         pending=whole("pending"),
         oldest_read_ms=whole("oldest_read_ms"),
