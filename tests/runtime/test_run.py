@@ -12,6 +12,7 @@ from tests.harness.operators import complete_checkpoint
 
 from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.config import parse_spec
+from forebay.engine.replica import ServedModel
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.job import Checkpoints
@@ -81,7 +82,7 @@ class Bench:
         self.replace("build", lambda *arguments, **more: None)
         self.replace("start_jvm", lambda *arguments, **more: None)
         self.replace("jvm_process", lambda: (2**22 + 1, 0.0))
-        self.replace("served_model", lambda spec, url, say: "m")
+        self.replace("served_model", lambda spec, url, say: ServedModel("m"))
         self.replace("submit", lambda env, name, url: FakeJob(self.looks))
         self.replace("end_job", lambda url, job, timeout_s, **more: self.cancelled.append(job))
 
@@ -301,9 +302,9 @@ def test_a_run_that_is_killed_while_it_counts_has_finished(bench: Bench) -> None
 
 
 def test_a_wait_for_the_engine_is_shown(bench: Bench) -> None:
-    def waits(spec: Any, url: str, say: Callable[[str, float], None]) -> str:
+    def waits(spec: Any, url: str, say: Callable[[str, float], None]) -> ServedModel:
         say("waiting for the engine", 3.0)
-        return "m"
+        return ServedModel("m")
 
     bench.replace("served_model", waits)
     bench.run()

@@ -12,6 +12,7 @@ import pytest
 from tests.harness.operators import complete_checkpoint
 
 from forebay.config import parse_spec
+from forebay.engine.replica import ServedModel
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
 from forebay.flink.checkpoints import END_MARK
 from forebay.runtime import inference, run, supervisor
@@ -113,7 +114,7 @@ class Bench:
         self.prepared: list[Preparation] = []
         self.entered = 0
         (folder / "in.jsonl").write_text("{}\n")
-        monkeypatch.setattr(inference, "served_model", lambda spec, url, say: "m")
+        monkeypatch.setattr(inference, "served_model", lambda spec, url, say: ServedModel("m"))
         monkeypatch.setattr(supervisor.time, "sleep", self.pauses.append)
 
     def attempts(self, *scripts: tuple[Step, ...]) -> None:
