@@ -9,7 +9,8 @@ from pathlib import Path
 
 import orjson
 import pytest
-from benchmarks.drill.play import Surroundings, play
+from benchmarks.drill.outcome import Surroundings
+from benchmarks.drill.play import play
 from benchmarks.drill.scenario import Fault, Scenario
 from benchmarks.drill.shim import compiler
 
@@ -56,8 +57,8 @@ def test_a_scenario_that_is_right_and_its_report() -> None:
 
 # A command that writes results of its own, in place of `forebay`.
 PRETENDER = """
-import sys, pathlib
-folder = pathlib.Path(sys.argv[2]).parent / "results"
+import json, pathlib, sys
+folder = pathlib.Path(json.load(open(sys.argv[2]))["sink"]["path"])
 folder.mkdir(parents=True)
 (folder / "part-a-0.jsonl").write_text('{"fields": {"n": 0}, "answer": "not this"}\\n')
 """
@@ -71,6 +72,25 @@ def test_what_is_lost_or_wrong_is_seen(tmp_path: Path) -> None:
     outcome = play(replace(SMALL, faults=()), tmp_path / "work", pretending())
     assert any("lost" in problem for problem in outcome.problems)
     assert any("wrong: 0: not this instead of" in problem for problem in outcome.problems)
+
+
+def test_a_report_that_does_not_agree_with_the_sink_is_seen(tmp_path: Path) -> None:
+    code = (
+        PRETENDER
+        + """
+report = {"state": "FINISHED", "results": 7, "dead_letters": 0}
+pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps(report))
+"""
+    )
+    around = Surroundings(command=(sys.executable, "-c", code), patience_s=5.0)
+    outcome = play(replace(SMALL, faults=()), tmp_path / "work", around)
+    assert "the report has 7 results, the run wrote 1" in outcome.problems
+
+
+def test_an_end_without_a_word_is_seen(tmp_path: Path) -> None:
+    around = Surroundings(command=(sys.executable, "-c", "raise SystemExit(1)"))
+    (problem,) = play(replace(SMALL, faults=()), tmp_path / "work", around).problems
+    assert "ended with status 1 and without a word" in problem
 
 
 def test_an_end_that_nothing_explains_is_seen(tmp_path: Path) -> None:
