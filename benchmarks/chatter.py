@@ -70,7 +70,7 @@ def summary_tally(
     """Hold result lines against the expected summaries: exactly where `whole`, else by their numbers of
     events alone, as a real model's words cannot be foretold."""
     seen: Counter[Window] = Counter()
-    lines = wrong = reissued = 0
+    lines = wrong = restored = 0
     for line in results:
         lines += 1
         value = orjson.loads(line)
@@ -84,7 +84,7 @@ def summary_tally(
             wrong += 1
             continue
         seen[window] += 1
-        reissued += value.get("reissued") is True
+        restored += value.get("restored") is True
     return Tally(
         events=len(expected),
         results=lines,
@@ -92,7 +92,7 @@ def summary_tally(
         lost=len(expected) - len(seen),
         duplicated=seen.total() - len(seen),
         wrong=wrong,
-        reissued=reissued,
+        restored=restored,
     )
 
 

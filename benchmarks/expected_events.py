@@ -196,7 +196,7 @@ def held_against(
     """
     scripted = engine.calls() is not None
     seen: Counter[str] = Counter()
-    lines = wrong = reissued = 0
+    lines = wrong = restored = 0
     for value in _objects(results):
         lines += 1
         id, answer = value.get("id"), value.get("answer")
@@ -206,7 +206,7 @@ def held_against(
             wrong += 1
             continue
         seen[id] += 1
-        reissued += value.get("reissued") is True
+        restored += value.get("restored") is True
     return Tally(
         events=len(foretold),
         results=lines,
@@ -214,7 +214,7 @@ def held_against(
         lost=len(foretold) - len(seen),
         duplicated=seen.total() - len(seen),
         wrong=wrong,
-        reissued=reissued,
+        restored=restored,
     )
 
 

@@ -116,7 +116,7 @@ class Recovery:
     def document(self) -> dict[str, Any]:
         """The result as JSON values; `runs` has all that is known of the one run."""
         killed = self.run.killed
-        counts = ("lost", "duplicated", "wrong", "dead_letters", "reissued", "events", "results")
+        counts = ("lost", "duplicated", "wrong", "dead_letters", "restored", "events", "results")
         return {
             "passed": self.passed,
             **{name: getattr(self.run.tally, name) for name in counts},

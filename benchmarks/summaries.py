@@ -18,10 +18,13 @@ from forebay.apps.summaries.prompt import Ask, read_answer, without_answer
 from forebay.apps.summaries.state import KeyState
 from forebay.apps.summaries.values import Item, Statement, Summary, clean, events_of, item_of, within
 from forebay.records import JSON, Usage
+from forebay.stateful.program import Failure
 
 Channels = Mapping[str, Sequence[Arrival]]
 Window = tuple[str, int]
 """A channel and the end of a window of it."""
+
+GIVEN_UP = Failure("timeout", "the scripted model gave no answer")
 
 
 @dataclass
@@ -180,7 +183,7 @@ class _Key:
         self._out = None
         self._tally.answered(window, usage)
         if answer is None:
-            self._stepped(self._program.on_failure(self._name, self._state))
+            self._stepped(self._program.on_failure(self._name, self._state, GIVEN_UP))
         else:
             self._stepped(self._program.on_answer(self._name, self._state, answer, usage))
 

@@ -30,7 +30,7 @@ class Tally:
     lost: int
     duplicated: int
     wrong: int
-    reissued: int
+    restored: int
 
     @property
     def exact(self) -> bool:
@@ -46,7 +46,7 @@ def compare(
 ) -> Tally:
     """Hold the lines of a sink against the input. `is_answer(number, answer)` judges an answer."""
     seen: Counter[int] = Counter()
-    lines = letters = wrong = reissued = 0
+    lines = letters = wrong = restored = 0
     for line in results:
         lines += 1
         value = _object(line)
@@ -55,7 +55,7 @@ def compare(
             wrong += 1
             continue
         seen[number] += 1
-        reissued += value.get("reissued") is True
+        restored += value.get("restored") is True
     for line in dead_letters:
         letters += 1
         number = _number(_object(_object(line).get("input")), events)
@@ -70,7 +70,7 @@ def compare(
         lost=events - len(seen),
         duplicated=seen.total() - len(seen),
         wrong=wrong,
-        reissued=reissued,
+        restored=restored,
     )
 
 

@@ -108,7 +108,14 @@ def test_no_text_steers_a_page() -> None:
 def test_no_text_steers_the_page_of_summaries() -> None:
     statement = Statement(ATTACK, (Source(ATTACK, 1, ATTACK),))
     counts = dict.fromkeys(Summary.__dataclass_fields__, 1)
-    named = {"key": ATTACK, "kind": "tumbling", "statements": (statement,), "end_ms": 60_000}
+    named = {
+        "failures": {ATTACK: 1},
+        "failure": ATTACK,
+        "key": ATTACK,
+        "kind": "tumbling",
+        "statements": (statement,),
+        "end_ms": 60_000,
+    }
     summary = Summary(**{**counts, **named})  # type: ignore[arg-type]
     shown = summaries_page([orjson.dumps({"answer": summary.to_json()})])
     assert "owned" in shown

@@ -170,8 +170,8 @@ def kafka(
 def show_recovery(found: Recovery, console: Console) -> None:
     """The figures as tables, and one line that says how it went."""
     document = found.document()
-    counts = Table("events", "results", "lost", "duplicated", "dead letters", "reissued", "kills", box=None)
-    names = ("events", "results", "lost", "duplicated", "dead_letters", "reissued")
+    counts = Table("events", "results", "lost", "duplicated", "dead letters", "restored", "kills", box=None)
+    names = ("events", "results", "lost", "duplicated", "dead_letters", "restored")
     counts.add_row(*(str(document[name]) for name in names), f"{document['kills']} of {found.run.planned}")
     console.print(counts)
     times = Table("killed", "times", "next result p50", "max", box=None)

@@ -12,7 +12,7 @@ from benchmarks.drill.check import Place
 from benchmarks.drill.link import Link
 from benchmarks.drill.records import PAD, Flaw, flaw_of, json_bytes, row_bytes
 from benchmarks.drill.scenario import Scenario
-from benchmarks.drill.workload import DIRECTORY, ROWS, Workload
+from benchmarks.drill.workload import DIRECTORY, FILES_IN_DIRECTORY, ROWS, Workload, events_per_file
 from benchmarks.expected_events import FILE
 from benchmarks.feeds import Drops, FeedServer, serve
 from benchmarks.tally import NUMBER
@@ -23,7 +23,6 @@ from forebay.s3.location import Location
 from forebay.testing.kafka import LocalKafka
 
 PARTITIONS = 3
-FILES_IN_DIRECTORY = 3
 FILES_FOLLOWED = 8
 LETTERS = "letters.jsonl"
 MAX_KAFKA_BYTES = 20_000_000
@@ -161,7 +160,7 @@ class Places(AbstractContextManager["Places"]):
                 self._write(FILE, events)
                 return {"type": "jsonl", "path": str(self._disk / FILE)}
             case "directory":
-                step = -(-len(events) // FILES_IN_DIRECTORY)
+                step = events_per_file(len(events))
                 (self._disk / DIRECTORY).mkdir()
                 for n in range(FILES_IN_DIRECTORY):
                     self._write(f"{DIRECTORY}/{n}.jsonl", events[n * step : (n + 1) * step])

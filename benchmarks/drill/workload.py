@@ -22,6 +22,7 @@ from forebay.testing.answers import echo
 STEP_MS = 50
 DIRECTORY, ROWS = "in", "events.csv"
 """Names of inputs, beside `FILE`; they go into positions."""
+FILES_IN_DIRECTORY = 3
 LATE_ANSWER = "((fault:503x1))"
 SPEEDS = {"infer": 2.0, "sessions": 2.0, "summary": 10.0, "topics": 2.0, "trends": 5.0}
 """How much faster than recorded a replay goes: some ten to twenty seconds of events."""
@@ -160,14 +161,20 @@ def _found(scenario: Scenario) -> Workload:
         return Workload(events, topics.document(), source, Expected(topics.foretold(events)))
     trends = TrendsJob()
     events = trends.events(scenario.events, scenario.seed)
-    expected = Expected(trends.foretold(events, partial(_position, scenario.source)))
+    expected = Expected(trends.foretold(events, partial(_position, scenario.source, len(events))))
     return Workload(events, trends.document(), source, expected)
 
 
-def _position(source: SourceKind, number: int) -> str:
+def events_per_file(events: int) -> int:
+    """How many events each file of a directory has."""
+    return -(-events // FILES_IN_DIRECTORY)
+
+
+def _position(source: SourceKind, events: int, number: int) -> str:
     match source:
         case "directory":
-            return f"{DIRECTORY}@{number + 1}"
+            file, line = divmod(number, events_per_file(events))
+            return f"{DIRECTORY}/{file}.jsonl@{line + 1}"
         case "csv":
             # The header is the first line.
             return f"{ROWS}@{number + 2}"

@@ -8,7 +8,7 @@ What else operators and sources keep is a msgpack array `[version, value, …]`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import msgpack
 
 from forebay.errors import ForebayError, MalformedRecord
+from forebay.json_numbers import ExactFloat
 from forebay.records import DeadLetter, Event, KeyedEvent, Result, Timeline, Usage
 
 TAGS: dict[type, int] = {Event: 1, DeadLetter: 2, Result: 3, KeyedEvent: 4}
@@ -27,6 +28,14 @@ EVENT = NAMES[KeyedEvent].index("event")
 TIMELINES: dict[type, int] = {cls: NAMES[cls].index("timeline") for cls in (Result, KeyedEvent)}
 MOMENTS = tuple(f.name for f in fields(Timeline))
 MOMENTS_OF = attrgetter(*MOMENTS)
+
+NUMBER = 1
+"""Type of msgpack's extension for a number that msgpack does not have, which is its text."""
+PLAIN: dict[type, Callable[[Any], object]] = {
+    **{dict: dict, list: list, str: str.__str__, bytes: bytes},
+    **{int: int, float: float},
+}
+"""What makes a plain value of one of a subclass."""
 
 PICKLE = b"\x80"
 """How a Python pickle begins, and no array of msgpack's."""
@@ -41,7 +50,7 @@ def encode(value: Record) -> bytes:
     """`value` as bytes. Raises `MalformedRecord` where a field is not made of JSON values."""
     try:
         kind = type(value)
-        packed: bytes = msgpack.packb((TAGS[kind], *VALUES[kind](value)), default=_pack_other)
+        packed = _pack([TAGS[kind], *VALUES[kind](value)])
     except (TypeError, ValueError, OverflowError) as error:
         raise MalformedRecord(f"a field is not a JSON value: {error}") from None
     return packed
@@ -56,7 +65,7 @@ def decode(data: bytes | Sequence[int]) -> Any:
     try:
         if not isinstance(data, bytes):
             data = bytes(number & 255 for number in data)
-        tag, *values = msgpack.unpackb(data, strict_map_key=False)
+        tag, *values = msgpack.unpackb(data, strict_map_key=False, ext_hook=_number)
         cls = CLASSES[tag]
         if cls is Result:
             values[USAGE] = Usage(*values[USAGE])
@@ -71,9 +80,8 @@ def decode(data: bytes | Sequence[int]) -> Any:
 
 
 def pack_state(version: int, *values: object) -> bytes:
-    """What `unpack_state` reads. Values are None, numbers, texts, bytes, and arrays of those."""
-    packed: bytes = msgpack.packb((version, *values))
-    return packed
+    """What `unpack_state` reads. Values are JSON values, bytes, and arrays and mappings of those."""
+    return _pack([version, *values])
 
 
 def unpack_state(data: bytes, version: int, what: str) -> list[Any]:
@@ -83,7 +91,7 @@ def unpack_state(data: bytes, version: int, what: str) -> list[Any]:
     `ForebayError`, which names `what`, for state in another version's form and for bytes that are no state.
     """
     try:
-        values: list[Any] = msgpack.unpackb(not_pickled(data, what), strict_map_key=False)
+        values: list[Any] = msgpack.unpackb(not_pickled(data, what), strict_map_key=False, ext_hook=_number)
         if type(values) is not list:
             raise TypeError(f"expected an array, found {type(values).__name__}")
         found = values.pop(0)
@@ -115,11 +123,33 @@ def not_pickled(data: bytes, what: str) -> bytes:
     return data
 
 
+def _pack(values: list[object]) -> bytes:
+    # Without strict types msgpack takes a number that prints its own digits for a plain float.
+    packed: bytes = msgpack.packb(values, default=_pack_other, strict_types=True)
+    return packed
+
+
 def _pack_other(value: object) -> object:
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, ExactFloat):
+        return msgpack.ExtType(NUMBER, value.text.encode())
     if isinstance(value, Usage):
-        return value.prompt_tokens, value.completion_tokens, value.cached_tokens
+        return [value.prompt_tokens, value.completion_tokens, value.cached_tokens]
     if isinstance(value, Event):
-        return VALUES[Event](value)
+        return list(VALUES[Event](value))
     if isinstance(value, Timeline):
-        return MOMENTS_OF(value)
+        return list(MOMENTS_OF(value))
+    if type(value) is int:
+        return msgpack.ExtType(NUMBER, str(value).encode())
+    for kind, plain in PLAIN.items():
+        if isinstance(value, kind):
+            return plain(value)
     raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+def _number(code: int, data: bytes) -> int | float:
+    if code != NUMBER:
+        raise ValueError(f"an extension of type {code}")
+    text = data.decode("ascii")
+    return int(text) if text.removeprefix("-").isdigit() else ExactFloat(text)

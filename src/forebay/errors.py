@@ -66,10 +66,29 @@ class MalformedRecord(RecordError):
     cause = "malformed_record"
 
 
+class NoRecord(RecordError):
+    """The value has no record in the field that `payload` names: it is missing or null, as in a deletion."""
+
+    cause = "no_record"
+
+
+class UnreadFile(RecordError):
+    """The rest of a followed file could not be read: it was removed, replaced, or is damaged."""
+
+    cause = "unread_file"
+
+
 class TemplateFailed(RecordError):
     """A template could not be rendered for this record: a field is missing, or the text is too long."""
 
     cause = "template_failed"
+
+
+class NoKey(RecordError):
+    """The record has no key (its field is missing, null or empty), and its operator keeps state for each
+    key."""
+
+    cause = "no_key"
 
 
 class ProgramFailed(RecordError):
@@ -113,6 +132,8 @@ class EngineError(ForebayError):
 
     cause: ClassVar[str] = "engine_error"
     retryable: ClassVar[bool] = False
+    deterministic: ClassVar[bool] = False
+    """The same request fails in the same way if nothing is left to chance (temperature 0, or a seed)."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None, sent: bool = True) -> None:
         super().__init__(message)
@@ -191,6 +212,46 @@ class InvalidAnswer(EngineError):
 
     cause = "invalid_answer"
     retryable = True
+
+
+class EmptyAnswer(InvalidAnswer):
+    """The model stopped without content: the answer is empty, or white space only."""
+
+    cause = "empty_answer"
+
+
+class OutOfTokens(InvalidAnswer):
+    """All of `max_tokens` was used up before any content came, as by reasoning. Not retried at temperature 0
+    or with a seed: the same request would end in the same way."""
+
+    cause = "out_of_tokens"
+    deterministic = True
+
+
+class AnswerCut(InvalidAnswer):
+    """The answer has a schema and was cut at `max_tokens`. Not retried at temperature 0 or with a seed: the
+    same request would be cut at the same place."""
+
+    cause = "answer_cut"
+    deterministic = True
+
+
+class ToolCalled(EngineError):
+    """The model called a tool instead of answering."""
+
+    cause = "tool_called"
+
+
+class AnswerRefused(EngineError):
+    """The model refused to answer, and the engine said so (`refusal`)."""
+
+    cause = "answer_refused"
+
+
+class ContentFiltered(EngineError):
+    """A content filter of the engine stopped the answer. What had come by then is not an answer."""
+
+    cause = "content_filtered"
 
 
 MAX_DETAIL_CHARS = 4096

@@ -231,9 +231,14 @@ cache, or the request's first decoding failed: then the KV cache may have expire
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished answer. `replica` is the address of who gave it, None where that is not known. `kv_transfer`
-    is where another replica finds the KV cache of the prompt, in the engine's own words; None: nowhere.
-    `handover` is None where there are no servers for prefill."""
+    """A finished answer, which may hold no content: `forebay.engine.content` decides whether it is one.
+
+    `replica` is the address of who gave it, None where that is not known. `kv_transfer` is where another
+    replica finds the KV cache of the prompt, in the engine's own words; None: nowhere. `handover` is None
+    where there are no servers for prefill. `reasoning` is what the model wrote before its answer (None:
+    nothing, or the engine does not separate it), `tool` the name of the first tool that the model called, and
+    `refusal` the text with which it refused.
+    """
 
     text: str
     finish_reason: str | None
@@ -243,6 +248,9 @@ class Completion:
     replica: str | None = None
     kv_transfer: Mapping[str, JSON] | None = None
     handover: KvHandover | None = None
+    reasoning: str | None = None
+    tool: str | None = None
+    refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,18 +262,21 @@ class Result:
         fields: The event's fields.
         answer: The answer's text. With a JSON schema: the parsed value. With a pydantic model: its instance.
         usage: Token counts, see `Usage`.
-        attempts: How many calls were made, retries included.
+        attempts: How many calls were made, retries included; of a `restored` event, those after the restart.
         read_ms: When the pipeline read the event, in wall-clock milliseconds since the Unix epoch.
         elapsed_s: Seconds from the first call to the answer, retries included.
         called_s: Seconds of the last call alone.
         time_ms, position, record_key, headers: Those of the event.
-        finish_reason: Why the engine stopped, in its own word: `stop`, `length`.
-        reissued: The request was sent again after a recovery.
+        finish_reason: Why the engine stopped, in its own word: `stop`; `length`: the answer was cut at
+            `max_tokens`.
+        restored: The event was found in the checkpoint after a restart. Its request may have been sent before
+            the restart; a checkpoint does not hold whether it was.
         journaled: The journal had the answer; no call was made.
         replica: Address of the replica that answered, without secrets; None if none did, or if an older
             version wrote the result.
         timeline: When the event passed each station (`read_us`, `accepted_us`, `sent_us`, `first_token_us`,
             `answered_us`, `left_us`); None unless the pipeline keeps them.
+        reasoning: What the model wrote before its answer; None: nothing, or the engine does not separate it.
 
     >>> def team(result: fb.Result) -> str:
     ...     return f"{result.key}: {result.answer['team']} ({result.usage.completion_tokens} tokens)"
@@ -283,9 +294,10 @@ class Result:
     time_ms: int | None = None
     position: str | None = None
     finish_reason: str | None = None
-    reissued: bool = False
+    restored: bool = False
     journaled: bool = False
     record_key: bytes | None = None
     headers: Mapping[str, bytes] = field(default_factory=dict)
     replica: str | None = None
     timeline: Timeline | None = None
+    reasoning: str | None = None

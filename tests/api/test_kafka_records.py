@@ -58,6 +58,8 @@ def test_of_a_result_the_key_and_the_headers_stay_where_another_value_is_written
         ("{{ customer }}", RESULT, b"c7"),
         ("{{ customer }}", {"customer": "c8", "n": 1}, b"c8"),
         ("{{ key }}", {"key": "k9"}, b"k9"),
+        ("{{ key }}", {"key": None}, None),
+        ("{{ key }}", {"key": " "}, None),
         ("{{ team }}", Triage(team="billing"), b"billing"),
         ("{{ text }}", "a text", b"a text"),
         (lambda result: result.key, RESULT, b"ann"),
@@ -71,7 +73,7 @@ def test_a_key_from_each_element(given: Any, element: Any, key: bytes | None) ->
 
 
 def test_a_key_that_cannot_be_made() -> None:
-    with pytest.raises(FunctionFailed, match=r"key failed for the dict \{'n': 1\}: TemplateF.*customer"):
+    with pytest.raises(FunctionFailed, match=r"key failed for the dict \{'n': 1\}: FieldMissing.*customer"):
         WriteObject(key_of("{{ customer }}", None))({"n": 1})
     with pytest.raises(FunctionFailed, match="the event has no fields"):
         WriteObject(key_of("{{ customer }}", None))(5)

@@ -75,6 +75,12 @@ def said(
     return [record.getMessage() for record in caplog.records if record.name == "forebay"]
 
 
+def test_times_of_1970_are_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    rounds = [{"sort": {**COUNTS, "suspect_times": float(count)}} for count in (0, 2, 5)]
+    found = [line for line in said(caplog, FakeJob(rounds)) if "1970" in line]
+    assert [line[:50] for line in found] == ["2 events so far have times in 1970 or 1900: is the"]
+
+
 def test_a_line_for_each_operator_that_had_an_event() -> None:
     found = {
         "sort": COUNTS,

@@ -109,3 +109,23 @@ def test_topics_are_those_of_the_stage_whatever_comes_in(pipelines: Any) -> None
     last = run(pipelines, job, events, parallelism=2, shards=SHARDS)
     assert (last.state, last.dead_letters) == ("FINISHED", 0)
     assert answers(pipelines) == job.foretold(as_taken(events))
+
+
+def test_a_summary_whose_calls_failed_names_the_cause_everywhere(pipelines: Any) -> None:
+    events = [{"at": NOW_MS + n, "text": "((fault:too_long))"} for n in range(3)]
+    pipelines.write(*events, {"at": NOW_MS + 9, "text": "hello", "channel": "b"})
+    spec = pipelines.spec(
+        prompt=None,
+        application={"type": "summary"},
+        key="{{ channel | default('a') }}",
+        event_time={},
+        source={"type": "jsonl", "path": "in.jsonl", "time": "at", "time_format": "unix_ms"},
+    )
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        last = pipelines.run(spec, replica.url)
+    found = {line["key"]: line["answer"] for line in pipelines.lines()}
+    assert (found["a"]["failed"], found["a"]["text"]) == (3, None)
+    assert found["a"]["failures"] == {"prompt_too_long": 1}
+    assert found["a"]["failure"].startswith("prompt_too_long: ")
+    assert (found["b"]["failed"], found["b"]["failures"]) == (0, {})
+    assert (last.results, last.dead_letters, last.failed) == (2, 0, {"prompt_too_long": 1})

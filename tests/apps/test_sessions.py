@@ -113,9 +113,11 @@ def test_a_fold_that_fails_loses_old_turns_and_no_new_one() -> None:
     assert len(machine.results) == number
     assert machine.letters == []
     assert machine.results[-1].answer["folds"] == 1
+    assert machine.results[-1].answer["failures"] == {"timeout": 1}
     short = machine.asked[-1].ask.messages
     converse(machine, "a", number, "and now?")
     assert machine.asked[-1].ask.messages[: len(short)] == short
+    assert "failures" not in machine.results[-1].answer
 
 
 def test_a_context_shorter_than_the_budget_folds_instead_of_failing() -> None:
@@ -129,6 +131,7 @@ def test_a_context_shorter_than_the_budget_folds_instead_of_failing() -> None:
     assert machine.calls["a"].ask.tag == "turn"
     machine.answer("a")
     assert machine.results[-1].answer["turn"] == 7
+    assert machine.results[-1].answer["failures"] == {"prompt_too_long": 2}
     # A message that does not fit by itself is given up.
     alone = sessions()
     alone.event("b", 0, text="long")
@@ -408,8 +411,10 @@ def test_a_message_that_gives_orders_changes_no_form_and_no_other_session() -> N
 
 def test_state_survives_as_json() -> None:
     program = SMALL.program(event_time=False)
-    state = Session((("q", "a"), ("r", "b")), "short", "x", True, 5, 2, 90, BOUNDS[0], 17)
-    assert program.load(1, program.save(state)) == state
+    state = Session(
+        (("q", "a"), ("r", "b")), "short", "x", True, 5, 2, 90, BOUNDS[0], 17, 3, True, ("timeout",)
+    )
+    assert program.load(2, program.save(state)) == state
 
 
 def test_a_nested_field_can_hold_the_text() -> None:

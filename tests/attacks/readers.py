@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import lzma
+import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import msgpack
 import orjson
+import pyarrow
 from fastavro import schemaless_writer
 
 from forebay.apps.summaries.state import KeyState, Pane, Work
@@ -24,9 +27,9 @@ from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds.feed import Mark
 from forebay.connectors.feeds.jetstream import _time_us
 from forebay.connectors.feeds.sse import SseDecoder
-from forebay.connectors.files.lines import LineReader, Pieces, longest_line, parts_of
+from forebay.connectors.files.lines import Part
+from forebay.connectors.files.reader import LineReader, header_of, parts_of
 from forebay.connectors.files.replay import records_of
-from forebay.connectors.files.source import read_header
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.registry import Registry
@@ -111,18 +114,31 @@ def record_read(form: Format) -> Read:
     return read
 
 
-def lines_read(form: Format, *, header: bool = False, letters: bool = False) -> Callable[[Path, str], Read]:
+def lines_read(
+    form: Format, *, header: bool = False, letters: bool = False, encoding: str = "utf-8"
+) -> Callable[[Path, str], Read]:
     def read(path: Path) -> object:
-        reader = LineReader("in", form, header=header, letters=letters)
+        reader = LineReader(form, header=header, letters=letters, encoding=encoding)
         return list(records_of(parts_of(path, reader), reader))
 
     return from_file(read, "in")
 
 
 def packed_read(path: Path) -> object:
-    reader = LineReader("in", Format())
-    parts = parts_of(path, reader)
-    return list(Pieces(parts, longest_line(reader)).lines((0, 0), 1 << 20))
+    reader = LineReader(Format("text"))
+    return list(records_of(parts_of(path, reader), reader))
+
+
+def zstd(content: bytes) -> bytes:
+    packed: bytes = pyarrow.Codec("zstd").compress(content).to_pybytes()
+    return packed
+
+
+def zipped(content: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("in", content)
+    return out.getvalue()
 
 
 def letter() -> bytes:
@@ -476,6 +492,18 @@ READERS = (
         (POST,),
         TIMES,
     ),
+    Reader(
+        "JSON with a time in a named zone",
+        pure(record_read(Format(time=EventTime("when", "%a %b %d %H:%M:%S %Z %Y", "America/New_York")))),
+        (POST, b'{"when": "Sat Jan 31 12:00:00 EST 2026"}'),
+        TIMES,
+    ),
+    Reader(
+        "a record in an envelope",
+        pure(record_read(Format(payload="after.data"))),
+        (b'{"after": {"data": %s, "op": "c"}, "x": 1e400}' % POST, b'{"after": {"data": "{\\"a\\": 1}"}}'),
+        JSON_WORDS,
+    ),
     Reader("text", pure(record_read(Format("text", max_record_bytes=5000))), (POST, b"some words")),
     Reader(
         "a CSV row",
@@ -492,7 +520,7 @@ READERS = (
     ),
     Reader(
         "a header of CSV",
-        from_file(lambda path: read_header(path, Format("csv")), "in"),
+        from_file(lambda path: header_of(Part(str(path), "in"), LineReader(Format("csv"), True)), "in"),
         (b'a,"b",c\n1,2,3\n',),
     ),
     Reader(
@@ -502,6 +530,15 @@ READERS = (
         JSON_WORDS,
     ),
     Reader("gzip", from_file(packed_read, "in.gz"), (gzip.compress(POST + b"\n", mtime=0),)),
+    Reader("zstd", from_file(packed_read, "in.zst"), (zstd(POST + b"\n"),)),
+    Reader("zip", from_file(packed_read, "in.zip"), (zipped(POST + b"\n"),)),
+    Reader("bzip2", from_file(packed_read, "in.bz2"), (bz2.compress(POST + b"\n"),)),
+    Reader(
+        "lines of CSV in UTF-16",
+        lines_read(Format("csv"), header=True, encoding="utf-16"),
+        ('a,b\n1,"x\r\ny"\n3,4\n'.encode("utf-16"),),
+        (b'"\0', b"\n\0", b"\n", b"\0\xd8"),
+    ),
     Reader("xz", from_file(packed_read, "in.xz"), (lzma.compress(POST + b"\n"),)),
     Reader(
         "Avro",

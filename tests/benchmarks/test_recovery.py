@@ -13,7 +13,7 @@ from benchmarks.recovery import Killed, Recovery, Run, await_archive
 from benchmarks.tally import Tally
 from typer.testing import CliRunner
 
-EXACT = Tally(events=5, results=5, dead_letters=0, lost=0, duplicated=0, wrong=0, reissued=2)
+EXACT = Tally(events=5, results=5, dead_letters=0, lost=0, duplicated=0, wrong=0, restored=2)
 KILLS = (
     Killed("job", 1.0, 4, 9.0, parallelism=2),
     Killed("engine", 9.0, 4, 3.0, 1.5),
@@ -36,7 +36,7 @@ def test_figures_are_counts_and_times_by_kind() -> None:
         "duplicated": 0,
         "dead_letters": 0,
     }
-    assert (document["reissued"], document["called_again"], document["rescaled"]) == (2, 4, 1)
+    assert (document["restored"], document["called_again"], document["rescaled"]) == (2, 4, 1)
     assert (document["kills"], document["by_kind"]) == (3, {"job": 2, "engine": 1})
     assert document["next_result_s"] == {
         "p50": 5.0,
@@ -90,7 +90,7 @@ def test_a_job_and_its_engine_are_killed_and_every_event_gives_one_result(tmp_pa
     assert (document["lost"], document["duplicated"], document["results"]) == (0, 0, 4000)
     assert document["rescaled"] == 1
     # Both kills hit requests in flight: of the job's, at least one was issued again.
-    assert document["reissued"] > 0
+    assert document["restored"] > 0
     assert all(kill["next_result_s"] > 0 for kill in document["runs"][0]["killed"])
 
 

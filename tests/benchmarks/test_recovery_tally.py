@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def result(number: object, *, reissued: bool = False, attempts: int = 1, answer: object = "a") -> bytes:
+def result(number: object, *, restored: bool = False, attempts: int = 1, answer: object = "a") -> bytes:
     fields = {"n": number}
-    value = {"id": "x", "fields": fields, "answer": answer, "reissued": reissued, "attempts": attempts}
+    value = {"id": "x", "fields": fields, "answer": answer, "restored": restored, "attempts": attempts}
     return orjson.dumps(value)
 
 
@@ -23,9 +23,9 @@ def letter(number: object) -> bytes:
 
 
 def test_each_event_once_is_exact() -> None:
-    tally = compare(3, [result(2), result(0), result(1, reissued=True)], [])
+    tally = compare(3, [result(2), result(0), result(1, restored=True)], [])
     assert tally.exact
-    assert (tally.events, tally.results, tally.reissued) == (3, 3, 1)
+    assert (tally.events, tally.results, tally.restored) == (3, 3, 1)
 
 
 def test_a_missing_event_is_lost() -> None:

@@ -51,6 +51,13 @@ def test_answers_in_order_and_dead_letters_with_their_cause(tmp_path: Path, repl
     assert two.startswith("line 3: malformed_record: not JSON: ")
 
 
+def test_an_answer_that_was_cut_is_printed_and_said_to_be(tmp_path: Path, replica: ReplicaThread) -> None:
+    data = b"((fault:length))\nwhole\n"
+    status, out, said = asked(tmp_path, data, "Say {{ text }}", "--engine", replica.url)
+    assert (status, len(out.splitlines())) == (0, 2)
+    assert said == "line 1: the answer was cut at max_tokens; --set sampling.max_tokens=N raises it\n"
+
+
 def test_lines_of_json_hold_the_record_and_the_answer(tmp_path: Path, replica: ReplicaThread) -> None:
     words = ("In a word: {{ text }}", "--engine", replica.url, "--choices", "red,blue", "--json")
     status, out, said = asked(tmp_path, b"sky\nblood\n", *words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 from pathlib import Path
@@ -206,3 +207,10 @@ def test_only_the_beginning_of_a_file_is_read(folder: Path) -> None:
     lines = [json.dumps({f"f{n}": "x" * 100}) for n in range(10_000)]
     (folder / "big.jsonl").write_text("\n".join(lines))
     assert fields_of("big.jsonl") == [f"f{n}" for n in range(20)]
+
+
+def test_a_packed_file_is_looked_at_as_it_will_be_read(folder: Path) -> None:
+    (folder / "rows.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbfuser,text\na,b\n"))
+    assert fields_of("rows.csv.gz") == ["user", "text"]
+    (folder / "posts.JSONL.gz").write_bytes(gzip.compress(b'{"body": "a"}\n'))
+    assert fields_of("posts.JSONL.gz") == ["body"]

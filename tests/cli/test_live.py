@@ -82,6 +82,17 @@ def test_commits_that_failed_are_said_once_each_and_at_the_end() -> None:
     assert text(where).count(f"3 {words}") == 2
 
 
+def test_times_of_1970_are_said_once_and_counted_at_the_end() -> None:
+    where = console()
+    with LiveLine(where) as line:
+        for seconds, count in enumerate((0, 1, 1, 3)):
+            line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * seconds, suspect_times=count))
+    report(replace(NOW, suspect_times=3), one_each=True, json=None, console=where)
+    said = " ".join(text(where).split())
+    assert said.count("an event has a time in 1970 or 1900: is the source's time_format right?") == 1
+    assert said.count("3 events have times in 1970 or 1900") == 1
+
+
 def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
     where = console()
     with LiveLine(where) as line:
@@ -238,3 +249,20 @@ def test_after_a_wait_for_the_engine_time_starts_anew() -> None:
     assert rows[1].startswith("   40 s waiting for the engine · ")
     assert rows[2].startswith("    0 s running · ")
     assert len(rows) == 3
+
+
+def test_failures_are_shown_by_cause_and_cut_answers_counted() -> None:
+    failed = {"timeout": 1, "prompt_too_long": 7, "a": 2, "b": 1}
+    now = replace(NOW, failed=failed, cut_answers=3)
+    assert " · failed: prompt_too_long 7, a 2, timeout 1, … · cut 3" in line_of(now, 0.0)
+    shown = console()
+    report(replace(now, state="FINISHED"), one_each=False, json=None, console=shown)
+    said = text(shown)
+    assert "failed, by cause: prompt_too_long 7, a 2, timeout 1, b 1" in said
+    assert "3 answers were cut at max_tokens (finish_reason length): raise sampling.max_tokens" in said
+
+
+def test_the_document_has_failures_by_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    report(replace(NOW, failed={"timeout": 1}, cut_answers=3), one_each=True, json="-", console=None)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["failed"], document["cut_answers"]) == ({"timeout": 1}, 3)

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.codec import decode, encode
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.formats import Format
-from forebay.records import DeadLetter, Event
+from forebay.connectors.formats import Format, result_json
+from forebay.engine.prompt import FieldTemplate
+from forebay.json_numbers import dump_json
+from forebay.records import DeadLetter, Event, Result, Usage
 
 CSV = Format("csv", columns=("id", "text"))
 
@@ -43,7 +44,7 @@ def test_two_hundred_levels_are_read() -> None:
         (Format(), b"3", "a number"),
         (Format(), b"null", "null"),
         (Format(), b'{"a": NaN}', "not JSON"),
-        (Format(), b'{"a": 1e999}', "not JSON"),
+        (Format(), b'{"a": [{"b": 1%s}]}' % (b"0" * 1000), "field 'a[0].b' is 1000"),
         (Format(), b'{"a": "\\ud800"}', "not JSON"),
         (Format(), b'{"a": "\xff"}', "not UTF-8: byte 8 is 0xff (invalid start byte)"),
         (Format(), b'{"a":' * 900 + b"1" + b"}" * 900, "deeper than 200"),
@@ -76,11 +77,26 @@ def test_any_bytes_give_a_record_that_can_be_encoded(raw: bytes, form: Format) -
     assert decode(encode(record)) == record
 
 
-NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@pytest.mark.parametrize(
+    "literal",
+    ["18446744073709551617", "-9223372036854775809", "0.1000000000000000055", "3.6666666666666667", "1e400"],
+)
+def test_a_number_keeps_its_digits_from_the_source_to_the_sink(literal: str) -> None:
+    raw = b'{"a":{"n":[%s,1.5]}}' % literal.encode()
+    event = decode(encode(Format().read(raw)))
+    answer = event.fields["a"]
+    line = result_json(decode(encode(Result("i", "k", event.fields, answer, Usage(), 1, 5, 0.5, 0.25))))
+    assert line.count(f'{{"n":[{literal},1.5]}}') == 2
+    assert FieldTemplate("{{ a.n[0] }}", what="id").render(event.fields) == literal
+
+
 LEAVES = st.none() | st.booleans() | NUMBERS | st.text()
 VALUES = st.recursive(LEAVES, lambda v: st.lists(v) | st.dictionaries(st.text(), v), max_leaves=20)
 
 
 @given(st.dictionaries(st.text(), VALUES))
 def test_every_json_object_is_an_event(fields: dict[str, object]) -> None:
-    assert Format().read(orjson.dumps(fields)).fields == fields
+    assert Format().read(dump_json(fields)).fields == fields

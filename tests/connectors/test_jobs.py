@@ -74,12 +74,15 @@ def test_rows_of_several_lines_are_assembled_and_an_open_one_is_a_dead_letter(
     jobs: Any, tmp_path: Path
 ) -> None:
     source = tmp_path / "in.csv"
-    source.write_bytes(b'id,text\r\n1,"two\r\nlines"\r\n2,5" disk\r\n3,a,b\r\n\xff,x\r\n4,"open\r\nfor ever')
+    source.write_bytes(
+        b'id,text\r\n1,"two\r\nlines"\r\n2,5" disk\r\n3,a,b\r\n\xff,x\r\n4,"open\r\n5,good\r\nfor ever'
+    )
     env = jobs.environment()
     jobs.write(file_source(env, Files(source, Format("csv"))))
     lines = jobs.run(env)
-    assert raws(lines, "Event") == [b'1,"two\nlines"', b'2,5" disk']
-    assert raws(lines, "DeadLetter") == [b"3,a,b", b"\xff,x", b'4,"open\nfor ever']
+    assert raws(lines, "Event") == [b'1,"two\r\nlines"', b'2,5" disk', b"5,good"]
+    assert raws(lines, "DeadLetter") == [b"3,a,b", b"\xff,x", b'4,"open', b"for ever"]
+    assert [line[3] for line in lines] == [f"in.csv@{n}" for n in (2, 4, 5, 6, 7, 8, 9)]
 
 
 class Slowly:
@@ -117,7 +120,7 @@ def test_a_directory_is_read_by_name_and_once_across_a_restore(jobs: Any, tmp_pa
     lines = jobs.run(build(restore_from=newest_checkpoint(jobs.checkpoints)))
     assert len(lines) == total
     assert {line[3]: orjson.loads(raw)["n"] for line, raw in zip(lines, raws(lines), strict=True)} == {
-        f"in@{n + 1}": n for n in range(total)
+        f"in/{n * 5 // total + 1}.jsonl@{n % (total // 5) + 1}": n for n in range(total)
     }
 
 
@@ -139,9 +142,21 @@ def test_a_directory_that_grows_is_read_once_across_a_restore(jobs: Any, tmp_pat
     jobs.run_until(build(), lambda: len(jobs.lines()) >= 50)
     add("b.jsonl", range(50, 80))
     jobs.run_until(build(restore_from=newest_checkpoint(jobs.checkpoints)), lambda: len(jobs.lines()) >= 80)
+    # A file that is replaced while the job is down, and another one while it runs.
+    add("a.jsonl", range(80, 100))
+    build_again = build(restore_from=newest_checkpoint(jobs.checkpoints))
+    replaced = iter([lambda: add("b.jsonl", range(100, 120))])
+
+    def done() -> bool:
+        if len(jobs.lines()) >= 100:
+            next(replaced, lambda: None)()
+        return len(jobs.lines()) >= 120
+
+    jobs.run_until(build_again, done)
     lines = jobs.lines()
-    assert sorted(orjson.loads(raw)["n"] for raw in raws(lines)) == list(range(80))
-    assert len({line[3] for line in lines}) == 80
+    assert sorted(orjson.loads(raw)["n"] for raw in raws(lines)) == list(range(120))
+    assert len({line[3] for line in lines}) == 120
+    assert {"in/a.jsonl@1", "in/a.jsonl@2:1", "in/b.jsonl@2:20"} <= {line[3] for line in lines}
 
 
 def test_dead_letters_are_fed_in_again_as_they_were(jobs: Any, tmp_path: Path) -> None:

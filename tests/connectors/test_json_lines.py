@@ -99,3 +99,9 @@ def test_a_records_key_and_headers_are_left_to_the_system_that_they_are_of() -> 
 def test_a_result_that_is_not_json_is_malformed() -> None:
     with pytest.raises(MalformedRecord, match="result i "):
         result_json(make_result(object()))
+
+
+def test_reasoning_is_written_only_if_there_is_some() -> None:
+    assert "reasoning" not in orjson.loads(result_json(make_result("a")))
+    reasoned = replace(make_result("a"), reasoning="because \ud800")
+    assert orjson.loads(result_json(reasoned))["reasoning"] == "because ?"

@@ -18,7 +18,7 @@ from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds import source as feed_source
 from forebay.connectors.feeds.feed import Received
 from forebay.connectors.feeds.source import Polled, polled_source
-from forebay.connectors.files import replay
+from forebay.connectors.files import follow, replay
 from forebay.connectors.files import source as files
 from forebay.connectors.files.replay import ReplaySpeed, replay_source
 from forebay.connectors.files.source import Files, file_source
@@ -81,15 +81,13 @@ class Moments:
 
 
 def watched(reader: Any, folder: Path) -> Any:
-    """A class like `reader` that tells that it is called, that it is given the file's last line, and that the
-    timer of the end fires: by files in `folder`."""
+    """A class like `reader` that notes that it is called and that the timer of the end fires: by files in
+    `folder`."""
 
     class Watched(reader):  # type: ignore[misc]
         def process_element(self, value: Any, ctx: Any) -> Iterator[bytes]:
             yield from super().process_element(value, ctx)
             (folder / "called").touch()
-            if value == LAST.decode():
-                (folder / "last").touch()
 
         def on_timer(self, timestamp: int, ctx: Any) -> Iterator[bytes]:
             (folder / "ended").touch()
@@ -147,7 +145,7 @@ def file_rows(env: Any, folder: Path, *, follow: bool) -> Any:
 
 READERS: dict[str, tuple[Any, str, Callable[[Any, Path], Any]]] = {
     "file": (files, "ReadPieces", lambda env, folder: file_rows(env, folder.parent, follow=False)),
-    "followed": (files, "ReadLines", lambda env, folder: file_rows(env, folder.parent, follow=True)),
+    "followed": (follow, "FollowFolder", lambda env, folder: file_rows(env, folder.parent, follow=True)),
     "replay": (
         replay,
         "Replay",
@@ -169,8 +167,7 @@ def test_a_checkpoint_of_any_moment_holds_the_timer_of_the_end(
     module, name, source = READERS[kind]
     reader = getattr(module, name)
     (tmp_path / "in").mkdir()
-    # What is followed is read by three calls: a file's lines.
-    rows = [*ROWS[: 1 if kind == "followed" else None], LAST]
+    rows = [*ROWS, LAST]
     (tmp_path / "in" / "rows.csv").write_bytes(b"\n".join(rows))
     (tmp_path / "moments").mkdir()
     moments = Moments(tmp_path / "moments")
@@ -215,11 +212,10 @@ def test_a_checkpoint_of_any_moment_holds_the_timer_of_the_end(
     for checkpoint in restored:
         run = tmp_path / checkpoint.name
         job = start(watched(reader, run), run, restore_from=checkpoint)
-        # A job that is drained ends before it is called again; a file that is followed has to be read before.
-        before = {"feed": "called", "followed": "last"}.get(kind)
+        # A job that is drained ends before it is called again.
         read = number(checkpoint) > doubtful
         while (end := job.ended()) is None:
-            if before is not None and (read or (run / before).exists()):
+            if drains and (read or (run / "called").exists()):
                 with suppress(LaunchError):
                     job.drain(tmp_path / "savepoints")
         assert end == ""

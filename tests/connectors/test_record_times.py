@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.connectors.event_time import EventTime
 from forebay.errors import MalformedRecord, SettingError
+from forebay.flink.watermarks import is_suspect
 
 HOUR_MS = 3_600_000
 
@@ -55,6 +58,100 @@ def test_forms(form: str, value: object, expected: int) -> None:
 def test_a_value_that_is_no_time_is_malformed(form: str, value: object) -> None:
     with pytest.raises(MalformedRecord, match="'t'"):
         EventTime("t", form).of({"t": value})
+
+
+@pytest.fixture(params=["UTC", "EST5EDT"])
+def machine(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A machine in this time zone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", request.param)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
+JAVA = "%a %b %d %H:%M:%S %Z %Y"
+
+
+@pytest.mark.parametrize(
+    ("form", "zone", "value", "expected"),
+    [
+        ("iso8601", BERLIN, "1970-01-01T01:00:00", "1970-01-01T00:00:00Z"),
+        ("iso8601", BERLIN, "2026-07-01T12:00", "2026-07-01T10:00:00Z"),
+        ("iso8601", BERLIN, "2026-07-01", "2026-06-30T22:00:00Z"),
+        ("iso8601", BERLIN, "2026-07-01T12:00Z", "2026-07-01T12:00:00Z"),
+        ("iso8601", BERLIN, "2026-10-25T02:30", "2026-10-25T00:30:00Z"),
+        ("%d.%m.%Y %H:%M", BERLIN, "01.01.2026 00:30", "2025-12-31T23:30:00Z"),
+        ("%d.%m.%Y %H:%M %z", BERLIN, "01.01.2026 00:30 +0000", "2026-01-01T00:30:00Z"),
+        ("%H:%M %Z, %Y-%m-%d", "UTC", "12:00 UTC, 2026-01-01", "2026-01-01T12:00:00Z"),
+        ("%H:%M %Z, %Y-%m-%d", NEW_YORK, "12:00 gmt, 2026-01-01", "2026-01-01T12:00:00Z"),
+        (JAVA, NEW_YORK, "Sat Jan 31 12:00:00 EST 2026", "2026-01-31T17:00:00Z"),
+        (JAVA, NEW_YORK, "Wed Jul 01 12:00:00 EDT 2026", "2026-07-01T16:00:00Z"),
+        (JAVA, NEW_YORK, "Sun Nov 01 01:30:00 EDT 2026", "2026-11-01T05:30:00Z"),
+        (JAVA, NEW_YORK, "Sun Nov 01 01:30:00 EST 2026", "2026-11-01T06:30:00Z"),
+        ("%Y-%m-%d %%Z", BERLIN, "2026-01-01 %Z", "2025-12-31T23:00:00Z"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_a_time_without_a_zone_is_in_that_of_its_source(
+    form: str, zone: str, value: str, expected: str
+) -> None:
+    assert EventTime("t", form, zone).of({"t": value}) == EventTime("t").of({"t": expected})
+
+
+@pytest.mark.parametrize(
+    ("zone", "value"),
+    [
+        ("UTC", "Sat Jan 31 12:00:00 EST 2026"),
+        (BERLIN, "Sat Jan 31 12:00:00 EST 2026"),
+        (NEW_YORK, "Sat Jan 31 12:00:00 EDT 2026"),
+        (NEW_YORK, "Sat Jan 31 12:00:00 CST 2026"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_the_name_of_another_zone_is_refused_on_every_machine(zone: str, value: str) -> None:
+    with pytest.raises(MalformedRecord, match=rf"'t': '{value[20:23]}' is no name of the time zone {zone}"):
+        EventTime("t", JAVA, zone).of({"t": value})
+
+
+@pytest.mark.parametrize("zone", ["", "Mars/Olympus", "../etc/passwd", "EST8", "a\0b"])
+def test_an_unknown_time_zone_is_a_setting_error(zone: str) -> None:
+    with pytest.raises(SettingError, match="such as Europe/Berlin"):
+        EventTime("t", "iso8601", zone)
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "hint"),
+    [
+        ("unix_s", 1_700_000_000_000, "; with time_format: unix_ms it is not"),
+        ("unix_s", 1_700_000_000_000_000, "; with time_format: unix_us it is not"),
+        ("unix_ms", "1700000000000000", "; with time_format: unix_us it is not"),
+        ("unix_ms", 10**18, "10"),
+    ],
+)
+def test_a_number_of_a_finer_unit_is_recognised(form: str, value: object, hint: str) -> None:
+    with pytest.raises(MalformedRecord, match=f"outside years 1 to 9999: .*{hint}"):
+        EventTime("t", form).of({"t": value})
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "suspect"),
+    [
+        ("unix_ms", 1_700_000_000, True),
+        ("unix_us", 1_700_000_000_000, True),
+        ("unix_s", 0, True),
+        ("%b %d %H:%M:%S", "Jan 31 12:00:00", True),
+        ("iso8601", "1970-12-31T23:59:59", True),
+        ("iso8601", "1971-01-01", False),
+        ("iso8601", "1969-12-31", False),
+        ("iso8601", "1901-01-01", False),
+        ("iso8601", "1899-12-31", False),
+        ("unix_ms", 1_700_000_000_000, False),
+    ],
+)
+def test_times_of_1970_and_1900_are_suspect(form: str, value: object, suspect: bool) -> None:
+    assert is_suspect(EventTime("t", form).of({"t": value})) == suspect
 
 
 def test_nested_and_missing_fields() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,11 @@ def test_a_replay_needs_times(tmp_path: Path) -> None:
     [
         (None, {"input": Path("x.txt")}, "--input: expected a .jsonl or .csv file, found 'x.txt'"),
         (None, {"input": Path("none.csv")}, "--input: none.csv cannot be read: No such file"),
-        ("[1]\n", {}, "--input: no line at the start of .* is a JSON object"),
+        (
+            "[1]\n",
+            {},
+            "--input: at the start of .*, no line is a JSON object: a JSON object is needed, found an array",
+        ),
         ('{"a": 1}', {}, "--text-field: expected one of the input's fields: a"),
         (
             '{"text": 1}',
@@ -210,3 +215,17 @@ def test_a_summary_of_nothing_and_of_events_without_times(tmp_path: Path) -> Non
     assert (empty.results, empty.slices, empty.examples) == (0, (), ())
     write(tmp_path / "demo" / "results", result(1, "food", None))
     assert summarize(demo).slices == ()
+
+
+def test_a_packed_input_is_looked_at_as_it_will_be_read(tmp_path: Path) -> None:
+    packed = tmp_path / "in.csv.gz"
+    packed.write_bytes(gzip.compress(b'id,body\n1,"two\nlines"\n'))
+    demo = plan(tmp_path, input=packed)
+    assert isinstance(demo.spec.source, CsvSource)
+    assert demo.text_field == "body"
+    packed.write_bytes(gzip.compress(b"id,b\xe9dy\n1,a\n"))
+    with pytest.raises(SettingError, match=r"--input: the CSV header of .* `encoding: cp1252`"):
+        plan(tmp_path, input=packed)
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n', encoding="utf-16")
+    with pytest.raises(SettingError, match=r"no line is a JSON object: .* set `encoding: utf-16`"):
+        plan(tmp_path, input=tmp_path / "in.jsonl")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.engine.answer import MAX_ANSWER_CHARS, AnswerCheck
-from forebay.errors import InvalidAnswer, SettingError
+from forebay.errors import AnswerCut, InvalidAnswer, SettingError
 
 SCHEMA = {
     "type": "object",
@@ -33,6 +33,7 @@ def test_an_answer_that_keeps_the_schema_is_its_value() -> None:
         ('{"mood": NaN}', "not JSON"),
         ('"\\ud800"', "not JSON"),
         ("[" * 2000, "not JSON"),
+        ('{"mood": 1%s}' % ("0" * 1000), r"field 'mood' is 1000"),
         ("[" * 100 + "]" * 100, "nested deeper than 64"),
         ("{}", r"at \$: 'mood' is a required"),
         ('{"mood": "so-so"}', r"at \$\.mood: 'so-so' is not one of"),
@@ -50,9 +51,26 @@ def test_an_answer_that_breaks_the_schema_is_refused(text: str, problem: str) ->
     assert str(caught.value).isprintable()
 
 
+def test_numbers_of_an_answer_keep_their_digits() -> None:
+    check = AnswerCheck({"type": "array", "items": {"type": "number"}})
+    assert str(check("[18446744073709551617, 0.1000000000000000055]")) == (
+        "[18446744073709551617, 0.1000000000000000055]"
+    )
+
+
 def test_an_answer_that_was_cut_says_so() -> None:
-    with pytest.raises(InvalidAnswer, match="cut at max_tokens"):
+    with pytest.raises(AnswerCut, match="cut at max_tokens before its JSON was complete; raise sampling"):
         AnswerCheck(SCHEMA)('{"mood": "go', finish_reason="length")
+
+
+@pytest.mark.parametrize("text", ["12", "-1.5"])
+def test_a_number_that_may_go_on_is_cut(text: str) -> None:
+    check = AnswerCheck({})
+    assert check(text, finish_reason="stop") == float(text)
+    with pytest.raises(AnswerCut):
+        check(text, finish_reason="length")
+    for whole in ("[12]", "true", '"12"', "null"):
+        check(whole, finish_reason="length")
 
 
 def test_a_schema_may_refer_to_itself() -> None:

@@ -15,7 +15,7 @@ from forebay.engine.client import HttpEngine, header_id, replica_url
 from forebay.records import Completion, Message, Request, Sampling
 from forebay.testing.answers import echo
 from forebay.testing.replica import FakeReplica, ReplicaScript
-from forebay.testing.script import FAULTS, Fixed
+from forebay.testing.script import ANSWERS, FAULTS, Fixed
 
 KEY = "sk-very-secret-key"
 NOW = ReplicaScript(delay=Fixed(0.0))
@@ -146,7 +146,8 @@ CAUSES = [
 
 
 def test_every_fault_of_the_fake_replica_is_tested() -> None:
-    assert {fault for fault, _ in CAUSES} | {"schema"} == FAULTS
+    # What `ANSWERS` holds is tested in test_content.py.
+    assert {fault for fault, _ in CAUSES} | ANSWERS == FAULTS
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -498,3 +499,12 @@ async def test_any_id_fits_into_a_header(id: str) -> None:
     async with serving() as (engine, replica):
         await engine.complete(ask("hello", id), timeout_s=30)
         assert list(replica.report().calls) == [value]
+
+
+@pytest.mark.parametrize(("fault", "calls", "content"), [("reasoning", 1, 0), ("reasons", 2, 1)])
+async def test_reasoning_shows_that_the_replica_works(fault: str, calls: int, content: int) -> None:
+    came: list[int] = []
+    async with serving() as (engine, _):
+        request = ask(f"hello ((fault:{fault}))")
+        completion = await engine.complete(request, timeout_s=30, on_content=lambda: came.append(1))
+    assert (len(came), len(completion.timing.chunks_s)) == (calls, content)

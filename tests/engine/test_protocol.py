@@ -296,3 +296,43 @@ def test_one_byte_at_a_time_costs_linear_time() -> None:
     for _ in range(500_000):
         parser.feed(b"x")
     assert len(parser.feed(b"\n\n")[0]) == 500_000
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_reasoning_has_two_names_and_is_read_once(name: str) -> None:
+    answer = reader()
+    other = {"reasoning": "reasoning_content", "reasoning_content": "reasoning"}[name]
+    for part in ({name: "Let me "}, {name: "think", other: None}, {name: "", "content": "Yes"}):
+        choice = {"index": 0, "delta": part, "finish_reason": None}
+        answer.take_chunk(json.dumps({"choices": [choice]}).encode())
+    assert (answer.reasoning, answer.text) == ("Let me think", "Yes")
+    # Some versions of vLLM send both.
+    both = reader()
+    both.take_chunk(json.dumps({"choices": [{"delta": {name: "Hm", other: "Hm"}}]}).encode())
+    assert both.reasoning == "Hm"
+
+
+@pytest.mark.parametrize(
+    ("message", "tool", "refusal"),
+    [
+        ({"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}, "f", None),
+        ({"content": None, "function_call": {"name": "g"}}, "g", None),
+        ({"content": None, "tool_calls": [{"function": {}}]}, "", None),
+        ({"content": None, "refusal": "No."}, None, "No."),
+        ({"content": "a", "tool_calls": [], "refusal": None, "function_call": None}, None, None),
+        ({"content": "a", "tool_calls": [3], "refusal": 4, "reasoning": 5}, None, None),
+        ({"content": "a", "tool_calls": {"a": 1}}, None, None),
+    ],
+)
+def test_what_a_message_holds_instead_of_content(message: Any, tool: Any, refusal: Any) -> None:
+    answer = reader()
+    answer.take_whole(json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode())
+    assert (answer.tool, answer.refusal, answer.reasoning) == (tool, refusal, None)
+
+
+def test_the_first_choice_is_found_behind_another() -> None:
+    answer = reader()
+    answer.take_whole(
+        b'{"choices": [{"index": 1, "message": {"content": "b"}}, {"index": 0, "message": {"content": "a"}}]}'
+    )
+    assert answer.text == "a"

@@ -16,10 +16,19 @@ from forebay.records import Completion, Request, Timing, Usage
 
 POLICY = RetryPolicy()
 REQUEST = Request("r1", "m", prompt="hi")
-NEVER = [errors.BadRequest, errors.PromptTooLong, errors.Unauthorized, errors.ModelNotFound]
+NEVER = [
+    errors.BadRequest,
+    errors.PromptTooLong,
+    errors.Unauthorized,
+    errors.ModelNotFound,
+    errors.ToolCalled,
+    errors.AnswerRefused,
+    errors.ContentFiltered,
+]
+INVALID = [errors.InvalidAnswer, errors.EmptyAnswer, errors.OutOfTokens, errors.AnswerCut]
 TO_THE_DEADLINE = [errors.Unreachable, errors.Overloaded, errors.RateLimited]
 COUNTED = [errors.ServerFault, errors.AttemptTimeout, errors.ProtocolViolation]
-ALL = [*NEVER, *TO_THE_DEADLINE, *COUNTED, errors.InvalidAnswer]
+ALL = [*NEVER, *TO_THE_DEADLINE, *COUNTED, *INVALID]
 
 units = st.floats(0, 1, exclude_max=True)
 seconds = st.floats(0, 1e4)
@@ -46,7 +55,7 @@ def test_what_says_nothing_of_the_request_is_retried_without_a_count(cls: type[e
     assert delay(cls("x"), attempt=100_000) == POLICY.max_backoff_s
 
 
-@pytest.mark.parametrize(("cls", "tries"), [(cls, 5) for cls in COUNTED] + [(errors.InvalidAnswer, 3)])
+@pytest.mark.parametrize(("cls", "tries"), [(cls, 5) for cls in COUNTED] + [(cls, 3) for cls in INVALID])
 def test_the_rest_is_retried_a_number_of_times(cls: type[errors.EngineError], tries: int) -> None:
     assert [delay(cls("x"), attempt=n) is None for n in range(1, 8)] == [n >= tries for n in range(1, 8)]
 

@@ -21,7 +21,7 @@ from yarl import URL
 from forebay.clock import Clock
 from forebay.deploy.kubernetes.rbac import ENDPOINTS as RULE
 from forebay.engine import Deadline
-from forebay.engine.replica import HttpReplica
+from forebay.engine.replica import HttpReplica, ServedModel
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import PipelineFailed, SettingError, Unreachable
 from forebay.fleet.config import FleetConfig
@@ -307,7 +307,7 @@ def test_where_no_replica_is_up_yet_the_model_that_is_named_is_believed() -> Non
     keys = ("engine.url", "engine.model")
     said: list[str] = []
     found = discover_model(NoReplica(), "m", api_key=None, retry=RetryPolicy(), deadline_s=1.0, keys=keys)
-    assert found == "m"
+    assert found == ServedModel("m")
     clock = ManualClock()
     with pytest.raises(PipelineFailed, match="there is no replica at present"):
         discover_model(

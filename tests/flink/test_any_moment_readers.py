@@ -24,10 +24,11 @@ from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds import source as feed_source
 from forebay.connectors.feeds.feed import Feed, Received
 from forebay.connectors.feeds.source import Poll, Polled
-from forebay.connectors.files import replay
-from forebay.connectors.files.lines import parts_of
+from forebay.connectors.files import follow, replay
+from forebay.connectors.files.follow import FollowFolder
+from forebay.connectors.files.reader import parts_of
 from forebay.connectors.files.replay import Replay, ReplaySpeed
-from forebay.connectors.files.source import Files, ReadLines, ReadPieces, line_reader
+from forebay.connectors.files.source import Files, ReadPieces, line_reader
 from forebay.connectors.formats import Format
 from forebay.connectors.generator import source as generator
 from forebay.connectors.generator.source import Generator, GiveDue, calls_of
@@ -66,7 +67,7 @@ def answered(
         lambda item: completion(item, "", [number(item.event), item.event.fields["text"]]),
     )
     with pytest.MonkeyPatch.context() as patch:
-        for module in (generator, feed_source, replay):
+        for module in (generator, feed_source, follow, replay):
             patch.setattr(module, "output_room", lambda _: has_room)
         results, letters = divided(runs.play(schedule))
     assert letters == []
@@ -82,10 +83,10 @@ def now_and_then(seed: int) -> Callable[[], bool]:
     return lambda: dice.random() < 2 / 3
 
 
-@pytest.mark.parametrize("by_line", [False, True])
-@given(schedule=SCHEDULES, count=st.integers(1, 60))
+@pytest.mark.parametrize("followed", [False, True])
+@given(schedule=SCHEDULES, count=st.integers(1, 60), seed=st.integers(0, 99))
 def test_rows_of_csv_are_read_once_and_answered_once_whatever_happens(
-    by_line: bool, schedule: list[Action], count: int
+    followed: bool, schedule: list[Action], count: int, seed: int
 ) -> None:
     # Rows of several lines, some of which go on in the next piece that is read.
     texts = [f"{'some words and a line end' * 4}\n" * (n % 4) + f"of {n}" for n in range(count)]
@@ -95,12 +96,16 @@ def test_rows_of_csv_are_read_once_and_answered_once_whatever_happens(
         path.write_text(rows, encoding="utf-8", newline="")
         reader = line_reader(Files(path, Format(kind="csv", columns=("n", "text"))))
         parts = parts_of(path, reader)
-        pieces = range(path.stat().st_size // STEP_BYTES + 1)
         results = answered(
             schedule,
-            lambda _: ReadLines(reader) if by_line else ReadPieces(parts, reader, STEP_BYTES),
-            rows.splitlines() if by_line else pieces,
+            lambda runs: (
+                FollowFolder(Path(folder), reader, 1.0, clock=runs.clock, sleep=runs.clock.advance)
+                if followed
+                else ReadPieces(parts, reader, STEP_BYTES)
+            ),
+            range(path.stat().st_size // STEP_BYTES + 1),
             lambda event: int(event.fields["n"]),
+            now_and_then(seed),
         )
     assert sorted(result.answer for result in results) == [[n, text] for n, text in enumerate(texts)]
 

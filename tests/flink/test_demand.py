@@ -73,7 +73,7 @@ async def test_the_demand_is_a_file_while_the_subtask_runs(
         handler = await OpenRequestHandler(call)(counts)
         items = [item(number) for number in range(5)]
         for each in items:
-            handler.accept(each, again=False)
+            handler.accept(each, restored=False)
         answers = [asyncio.ensure_future(handler.answer(each)) for each in items[:3]]
         await until(lambda: told() == 5)
         assert counts.scaling is not None
@@ -107,7 +107,7 @@ async def test_what_is_due_first_by_its_class_is_sent_first(
         async def ask(number: int, tier: str) -> None:
             event = Event(b"x", {"text": f"event {number}", "tier": tier})
             each = KeyedEvent(f"id-{number}", "", event, read_ms=clock.wall_ms())
-            handler.accept(each, again=False)
+            handler.accept(each, restored=False)
             assert isinstance(await handler.answer(each), Result)
             order.append(tier)
             full.extend(one.full for one in read_reports(tmp_path).values())
@@ -129,7 +129,7 @@ async def test_what_is_due_first_by_its_class_is_sent_first(
 class Cached:
     """Answers at once, most of each prompt found in the cache."""
 
-    def accept(self, item: KeyedEvent, *, again: bool) -> None: ...
+    def accept(self, item: KeyedEvent, *, restored: bool) -> None: ...
 
     async def answer(self, item: KeyedEvent) -> Result:
         return Result(item.id, "", {}, "x", Usage(100, 5, 90), 1, 0, 0.1, 0.1)
@@ -155,7 +155,7 @@ async def test_replicas_that_prefill_count_and_requests_are_where_they_are_decod
 
         await until(seen)
         each = item(1)
-        handler.accept(each, again=False)
+        handler.accept(each, restored=False)
         assert isinstance(await handler.answer(each), Result)
         await until(lambda: [one.done.requests for one in read_reports(tmp_path).values()] == [1])
         (report,) = read_reports(tmp_path).values()
@@ -171,7 +171,7 @@ async def test_of_what_is_done_prompts_count_whole(tmp_path: Path, monkeypatch: 
     link = ScalingLink(SETTINGS, str(tmp_path))
     handler = demand.MeteredHandler(Cached(), client, link, ScalingGauges(), SystemClock(), model="m")
     one = item(1)
-    handler.accept(one, again=False)
+    handler.accept(one, restored=False)
     await handler.answer(one)
     await until(lambda: [one.done.requests for one in read_reports(tmp_path).values()] == [1])
     (report,) = read_reports(tmp_path).values()
@@ -221,7 +221,7 @@ async def test_without_a_folder_the_subtask_decides_and_tells_what_it_wants(
         assert gauges is not None
         assert (gauges.backlog_tokens, gauges.next_deadline_s) == (0, NOTHING_DUE_S)
         one = item(1)
-        handler.accept(one, again=True)
+        handler.accept(one, restored=True)
         await until(lambda: gauges.backlog_tokens > 0)
         # The list of replicas was not read yet: that there seem to be none decides nothing.
         assert gauges.wanted_replicas is None
@@ -276,12 +276,12 @@ async def test_what_a_subtask_has_learned_is_known_to_the_one_that_follows(
         await until(lambda: gauges.learned.found is None and gauges.learned.newest is not None)
         assert gauges.learned.newest in told
         for one in [item(number) for number in range(answers)]:
-            handler.accept(one, again=False)
+            handler.accept(one, restored=False)
             await handler.answer(one)
         before = gauges.learned.newest
         if answers:
             await until(lambda: gauges.learned.newest is not before)
-        handler.accept(item(99), again=False)
+        handler.accept(item(99), restored=False)
         (waiting,) = handler._meter.report(0, sent=()).waiting
         await handler.close()
         await client.close()

@@ -41,7 +41,7 @@ def test_what_is_in_flight_is_asked_again_at_once_and_is_known_to_be_awaited(
     wait_until(lambda: len(runs.results()) == 8)
     runs.stop(job)
     assert sorted(result["fields"]["n"] for result in runs.results()) == list(range(8))
-    assert all(result["reissued"] for result in runs.results())
+    assert all(result["restored"] for result in runs.results())
 
 
 @pytest.mark.long

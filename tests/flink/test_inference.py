@@ -114,7 +114,7 @@ def test_a_checkpoint_does_not_wait_for_a_slot(make_runs: Make) -> None:
     wait_until(lambda: len(runs.results()) == 4)
     runs.stop(job)
     assert_exact(runs, 4)
-    assert all(result["reissued"] for result in runs.results())
+    assert all(result["restored"] for result in runs.results())
 
 
 # 2: bound
@@ -184,7 +184,7 @@ def test_a_cancelled_job_goes_on_at_another_parallelism(make_runs: Make, before:
     second = runs.calls()[len(first) :]
     # What was in flight is asked again under the same id; what had its answer is not.
     held = {result["id"] for result in results if 60 <= result["fields"]["n"] < 80}
-    assert {result["id"] for result in results if result["reissued"]} == held
+    assert {result["id"] for result in results if result["restored"]} == held
     assert {id for id, _, _ in first} & {id for id, _, _ in second} == held
     assert max(in_flight for _, in_flight, _ in second) <= 12
     for key in {result["key"] for result in results}:
@@ -209,11 +209,11 @@ def test_a_job_killed_with_its_jvm_loses_nothing_and_gives_nothing_twice(make_ru
     assert_exact(runs, 400)
     twice = {id for id, n in Counter(id for id, _, _ in runs.calls()).items() if n > 1}
     before = {id for id, _, _ in first}
-    reissued = {result["id"] for result in runs.results() if result["reissued"]}
+    restored = {result["id"] for result in runs.results() if result["restored"]}
     assert before >= twice
     # Some were accepted before the kill and waited for a slot: those are asked for the first time.
-    assert reissued & before <= twice
-    assert reissued & before
+    assert restored & before <= twice
+    assert restored & before
 
 
 def test_a_task_that_fails_is_restarted_in_the_same_jvm_and_the_output_is_exact(make_runs: Make) -> None:

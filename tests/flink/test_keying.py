@@ -22,8 +22,8 @@ from forebay.records import DeadLetter, Event, KeyedEvent, Timeline
 class FromTemplate:
     """As the pipeline wraps a template."""
 
-    def __init__(self, text: str, *, required: bool = False) -> None:
-        self.template = FieldTemplate(text, required=required)
+    def __init__(self, text: str) -> None:
+        self.template = FieldTemplate(text, required=True)
 
     def __call__(self, event: Event) -> str:
         return self.template.render(event.fields, time_ms=event.time_ms)
@@ -99,12 +99,49 @@ def fails(error: Exception) -> Callable[[Any], Any]:
     return act
 
 
+KEYLESS = [
+    (FromTemplate("{{ missing }}"), "key: field 'missing' is missing; the event has user, nothing, blank"),
+    (FromTemplate("{{ nothing }}"), "key: field 'nothing' is null"),
+    (FromTemplate("{{ user }}/{{ event.nothing }}"), "key: field 'nothing' is null"),
+    (FromTemplate("{{ blank }}"), "key: '{{ blank }}' is empty for this record"),
+    (lambda event: None, "key: the key of this record is empty"),
+    (lambda event: "", "key: the key of this record is empty"),
+    (lambda event: " \t\u2003", "key: the key of this record is empty"),
+]
+
+
+@pytest.mark.parametrize(("key", "detail"), KEYLESS)
+def test_a_record_without_a_key_is_spread_by_its_id(key: Any, detail: str) -> None:
+    record = event(user="ann", nothing=None, blank=" \n")
+    assert keyed(encode(record), key=key) == keyed(encode(record))
+
+
+@pytest.mark.parametrize(("key", "detail"), KEYLESS)
+def test_where_a_key_is_needed_one_without_is_a_dead_letter(key: Any, detail: str) -> None:
+    record = event(user="ann", nothing=None, blank=" \n")
+    _, letter = keyed(encode(record), key=key, needs_key=True)
+    assert (letter.raw, letter.cause, letter.id, letter.position) == (record.raw, "no_key", None, "topic@1")
+    assert letter.detail.startswith(detail)
+    assert (letter.key or "").strip() == ""
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_an_id_is_never_blank(blank: str) -> None:
+    _, letter = keyed(encode(event()), id=lambda _: blank)
+    assert (letter.cause, letter.detail) == ("bad_record", "the id is empty for this record")
+
+
+@pytest.mark.parametrize("template", ["{{ missing }}", "{{ nothing }}", "{{ blank }}"])
+def test_an_id_without_its_field_is_a_dead_letter(template: str) -> None:
+    _, letter = keyed(encode(event(nothing=None, blank=" ")), id=FromTemplate(template))
+    assert letter.cause == "template_failed"
+
+
 @pytest.mark.parametrize("what", ["key", "id"])
 @pytest.mark.parametrize(
     ("function", "cause", "detail"),
     [
-        (FromTemplate("{{ missing }}"), "template_failed", "missing"),
-        (FromTemplate(" ", required=True), "template_failed", "empty"),
+        (FromTemplate("{{ a / 0 }}"), "template_failed", "ZeroDivision"),
         (fails(TemplateFailed("no such thing")), "template_failed", "no such thing"),
         (fails(KeyError("user")), "bad_record", "KeyError: 'user'"),
         (lambda event: 5, "bad_record", "must be text, found int"),
@@ -131,7 +168,7 @@ def test_the_dead_letter_has_the_id_where_only_the_key_fails_and_the_key_where_o
         ({"key": none, "id": odd}, (None, None)),
         ({"key": none}, (None, None)),
     ):
-        _, letter = keyed(encode(event(user="ann")), **settings)
+        _, letter = keyed(encode(event(user="ann")), needs_key=True, **settings)
         assert (letter.id, letter.key) == known
 
 

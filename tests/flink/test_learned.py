@@ -119,7 +119,7 @@ class Learning:
         self._gauges = gauges
         self._folder = folder
 
-    def accept(self, item: KeyedEvent, *, again: bool) -> None: ...
+    def accept(self, item: KeyedEvent, *, restored: bool) -> None: ...
 
     async def answer(self, item: KeyedEvent) -> Result:
         found = self._gauges.learned.take()

@@ -9,9 +9,11 @@ import pytest
 
 from forebay.flink.metrics import (
     COUNTERS,
+    FAILED,
     FLUSH_S,
     GAUGES,
     KV_COUNTERS,
+    MAX_CAUSES,
     NOTHING_DUE_S,
     NOTHING_READ_MS,
     REPLICAS,
@@ -232,3 +234,27 @@ def test_that_something_is_awaited_again_is_told_before_the_next_flush() -> None
     load.now = OperatorLoad(1, 0, 1234)
     metrics.tell_oldest()
     assert group.groups["forebay"].values()["oldest_read_ms"] == 1234
+
+
+def test_failures_have_a_counter_for_each_cause() -> None:
+    group, counts = Group(), InferenceCounters()
+    metrics = FlinkMetrics(group, counts, Load())
+    metrics.flush(1.0)
+    assert not metrics.stale()
+    for cause in ("timeout", "timeout", "a word of one's own", "x" * 99, "answer_cut"):
+        counts.fail(cause)
+    assert metrics.stale()
+    for _ in range(2):
+        metrics.flush(2.0)
+    values = group.groups["forebay"].values()
+    found = {name: number for name, number in values.items() if name.startswith(FAILED)}
+    assert found == {"failed_timeout": 2, "failed_other": 2, "failed_answer_cut": 1}
+    assert not metrics.stale()
+
+
+def test_counters_of_causes_are_bounded() -> None:
+    counts = InferenceCounters()
+    for number in range(3 * MAX_CAUSES):
+        counts.fail(f"cause_{number}")
+    assert len(counts.failed) == MAX_CAUSES + 1
+    assert sum(counts.failed.values()) == 3 * MAX_CAUSES

@@ -23,7 +23,7 @@ from forebay.flink.request_pool import Load
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import DeadLetter, Event, KeyedEvent
 from forebay.stateful.key_states import PER_CHUNK, Limits
-from forebay.stateful.program import Moment, Output, Program, Step, Timer
+from forebay.stateful.program import Failure, Moment, Output, Program, Step, Timer
 from forebay.stateful.shard_executor import ProgramMachines
 
 CAPACITY = 16
@@ -45,7 +45,7 @@ class Calls:
     def start(self) -> None:
         pass
 
-    def submit(self, shard: int, item: KeyedEvent, *, reissued: bool = False) -> None:
+    def submit(self, shard: int, item: KeyedEvent, *, restored: bool = False) -> None:
         if item.key in self.quick:
             self.answers.append((item.id, DeadLetter(b"", "refused", "", id=item.id, key=item.key)))
         else:
@@ -159,6 +159,13 @@ def test_answers_are_looked_for_often_only_where_they_wake_nobody(
     assert time_ms - run.clock.wall_ms() == after_ms
 
 
+def test_events_with_times_of_1970_and_1900_are_counted(opened: Any) -> None:
+    run = opened(Remember())
+    for number, time_ms in enumerate((None, 1_700_000_000, 1_700_000_000_000, -2_208_988_800_000, -1)):
+        run.event("a", number, time_ms)
+    assert run.function._counts.suspect_times == 2
+
+
 def test_a_shard_s_queue_that_is_full_stays_so_though_events_of_other_keys_find_slots(opened: Any) -> None:
     run = opened(Remember(), quick=["other"], queue=1000)
     accepted_s: list[float] = []
@@ -211,3 +218,19 @@ def test_timers_of_events_that_come_after_the_final_watermark_fire_however_many_
     assert run.event_timer(END_OF_INPUT_MS) == []
     given = [decode(result).answer for number in range(3 * END_ROUNDS) for result in run.event("a", number)]
     assert given == list(range(1, 3 * END_ROUNDS + 1))
+
+
+class GoesOn(Remember):
+    """Goes on without an answer that was given up."""
+
+    def on_failure(self, state: list[int], tag: str, failure: Failure, now: Moment) -> Step[list[int]]:
+        return Step(state, outputs=(Output({"failed": failure.cause}),))
+
+
+@pytest.mark.parametrize(("program", "letters"), [(Remember(), 3), (GoesOn(), 0)])
+def test_each_failed_call_counts_once_by_its_cause(opened: Any, program: Any, letters: int) -> None:
+    run = opened(program, quick=["a"])
+    for number in range(3):
+        run.event("a", number)
+    counts = run.function._counts
+    assert (counts.failed, counts.dead_letters, counts.results) == ({"refused": 3}, letters, 3 - letters)

@@ -14,7 +14,7 @@ LETTER = DeadLetter(raw=b"", cause="x", detail="")
 @st.composite
 def runs(draw: st.DrawFn) -> list[tuple[str, str, str]]:
     """Calls that are accepted and finished in any order in which acceptance comes first."""
-    keys = draw(st.lists(st.sampled_from("abc"), max_size=30))
+    keys = draw(st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=30))
     waiting = [(str(i), key) for i, key in enumerate(keys)]
     in_flight: list[tuple[str, str]] = []
     steps = []
@@ -55,8 +55,8 @@ def test_by_key_an_answer_waits_only_for_those_before_it_under_its_key(
     steps: list[tuple[str, str, str]],
 ) -> None:
     release = OrderedByKey()
-    unfinished: dict[str, list[str]] = {"a": [], "b": [], "c": []}
-    accepted: dict[str, list[str]] = {"a": [], "b": [], "c": []}
+    unfinished: dict[str, list[str]] = {"a": [], "b": [], "c": [], "": []}
+    accepted: dict[str, list[str]] = {"a": [], "b": [], "c": [], "": []}
     left: set[str] = set()
     for what, id, key in steps:
         if what == "accept":
@@ -66,6 +66,9 @@ def test_by_key_an_answer_waits_only_for_those_before_it_under_its_key(
             continue
         unfinished[key].remove(id)
         left |= {gone for gone, _ in release.finish(id, LETTER)}
+        if not key:
+            assert id in left
+            continue
         oldest = accepted[key].index(unfinished[key][0]) if unfinished[key] else len(accepted[key])
         assert set(accepted[key][:oldest]) <= left
 

@@ -15,8 +15,8 @@ from tests.harness.clock import ManualClock
 from forebay.autoscale.base import ServiceClass
 from forebay.codec import decode, encode
 from forebay.engine import Deadline
-from forebay.engine.journal import JournalConfig
-from forebay.engine.prompt import FieldTemplate, PromptTemplate
+from forebay.engine.journal import Journal, JournalConfig
+from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import AttemptTimeout, Overloaded
 from forebay.fleet.config import FleetConfig
@@ -45,7 +45,7 @@ from forebay.records import (
 )
 from forebay.stateful.outputs import ProgramRequest
 from forebay.stateful.program import Ask
-from forebay.testing.answers import echo
+from forebay.testing.answers import REASONING, echo
 from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Fixed
@@ -107,7 +107,7 @@ async def test_a_result_carries_the_event_and_the_answer() -> None:
     assert found.answer == echo("say hello")
     assert (found.id, found.key, found.fields) == ("r1", "ann", {"text": "hello"})
     assert (found.time_ms, found.position, found.read_ms) == (5, "p@1", 3)
-    assert (found.attempts, found.finish_reason, found.journaled, found.reissued) == (1, "stop", False, False)
+    assert (found.attempts, found.finish_reason, found.journaled, found.restored) == (1, "stop", False, False)
     assert found.usage.completion_tokens > 0
     assert (counts.calls, counts.retries) == (1, 0)
     assert counts.completion_tokens == found.usage.completion_tokens
@@ -318,6 +318,46 @@ async def test_failures_are_not_journaled(tmp_path: Path) -> None:
     for _ in range(2):
         assert isinstance(await answer(item("((fault:400))"), call(journal=journal), counts), DeadLetter)
     assert (counts.calls, counts.journal_hits) == (2, 0)
+
+
+@pytest.mark.parametrize("fault", ["empty", "reasoning", "refusal", "tool_calls", "content_filter"])
+async def test_what_is_no_answer_is_not_journaled(tmp_path: Path, fault: str) -> None:
+    journal = JournalConfig(tmp_path / "journal.db")
+    counts = InferenceCounters()
+    for _ in range(2):
+        found = await answer(item(f"((fault:{fault}))"), call(journal=journal), counts)
+        assert isinstance(found, DeadLetter)
+        assert found.cause != "invalid_answer"
+    assert (counts.calls, counts.journal_hits) == (2, 0)
+
+
+async def test_an_empty_answer_of_a_journal_is_asked_for_again(tmp_path: Path) -> None:
+    journal = JournalConfig(tmp_path / "journal.db")
+    spec = call(journal=journal)
+    empty = Completion(" ", "stop", Usage(), Timing(0.0, 0.0))
+    kept = Journal(journal)
+    await kept.put(request_hash(RequestHandler(spec, InferenceCounters())._request(item())), empty)
+    await kept.close()
+    found = await answer(item(), spec)
+    assert isinstance(found, Result)
+    assert (found.answer, found.journaled) == (echo("say hello"), False)
+
+
+async def test_reasoning_is_kept_in_the_result_and_in_the_journal(tmp_path: Path) -> None:
+    spec = call(journal=JournalConfig(tmp_path / "journal.db"))
+    found = [await answer(item("((fault:reasons))"), spec) for _ in range(2)]
+    assert [isinstance(each, Result) and (each.reasoning, each.journaled) for each in found] == [
+        (REASONING, False),
+        (REASONING, True),
+    ]
+
+
+async def test_a_cut_text_is_a_result_that_says_so(tmp_path: Path) -> None:
+    spec = call(journal=JournalConfig(tmp_path / "journal.db"))
+    for _ in range(2):
+        found = await answer(item("((fault:length))"), spec)
+        assert isinstance(found, Result)
+        assert (found.finish_reason, found.reasoning) == ("length", None)
 
 
 async def test_closing_closes_the_engine_and_the_journal_though_the_engine_fails(tmp_path: Path) -> None:

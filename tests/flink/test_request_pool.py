@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.request_pool import HELD_PER_SLOT, Answer, Ordering, RequestPool
-from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
+from forebay.records import Event, KeyedEvent, Result, Usage
 from forebay.testing.waiting import wait_until
 
 TIMEOUT_S = 20.0
@@ -46,7 +46,7 @@ class Scripted:
         self._loop = asyncio.get_running_loop()
         return self
 
-    def accept(self, item: KeyedEvent, *, again: bool) -> None:
+    def accept(self, item: KeyedEvent, *, restored: bool) -> None:
         """Nobody asks."""
 
     async def answer(self, item: KeyedEvent) -> Answer:
@@ -202,29 +202,12 @@ def test_the_same_id_may_come_again_once_it_has_left(open_calls: Open) -> None:
         assert take(calls) == ["a"]
 
 
-def test_only_reissued_results_say_so(open_calls: Open) -> None:
-    calls, script = open_calls(4)
-    calls.submit(0, item("old"), reissued=True)
-    calls.submit(0, item("new"))
-    calls.submit(0, item("bad"), reissued=True)
-    script.wait_started("old", "new", "bad")
-    for id in ("old", "new"):
-        script.finish(id)
-    letter = DeadLetter(raw=b"", cause="x", detail="")
-    script.finish("bad", letter)
-    answers: dict[str, Any] = {}
-    while len(answers) < 3:
-        assert calls.wait_ready(0, TIMEOUT_S)
-        answers |= dict(calls.take(0))
-    assert (answers["old"].reissued, answers["new"].reissued, answers["bad"]) == (True, False, letter)
-
-
-def test_more_reissued_calls_than_capacity_keep_the_bound_and_let_input_in_by_and_by(
+def test_more_restored_calls_than_capacity_keep_the_bound_and_let_input_in_by_and_by(
     open_calls: Open,
 ) -> None:
     calls, script = open_calls(2)
     for i in range(6):
-        calls.submit(0, item(str(i)), reissued=True)
+        calls.submit(0, item(str(i)), restored=True)
     script.wait_started("0", "1")
     assert not calls.has_room()
     for i in range(6):
@@ -328,7 +311,7 @@ class Immediate:
     async def open(self) -> Immediate:
         return self
 
-    def accept(self, item: KeyedEvent, *, again: bool) -> None:
+    def accept(self, item: KeyedEvent, *, restored: bool) -> None:
         """Nobody asks."""
 
     async def answer(self, item: KeyedEvent) -> Answer:

@@ -70,7 +70,7 @@ def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once
     assert runs.dead_letters() == []
     calls = Counter(id for id, _, _ in runs.calls())
     assert len(calls) == total
-    assert any(result["reissued"] for result in runs.results())
+    assert any(result["restored"] for result in runs.results())
 
 
 def test_timers_of_both_clocks_fire_while_the_input_goes_on(make_runs: Callable[..., Runs]) -> None:

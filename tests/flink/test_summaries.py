@@ -53,7 +53,7 @@ def test_killed_and_restored_the_summaries_are_those_of_a_run_without_kills(
     assert len(ids) == len(results)
     end_ms = events[1200]["at"]
     expected = {at: summary for at, summary in expected_summaries(events, SMALL).items() if at[1] < end_ms}
-    # The job's ids are positions, lines counted from 1; those expected are numbers.
+    # The job's ids are positions: lines of two files, counted from 1. Those expected are numbers.
     lines = [_POSITION.sub(_id, orjson.dumps(result)) for result in results]
     tally = summary_tally(
         expected, lines, [orjson.dumps(letter) for letter in runs.dead_letters()], whole=True
@@ -62,8 +62,8 @@ def test_killed_and_restored_the_summaries_are_those_of_a_run_without_kills(
     assert tally.events == len(results) == 200
 
 
-_POSITION = re.compile(rb'"id":"in@(\d+)"')
+_POSITION = re.compile(rb'"id":"in/000([01])\.jsonl@(\d+)"')
 
 
 def _id(found: re.Match[bytes]) -> bytes:
-    return b'"id":"e%d"' % (int(found[1]) - 1)
+    return b'"id":"e%d"' % (1200 * int(found[1]) + int(found[2]) - 1)

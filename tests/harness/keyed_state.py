@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from pyflink.datastream import TimeDomain
 
 from forebay.flink.request_pool import Answer, Handler, Ordering, RequestPool
 from forebay.flink.shards import subtask_of
-from forebay.records import KeyedEvent, Result
+from forebay.records import KeyedEvent
 
 Timers = list[tuple[int, int]]
 """Time and key, in order: equal times by key."""
@@ -205,7 +205,7 @@ class ChosenCalls(RequestPool):
         self._loop: Any = _NoLoop()
         self._answer_to = answer_to
         self._clock = clock
-        self.out: list[tuple[int, KeyedEvent, bool]] = []
+        self.out: list[tuple[int, KeyedEvent]] = []
 
     def start(self) -> None:
         pass
@@ -217,11 +217,8 @@ class ChosenCalls(RequestPool):
         """Answer a call in flight, counted round; False where there is none."""
         if not self.out:
             return False
-        shard, item, reissued = self.out.pop(which % len(self.out))
-        answer = self._answer_to(item)
-        if reissued and isinstance(answer, Result):
-            answer = replace(answer, reissued=True)
-        self._finish(shard, item.id, answer)
+        shard, item = self.out.pop(which % len(self.out))
+        self._finish(shard, item.id, self._answer_to(item))
         return True
 
     def _start_pending(self) -> None:
@@ -269,6 +266,17 @@ class OneKeyContext:
         return SimpleNamespace(
             value=lambda: self.states.get(name),
             update=lambda value: self.states.update({name: bytes_only(value)}),
+        )
+
+    def get_map_state(self, descriptor: Any) -> Any:
+        prefix = f"{descriptor.get_name()}/"
+        return SimpleNamespace(
+            put=lambda key, value: self.states.update({prefix + key: bytes_only(value)}),
+            items=lambda: [
+                (name.removeprefix(prefix), value)
+                for name, value in self.states.items()
+                if name.startswith(prefix)
+            ],
         )
 
     def get_metrics_group(self) -> Any:

@@ -14,6 +14,7 @@ from forebay.apps.summaries.prompt import Ask
 from forebay.apps.summaries.state import KeyState
 from forebay.apps.summaries.values import Refused, Summary
 from forebay.records import Usage
+from forebay.stateful.program import Failure
 from forebay.testing.answers import summarise
 
 END_MS = 2**63 - 1
@@ -80,7 +81,7 @@ class Driven:
             return False
         self.asked.append(ask)
         if self.random.random() < self.failing:
-            self._gave(self.program.on_failure(self.key, self.state))
+            self._gave(self.program.on_failure(self.key, self.state, Failure("timeout", "too slow")))
         else:
             text = "\n".join(message.content for message in ask.messages())
             said = summarise(text, ask.schema())

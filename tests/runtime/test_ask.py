@@ -58,6 +58,14 @@ def test_a_line_that_is_too_long_is_cut_off_and_the_next_one_is_read() -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["auto", "text", "jsonl"])
+@pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
+def test_lines_of_another_encoding_are_not_asked_about(kind: str, encoding: str) -> None:
+    for record in read('{"text": "café"}\n{"text": "café"}'.encode(encoding), kind):
+        assert isinstance(record, DeadLetter)
+        assert f"if the input is {encoding}, convert it first: iconv -f {encoding} -t utf-8" in record.detail
+
+
 @given(st.binary(max_size=300))
 def test_no_bytes_make_it_raise(data: bytes) -> None:
     assert len(read(data, max_bytes=20)) <= data.count(b"\n") + 1

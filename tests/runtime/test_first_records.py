@@ -37,6 +37,8 @@ def spec(
         (b'{"a": 1}\n', {"prompt": "{{ text | default('none') }}"}),
         (b'{"a": 1}\n', {"prompt": "{% if text is defined %}{{ text }}{% endif %}"}),
         (b'{"a b": 1}\n', {"prompt": "{{ event['a b'] }}", "key": "{{ event['a b'] }}"}),
+        (b'{"text": "a", "user": null}\n' * 9 + GOOD, {"key": "{{ user }}"}),
+        (b'{"text": "a", "user": " "}\n' * 9 + GOOD, {"key": "{{ user }}"}),
         (b"", {}),
         (b"x" * (1 << 20), {}),
     ],
@@ -64,8 +66,14 @@ def test_a_good_record_or_none_that_is_known_is_no_doubt(
         (
             GOOD,
             {"key": "{{ event.usr }}"},
-            "not even the first record can be used: key: field 'usr' is missing",
+            "not even the first record has a key: key: field 'usr' is missing",
         ),
+        (
+            b'{"text": "a", "user": null}\n',
+            {"key": "{{ user }}"},
+            "record has a key: key: field 'user' is null",
+        ),
+        (GOOD, {"prompt": "{{ text }} {{ key }}"}, "prompt: the record has no key"),
         (GOOD, {"source": {"time": "at"}}, "'at'"),
         (b"text,user\na,b\n", {}, "not JSON: .*; it looks like CSV: use `type: csv`$"),
         (b"text;user\na;b\n", {}, 'it looks like CSV: use `type: csv` and `delimiter: ";"`$'),
@@ -95,6 +103,47 @@ def test_a_column_that_a_csv_file_does_not_have_is_an_error(tmp_path: Path) -> N
     found = doubt(spec(tmp_path, b"user,text\na\n", name="in.csv"))
     assert found is not None
     assert "the row has 1 columns, the header has 2" in found
+
+
+def test_a_column_that_some_files_of_a_folder_do_not_have_is_a_doubt(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").mkdir()
+    (tmp_path / "in.csv" / "a.csv").write_bytes(b"id,body\n1,a\n")
+    (tmp_path / "in.csv" / "b.csv").write_bytes(b"text,id\nb,2\n")
+    source = spec(tmp_path, name="in.csv").source
+    assert doubt(spec(tmp_path, name="in.csv")) is None
+    assert source.warnings() == [
+        "in.csv/b.csv: lacks 'body' and has 'text', unlike in.csv/a.csv: was a column renamed?"
+    ]
+    (tmp_path / "in.csv" / "b.csv").write_bytes(b"more,id\nb,2\n")
+    assert "none of the first 2 records can be used" in str(doubt(spec(tmp_path, name="in.csv")))
+
+
+def test_odd_headers_are_warnings(tmp_path: Path) -> None:
+    assert spec(tmp_path, b"text,text\na,b\n", name="in.csv").source.warnings() == [
+        "in.csv: 2 columns are named 'text'; the later ones are read as 'text_2'"
+    ]
+    assert spec(tmp_path, b"text,id\na,b\n", name="in.csv").source.warnings() == []
+    assert spec(tmp_path, GOOD).source.warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "encoding"),
+    [
+        ("in.csv", "text,user\ncafé,b\n", "utf-16"),
+        ("in.csv", "text,user\ncafé,b\n", "utf-16-be"),
+        ("in.csv", "téxt,user\na,b\n", "cp1252"),
+        ("in.jsonl", '{"text": "café"}\n', "utf-16"),
+        ("in.jsonl", '{"text": "café"}\n', "cp1252"),
+    ],
+)
+def test_a_missing_encoding_is_named_before_the_start(
+    tmp_path: Path, name: str, content: str, encoding: str
+) -> None:
+    likely = "cp1252" if encoding == "cp1252" else "utf-16"
+    with pytest.raises(SettingError, match=f"`encoding: {likely}`"):
+        raise SettingError(str(doubt(spec(tmp_path, content.encode(encoding), name=name))))
+    good = content.replace("téxt", "text").encode(encoding)
+    assert doubt(spec(tmp_path, good, name=name, source={"encoding": encoding})) is None
 
 
 @pytest.mark.parametrize("application", ["sessions", "summary", "topics", "trends"])

@@ -9,6 +9,7 @@ import pytest
 from tests.harness.clock import ManualClock
 
 from forebay.config import parse_spec
+from forebay.engine.launch.spec import CONTEXT_TOKENS
 from forebay.engine.replica import ServedModel
 from forebay.errors import EngineError, Overloaded, PipelineFailed, SettingError, Unauthorized, Unreachable
 from forebay.fleet import discovery as module
@@ -49,7 +50,7 @@ class FakeEngine:
             lambda *said: self.said.append(said),
             clock=self.clock,
             sleep=self.clock.advance,
-        )
+        ).name
 
 
 def test_the_only_model_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,3 +150,69 @@ def test_servers_that_prefill_are_asked_before_the_job_starts() -> None:
         served_with(replace(SCRIPT, gives_kv_cache=False))
     with pytest.raises(SettingError, match=r"^engine\.prefill: .* serves other, not 'm'"):
         served_with(replace(SCRIPT, models=("other",)))
+
+
+def spec_of(**document: Any) -> Any:
+    usual = {"name": "p", "source": {"type": "generator"}, "sink": {"type": "stdout"}, "key": "{{ text }}"}
+    return parse_spec({**usual, **document})
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (
+            {"prompt": "x", "sampling": {"max_tokens": 2048}},
+            "sampling.max_tokens: the answer with its prompt takes up to 2,049 tokens of context, and the "
+            "model 'm' has 2,048: start the engine with a longer context (vLLM: `--max-model-len 2049`, "
+            "`forebay engine up --max-model-len 2049`), or set sampling.max_tokens to at most 2047",
+        ),
+        (
+            {"application": {"type": "summary"}, "event_time": {}},
+            "application.chunk_tokens: the largest call of a summary takes up to 6,550 tokens of context",
+        ),
+        (
+            {"application": {"type": "sessions"}, "sampling": {"max_tokens": 1000}},
+            "application.budget_tokens: a prompt of the budget with its answer takes up to 2,536 tokens of "
+            "context, and the model 'm' has 2,048: start the engine with a longer context (vLLM: "
+            "`--max-model-len 2536`, `forebay engine up --max-model-len 2536`), or set "
+            "application.budget_tokens to at most 1048",
+        ),
+        (
+            {"application": {"type": "topics"}, "sampling": {"max_tokens": 4000}},
+            "sampling.max_tokens: the answer with its prompt takes up to 4,001 tokens of context",
+        ),
+    ],
+)
+def test_a_context_that_is_too_short_stops_the_start(document: dict[str, Any], words: str) -> None:
+    short = ReplicaThread(replace(SCRIPT, max_model_len=2048))
+    with short as replica, pytest.raises(SettingError) as failed:
+        served_by(spec_of(**document), [replica.url])
+    assert str(failed.value).startswith(words)
+
+
+def test_a_summary_that_cannot_be_made_smaller_names_only_the_context() -> None:
+    spec = spec_of(application={"type": "summary"}, event_time={})
+    short = ReplicaThread(replace(SCRIPT, max_model_len=2048))
+    with short as replica, pytest.raises(SettingError, match=r"--max-model-len 6550`\)$"):
+        served_by(spec, [replica.url])
+
+
+def test_what_fits_the_context_starts() -> None:
+    documents: list[dict[str, Any]] = [
+        {"prompt": "x"},
+        {"prompt": "x", "answer_tokens": "{{ text }}", "sampling": {"max_tokens": 9000}},
+        {"application": {"type": "sessions"}},
+        {"application": {"type": "trends"}},
+        {"application": {"type": "topics"}},
+        {"application": {"type": "summary"}, "event_time": {}},
+    ]
+    with ReplicaThread(replace(SCRIPT, max_model_len=CONTEXT_TOKENS)) as replica:
+        for document in documents:
+            assert served_by(spec_of(**document), [replica.url]).model == "m"
+
+
+def test_the_shortest_context_of_any_replica_counts() -> None:
+    long, short = (ReplicaThread(replace(SCRIPT, max_model_len=tokens)) for tokens in (1000, 100))
+    words = "the model 'm' has 100"
+    with long as first, short as second, pytest.raises(SettingError, match=words):
+        served_by(spec_of(prompt="x"), [first.url, second.url])

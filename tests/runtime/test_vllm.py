@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from forebay.engine.answer import AnswerCheck
 from forebay.engine.client import HttpEngine
 from forebay.engine.replica import HttpReplica, list_models
-from forebay.errors import ModelNotFound, PromptTooLong, SettingError
+from forebay.engine.retry import RetryPolicy, complete_with_retry
+from forebay.errors import AnswerCut, EmptyAnswer, ModelNotFound, PromptTooLong, SettingError
 from forebay.records import Message, Request, Sampling
 
 pytestmark = pytest.mark.vllm
@@ -64,6 +66,38 @@ async def test_what_vllm_refuses_has_its_class(replica: str) -> None:
             await engine.complete(request("x", model="no-such-model"), timeout_s=60)
     finally:
         await engine.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_is_cut_in_its_json_is_asked_for_once(replica: str, stream: bool) -> None:
+    engine = HttpEngine(replica, stream=stream)
+    cut = request("How is the mood?", schema=SCHEMA, sampling=Sampling(max_tokens=3))
+    try:
+        outcome = await complete_with_retry(
+            engine, cut, policy=RetryPolicy(), timeout_s=60, check=AnswerCheck(SCHEMA)
+        )
+    finally:
+        await engine.close()
+    assert (type(outcome.error), outcome.attempts) == (AnswerCut, 1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("chat", [True, False])
+async def test_an_answer_of_stop_words_only_is_empty(replica: str, stream: bool, chat: bool) -> None:
+    """Forbidden to say anything but the token that ends an answer."""
+    engine = HttpEngine(replica, stream=stream)
+    sampling = Sampling(max_tokens=4, extra={"allowed_token_ids": [2]})
+    asked: Any = request("Say something.", sampling=sampling)
+    if not chat:
+        asked = Request("r", MODEL, prompt="Say something.", sampling=sampling)
+    try:
+        outcome = await complete_with_retry(
+            engine, asked, policy=RetryPolicy(max_invalid_answers=2), timeout_s=60
+        )
+    finally:
+        await engine.close()
+    assert (type(outcome.error), outcome.attempts) == (EmptyAnswer, 2)
+    assert "(finish_reason stop)" in str(outcome.error)
 
 
 async def test_a_cancelled_request_leaves_vllm(replica: str) -> None:

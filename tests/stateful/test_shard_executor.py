@@ -551,3 +551,19 @@ def test_an_event_and_an_answer_look_at_state_as_often_however_many_wait_under_t
     events = {looks(lambda number=number: machine.event("a", number)) for number in range(1, 1000)}  # type: ignore[misc]
     answers = {looks(lambda: machine.answer("a")) for _ in range(999)}
     assert len(events) == len(answers) == 1
+
+
+def test_results_of_events_found_after_a_restart_say_restored() -> None:
+    """Also those that waited for their turn and whose call had never been made."""
+    machine = Machine(Remember())
+    for number in (1, 2):
+        machine.event("a", number)
+    machine.restart()
+    machine.event("a", 3)
+    for _ in range(3):
+        machine.answer("a")
+    assert [(result.id, result.restored) for result in machine.results] == [
+        ("e1", True),
+        ("e2", True),
+        ("e3", False),
+    ]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.codec import encode, pack_state
+from forebay.codec import decode, encode, pack_state
 from forebay.errors import ForebayError
 from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
 from forebay.stateful.machine import (
@@ -135,6 +135,23 @@ def test_a_restore_makes_the_same_calls_under_the_same_ids() -> None:
     shard.event("same")
     shard.event("same#2")
     assert list(shard.calls)[4:] == ["same", "same#2#2"]
+
+
+def test_results_of_events_found_after_a_restart_say_restored() -> None:
+    store = DictStore()
+    found: dict[str, bool] = {}
+    for machine, id in ((StatelessExecutor(store), "old"), (StatelessExecutor(store), "new")):
+        machine.restore()
+        item = KeyedEvent(id, "", Event(b"", {}), 0)
+        machine.event(item, encode(item), lambda: Times(0))
+    for id in ("old", "new"):
+        answer = Result(id, "", {}, "yes", Usage(), 1, 0, 0.1, 0.1)
+        for effect in machine.answered(id, answer, lambda: Times(0)):
+            if isinstance(effect, Emit):
+                assert isinstance(effect.record, Result)
+                assert decode(effect.data) == effect.record
+                found[id] = effect.record.restored
+    assert found == {"old": True, "new": False}
 
 
 def test_its_store_is_the_one_that_every_restore_looks_into() -> None:

@@ -283,7 +283,7 @@ def _stateful(
     given = infer_stateful(
         encoded,
         settings.program(event_time=event_time),
-        inference.spec(inference.served_model()),
+        inference.spec(inference.served_model(settings.context_need(inference.sampling.max_tokens))),
         key=text_of(key, "key"),
         to_event=read,
         id=text_of(id, "id"),

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 from pydantic import BaseModel
 from pyflink.common import Types
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
@@ -16,13 +15,15 @@ from forebay.api.objects import ObjectStream, check_stream
 from forebay.api.user_functions import failing_as
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
+from forebay.connectors.files.headers import columns_at
 from forebay.connectors.files.replay import ReplaySpeed, replay_source
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
-from forebay.connectors.files.source import Files, file_source, read_header
+from forebay.connectors.files.source import Files, file_source
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format, dead_letter_json, result_json
 from forebay.errors import SettingError
 from forebay.flink.types import check_uid_free
 from forebay.flink.watermarks import with_event_time
+from forebay.json_numbers import dump_json
 from forebay.records import DeadLetter, Event, Result
 
 AHEAD_MS = 24 * 3_600_000
@@ -35,18 +36,22 @@ def read_jsonl(
     *,
     time: str | None = None,
     time_format: str = "iso8601",
+    time_zone: str = "UTC",
+    payload: str | None = None,
     out_of_orderness_s: float | None = None,
     follow: bool = False,
     replay: float | None = None,
     limit: int | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    encoding: str = "utf-8",
     name: str = "source",
 ) -> ObjectStream[Event]:
     """Events from a file, or from all files in a directory, with one JSON object per line.
 
     The place in the files is in Flink's state: a restart resumes there. An event's position, `name@line`, is
-    its id. A line that is not a JSON object becomes a dead letter of the operator that reads the stream; the
-    job goes on.
+    its id; `name` begins with the last name in `path`. A line that is not a JSON object becomes a dead letter
+    of the operator that reads the stream; the job goes on. Compressed files (gzip, bzip2, xz, zstd, zip) are
+    recognised by their content.
 
     Args:
         env: A PyFlink environment.
@@ -54,12 +59,17 @@ def read_jsonl(
         time: Field with the event's time; dots for nesting.
         time_format: How the time is written: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, or a `strptime`
             pattern.
+        time_zone: Time zone of times without one, such as `"Europe/Berlin"`.
+        payload: Field of each object that holds the record; the rest of its holder is the field `envelope`.
+            None: the object is the record.
         out_of_orderness_s: Give elements Flink's timestamps, and watermarks this many seconds behind; None:
             no timestamps.
-        follow: Read on without end: files that appear in the directory are read as well.
+        follow: Read on without end: files that appear in the directory, or are replaced there, and lines that
+            are added to them are read as well.
         replay: Give events at the pace of their times: 1.0 as fast as they happened, 10.0 ten times as fast.
         limit: End after this many events.
         max_record_bytes: A longer line becomes a dead letter.
+        encoding: Encoding of the files: `utf-8`, `utf-16`, `latin-1`, `cp1252`, …
         name: Name and `uid` of the source.
 
     Raises `SettingError` for a wrong argument.
@@ -70,8 +80,8 @@ def read_jsonl(
     ...     [event.fields["id"] for event in events]
     ['T-1001', 'T-1002']
     """
-    form = Format("jsonl", _time(time, time_format), max_record_bytes)
-    files = Files(Path(path), form, follow=follow, limit=limit)
+    form = Format("jsonl", _time(time, time_format, time_zone), max_record_bytes, payload=payload)
+    files = Files(Path(path), form, follow=follow, limit=limit, encoding=encoding)
     return _read(env, files, out_of_orderness_s=out_of_orderness_s, replay=replay, name=name)
 
 
@@ -82,6 +92,7 @@ def read_text(
     follow: bool = False,
     limit: int | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    encoding: str = "utf-8",
     name: str = "source",
 ) -> ObjectStream[Event]:
     """Events from the lines of a file, or of all files in a directory, with one field, `text`.
@@ -94,7 +105,7 @@ def read_text(
     ['{"id": "T-1001"']
     """
     form = Format("text", max_record_bytes=max_record_bytes)
-    files = Files(Path(path), form, follow=follow, limit=limit)
+    files = Files(Path(path), form, follow=follow, limit=limit, encoding=encoding)
     return _read(env, files, out_of_orderness_s=None, replay=None, name=name)
 
 
@@ -106,17 +117,19 @@ def read_csv(
     delimiter: str = ",",
     time: str | None = None,
     time_format: str = "iso8601",
+    time_zone: str = "UTC",
     out_of_orderness_s: float | None = None,
     follow: bool = False,
     replay: float | None = None,
     limit: int | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    encoding: str = "utf-8",
     name: str = "source",
 ) -> ObjectStream[Event]:
     """Events from the rows of a CSV file, or of all files in a directory. All fields are texts.
 
     Args:
-        columns: Names of the columns; empty: the first row has them.
+        columns: Names of the columns; empty: the first row of each file has them.
         delimiter: What separates cells.
 
     Other arguments, guarantees and errors are those of `read_jsonl`.
@@ -127,10 +140,10 @@ def read_csv(
     ...     [dict(event.fields) for event in events]
     [{'id': 'R-1', 'text': 'Too noisy'}]
     """
-    form = Format("csv", _time(time, time_format), max_record_bytes, tuple(columns), delimiter)
-    files = Files(Path(path), form, follow=follow, limit=limit)
+    form = Format("csv", _time(time, time_format, time_zone), max_record_bytes, tuple(columns), delimiter)
+    files = Files(Path(path), form, follow=follow, limit=limit, encoding=encoding)
     events = _read(env, files, out_of_orderness_s=out_of_orderness_s, replay=replay, name=name)
-    return ObjectStream(events.encoded, Event, fields=form.columns or read_header(Path(path), form))
+    return ObjectStream(events.encoded, Event, fields=columns_at(files) or None)
 
 
 def write_jsonl(stream: DataStream, path: str | Path, *, name: str | None = None) -> None:
@@ -187,7 +200,7 @@ def json_line(value: Any) -> str:
         return result_json(value)
     if isinstance(value, DeadLetter):
         return dead_letter_json(value)
-    return orjson.dumps(value, default=_other).decode("utf-8")
+    return dump_json(value, _other).decode("utf-8")
 
 
 def _other(value: object) -> object:
@@ -198,8 +211,8 @@ def _other(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
-def _time(field: str | None, form: str) -> EventTime | None:
-    return None if field is None else EventTime(field, form)
+def _time(field: str | None, form: str, zone: str) -> EventTime | None:
+    return None if field is None else EventTime(field, form, zone)
 
 
 def _read(

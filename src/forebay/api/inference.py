@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from forebay.api.models import AnswerModel
 from forebay.engine import EngineFactory
 from forebay.engine.answer import AnswerCheck
+from forebay.engine.context import ContextNeed, answer_need, check_context
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.prompt.template import Api
+from forebay.engine.replica import ServedModel
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
 from forebay.fleet.cache_subscriber import check_form
@@ -247,10 +249,13 @@ class Inference:
         ]
         return [*found, *((what, text) for what, text in named if text is not None)]
 
-    def served_model(self) -> str:
+    def served_model(self, need: ContextNeed | None = None) -> str:
         """The model's name, checked against what the servers serve; blocks. Raises `SettingError` also where
         no server of the fleet's `prefill` can do that for this model; what else is to be said of them is
         logged.
+
+        `need` is the context that the largest call takes; None: that of an answer. Raises `SettingError` if
+        the model's context is known and shorter.
 
         Where it was left out they are asked for at most `deadline_s`, and the name of the one that they serve
         is taken; else for at most `ASKED_S`, and one that does not answer may come later. Raises
@@ -261,7 +266,9 @@ class Inference:
         if fleet is None:
             # Nobody can be asked: a name has no meaning but what the factory gives it.
             return self.model or str(getattr(self.engine, "model", "none"))
-        model = self._served_model(fleet)
+        served = self._served_model(fleet)
+        check_context(need or answer_need(self.sampling.max_tokens), served)
+        model = served.name
         if fleet.prefill is not None:
             check = partial(
                 check_prefill,
@@ -275,7 +282,7 @@ class Inference:
                 log.warning("%s", words)
         return model
 
-    def _served_model(self, fleet: Fleet) -> str:
+    def _served_model(self, fleet: Fleet) -> ServedModel:
         if self.model is not None:
             check = partial(
                 check_served,
@@ -285,8 +292,7 @@ class Inference:
                 within_s=ASKED_S,
                 key="model",
             )
-            _beside(check)
-            return self.model
+            return _beside(check)
         discover = partial(
             discover_model,
             fleet.replicas,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-import orjson
 from py4j.protocol import Py4JError
 from pydantic import BaseModel
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
@@ -30,9 +29,10 @@ from forebay.connectors.kafka.settings import KafkaSink as SinkSpec
 from forebay.connectors.kafka.settings import KafkaSource as SourceSpec
 from forebay.connectors.kafka.sink import Record, encoded_record, headers_of, records_name
 from forebay.documents import check_document
-from forebay.engine.prompt import FieldTemplate
+from forebay.engine.prompt import FieldMissing, FieldTemplate, fields_in
 from forebay.errors import PipelineFailed, SettingError
 from forebay.flink.types import check_sink_free, check_uid_free
+from forebay.json_numbers import read_json
 from forebay.records import DeadLetter, Event, Result
 
 DISCOVERY_S = 10.0
@@ -52,6 +52,8 @@ def read_kafka(
     format: Literal["jsonl", "text"] = "jsonl",
     time: str | None = None,
     time_format: str = "iso8601",
+    time_zone: str = "UTC",
+    payload: str | None = None,
     out_of_orderness_s: float | None = None,
     until_latest: bool = False,
     properties: Mapping[str, str] | None = None,
@@ -80,7 +82,7 @@ def read_kafka(
             has no zone), a `datetime`, or milliseconds since the Unix epoch.
         format: `"jsonl"`: values are JSON objects; `"text"`: values are texts.
         time: Field with the event's time; None: the record's timestamp.
-        time_format: As for `read_jsonl`.
+        time_format, time_zone, payload: As for `read_jsonl`.
         out_of_orderness_s: Give elements timestamps, and watermarks this many seconds behind. There is then
             one reader for all partitions.
         until_latest: End at the offsets that were the latest at the start. A job that was restored does not
@@ -109,6 +111,8 @@ def read_kafka(
             "start": start,
             "format": format,
             "time": time,
+            "time_zone": time_zone,
+            "payload": payload,
             "until_latest": until_latest,
             "max_record_bytes": max_record_bytes,
             "properties": dict(properties or {}),
@@ -122,10 +126,10 @@ def read_kafka(
     if check:
         spec.check_access("read_kafka")
         _ask(spec, "read_kafka", lambda admin: check_topics_read(admin, spec.topics, "read_kafka: topics"))
-    at = None if time is None else EventTime(time, time_format)
+    at = None if time is None else EventTime(time, time_format, time_zone)
     config = KafkaSource(
         spec.cluster(),
-        Format("text" if format == "text" else "jsonl", at, max_record_bytes),
+        Format("text" if format == "text" else "jsonl", at, max_record_bytes, payload=payload),
         spec.topics,
         spec.pattern,
         group,
@@ -171,7 +175,7 @@ def write_kafka(
         name: Names the sink and its transactions. No other job that writes to this Kafka cluster may have the
             same name, and it stays the same.
         key: Key of the record: a template of the element's fields (of a result: those of its event), or a
-            function of the element that gives a text, bytes or None.
+            function of the element that gives a text, bytes or None. A null or empty field gives no key.
         value: A function of the element that gives what is written; None: the element.
         guarantee: `"exactly-once"`: transactions, which consumers with `read_committed` see at each
             checkpoint; `"at-least-once"`: visible at once, and after a restart some come twice.
@@ -305,7 +309,13 @@ class WriteObject:
 
     def _key(self, item: Any) -> bytes | None:
         if isinstance(self.key, FieldTemplate):
-            return self.key.render(fields_of(item)).encode()
+            fields = fields_of(item)
+            try:
+                return self.key.render(fields).encode()
+            except FieldMissing:
+                if fields_in(self.key.text) <= fields.keys():
+                    return None  # They are null or empty.
+                raise
         made = self.key(item) if self.key is not None else None
         if made is None or isinstance(made, bytes):
             return made
@@ -322,7 +332,7 @@ def fields_of(item: Any) -> Mapping[str, Any]:
     if isinstance(item, str):
         return {"text": item}
     if isinstance(item, BaseModel):
-        item = orjson.loads(json_line(item))
+        item = read_json(json_line(item).encode())
     return item if isinstance(item, Mapping) else {}
 
 
@@ -343,7 +353,7 @@ def key_of(given: KeyOf | None, holds: type | None) -> FieldTemplate | Callable[
                 f"write_kafka: key: {given[:80]!r} names no field; write a template such as "
                 f"'{{{{ {word} }}}}', or give a function"
             )
-        return FieldTemplate(given, what="key")
+        return FieldTemplate(given, what="key", required=True)
     if callable(given):
         return given
     raise SettingError(

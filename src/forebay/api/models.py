@@ -8,12 +8,12 @@ from functools import lru_cache
 from typing import Any
 
 import cloudpickle
-import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticUserError
 
 from forebay.codec import decode
 from forebay.errors import InvalidAnswer, SettingError
+from forebay.json_numbers import dump_json
 from forebay.records import JSON, Result
 
 
@@ -44,7 +44,7 @@ class AnswerModel:
         """The instance. Raises `InvalidAnswer` where the model refuses the answer, or one of its validators
         raises."""
         try:
-            return self.model.model_validate_json(orjson.dumps(answer))
+            return self.model.model_validate_json(dump_json(answer))
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             at = ".".join(map(str, first["loc"]))

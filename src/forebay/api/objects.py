@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
-import orjson
 from pydantic import BaseModel
 from pyflink.common import Row, Types
 from pyflink.common.typeinfo import MapTypeInfo, PickledBytesTypeInfo, RowTypeInfo
@@ -25,6 +24,7 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate, fields_in
 from forebay.errors import MalformedRecord, SettingError, TemplateFailed
 from forebay.flink.keying import EventText, refused
 from forebay.flink.types import BYTES
+from forebay.json_numbers import NumberRefused, check_numbers, dump_json
 from forebay.records import DeadLetter, Event, Result
 
 T = TypeVar("T")
@@ -129,8 +129,9 @@ def _described(value: object) -> str:
 ToEvent = Callable[[Any], "Event | DeadLetter | Mapping[str, Any] | BaseModel | str"]
 """Makes an event of an element. A dict or a pydantic model becomes the event's fields, a text its field
 `text`. Of an event of a source, all else stays: its place, its key and its headers."""
-TextOf = str | Callable[[Event], str]
-"""A template of a text such as `"{{ user }}"`, or a function of the event."""
+TextOf = str | Callable[[Event], str | None]
+"""A template of a text such as `"{{ user }}"`, or a function of the event. None, an empty text, and in a
+template a field that is missing or null: the event has no key."""
 Templates = Iterable[tuple[str, str]]
 """Templates of an operator: what each is called, and its text."""
 TEXT_ONLY = frozenset(("text",))
@@ -178,7 +179,10 @@ def _refused(value: Event | Result, element: Any, error: Exception) -> DeadLette
 
 def event_of(value: Any) -> Event | DeadLetter:
     """`value` as an event. Raises `MalformedRecord` for what is none."""
-    if isinstance(value, Event | DeadLetter):
+    if isinstance(value, DeadLetter):
+        return value
+    if isinstance(value, Event):
+        _check_numbers(value.fields)
         return value
     if isinstance(value, str):
         return Event(value.encode("utf-8", "replace"), {"text": value})
@@ -188,14 +192,22 @@ def event_of(value: Any) -> Event | DeadLetter:
         value = value.model_dump(mode="json")
     if isinstance(value, Mapping):
         fields = dict(value)
+        _check_numbers(fields)
         try:
-            return Event(orjson.dumps(fields), fields)
+            return Event(dump_json(fields), fields)
         except TypeError as error:
             raise MalformedRecord(f"a field is not a JSON value: {error}") from None
     raise MalformedRecord(
         f"expected a dict, a text, a pydantic model or an Event, found {type(value).__name__}; make one of "
         f"it with to_event"
     )
+
+
+def _check_numbers(fields: Mapping[str, Any]) -> None:
+    try:
+        check_numbers(fields)
+    except NumberRefused as error:
+        raise MalformedRecord(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -300,7 +312,7 @@ def text_of(given: TextOf | None, what: str) -> EventText | None:
     if given is None:
         return None
     if isinstance(given, str):
-        template = FieldTemplate(given, what=what, required=what == "id")
+        template = FieldTemplate(given, what=what, required=True)
         if not fields_in(given) and "event" not in given:
             raise SettingError(
                 f"{what}: {given[:80]!r} names no field; write a template such as "

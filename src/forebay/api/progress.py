@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from forebay.api.user_functions import function_of
+from forebay.connectors.event_time import SUSPECT_TIMES
 from forebay.errors import LaunchError
 from forebay.flink.job import JobFailure
 
@@ -68,6 +69,7 @@ class Follower:
         self.last: JobFailure | None = None
         self.hopeless = False
         self._cancelled = False
+        self._warned = False
 
     def look(self) -> None:
         """Make a round. Raises `LaunchError` where Flink does not answer."""
@@ -103,6 +105,10 @@ class Follower:
                 if line not in self._said:
                     log.info("%s", line)
             self._said = now
+        suspect = sum(int(found.get("suspect_times", 0)) for found in counts.values())
+        if suspect and not self._warned:
+            self._warned = True
+            log.warning("%d events so far have times in 1970 or 1900: %s", suspect, SUSPECT_TIMES)
         self._judge({name: found for name, found in counts.items() if "dead_letters" in found})
 
     def _judge(self, operators: Counts) -> None:

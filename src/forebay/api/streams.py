@@ -67,7 +67,8 @@ def infer(
         to_event: Makes a dict, a text, a pydantic model or an `Event` of an element. If it raises, the record
             becomes a dead letter.
         key: A template such as `"{{ user }}"`, or a function of the event. Keys spread events over shards;
-            with `ordering="key"` they keep the order.
+            with `ordering="key"` they keep the order. An event has no key if it is None or empty, or if a
+            field of the template is missing or null.
         id: A template or a function that names a record: the same each time the record is read, and of no
             other record. Default: the record's position in a source of Forebay's, else a hash of the element;
             equal elements then share an id, and each still gives a result.
@@ -138,7 +139,8 @@ def infer_stateful(
         stream, to_event, id, parallelism, name: As for `infer`.
         program: Your program. It writes its own messages and schemas.
         inference: The engine, without a prompt and a schema.
-        key: A template such as `"{{ user }}"`, or a function of the event: what state is kept for.
+        key: A template such as `"{{ user }}"`, or a function of the event: what state is kept for. An event
+            without a key becomes a dead letter, `no_key`.
         queue: How many events of a key may wait for its call; beyond that the input is blocked.
         ttl_s: A key is forgotten this long after its last step, by the wall clock; None: never.
         max_state_bytes: Maximum size of a key's saved state and timers. A step beyond it is undone, and its

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from pydantic import Field
 
 from forebay.documents.fields import Model
+from forebay.engine.context import ContextNeed, answer_need
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
     from forebay.flink.infer import InferenceStreams
 
 Page = Callable[[Iterable[bytes]], str]
-"""Makes a self-contained HTML page of the JSON lines of an application's results."""
+"""Makes a self-contained HTML page of the JSON lines of an application's results, and then of its dead
+letters."""
+
+
+FAILURES = "failures"
+"""The field of an application's answer with the failed calls that it went on without: how many, by cause."""
 
 
 class PipelineView(Protocol):
@@ -37,11 +43,9 @@ class PipelineView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A pipeline's settings for `forebay run NAME`, but for its source and its sink. `context_tokens`: the
-    context that a local engine is given for it."""
+    """A pipeline's settings for `forebay run NAME`, but for its source and its sink."""
 
     document: Mapping[str, Any] = field(default_factory=dict)
-    context_tokens: int = 2048
 
 
 class ApplicationSettings(Model):
@@ -73,6 +77,10 @@ class ApplicationSettings(Model):
             yield "key", f"expected a template with application {self.type}, found none"
         if self.needs_event_time and pipeline.event_time is None:
             yield "event_time", f"expected a mapping with application {self.type}, found none"
+
+    def context_need(self, max_tokens: int) -> ContextNeed:
+        """The context that its largest call takes, with `sampling.max_tokens` of the pipeline."""
+        return answer_need(max_tokens)
 
     def finding_shards(self, shards: int) -> int:
         """With a clock of its own: how many shards it finds in, in a pipeline with so many."""

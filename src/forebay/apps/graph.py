@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from forebay.clock import SystemClock
 from forebay.codec import decode, encode
+from forebay.engine.context import ContextNeed
 from forebay.engine.prompt import PromptTemplate
 from forebay.flink.infer import InferenceStreams, infer, infer_stateful
 from forebay.flink.keying import EventText
@@ -42,6 +43,10 @@ class ProgramSettings(Protocol):
 
     @property
     def max_state_bytes(self) -> int: ...
+
+    def context_need(self, max_tokens: int) -> ContextNeed:
+        """The context that the largest call takes."""
+        ...
 
     def program(self, *, event_time: bool) -> Program[Any]: ...
 

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from hashlib import sha256
 from html import escape
+from typing import Any
 from urllib.parse import urlsplit
+
+import orjson
 
 from forebay.untrusted_text import replace_controls
 
@@ -25,6 +28,7 @@ VOID_TAGS = frozenset(("br", "hr", "img", "input", "wbr"))
 PATH_COMMANDS = frozenset("MLHVZmlhvz")
 MAX_TEXT_CHARS = 2000
 """No more of one text is shown."""
+MAX_DETAIL_CHARS = 300
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1c2530;--soft:#5d6b7a;--line:#d9e0e6;--back:#fff;--card:#f6f8fa;
@@ -181,6 +185,15 @@ def page(title: str, lead: Child, *children: Child, style: str = "") -> Html:
         f"<h1>{text(title)}</h1>{element('p', lead, class_='lead')}{body}"
         f"{f'<script>{SCRIPT}</script>' if filters else ''}</body></html>\n"
     )
+
+
+def failed_question(line: Any, prefix: str) -> tuple[dict[str, Any], str] | None:
+    """What a question was about, and why it was given up, if `line`, a line of an application's output as
+    JSON, is its dead letter. `prefix`: how the positions of such questions begin."""
+    if not isinstance(line, dict) or not str(line.get("position")).startswith(prefix):
+        return None
+    about = orjson.loads(line["input"])
+    return about, f"{line['cause']}: {line['detail'][:MAX_DETAIL_CHARS]}"
 
 
 def counted(count: int, thing: str) -> str:

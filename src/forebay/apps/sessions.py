@@ -7,15 +7,17 @@ prompt can grow for long before the next time; the question for the summary is a
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from forebay.apps.base import ApplicationSettings, Preset
+from forebay.apps.base import FAILURES, ApplicationSettings, Preset
 from forebay.documents import describe
 from forebay.documents.fields import PositiveFloat, PositiveInt
+from forebay.engine.context import ContextNeed
 from forebay.engine.prompt import names_of
 from forebay.errors import PromptTooLong, RecordError
 from forebay.records import JSON, Event, Message, Sampling
@@ -83,6 +85,17 @@ class Sessions:
         the budget, and the message whose answer is awaited takes at most half as many."""
         return STATE_BYTES + 64 * self.budget_tokens
 
+    def context_need(self, max_tokens: int) -> ContextNeed:
+        """That of a turn, or of a fold, whose answer is `SUMMARY_SHARE` of the budget."""
+        answer = max(max_tokens, int(self.budget_tokens * SUMMARY_SHARE))
+        return ContextNeed(
+            self.budget_tokens + answer,
+            "application.budget_tokens",
+            "a prompt of the budget with its answer",
+            self.budget_tokens,
+            LEAST_TOKENS,
+        )
+
     def program(self, *, event_time: bool) -> Program[Session]:
         """The program; with `event_time`, idle time is measured in it."""
         return Conversation(replace(self, clock="event" if event_time else "wall"))
@@ -95,7 +108,8 @@ class Session:
     `asked`: the message whose answer is awaited. `tokens`: how many the prompt with all turns has, as the
     engine counted; 0 where it has not. `ratio`: tokens per byte. `limit`: how many a prompt may have, where
     the model has refused one within the budget; else 0. `bare`: the awaited answer is to a prompt without the
-    turns that could not be folded; they are dropped once it has come.
+    turns that could not be folded; they are dropped once it has come. `failures`: the causes for which calls
+    of this turn were given up, though the turn went on.
     """
 
     turns: tuple[tuple[str, str], ...] = ()
@@ -109,17 +123,19 @@ class Session:
     last_ms: int | None = None
     limit: int = 0
     bare: bool = False
+    failures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Conversation(Program[Session]):
     """A turn per event. Gives `{"turn", "text", "cut", "folds"}` for each (`cut`: the message was shortened;
-    `folds`: how often turns were folded so far), and `{"ended", "turns", "summary"}` when a session is over:
+    `folds`: how often turns were folded so far), with `failures` if calls of the turn were given up, such as
+    a fold, whose turns are then forgotten. Gives `{"ended", "turns", "summary"}` when a session is over:
     `idle` for too long, or the `input` has ended before that was known. `summary` is what was folded, and
     empty before the first fold."""
 
     settings: Sessions = field(default_factory=Sessions)
-    version = 1
+    version = 2
 
     def initial(self, key: str) -> Session:
         return Session()
@@ -151,15 +167,19 @@ class Conversation(Program[Session]):
             ratio = min(max(usage.prompt_tokens / self._bytes(state), BOUNDS[0]), BOUNDS[1])
             tokens = usage.prompt_tokens + usage.completion_tokens
         count = state.count + 1
-        output = Output({"turn": count, "text": said, "cut": state.cut, "folds": state.folds})
+        turn = {"turn": count, "text": said, "cut": state.cut, "folds": state.folds}
+        failures = {FAILURES: dict(Counter(state.failures))} if state.failures else {}
+        output = Output({**turn, **failures})
         turns = (*state.turns, (state.asked, said))
         if self.settings.clock == "wall":
             # Whoever talks has the whole time from the answer on.
             state = replace(state, last_ms=now.wall_ms)
         state = replace(state, turns=turns, asked="", cut=False, count=count, tokens=tokens, ratio=ratio)
+        state = replace(state, failures=())
         return Step(state, outputs=(output,), timers=self._timers(state, now))
 
     def on_failure(self, state: Session, tag: str, failure: Failure, now: Moment) -> Step[Session]:
+        state = replace(state, failures=(*state.failures, failure.cause))
         if tag == FOLDING:
             # The conversation goes on without what would have been summed up. If this fails, too, as when the
             # engine is away, nothing is lost.
@@ -167,7 +187,7 @@ class Conversation(Program[Session]):
         if failure.cause == PromptTooLong.cause and (smaller := self._smaller(state)) is not None:
             return Step(smaller, self._ask(smaller))
         last_ms = now.wall_ms if self.settings.clock == "wall" else state.last_ms
-        state = replace(state, asked="", cut=False, bare=False, last_ms=last_ms)
+        state = replace(state, asked="", cut=False, bare=False, last_ms=last_ms, failures=())
         return Step(state, letter=failure, timers=self._timers(state, now))
 
     def on_timer(self, state: Session, name: str, time_ms: int, now: Moment) -> Step[Session]:
@@ -178,12 +198,13 @@ class Conversation(Program[Session]):
 
     def save(self, state: Session) -> JSON:
         saved = {each.name: getattr(state, each.name) for each in fields(state)}
-        return {**saved, "turns": [list(turn) for turn in state.turns]}
+        return {**saved, "turns": [list(turn) for turn in state.turns], "failures": list(state.failures)}
 
     def load(self, version: int, saved: JSON) -> Session:
         if version != self.version:
             return super().load(version, saved)
-        return Session(**{**saved, "turns": tuple((said, answer) for said, answer in saved["turns"])})
+        turns = tuple((said, answer) for said, answer in saved["turns"])
+        return Session(**{**saved, "turns": turns, "failures": tuple(saved["failures"])})
 
     # -- time
 
@@ -343,6 +364,9 @@ class SessionsSpec(ApplicationSettings):
     @property
     def text_field(self) -> str:
         return self.text
+
+    def context_need(self, max_tokens: int) -> ContextNeed:
+        return self.settings().context_need(max_tokens)
 
     def settings(self) -> Sessions:
         return Sessions(**{name: value for name, value in self if name != "type"})

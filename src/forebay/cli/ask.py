@@ -173,12 +173,16 @@ class _Writer:
 
     def write(self, answer: Any) -> None:
         from forebay.connectors.formats import result_json
+        from forebay.engine.content import CUT
         from forebay.records import DeadLetter
 
         if isinstance(answer, DeadLetter):
             self.failed += 1
             say(self._console, f"{answer.position}: {answer.cause}: {answer.detail}", style="red")
             return
+        if answer.finish_reason == CUT:
+            words = "the answer was cut at max_tokens; --set sampling.max_tokens=N raises it"
+            say(self._console, f"{answer.position}: {words}", style="yellow")
         if self._lines is not None:
             print(result_json(answer), file=self._lines, flush=True)
         if self._texts is not None:
@@ -187,12 +191,11 @@ class _Writer:
 
 def _text_of(result: Result) -> str:
     """The answer on one line: a text as it is, without what would steer a terminal, else JSON."""
-    import orjson
-
+    from forebay.json_numbers import dump_json
     from forebay.untrusted_text import replace_controls
 
     answer = result.answer
-    text = answer if isinstance(answer, str) else orjson.dumps(answer).decode()
+    text = answer if isinstance(answer, str) else dump_json(answer).decode()
     return replace_controls(" ".join(text.split("\n")))
 
 

@@ -49,7 +49,13 @@ def up(
     dtype: Annotated[
         str | None, typer.Option(help="Number type, such as float32; by default the processor's fastest.")
     ] = None,
-    max_model_len: Annotated[int, typer.Option(help="Maximum tokens of prompt and answer together.")] = 2048,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(
+            help="Maximum tokens of prompt and answer together; by default 8192, or the model's own context "
+            "if that is shorter."
+        ),
+    ] = None,
     max_num_seqs: Annotated[int, typer.Option(help="Maximum sequences in one batch.")] = 128,
     eager: Annotated[bool, typer.Option(help="Start fast, without compiling first.")] = True,
     timeout_s: Annotated[float, typer.Option(help="Maximum time to start, in seconds.")] = 600.0,

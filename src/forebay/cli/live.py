@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from types import TracebackType
 
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.cli.output import say, shows_text, write_json
+from forebay.connectors.event_time import SUSPECT_TIMES
 from forebay.runtime.snapshot import Scaling, Snapshot, Throughput
 from forebay.untrusted_text import replace_controls
 
@@ -20,6 +22,8 @@ OLD_S = 15.0
 SMOOTHING = 0.3
 ENDING = ("(task is closing)", "checkpoint request for unknown task")
 """How checkpoints fail that were under way when a task came to its end, as at the end of each job."""
+SHOWN_CAUSES = 3
+"""Causes of failures in the live line."""
 GOES_ON_S = 10.0
 """A job that takes events in for so long after such a failure is not ending."""
 
@@ -88,6 +92,8 @@ class LiveLine:
                 if now.store_failure
                 else "the object store can be used again"
             )
+        if now.suspect_times and not before.suspect_times:
+            self._print(f"an event has a time in 1970 or 1900: {SUSPECT_TIMES}")
         if now.failed_commits > before.failed_commits:
             self._print(_failed_commits(now))
         self._before = now
@@ -129,6 +135,10 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: 
         f"{tokens_per_s:.0f} tokens/s",
         f"dead letters {now.dead_letters}",
     ]
+    if now.failed:
+        parts.append(f"failed: {failures_of(now, SHOWN_CAUSES)}")
+    if now.cut_answers:
+        parts.append(f"cut {now.cut_answers}")
     if now.retries:
         parts.append(f"retries {now.retries}")
     if now.kv_transfers is not None and now.kv_transfers.fallbacks:
@@ -146,6 +156,13 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: 
     if now.state == "RUNNING" and still_s >= QUIET_S:
         parts.append(f"no {'answer' if now.in_flight else 'new event'} for {still_s:.0f} s")
     return " · ".join(parts)
+
+
+def failures_of(now: Snapshot, most: int | None = None) -> str:
+    """The causes of failures with their numbers, at most `most` of them, the most frequent first."""
+    causes = Counter(now.failed).most_common(most)
+    more = [] if len(causes) == len(now.failed) else ["…"]
+    return ", ".join([*(f"{cause} {number}" for cause, number in causes), *more])
 
 
 def report(
@@ -168,6 +185,16 @@ def report(
         f"{last.results} results, {last.dead_letters} dead letters, {tokens} tokens"
         f"{'; ' + limited if limited else ''}",
     )
+    if last.suspect_times:
+        say(console, f"{last.suspect_times} events have times in 1970 or 1900: {SUSPECT_TIMES}")
+    if last.failed:
+        say(console, f"failed, by cause: {failures_of(last)}")
+    if last.cut_answers:
+        say(
+            console,
+            f"{last.cut_answers} answers were cut at max_tokens (finish_reason length): raise "
+            f"sampling.max_tokens if they must be complete",
+        )
     if last.failed_commits:
         say(console, _failed_commits(last))
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -220,13 +220,12 @@ def _run(
     errors = errors_console()
     say_doubt(spec, errors)
     local = spec.asks_model and not engine and spec.engine.replicas() is None
-    context = EngineOptions() if ready is None else EngineOptions(max_model_len=ready.preset.context_tokens)
     place: OpenAnyEngine = nullcontext(engine)
     if local and spec.scaling is not None:
         _check_reach(options["cluster"])
-        place = scaled_engine(spec, context, settings, ConsoleProgress(errors))
+        place = scaled_engine(spec, EngineOptions(), settings, ConsoleProgress(errors))
     elif local:
-        place = local_replicas(options=context, settings=settings, progress=ConsoleProgress(errors))
+        place = local_replicas(settings=settings, progress=ConsoleProgress(errors))
     elif replicas is not None:
         raise SettingError(
             "--replicas: expected the local engine, which the run starts; this pipeline "
@@ -304,7 +303,8 @@ def _write_page(make: Page | None, folder: Path, errors: Console) -> None:
     from forebay.connectors.files.sink import read_jsonl_sink
 
     page = folder / "page.html"
-    page.write_text(make(read_jsonl_sink(folder / "results")), encoding="utf-8")
+    lines = chain(read_jsonl_sink(folder / "results"), read_jsonl_sink(folder / "dead-letters"))
+    page.write_text(make(lines), encoding="utf-8")
     say(errors, f"the results as a page: {page}")
 
 
@@ -366,12 +366,13 @@ def show_plan(spec: PipelineSpec, engine: Sequence[str], json: str | None, *, cl
 
 
 def say_doubt(spec: PipelineSpec, console: Console) -> None:
-    """Warn where the first records would all become dead letters. Raises `SettingError` as `doubt`."""
+    """Warn if the first records would all become dead letters, or the source is odd. Raises `SettingError` as
+    `doubt`."""
     from forebay.runtime.first_records import doubt
 
     found = doubt(spec)
-    if found is not None:
-        say(console, f"warning: {found}", style="yellow")
+    for warning in [*spec.source.warnings(), *([found] if found is not None else [])]:
+        say(console, f"warning: {warning}", style="yellow")
 
 
 MOST_LOOKED_AT = 10_000

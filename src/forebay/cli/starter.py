@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import orjson
-
+from forebay.connectors.files.unpack import data_suffix
+from forebay.connectors.formats import Format
 from forebay.errors import SettingError
+from forebay.records import Event
 
 if TYPE_CHECKING:
     from forebay.config.spec import PipelineSpec
 
 FEEDS = {"wikimedia": "title", "jetstream": "text", "generator": "text"}
 """Sources without a file, and the field of each that has something to read."""
-KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
+KINDS: Mapping[str, Literal["csv", "jsonl"]] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+}
 TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 TEXTS = ("text", "body", "message", "content", "post", "comment", "description", "title")
 """Fields that a person would ask about, the likeliest first."""
@@ -32,8 +36,7 @@ NO_NAMES = frozenset(
 """Words that stand for something else in a template."""
 LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 LOCAL = "local"
-LOOKED_AT_BYTES = 1 << 18
-LOOKED_AT_LINES = 20
+LOOKED_AT_RECORDS = 20
 MAX_FIELDS = 50
 
 
@@ -68,6 +71,9 @@ def fields_of(source: str) -> list[str]:
     """The names of the fields of what `source` gives, from the first lines of a file; blocks on the file
     system. Empty where they cannot be known. Raises `SettingError` where there is no such source.
     """
+    from forebay.connectors.files.headers import columns_at
+    from forebay.connectors.files.source import Files, first_records
+
     if source in FEEDS:
         return [FEEDS[source]]
     if TOPIC.fullmatch(source):
@@ -78,19 +84,15 @@ def fields_of(source: str) -> list[str]:
             f"--source: there is no file {source!r}; expected a .jsonl or .csv file, one of "
             f"{', '.join(FEEDS)}, or kafka://HOST:PORT/TOPIC"
         )
-    if path.suffix not in KINDS:
+    kind = KINDS.get(data_suffix(path))
+    if kind is None:
         raise SettingError(f"--source: expected a name that ends in {', '.join(KINDS)}, found {path.name!r}")
-    with path.open("rb") as file:
-        text = file.read(LOOKED_AT_BYTES).decode("utf-8-sig", "replace")
-    if KINDS[path.suffix] == "csv":
-        return [name for name in next(csv.reader(StringIO(text)), []) if name][:MAX_FIELDS]
+    config = Files(path, Format(kind))
+    if kind == "csv":
+        return [name for name in columns_at(config) if name][:MAX_FIELDS]
     found: dict[str, None] = {}
-    for line in islice(text.splitlines(), LOOKED_AT_LINES):
-        try:
-            value = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue
-        found.update(dict.fromkeys(value if isinstance(value, dict) else ()))
+    for record in islice(first_records(config), LOOKED_AT_RECORDS):
+        found.update(dict.fromkeys(record.fields if isinstance(record, Event) else ()))
     return list(found)[:MAX_FIELDS]
 
 
@@ -162,7 +164,7 @@ def _source(source: str, folder: Path) -> Mapping[str, Any]:
     if topic is not None:
         return {"type": "kafka", "bootstrap": topic["bootstrap"], "topics": [topic["topic"]]}
     path = Path(source).resolve()
-    return {"type": KINDS[path.suffix], "path": os.path.relpath(path, folder.resolve())}
+    return {"type": KINDS[data_suffix(path)], "path": os.path.relpath(path, folder.resolve())}
 
 
 def _engine(starter: Starter) -> list[str]:

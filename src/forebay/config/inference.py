@@ -190,7 +190,8 @@ class RetrySpec(Model):
         "An engine that is out of reach or overloaded is tried until the deadline.",
     )
     max_invalid_answers: PositiveInt = Field(
-        RETRY.max_invalid_answers, description="Calls per record whose answers broke the schema."
+        RETRY.max_invalid_answers,
+        description="Calls per record whose answers broke the schema or held nothing.",
     )
     base_s: PositiveFloat = Field(RETRY.base_s, description="Longest wait before the second call.")
     factor: Annotated[float, Strict(), Field(ge=1)] = Field(

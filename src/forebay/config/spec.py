@@ -134,7 +134,9 @@ class PipelineSpec(Model):
     )
     sampling: SamplingSpec = Field(SamplingSpec(), description="How the engine picks tokens.")
     key: FieldText | None = Field(
-        None, description="Template of an event's key, by which order is kept; null: events have no key."
+        None,
+        description="Template of an event's key, by which order and state are kept; null: none has. "
+        "An event has none if a field of the template is missing or null, or its text is empty.",
     )
     id: FieldText | None = Field(
         None,
@@ -325,7 +327,7 @@ class PipelineSpec(Model):
         return self.application is None or self.application.asks_model
 
     def key_template(self) -> FieldTemplate | None:
-        return FieldTemplate(self.key, what="key") if self.key is not None else None
+        return FieldTemplate(self.key, what="key", required=True) if self.key is not None else None
 
     def class_template(self) -> FieldTemplate | None:
         """What makes the name of an event's class of service; None where there is one class."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from forebay.connectors.event_time import EventTime
+from forebay.connectors.event_time import EventTime, zone_of
 from forebay.documents.fields import FieldPath, Model, PositiveInt, Secret, url, wrong
 from forebay.errors import SettingError
 from forebay.records import DeadLetter, Event
@@ -112,6 +112,10 @@ class SourceSettings(ConnectorSettings):
         """The first records, as far as they can be known before the start, at once and without a trace."""
         return iter(())
 
+    def warnings(self) -> list[str]:
+        """What is odd about the source, as far as it can be known before the start; blocks."""
+        return []
+
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         """The encoded records, events and dead letters. Raises `SettingError` for what is wrong."""
         raise NotImplementedError
@@ -181,6 +185,14 @@ def _time_format(value: str) -> str:
     return value
 
 
+def _time_zone(value: str) -> str:
+    try:
+        zone_of(value)
+    except SettingError as error:
+        raise wrong(str(error).removeprefix("time zone: ")) from None
+    return value
+
+
 class Timed(SourceSettings):
     """What sources of recorded events share."""
 
@@ -190,7 +202,12 @@ class Timed(SourceSettings):
     time_format: Annotated[str, AfterValidator(_time_format)] = Field(
         "iso8601",
         description="How `time` is written: `iso8601`, `unix_s`, `unix_ms`, `unix_us` (numbers since 1970), "
-        "or a pattern of Python's `strptime` such as `%d/%m/%Y %H:%M`. A time without a zone is UTC.",
+        "or a pattern of Python's `strptime` such as `%d/%m/%Y %H:%M`.",
+    )
+    time_zone: Annotated[str, Field(max_length=100), AfterValidator(_time_zone)] = Field(
+        "UTC",
+        description="Time zone of times without one: a name of the IANA database such as `Europe/Berlin`. "
+        "`%Z` in `time_format` takes its abbreviations (`EST`, `EDT` of `America/New_York`), UTC and GMT.",
     )
     limit: PositiveInt | None = Field(None, description="Stop after this many records; null: no limit.")
     max_record_bytes: PositiveInt = Field(
@@ -199,7 +216,7 @@ class Timed(SourceSettings):
 
     def event_time(self) -> EventTime | None:
         """How events get their time; None where they have none."""
-        return EventTime(self.time, self.time_format) if self.time is not None else None
+        return EventTime(self.time, self.time_format, self.time_zone) if self.time is not None else None
 
     def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
         if pipeline.event_time is not None and self.time is None:
@@ -207,6 +224,18 @@ class Timed(SourceSettings):
                 "event_time",
                 "expected source.time with event_time, found none; name the field with the time",
             )
+
+
+class Enveloped(Timed):
+    """What sources of JSON objects share."""
+
+    payload: FieldPath | None = Field(
+        None,
+        description="Field of the value that holds the record (dots for nesting): `after` or `payload.after` "
+        "for Debezium, `data` for CloudEvents. The event then has the record's fields, and as `envelope` the "
+        "rest of the object that holds it (`time: envelope.ts_ms`). A value without a record, such as a "
+        "deletion, becomes a dead letter. null: the value is the record.",
+    )
 
 
 def secrets_in(value: object, path: str = "") -> Iterator[tuple[str, Secret]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from forebay.errors import MalformedRecord, SettingError
 from forebay.records import JSON
@@ -18,6 +19,16 @@ ISO = re.compile(
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 EARLIEST_MS = -62_135_596_800_000  # year 1
 LATEST_MS = 253_402_300_799_999  # year 9999
+MODERN_MS = 4_102_444_800_000  # year 2100
+SUSPECT_TIMES = (
+    "is the source's time_format right? Seconds that are read as milliseconds are in 1970, dates without a "
+    "year in 1900"
+)
+"""What to say of times in these years."""
+MAX_TEXT_CHARS = 200
+ZONE_NAME = re.compile(r"[A-Za-z]+")
+NAMES_ZONE = re.compile(r"(?<!%)(?:%%)*%Z")
+UTC_NAMES = frozenset(("UTC", "GMT", "Z"))
 UNITS: dict[str, float] = {"unix_s": 1000.0, "unix_ms": 1.0, "unix_us": 0.001}
 
 
@@ -25,12 +36,16 @@ UNITS: dict[str, float] = {"unix_s": 1000.0, "unix_ms": 1.0, "unix_us": 0.001}
 class EventTime:
     """Where a record's time stands and how it is written.
 
-    `path` is a field's name, with dots into nested objects. `format` is `iso8601` (without a zone: UTC),
-    `unix_s`, `unix_ms`, `unix_us` (numbers, or text that holds one), or a `strptime` pattern with a `%`.
+    `path` is a field's name, with dots into nested objects. `format` is `iso8601`, `unix_s`, `unix_ms`,
+    `unix_us` (numbers, or text that holds one), or a `strptime` pattern with a `%`.
+
+    `zone` is the time zone of times without one. When the clocks go back, the first of two equal times is
+    meant. A pattern's `%Z` takes UTC, GMT and the abbreviations of `zone` (`EST`, `EDT` of America/New_York).
     """
 
     path: str
     format: str = "iso8601"
+    zone: str = "UTC"
 
     def __post_init__(self) -> None:
         if self.format != "iso8601" and self.format not in UNITS and "%" not in self.format:
@@ -38,6 +53,8 @@ class EventTime:
             raise SettingError(
                 f"time format must be one of {names} or a pattern with %, found {self.format!r}"
             )
+
+        zone_of(self.zone)
 
     def of(self, fields: Mapping[str, JSON]) -> int:
         """Milliseconds since the Unix epoch, rounded down.
@@ -51,6 +68,8 @@ class EventTime:
             value = value[name]
         try:
             time_ms = self._reader()(value)
+        except UnknownZone as error:
+            raise MalformedRecord(f"the time field {self.path!r}: {error}") from None
         except (ValueError, OverflowError, TypeError):
             raise MalformedRecord(
                 f"the time field {self.path!r} is not {self.format}: {str(value)[:80]!r}"
@@ -58,12 +77,13 @@ class EventTime:
         if not EARLIEST_MS <= time_ms <= LATEST_MS:
             raise MalformedRecord(
                 f"the time field {self.path!r} is outside years 1 to 9999: {str(value)[:80]!r}"
+                f"{self._hint(value)}"
             )
         return time_ms
 
     def _reader(self) -> Callable[[JSON], int]:
         if self.format == "iso8601":
-            return _iso8601_ms
+            return self._iso8601_ms
         if self.format in UNITS:
             return self._unix_ms
         return self._pattern_ms
@@ -77,32 +97,86 @@ class EventTime:
             return int(value)
         return int(float(value) * UNITS[self.format] // 1)
 
+    def _hint(self, value: JSON) -> str:
+        """A finer unit in which the number is a time of this era."""
+        if self.format in UNITS:
+            for unit, factor in UNITS.items():
+                if factor < UNITS[self.format] and 0 < float(value) * factor < MODERN_MS:
+                    return f"; with time_format: {unit} it is not"
+        return ""
+
     def _pattern_ms(self, value: JSON) -> int:
         if not isinstance(value, str):
             raise TypeError
-        return _since_epoch_ms(datetime.strptime(value, self.format))
+        if NAMES_ZONE.search(self.format):
+            return _since_epoch_ms(self._with_named_zone(value))
+        return self._in_zone_ms(datetime.strptime(value, self.format))
 
-
-def _iso8601_ms(value: JSON) -> int:
-    match = ISO.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
+    def _with_named_zone(self, value: str) -> datetime:
+        """By itself strptime takes the names of this machine's own zone, and drops them."""
+        if len(value) > MAX_TEXT_CHARS:
+            raise ValueError
+        for word in reversed(list(ZONE_NAME.finditer(value))):
+            try:
+                moment = datetime.strptime(f"{value[: word.start()]}UTC{value[word.end() :]}", self.format)
+            except ValueError:
+                continue
+            return moment if moment.tzinfo is not None else self._named(moment, word[0].upper())
         raise ValueError
-    year, month, day, hour, minute, second, fraction, zone = match.groups()
-    moment = datetime(
-        int(year),
-        int(month),
-        int(day),
-        int(hour or 0),
-        int(minute or 0),
-        int(second or 0),
-        int((fraction or "0").ljust(6, "0")[:6]),
-        tzinfo=timezone(_offset(zone)),
-    )
-    return _since_epoch_ms(moment)
+
+    def _named(self, moment: datetime, name: str) -> datetime:
+        if name in UTC_NAMES:
+            return moment.replace(tzinfo=timezone.utc)
+        for fold in (0, 1):
+            local = moment.replace(tzinfo=zone_of(self.zone), fold=fold)
+            if (local.tzname() or "").upper() == name:
+                return local
+        raise UnknownZone(
+            f"{name!r} is no name of the time zone {self.zone} at this time; set time_zone to the zone that "
+            f"is meant, such as America/New_York"
+        )
+
+    def _iso8601_ms(self, value: JSON) -> int:
+        match = ISO.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None:
+            raise ValueError
+        year, month, day, hour, minute, second, fraction, zone = match.groups()
+        moment = datetime(
+            int(year),
+            int(month),
+            int(day),
+            int(hour or 0),
+            int(minute or 0),
+            int(second or 0),
+            int((fraction or "0").ljust(6, "0")[:6]),
+            tzinfo=None if zone is None else timezone(_offset(zone)),
+        )
+        return self._in_zone_ms(moment)
+
+    def _in_zone_ms(self, moment: datetime) -> int:
+        return _since_epoch_ms(
+            moment if moment.tzinfo is not None else moment.replace(tzinfo=zone_of(self.zone))
+        )
 
 
-def _offset(zone: str | None) -> timedelta:
-    if zone is None or zone in "Zz":
+class UnknownZone(Exception):
+    """A time has the name of a time zone that is not the source's."""
+
+
+def zone_of(name: str) -> tzinfo:
+    """The time zone `name` of the IANA database. Raises `SettingError` if there is none."""
+    if name == "UTC":
+        return timezone.utc
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise SettingError(
+            f"time zone: expected a name of the IANA database such as Europe/Berlin, found {name[:80]!r}"
+        ) from None
+
+
+def _offset(zone: str) -> timedelta:
+    if zone in "Zz":
         return timedelta()
     digits = zone[1:].replace(":", "").ljust(4, "0")
     offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
@@ -110,5 +184,4 @@ def _offset(zone: str | None) -> timedelta:
 
 
 def _since_epoch_ms(moment: datetime) -> int:
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
-    return (aware - EPOCH) // timedelta(milliseconds=1)
+    return (moment - EPOCH) // timedelta(milliseconds=1)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Literal
 import orjson
 
 from forebay.codec import decode, encode
+from forebay.connectors.envelope import record_in
 from forebay.connectors.event_time import EventTime
 from forebay.errors import MalformedRecord, RecordError
+from forebay.json_numbers import NumberRefused, dump_json, read_json
 from forebay.records import JSON, DeadLetter, Event, Result
 
 if TYPE_CHECKING:
@@ -35,10 +37,11 @@ Kind = Literal["jsonl", "text", "csv"]
 class Format:
     """How the bytes of one record are read.
 
-    `jsonl`: a JSON object, nested at most 200 deep (an integer beyond 64 bits is read as a float). `text`:
-    one field, `text`. `csv`: a row whose fields are named by `columns`, all of them text (a field is at most
+    `jsonl`: a JSON object, nested at most 200 deep, whose numbers keep their digits. `text`: one field,
+    `text`. `csv`: a row whose fields are named by `columns`, all of them text (a field is at most
     128 KiB, the limit of Python's csv module). A record over `max_record_bytes` becomes a dead letter. With
     `time`, the event's time comes from that field, and a record without a valid one becomes a dead letter.
+    With `payload`, the record is in that field of the value (`envelope.record_in`).
     """
 
     kind: Kind = "jsonl"
@@ -46,6 +49,7 @@ class Format:
     max_record_bytes: int = MAX_RECORD_BYTES
     columns: tuple[str, ...] = ()
     delimiter: str = ","
+    payload: str | None = None
 
     def read(
         self,
@@ -63,6 +67,8 @@ class Format:
                     f"the record has {len(raw)} bytes, the limit is {self.max_record_bytes}"
                 )
             fields = self._fields(raw.removeprefix(BOM)) if parse is None else parse(raw)
+            if self.payload is not None:
+                fields = record_in(fields, self.payload, _json_object)
             time_ms = self.time.of(fields) if self.time is not None else None
             event = Event(raw=raw, fields=fields, time_ms=time_ms, position=position)
             encode(event)
@@ -98,7 +104,9 @@ def _text(data: bytes) -> str:
 
 def _json_object(data: bytes) -> Mapping[str, JSON]:
     try:
-        value = orjson.loads(data)
+        value = read_json(data)
+    except NumberRefused as error:
+        raise MalformedRecord(str(error)) from None
     except orjson.JSONDecodeError as error:
         _text(data)
         raise MalformedRecord(f"not JSON: {error}") from None
@@ -128,15 +136,15 @@ def _json_type(value: JSON) -> str:
     return names.get(type(value), "a number")
 
 
-LEFT_OUT = {"record_key", "headers", "timeline"}
+LEFT_OUT = {"record_key", "headers", "timeline", "reasoning"}
 WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT_OUT)
 MAX_TIME_MS = 2**53
 """Farther from 1970 than any event, and a whole number in every JSON reader."""
 
 
 def result_json(result: Result) -> str:
-    """One line of JSON, without the record's key and headers, which are bytes of another system, and with a
-    `timeline` only where there is one.
+    """One line of JSON, without the record's key and headers, which are bytes of another system, and with
+    `timeline` and `reasoning` only if there is one.
 
     Raises `MalformedRecord` where a field is not a JSON value.
     """
@@ -144,7 +152,9 @@ def result_json(result: Result) -> str:
         line = {name: getattr(result, name) for name in WRITTEN}
         if result.timeline is not None:
             line["timeline"] = result.timeline
-        return orjson.dumps(line).decode("utf-8")
+        if result.reasoning is not None:
+            line["reasoning"] = result.reasoning.encode("utf-8", "replace").decode()
+        return dump_json(line).decode("utf-8")
     except TypeError as error:
         raise MalformedRecord(f"the result {result.id} cannot be written as JSON: {error}") from None
 

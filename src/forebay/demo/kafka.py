@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
-from forebay.connectors.files.lines import parts_of
+from forebay.connectors.files.reader import parts_of
 from forebay.connectors.files.replay import ReplaySpeed, records_of
 from forebay.connectors.files.settings import FileSource
 from forebay.connectors.files.source import line_reader

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -19,6 +17,8 @@ from forebay.config.spec import PipelineSpec
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.files.settings import JsonlSink
 from forebay.connectors.files.sink import read_jsonl_sink
+from forebay.connectors.files.unpack import data_suffix
+from forebay.connectors.formats import Format
 from forebay.connectors.generator.posts import TOPICS
 from forebay.demo.topics import (
     Outbreak,
@@ -32,7 +32,7 @@ from forebay.demo.topics import (
     slice_of,
 )
 from forebay.errors import MalformedRecord, SettingError
-from forebay.records import JSON
+from forebay.records import JSON, DeadLetter, Event
 from forebay.settings import SecretRef
 
 TEXT_FIELDS = ("text", "body", "content", "message", "title")
@@ -41,7 +41,7 @@ GENERAL_TOPICS = ("sport", "politics", "business", "technology", "entertainment"
 TIME_FORMATS = ("iso8601", "%a %b %d %H:%M:%S %z %Y", "unix_s", "unix_ms", "unix_us")
 """Tried in this order; numbers by what gives a year of this century."""
 THIS_CENTURY_MS = (946_684_800_000, 4_102_444_800_000)
-HEAD_BYTES = 1 << 20
+FIRST_RECORDS = 1000
 EXAMPLES = 5
 EVENTS, CAPACITY = 300, 32
 """Where the options leave them open."""
@@ -130,7 +130,8 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
             "burst": _burst(options.events or EVENTS),
             "paced": False,
         }, "text"
-    kind = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}.get(options.input.suffix.lower())
+    kinds: dict[str, Literal["csv", "jsonl"]] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+    kind = kinds.get(data_suffix(options.input))
     if kind is None:
         raise SettingError(f"--input: expected a .jsonl or .csv file, found {options.input.name!r}")
     record = _first_record(options.input, kind)
@@ -164,27 +165,24 @@ def _burst(events: int) -> dict[str, JSON]:
     return {"start_s": 4.0 * scale, "duration_s": 2.0 * scale, "factor": 4.0, "topic": "outage", "share": 0.8}
 
 
-def _first_record(path: Path, kind: str) -> dict[str, Any]:
-    """The first record near the start of the file that can be read."""
+def _first_record(path: Path, kind: Literal["csv", "jsonl"]) -> dict[str, Any]:
+    """The fields of the first record near the start of the file that can be read."""
+    from forebay.connectors.files.source import Files, first_records
+
     try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES).decode("utf-8-sig", "replace")
+        with path.open("rb"):
+            pass
+        records = list(islice(first_records(Files(path, Format(kind))), FIRST_RECORDS))
     except OSError as error:
         raise SettingError(f"--input: {path} cannot be read: {error.strerror}") from None
-    if kind == "csv":
-        try:
-            row = next(csv.DictReader(io.StringIO(head, newline="")), {})
-        except csv.Error as error:
-            raise SettingError(f"--input: {path} is not CSV: {error}") from None
-        return {name: value for name, value in row.items() if name and isinstance(value, str)}
-    for line in head.splitlines():
-        try:
-            value = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue
-        if isinstance(value, dict):
-            return value
-    raise SettingError(f"--input: no line at the start of {path} is a JSON object")
+    except SettingError as error:
+        raise SettingError(f"--input: {error}") from None
+    for record in records:
+        if isinstance(record, Event):
+            return dict(record.fields)
+    why = next((f": {record.detail}" for record in records if isinstance(record, DeadLetter)), "")
+    wanted = "row can be read" if kind == "csv" else "line is a JSON object"
+    raise SettingError(f"--input: at the start of {path}, no {wanted}{why}")
 
 
 def _field(record: dict[str, Any], asked: str | None, usual: tuple[str, ...], option: str) -> str | None:

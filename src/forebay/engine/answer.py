@@ -14,8 +14,10 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
+from forebay.engine.content import CUT
 from forebay.engine.linear_schema import DIALECT, check_linear, linear
-from forebay.errors import InvalidAnswer, SettingError
+from forebay.errors import AnswerCut, InvalidAnswer, SettingError
+from forebay.json_numbers import NumberRefused, read_json
 from forebay.records import JSON
 
 MAX_ANSWER_CHARS = 1 << 20
@@ -66,16 +68,22 @@ class AnswerCheck:
     def __call__(self, text: str, *, finish_reason: str | None = None) -> JSON:
         """The JSON value in `text`, which may only have white space around it.
 
-        Raises `InvalidAnswer` with the path and the problem where it is none or breaks the schema.
-        `finish_reason` is the completion's; it explains an answer that was cut.
+        Raises `InvalidAnswer` with the path and the problem if it is not JSON or breaks the schema, and
+        `AnswerCut` if it is not complete and `finish_reason`, the completion's, says that it was cut.
         """
         if len(text) > MAX_ANSWER_CHARS:
             raise InvalidAnswer(f"the answer has {len(text)} characters, more than {MAX_ANSWER_CHARS}")
         try:
-            value = orjson.loads(text.strip())
+            value = read_json(text.strip().encode("utf-8", "surrogatepass"))
+        except NumberRefused as error:
+            raise InvalidAnswer(f"the answer: {_short(str(error))}") from None
         except orjson.JSONDecodeError as error:
-            cut = "; it was cut at max_tokens" if finish_reason == "length" else ""
-            raise InvalidAnswer(f"the answer is not JSON ({error}){cut}: {_short(text)}") from None
+            if finish_reason == CUT:
+                raise _cut(text) from None
+            raise InvalidAnswer(f"the answer is not JSON ({error}): {_short(text)}") from None
+        if finish_reason == CUT and isinstance(value, int | float) and not isinstance(value, bool):
+            # The beginning of a number is a number, too; that of any other JSON value is none.
+            raise _cut(text)
         if _deeper_than(value, MAX_DEPTH):
             raise InvalidAnswer(f"the answer is nested deeper than {MAX_DEPTH} levels: {_short(text)}")
         try:
@@ -90,6 +98,13 @@ class AnswerCheck:
         if self._accept is not None:
             self._accept(value)
         return value
+
+
+def _cut(text: str) -> AnswerCut:
+    return AnswerCut(
+        f"the answer was cut at max_tokens before its JSON was complete; raise sampling.max_tokens: "
+        f"{_short(text)}"
+    )
 
 
 def _restore(schema: Mapping[str, JSON], where: str, accept: Accept | None) -> AnswerCheck:

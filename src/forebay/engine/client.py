@@ -80,8 +80,8 @@ class HttpEngine:
         deadline: Deadline | None = None,
         on_content: Callable[[], None] | None = None,
     ) -> Completion:
-        """As `Engine` has it; progress is bytes. `on_content` is called each time that content came, of an
-        answer in one piece once.
+        """As `Engine` has it; progress is bytes. `on_content` is called each time that content or reasoning
+        came, once for an answer in one piece.
         """
         if self._closed:
             raise Unreachable(f"{self.url}: the client is closed")
@@ -146,9 +146,7 @@ class HttpEngine:
         reader.take_whole(await read_bounded(response, self._max_answer_bytes, replica=self.url))
         on_content()
         timing = Timing(sent_s, self._clock.monotonic_s(), first_byte_s)
-        return Completion(
-            reader.text, reader.finish_reason, reader.usage, timing, load, self.url, reader.kv_transfer
-        )
+        return self._completion(reader, timing, load)
 
     async def _read_stream(
         self, response: aiohttp.ClientResponse, reader: AnswerReader, seen: _Seen
@@ -179,6 +177,8 @@ class HttpEngine:
                     if reader.take_chunk(data):
                         chunks_s.append(now_s)
                         seen.on_content()
+                    elif reader.reasons:
+                        seen.on_content()
         except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, ConnectionError):
             # Cut after its last token: the answer is whole, at most its token counts are missing.
             if reader.finish_reason is None:
@@ -197,7 +197,21 @@ class HttpEngine:
         timing = Timing(
             seen.sent_s, done_s, seen.first_byte_s, chunks_s[0] if chunks_s else None, tuple(chunks_s)
         )
-        return Completion(reader.text, reader.finish_reason, reader.usage, timing, seen.load, self.url)
+        return self._completion(reader, timing, seen.load)
+
+    def _completion(self, reader: AnswerReader, timing: Timing, load: ReplicaLoad | None) -> Completion:
+        return Completion(
+            reader.text,
+            reader.finish_reason,
+            reader.usage,
+            timing,
+            load,
+            self.url,
+            reader.kv_transfer,
+            reasoning=reader.reasoning,
+            tool=reader.tool,
+            refusal=reader.refusal,
+        )
 
     async def _refusal(self, request: Request, response: aiohttp.ClientResponse) -> EngineError:
         try:

@@ -249,6 +249,7 @@ def _encode(completion: Completion) -> bytes:
         usage.prompt_tokens,
         usage.completion_tokens,
         usage.cached_tokens,
+        completion.reasoning,
     )
     packed: bytes = msgpack.packb(value, unicode_errors="surrogatepass")
     return packed
@@ -257,10 +258,10 @@ def _encode(completion: Completion) -> bytes:
 def _decode(value: bytes) -> Completion | None:
     """The completion, or None where the bytes are none (a damaged file)."""
     try:
-        text, finish_reason, *tokens = msgpack.unpackb(value, unicode_errors="surrogatepass")
+        text, finish_reason, *tokens, reasoning = msgpack.unpackb(value, unicode_errors="surrogatepass")
         usage = Usage(*tokens)
     except (ValueError, TypeError, msgpack.UnpackException):
         return None
     if not isinstance(text, str):
         return None
-    return Completion(text=text, finish_reason=finish_reason, usage=usage, timing=Timing(0.0, 0.0))
+    return Completion(text, finish_reason, usage, Timing(0.0, 0.0), reasoning=reasoning)

@@ -16,7 +16,7 @@ from forebay.files import check_nobody_else_writes
 APPLICATION_ID = 0x46425931
 """Marks the file as Forebay's ("FBY1"), in the place that SQLite keeps for it."""
 
-FORMAT = 1
+FORMAT = 2
 OPEN_TIMEOUT_S = 10.0
 PAUSE_S = 0.02
 WRITE_TIMEOUT_S = 0.25

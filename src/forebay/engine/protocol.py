@@ -73,10 +73,14 @@ class AnswerReader:
         "_model",
         "_parts",
         "_quote",
+        "_reasoning",
+        "_refusal",
         "_replica",
         "finish_reason",
         "has_choice",
         "kv_transfer",
+        "reasons",
+        "tool",
         "usage",
     )
 
@@ -86,6 +90,11 @@ class AnswerReader:
         self._replica = replica
         self._quote = quote
         self._parts: list[str] = []
+        self._reasoning: list[str] = []
+        self._refusal: list[str] = []
+        self.reasons = False
+        """Whether the last event brought reasoning."""
+        self.tool: str | None = None
         self.finish_reason: str | None = None
         self.has_choice = False
         self.usage = NO_USAGE
@@ -94,6 +103,16 @@ class AnswerReader:
     @property
     def text(self) -> str:
         return "".join(self._parts)
+
+    @property
+    def reasoning(self) -> str | None:
+        """What the model wrote before its answer, if the engine separates it."""
+        return "".join(self._reasoning) or None
+
+    @property
+    def refusal(self) -> str | None:
+        """The text with which the model refused."""
+        return "".join(self._refusal) or None
 
     def take_chunk(self, data: bytes) -> bool:
         """Read one event of a stream. Says whether it brought content."""
@@ -125,13 +144,13 @@ class AnswerReader:
         transfer = document.get(KV_TRANSFER)
         if isinstance(transfer, dict):
             self.kv_transfer = transfer
-        return bool(choices) and self._take_choice(choices[0], part, data)
-
-    def _take_choice(self, choice: Any, part: str, data: bytes) -> bool:
-        if not isinstance(choice, dict):
+        if not all(isinstance(choice, dict) for choice in choices):
             raise self._wrong("a choice is not an object", data)
-        if choice.get("index", 0) != 0:
-            return False
+        # Others are there if more than one was asked for (`n`).
+        first = next((choice for choice in choices if choice.get("index", 0) == 0), None)
+        return first is not None and self._take_choice(first, part, data)
+
+    def _take_choice(self, choice: dict[str, Any], part: str, data: bytes) -> bool:
         self.has_choice = True
         reason = choice.get("finish_reason")
         if reason is not None:
@@ -142,6 +161,7 @@ class AnswerReader:
             holder = choice.get(part)
             if not isinstance(holder, dict):
                 raise self._wrong(f"a choice has no {part}", data)
+            self._take_other(holder)
             text = holder.get("content")
         else:
             text = choice.get("text")
@@ -151,6 +171,25 @@ class AnswerReader:
             raise self._wrong("the content is not a string", data)
         self._parts.append(text)
         return True
+
+    def _take_other(self, holder: dict[str, Any]) -> None:
+        """Read what a message holds besides its content."""
+        self.reasons = False
+        # vLLM and OpenRouter write `reasoning`; SGLang, llama.cpp, DeepSeek and older vLLMs the other name.
+        for name in ("reasoning", "reasoning_content"):
+            part = holder.get(name)
+            if isinstance(part, str) and part:
+                self._reasoning.append(part)
+                self.reasons = True
+                break
+        refusal = holder.get("refusal")
+        if isinstance(refusal, str):
+            self._refusal.append(refusal)
+        calls = holder.get("tool_calls") or [{"function": holder.get("function_call")}]
+        call = calls[0] if isinstance(calls, list) else None
+        function = call.get("function") if isinstance(call, dict) else None
+        if self.tool is None and isinstance(function, dict):
+            self.tool = str(function.get("name") or "")
 
     def _read_usage(self, usage: Any, data: bytes) -> Usage:
         if not isinstance(usage, dict):

@@ -12,6 +12,7 @@ from math import inf
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline, Engine
 from forebay.engine.answer import AnswerCheck
+from forebay.engine.content import check_content, repeats
 from forebay.errors import (
     AttemptTimeout,
     EngineError,
@@ -39,7 +40,8 @@ class RetryPolicy:
 
     Attributes:
         max_attempts: Maximum number of calls for one request; 1: no retry.
-        max_invalid_answers: Maximum number of answers that break the schema.
+        max_invalid_answers: Maximum number of answers that break the schema or hold nothing. One that was cut
+            at `max_tokens` is not asked for again at temperature 0 or with a seed.
         base_s: Seconds before the first retry.
         factor: By how much each wait is longer than the one before.
         max_backoff_s: Maximum wait in seconds.
@@ -148,8 +150,9 @@ async def complete_with_retry(
 
     `timeout_s` is how long a call may make no progress, `deadline_s` the time for all calls and the pauses
     between them; the time for which an engine that works holds the first one back does not count. With
-    nothing left no call is made, and the outcome holds an `AttemptTimeout`. `check` refuses answers that
-    break the schema. Engine errors never leave this function; cancellation does, and aborts the call.
+    nothing left no call is made, and the outcome holds an `AttemptTimeout`. A completion that holds no answer
+    is a failure (`check_content`), and so is one that `check` refuses because it breaks the schema. Engine
+    errors never leave this function; cancellation does, and aborts the call.
     """
     time = clock or SystemClock()
     if deadline_s <= 0:
@@ -164,6 +167,7 @@ async def complete_with_retry(
         deadline.wait(sent_s, counts=True)
         try:
             completion = await engine.complete(request, timeout_s=timeout_s, deadline=deadline)
+            check_content(completion, request.sampling)
             answer: JSON = completion.text
             if check is not None:
                 answer = check(completion.text, finish_reason=completion.finish_reason)
@@ -177,13 +181,15 @@ async def complete_with_retry(
             deadline.wait(failed_s, counts=True)
             kind = InvalidAnswer if isinstance(error, InvalidAnswer) else None
             failed[kind] += policy.limit(error) < inf
-            delay_s = policy.next_delay_s(
-                error,
-                attempt=attempt,
-                alike=failed[kind],
-                left_s=deadline.left_s(failed_s),
-                jitter_unit=jitter_unit(request.id, attempt),
-            )
+            delay_s = None
+            if not (error.deterministic and repeats(request.sampling)):
+                delay_s = policy.next_delay_s(
+                    error,
+                    attempt=attempt,
+                    alike=failed[kind],
+                    left_s=deadline.left_s(failed_s),
+                    jitter_unit=jitter_unit(request.id, attempt),
+                )
             if delay_s is None:
                 elapsed_s = _elapsed_s(deadline, failed_s, failed_s)
                 return Outcome(calls, elapsed_s, failed_s - sent_s, error=error)

@@ -179,8 +179,9 @@ def discover_model(
     say: Say = lambda words, waited_s: None,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> str:
-    """The name of the model to ask for, checked against what the replicas serve; blocks.
+) -> ServedModel:
+    """The model to ask for, checked against what the replicas serve; blocks. Its context is the shortest of
+    any replica, None if none names one.
 
     One that answers is enough. Where it is known that there is none at present, `wanted` is believed:
     replicas are started when they are needed. Failures that may pass are tried again as `retry` says, until
@@ -201,11 +202,11 @@ def discover_model(
         clock=clock or SystemClock(),
         sleep=sleep,
     )
-    names = {name for models in served.values() for name in models}
+    names = {model.name for models in served.values() for model in models}
     if wanted is not None and (wanted in names or not served):
-        return wanted
+        return _shortest(wanted, served)
     if wanted is None and len(names) == 1:
-        return names.pop()
+        return _shortest(names.pop(), served)
     if wanted is None:
         raise SettingError(f"{model_key}: expected a name: {_told(served)}")
     raise SettingError(f"{model_key}: {wanted!r} is not served: {_told(served)}")
@@ -213,36 +214,47 @@ def discover_model(
 
 def check_served(
     replicas: ReplicaList, wanted: str, *, api_key: SecretRef | None, within_s: float, key: str
-) -> None:
-    """Raise `SettingError`, naming the setting `key`, where replicas answer and none of them serves the model
-    `wanted`; blocks for at most `within_s`.
+) -> ServedModel:
+    """The model `wanted` as the replicas serve it; blocks for at most `within_s`.
 
-    They are asked once. Where none lists its models within that time, or the API key is not here, nothing is
-    known, and nothing is said.
+    They are asked once. If none lists its models within that time, or the API key is not here, the model's
+    context is unknown. Raises `SettingError`, naming the setting `key`, if replicas answer and none of them
+    serves the model.
     """
     try:
         secret = None if api_key is None else read_secret(api_key)
         urls, answers = asyncio.run(asyncio.wait_for(_ask(replicas, secret), within_s))
     except (SettingError, TimeoutError, asyncio.TimeoutError):
-        return
-    served = _names(urls, answers)
-    if served and not any(wanted in names for names in served.values()):
+        return ServedModel(wanted)
+    served = _models(urls, answers)
+    if served and not any(model.name == wanted for models in served.values() for model in models):
         raise SettingError(f"{key}: {wanted!r} is not served: {_told(served)}")
+    return _shortest(wanted, served)
 
 
-def _names(
+Served = Mapping[str, tuple[ServedModel, ...]]
+"""The models by the URL of each replica that has answered."""
+
+
+def _shortest(name: str, served: Served) -> ServedModel:
+    found = [model for models in served.values() for model in models if model.name == name]
+    lengths = [model.max_model_len for model in found if model.max_model_len is not None]
+    return ServedModel(name, min(lengths, default=None))
+
+
+def _models(
     urls: Iterable[str], answers: Iterable[tuple[ServedModel, ...] | EngineError]
-) -> dict[str, list[str]]:
-    """The names of the models, by the URL of each replica that has answered."""
+) -> dict[str, tuple[ServedModel, ...]]:
     return {
-        url: [model.name for model in answer]
-        for url, answer in zip(urls, answers, strict=True)
-        if not isinstance(answer, EngineError)
+        url: answer for url, answer in zip(urls, answers, strict=True) if not isinstance(answer, EngineError)
     }
 
 
-def _told(served: Mapping[str, list[str]]) -> str:
-    return "; ".join(f"the engine at {url} serves {', '.join(m) or 'nothing'}" for url, m in served.items())
+def _told(served: Served) -> str:
+    return "; ".join(
+        f"the engine at {url} serves {', '.join(model.name for model in models) or 'nothing'}"
+        for url, models in served.items()
+    )
 
 
 def _served(
@@ -256,15 +268,15 @@ def _served(
     say: Say,
     clock: Clock,
     sleep: Callable[[float], None],
-) -> dict[str, list[str]]:
-    """The names of the models, by the URL of each replica that answers; none only with `none_ok`, where there
+) -> dict[str, tuple[ServedModel, ...]]:
+    """The models, by the URL of each replica that answers; none only with `none_ok`, where there
     is no replica."""
     begin_s = clock.monotonic_s()
     attempt, alike = 0, Counter[float]()
     while True:
         attempt += 1
         urls, answers = asyncio.run(_ask(replicas, api_key))
-        served = _names(urls, answers)
+        served = _models(urls, answers)
         if served or (none_ok and not urls):
             return served
         errors = [answer for answer in answers if isinstance(answer, EngineError)] or [

@@ -97,9 +97,9 @@ class MeteredHandler:
         self._reader = None if hears is None else QueueReader(hears, self._queue, clock)
         self._task = asyncio.get_running_loop().create_task(self._report_on())
 
-    def accept(self, item: KeyedEvent, *, again: bool) -> None:
+    def accept(self, item: KeyedEvent, *, restored: bool) -> None:
         service = self._default if self._classes is None else self._classes.of(item)
-        self._meter.accept(id(item), item.id, prompt_chars(item), item.read_ms, service, again=again)
+        self._meter.accept(id(item), item.id, prompt_chars(item), item.read_ms, service, again=restored)
 
     async def answer(self, item: KeyedEvent) -> Answer:
         try:

@@ -59,7 +59,8 @@ def infer(
 
     `to_event` makes an `Event` of an element; without it, elements are encoded records, as Forebay's sources
     give them. At most `capacity` requests are in flight per subtask; past that the input is blocked. Answers
-    leave in the order in which they come (`unordered`), or in the input's order within each `key`.
+    leave in the order in which they come (`unordered`), or in the input's order within each `key`. An event
+    without a key is in no order.
 
     `shards` is the number of Flink keys that state is spread over: at least the parallelism, and the same
     for the life of a pipeline where order matters. With `event_time`, results carry the event's time, and
@@ -113,7 +114,8 @@ def infer_stateful(
 
     Steps of one `key` are made one after another, in the order of its events; keys go side by side, each
     change of state, its outputs and its next call in one go, exactly once as far as Flink's state goes. A
-    call in flight is in state; after a restore it is made again with the same id and the same messages.
+    call in flight is in state; after a restore it is made again with the same id and the same messages. An
+    event without a key is a dead letter.
 
     At most `queue` events of a key wait for its call, and `capacity` calls are in flight per subtask; past
     that the input is blocked. A key is forgotten `ttl_s` after its last step (None: never); its saved state
@@ -137,7 +139,7 @@ def infer_stateful(
         event_time=event_time,
         clock=clock,
     )
-    keying = _keying(stream, shards, key, id, to_event, timeline=timeline, name=name)
+    keying = _keying(stream, shards, key, id, to_event, needs_key=True, timeline=timeline, name=name)
     return _attach(stream, keying, operator, shards=shards, bound=True, parallelism=parallelism, name=name)
 
 
@@ -148,11 +150,14 @@ def _keying(
     id: EventText | None,
     to_event: ToEvent | None,
     *,
+    needs_key: bool = False,
     timeline: bool,
     name: str,
 ) -> Keying:
     even = even_shards(stream.get_execution_environment(), name)
-    return Keying(shards=shards, even=even, key=key, id=id, to_event=to_event, timeline=timeline)
+    return Keying(
+        shards=shards, even=even, key=key, needs_key=needs_key, id=id, to_event=to_event, timeline=timeline
+    )
 
 
 def _attach(

@@ -19,7 +19,7 @@ from pyflink.version import __version__ as FLINK_VERSION
 from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import MOST_DRAINS, drain_folder
-from forebay.flink.metrics import COUNTERS, GAUGES, MOMENTS
+from forebay.flink.metrics import COUNTERS, FAILED, GAUGES, MOMENTS
 from forebay.flink.rest import FlinkRest, NotFound
 from forebay.s3.location import Location, uri_of
 
@@ -205,8 +205,9 @@ class RunningJob:
                 held_back[vertex] = over.sum
             if name == FAILED_COMMITS:
                 values[name] = values.get(name, 0) + over.sum
-            if name in ADDED_UP or name in GAUGES:
-                values[name] = over.sum if name in ADDED_UP else over.min if name in MOMENTS else over.max
+            added_up = name in ADDED_UP or name.startswith(FAILED)
+            if added_up or name in GAUGES:
+                values[name] = over.sum if added_up else over.min if name in MOMENTS else over.max
             if name == "in_flight":
                 operator = vertex
         return {**values, "held_back_ms": held_back.get(operator, 0)} if operator else values

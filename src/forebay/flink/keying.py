@@ -10,8 +10,8 @@ from pyflink.datastream import FlatMapFunction, RuntimeContext
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
-from forebay.engine.prompt import request_id
-from forebay.errors import MalformedRecord, RecordError, detail_text
+from forebay.engine.prompt import FieldMissing, request_id
+from forebay.errors import MalformedRecord, NoKey, RecordError, detail_text
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Timeline
 
@@ -42,9 +42,12 @@ class TextField:
 
 
 class EventText(Protocol):
-    """Derives a key or an id from an event; a `FieldTemplate`'s `render` wrapped, or a user's function."""
+    """Derives a key or an id from an event; a `FieldTemplate`'s `render` wrapped, or a user's function.
 
-    def __call__(self, event: Event) -> str: ...
+    Returns None or blank text, or raises `FieldMissing`, for an event without one.
+    """
+
+    def __call__(self, event: Event) -> str | None: ...
 
 
 ToEvent = Callable[[Any], Event | DeadLetter]
@@ -58,7 +61,8 @@ class Keying(FlatMapFunction):
 
     Elements are encoded records where `to_event` is None, else whatever it takes. What `to_event`, `key` or
     `id` refuse goes on as a `DeadLetter`, whatever they raise: their own mistake with one record must not end
-    the job. Without a `key`, the id spreads the records. With `timeline`, events carry one from here on.
+    the job. A record without a key is spread by its id; with `needs_key` it is refused. With `timeline`,
+    events carry one from here on.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Keying(FlatMapFunction):
         shards: int,
         even: bool = True,
         key: EventText | None = None,
+        needs_key: bool = False,
         id: EventText | None = None,
         to_event: ToEvent | None = None,
         timeline: bool = False,
@@ -75,6 +80,7 @@ class Keying(FlatMapFunction):
         self._shards = shards
         self._even = even
         self._key = key
+        self._needs_key = needs_key
         self._id = id
         self._to_event = to_event
         self._timeline = timeline
@@ -98,27 +104,47 @@ class Keying(FlatMapFunction):
             if not isinstance(record, Event | DeadLetter):
                 raise MalformedRecord(f"expected an Event or a DeadLetter, found {type(record).__name__}")
             if isinstance(record, DeadLetter):
-                return self._text("position", record.position or ""), encode(record)
+                return _text("position", record.position or ""), encode(record)
         except Exception as error:
             raw = value if isinstance(value, bytes) else repr(value)[:4096].encode("utf-8", "replace")
             return "", encode(DeadLetter(raw=raw, cause=_cause(error), detail=_detail(error)))
         try:
-            self._text("position", record.position or "")
-            key = "" if self._key is None else self._text("key", self._key(record))
-            given = None if self._id is None else self._text("id", self._id(record))
+            _text("position", record.position or "")
+            key = key_of(self._key, record, needed=self._needs_key)
+            given = None if self._id is None else _text("id", self._id(record))
+            if given is not None and not given.strip():
+                raise RecordError("the id is empty for this record")
             id = request_id(record, key, given)
             timeline = Timeline(self._clock.wall_us()) if self._timeline else None
             item = KeyedEvent(id, key, record, self._clock.wall_ms(), timeline)
-            return id if self._key is None else key, encode(item)
+            return key or id, encode(item)
         except Exception as error:
             letter = refused(record, error, id=_made(self._id, record), key=_made(self._key, record))
             return letter.position or "", encode(letter)
 
-    @staticmethod
-    def _text(what: str, value: object) -> str:
-        if not isinstance(value, str):
-            raise RecordError(f"the {what} must be text, found {type(value).__name__}")
-        return value
+
+def key_of(key: EventText | None, record: Event, *, needed: bool = False) -> str:
+    """The key of `record`, empty if it has none: then `NoKey` is raised if it is `needed`."""
+    if key is None:
+        return ""
+    try:
+        made = key(record)
+    except FieldMissing as error:
+        if needed:
+            raise NoKey(f"{error}; each record needs a key here") from None
+        return ""
+    text = "" if made is None else _text("key", made)
+    if text.strip():
+        return text
+    if needed:
+        raise NoKey("key: the key of this record is empty; each record needs one here")
+    return ""
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise RecordError(f"the {what} must be text, found {type(value).__name__}")
+    return value
 
 
 def refused(record: Event, error: Exception, *, id: str | None = None, key: str | None = None) -> DeadLetter:

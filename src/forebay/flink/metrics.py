@@ -7,6 +7,7 @@ half second, because a metric call crosses into Java.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from forebay.flink.learned import LearnedMail
 from forebay.records import Completion, KvHandover
 
 if TYPE_CHECKING:
-    from pyflink.metrics import Distribution, MetricGroup
+    from pyflink.metrics import Counter, Distribution, MetricGroup
 
 
 RELATIVE_ERROR = 0.01
@@ -154,7 +155,11 @@ class InferenceCounters:
     """Counts since the operator opened.
 
     `accepted` is what came in, `restored` what was found in a checkpoint: each result or dead letter of
-    `infer` is of one of them.
+    `infer` is of one of them. `restored_calls` are the calls that a checkpoint held and that were made after
+    the restart. Which of them had been sent before is not known: a checkpoint does not hold it.
+
+    `failed` counts, by cause, dead letters and the calls that a program went on without. `cut_answers` are
+    those that were cut at `max_tokens`.
 
     `calls` to `kv_fallbacks_decode_failed` are written by the event loop; the rest by the operator's thread
     alone, for nobody may add to a histogram while another thread reads it.
@@ -164,11 +169,13 @@ class InferenceCounters:
     restored: int = 0
     results: int = 0
     dead_letters: int = 0
-    reissued: int = 0
+    restored_calls: int = 0
     calls: int = 0
     retries: int = 0
     journal_hits: int = 0
     journal_failures: int = 0
+    suspect_times: int = 0
+    cut_answers: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -180,6 +187,7 @@ class InferenceCounters:
     waited_ms: int = 0
     engine_s: LatencyHistogram = field(default_factory=LatencyHistogram)
     event_s: LatencyHistogram = field(default_factory=LatencyHistogram)
+    failed: dict[str, int] = field(default_factory=dict)
     replicas: ReplicasGauge = field(default_factory=ReplicasGauge)
     scaling: ScalingGauges | None = None
 
@@ -192,17 +200,32 @@ class InferenceCounters:
             name = KV_COUNTERS[completion.handover]
             setattr(self, name, getattr(self, name) + 1)
 
+    def fail(self, cause: str) -> None:
+        """Count a failure. Programs choose causes, too: unusual names, and those beyond `MAX_CAUSES`, are
+        counted as `other`."""
+        known = cause in self.failed or (len(self.failed) < MAX_CAUSES and CAUSE.fullmatch(cause))
+        name = cause if known else OTHER
+        self.failed[name] = self.failed.get(name, 0) + 1
+
+
+FAILED = "failed_"
+"""How the names of the counters of `InferenceCounters.failed` begin; the cause follows."""
+CAUSE = re.compile(r"[a-z][a-z0-9_]{0,39}")
+MAX_CAUSES = 50
+OTHER = "other"
 
 COUNTERS = (
     "accepted",
     "restored",
     "results",
     "dead_letters",
-    "reissued",
+    "restored_calls",
     "calls",
     "retries",
     "journal_hits",
     "journal_failures",
+    "suspect_times",
+    "cut_answers",
     "prompt_tokens",
     "completion_tokens",
     "cached_tokens",
@@ -253,6 +276,8 @@ class FlinkMetrics:
         self._load = load
         self._counters = {name: named.counter(name) for name in COUNTERS}
         self._seen = dict.fromkeys(COUNTERS, 0)
+        self._failed: dict[str, Counter] = {}
+        self._failed_seen: dict[str, int] = {}
         self._in_flight = 0
         self._older = (LatencyHistogram(), LatencyHistogram())
         self._flushed_s = 0.0
@@ -273,8 +298,10 @@ class FlinkMetrics:
 
     def stale(self) -> bool:
         """Whether Flink has not seen the newest counts, or believes that something is still in flight."""
-        return self._in_flight > 0 or any(
-            getattr(self._counts, name) != seen for name, seen in self._seen.items()
+        return (
+            self._in_flight > 0
+            or self._failed_seen != self._counts.failed
+            or any(getattr(self._counts, name) != seen for name, seen in self._seen.items())
         )
 
     def flush(self, now_s: float) -> None:
@@ -286,6 +313,11 @@ class FlinkMetrics:
             if value != self._seen[name]:
                 counter.inc(value - self._seen[name])
                 self._seen[name] = value
+        for cause, value in counts.failed.items():
+            if cause not in self._failed:
+                self._failed[cause] = self._named.counter(FAILED + cause)
+            self._failed[cause].inc(value - self._failed_seen.get(cause, 0))
+            self._failed_seen[cause] = value
         load = self._load()
         engine, event = _both(self._older[0], counts.engine_s), _both(self._older[1], counts.event_s)
         self._in_flight = load.in_flight

@@ -24,6 +24,7 @@ from pyflink.datastream.state import MapStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
+from forebay.engine.content import CUT
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.intervals import SET_BACK_MS, PollInterval, RoomWait
 from forebay.flink.jvm_task import collect_less, held_keys, is_cancelled, set_after_round
@@ -32,11 +33,12 @@ from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounte
 from forebay.flink.request_pool import Handler, Ordering, RequestPool
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
 from forebay.flink.wakes import WOKEN_MS, Wakes
-from forebay.flink.watermarks import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms
+from forebay.flink.watermarks import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms, is_suspect
 from forebay.records import DeadLetter, Result
 from forebay.stateful.machine import (
     IN_FLIGHT,
     Effect,
+    Emit,
     HoldWatermark,
     OpenMachines,
     ReleaseWatermark,
@@ -176,6 +178,8 @@ class InferenceOperator(KeyedProcessFunction):
             else:
                 yield from self._make_room(shard, record.key, ctx)
                 self._counts.accepted += 1
+                time_ms = record.event.time_ms
+                self._counts.suspect_times += time_ms is not None and is_suspect(time_ms)
                 if record.timeline is not None:
                     record = replace(
                         record, timeline=replace(record.timeline, accepted_us=self._clock.wall_us())
@@ -227,7 +231,7 @@ class InferenceOperator(KeyedProcessFunction):
             yield key
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
-        """Take up a shard in this run: issue again what a checkpoint left in its state."""
+        """Open a shard in this run, and make the calls that a checkpoint left in its state."""
         shard = self._shards[key] = Shard(key, self._new_machine())
         self._wakes.add(key, ctx)
         for _ in self._apply(shard, shard.machine.restore(), ctx):
@@ -244,6 +248,11 @@ class InferenceOperator(KeyedProcessFunction):
             if not isinstance(answer, DeadLetter) and not answer.journaled:
                 self._counts.engine_s.add(answer.called_s)
             effects = shard.machine.answered(id, answer, partial(self._times, ctx))
+            if isinstance(answer, DeadLetter):
+                # A program may go on without the answer; a dead letter is counted as it leaves.
+                letters = (effect for effect in effects if isinstance(effect, Emit))
+                if not any(isinstance(each.record, DeadLetter) for each in letters):
+                    self._counts.fail(answer.cause)
             yield from self._apply(shard, effects, ctx)
 
     def _apply(
@@ -252,8 +261,8 @@ class InferenceOperator(KeyedProcessFunction):
         # Not by patterns: those take longer than all else that is done here.
         for effect in effects:
             if isinstance(effect, StartCall):
-                self._counts.reissued += effect.again
-                self._calls.submit(shard.key, effect.item, reissued=effect.again)
+                self._counts.restored_calls += effect.restored
+                self._calls.submit(shard.key, effect.item, restored=effect.restored)
             elif isinstance(effect, HoldWatermark):
                 self._hold(shard, effect)
             elif isinstance(effect, ReleaseWatermark):
@@ -265,9 +274,11 @@ class InferenceOperator(KeyedProcessFunction):
                 self._wake(effect, shard, ctx)
             elif isinstance(effect.record, DeadLetter):
                 self._counts.dead_letters += 1
+                self._counts.fail(effect.record.cause)
                 yield DEAD_LETTERS, effect.data
             else:
                 self._counts.results += 1
+                self._counts.cut_answers += effect.record.finish_reason == CUT
                 self._counts.event_s.add((self._clock.wall_ms() - effect.record.read_ms) / 1000)
                 yield self._output(effect.record, self._leaving(effect.record, effect.data), ctx)
 

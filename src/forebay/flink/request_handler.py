@@ -14,12 +14,12 @@ from forebay.autoscale.settings import ScalingLink
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Engine, EngineFactory
 from forebay.engine.answer import Accept, AnswerCheck
+from forebay.engine.content import check_content
 from forebay.engine.journal import Journal, JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.errors import (
     EngineError,
-    InvalidAnswer,
     ProgramFailed,
     RecordError,
     SettingError,
@@ -101,7 +101,7 @@ class RequestHandler:
         """What answers."""
         return self._engine
 
-    def accept(self, item: KeyedEvent, *, again: bool) -> None:
+    def accept(self, item: KeyedEvent, *, restored: bool) -> None:
         """It waits; nobody asks here for how long."""
 
     async def answer(self, item: KeyedEvent) -> Answer:
@@ -116,8 +116,8 @@ class RequestHandler:
             known = await self._journal.get(hash)
             if known is not None:
                 try:
-                    answer = _parse(known, check)
-                except InvalidAnswer:
+                    answer = _parse(known, request.sampling, check)
+                except EngineError:
                     pass
                 else:
                     self._counts.journal_hits += 1
@@ -183,7 +183,7 @@ class RequestHandler:
         event = item.event
         if self._call.prompt is None:
             raise RecordError("the call has no prompt template to make a request of an event")
-        rendered = self._call.prompt.render(event.fields, key=item.key, time_ms=event.time_ms)
+        rendered = self._call.prompt.render(event.fields, key=item.key or None, time_ms=event.time_ms)
         messages: tuple[Message, ...] = rendered if isinstance(rendered, tuple) else ()
         sampling, priority = self._sampling(event), self._priority(event)
         if self._call.send_priority:
@@ -231,7 +231,8 @@ class RequestHandler:
         self._counts.retries += 1
 
 
-def _parse(completion: Completion, check: AnswerCheck | None) -> JSON:
+def _parse(completion: Completion, sampling: Sampling, check: AnswerCheck | None) -> JSON:
+    check_content(completion, sampling)
     if check is None:
         return completion.text
     return check(completion.text, finish_reason=completion.finish_reason)
@@ -278,6 +279,7 @@ def result(
         record_key=item.event.record_key,
         headers=item.event.headers,
         timeline=timeline,
+        reasoning=completion.reasoning,
     )
 
 

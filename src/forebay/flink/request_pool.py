@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Literal, Protocol
 
@@ -32,9 +32,11 @@ LOST_S = 1.0
 class Handler(Protocol):
     """Turns events into answers on the event loop it was opened on."""
 
-    def accept(self, item: KeyedEvent, *, again: bool) -> None:
-        """An event waits for a slot from now on; `again`: as before a restore. Called on the thread that
-        submits, and once before `answer`."""
+    def accept(self, item: KeyedEvent, *, restored: bool) -> None:
+        """An event waits for a slot from now on; `restored`: it was in a checkpoint.
+
+        Called on the thread that submits, and once before `answer`.
+        """
         ...
 
     async def answer(self, item: KeyedEvent) -> Answer:
@@ -77,7 +79,7 @@ class RequestPool:
         self._capacity = capacity
         self._ordering: Ordering = ordering
         self._changed = threading.Condition()
-        self._pending: deque[tuple[int, KeyedEvent, bool]] = deque()
+        self._pending: deque[tuple[int, KeyedEvent]] = deque()
         self._ready: dict[int, deque[tuple[str, Answer]]] = {}
         self._releases: dict[int, Release] = {}
         self._in_flight = 0
@@ -133,10 +135,11 @@ class RequestPool:
         """
         return self._call_s
 
-    def submit(self, shard: int, item: KeyedEvent, *, reissued: bool = False) -> None:
+    def submit(self, shard: int, item: KeyedEvent, *, restored: bool = False) -> None:
         """Start the call as soon as a slot is free; never blocks. `item.id` is not in use in `shard`.
 
-        Calls that are `reissued` may exceed the capacity, as after a restore at a lower parallelism.
+        Calls that were `restored` from a checkpoint may exceed the capacity, as they do after a restore at a
+        lower parallelism.
         """
         with self._changed:
             release = self._releases.get(shard)
@@ -145,9 +148,9 @@ class RequestPool:
                 self._ready[shard] = deque()
             release.accept(item.id, item.key)
             if self._answerer is not None:
-                self._answerer.accept(item, again=reissued)
-            self._pending.append((shard, item, reissued))
-            if reissued:
+                self._answerer.accept(item, restored=restored)
+            self._pending.append((shard, item))
+            if restored:
                 self._limit = max(self._limit, len(self._pending) + self._in_flight)
             wake = not self._waking and self._in_flight < self._capacity
             self._waking = self._waking or wake
@@ -264,13 +267,11 @@ class RequestPool:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _call(self, shard: int, item: KeyedEvent, reissued: bool) -> None:
+    async def _call(self, shard: int, item: KeyedEvent) -> None:
         assert self._answerer is not None
         started_s = self._loop.time()
         try:
             answer = await self._answerer.answer(item)
-            if reissued and isinstance(answer, Result):
-                answer = replace(answer, reissued=True)
             if isinstance(answer, Result) and not answer.journaled:
                 self._note_duration(self._loop.time() - started_s)
             self._finish(shard, item.id, answer)
@@ -345,7 +346,8 @@ class Unordered:
 
 
 class OrderedByKey:
-    """An answer leaves as soon as it is there and all that came before it under its key have left."""
+    """An answer leaves as soon as it is there and all that came before it under its key have left; without a
+    key, as soon as it is there."""
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[str]] = {}
@@ -353,10 +355,13 @@ class OrderedByKey:
         self._held: dict[str, Answer] = {}
 
     def accept(self, id: str, key: str) -> None:
-        self._queues.setdefault(key, deque()).append(id)
-        self._keys[id] = key
+        if key:
+            self._queues.setdefault(key, deque()).append(id)
+            self._keys[id] = key
 
     def finish(self, id: str, answer: Answer) -> list[tuple[str, Answer]]:
+        if id not in self._keys:
+            return [(id, answer)]
         self._held[id] = answer
         key = self._keys[id]
         queue = self._queues[key]

@@ -133,6 +133,16 @@ def clamp_ms(time_ms: int) -> int:
     return min(LATEST_MS, max(EARLIEST_MS, time_ms))
 
 
+YEAR_MS = 365 * 86_400_000
+YEAR_1900_MS = -2_208_988_800_000
+
+
+def is_suspect(time_ms: int) -> bool:
+    """Whether a time is in 1970 or 1900: seconds that were read as milliseconds are in January 1970, dates
+    without a year in 1900."""
+    return 0 <= time_ms < YEAR_MS or YEAR_1900_MS <= time_ms < YEAR_1900_MS + YEAR_MS
+
+
 def reassign_watermarks(rows: DataStream, name: str) -> DataStream:
     """The records of `TIMED` rows, with their event times and watermarks taken from the `low_ms` column.
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import CancelledError
 from typing import BinaryIO, Literal, Protocol
 
+from forebay.connectors.encodings import likely_encoding
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format
 from forebay.engine.prompt import request_id
 from forebay.errors import MalformedRecord
@@ -62,7 +63,17 @@ class Lines:
                 if self._format is None:
                     begins = whole.lstrip(b"\xef\xbb\xbf \t").startswith(b"{")
                     self._format = Format("jsonl" if begins else "text", max_record_bytes=self._max_bytes)
-                return self._format.read(whole, position)
+                return self._read(whole, position)
+
+    def _read(self, line: bytes, position: str) -> Event | DeadLetter:
+        assert self._format is not None
+        likely = likely_encoding(line)
+        found = self._format.read(line, position)
+        if likely is None:
+            return found
+        detail = found.detail if isinstance(found, DeadLetter) else "the line is not UTF-8"
+        fix = f"if the input is {likely}, convert it first: iconv -f {likely} -t utf-8"
+        return DeadLetter(line, MalformedRecord.cause, f"{detail}; {fix}", position=position)
 
     def _skip(self, begun: bytes) -> None:
         while begun and not begun.endswith(b"\n"):

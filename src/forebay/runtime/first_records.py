@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
+from typing import NamedTuple
 
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.look import likely_instead
 from forebay.connectors.files.settings import CsvSource, FileSource
-from forebay.engine.prompt import names_of
+from forebay.engine.prompt import FieldMissing, fields_in, names_of
 from forebay.errors import SettingError, TemplateFailed
 from forebay.records import JSON, DeadLetter, Event
 
@@ -17,31 +18,34 @@ MOST_CHARS = 300
 
 
 def doubt(spec: PipelineSpec) -> str | None:
-    """Why the first records of `spec` would all become dead letters, in words; None where one of them would
-    not, or where they are not known.
+    """Why the first records of `spec` would all become dead letters, or have no key though `key` is given;
+    None if one of them would not, or if they are not known.
 
     Looks at a hundred records at most, and only of files that are not followed; blocks on the file system.
     Raises `SettingError` where the source cannot be read, and where a template or an application names a
     column that a CSV file does not have.
     """
     spec.source.check("source")
-    why_not = _Templates(spec)
-    whys: list[str] = []
+    look = _Templates(spec)
+    found: list[_Doubt] = []
     letters: list[DeadLetter] = []
     for record in islice(spec.source.first_records(), MOST_RECORDS):
-        why = why_not(record)
+        why = look(record)
         if why is None:
             return None
-        whys.append(why)
+        found.append(why)
         if isinstance(record, DeadLetter):
             letters.append(record)
-    if not whys:
+    if not found:
         return None
-    first = whys[0][:MOST_CHARS]
-    if isinstance(spec.source, CsvSource) and not letters:
+    which = f"none of the first {len(found)} records" if len(found) > 1 else "not even the first record"
+    keyless = next((why for why in found if why.usable), None)
+    if keyless is not None:
+        return f"source: {which} has a key: {keyless.text[:MOST_CHARS]}"
+    first = found[0].text[:MOST_CHARS]
+    if isinstance(spec.source, CsvSource) and not letters and spec.source.has_one_header():
         raise SettingError(f"{first}; it is so in every row of {spec.source.path}")
-    instead = likely_instead([letter.raw for letter in letters]) if len(letters) == len(whys) else ""
-    which = f"none of the first {len(whys)} records" if len(whys) > 1 else "not even the first record"
+    instead = likely_instead([letter.raw for letter in letters]) if len(letters) == len(found) else ""
     return f"source: {which} can be used: {first}{'; ' if instead else ''}{instead}"
 
 
@@ -53,38 +57,57 @@ def reads_nothing(spec: PipelineSpec) -> bool:
     )
 
 
+class _Doubt(NamedTuple):
+    """What is wrong with a record. `usable`: it has no key, and would be answered without one."""
+
+    text: str
+    usable: bool = False
+
+
 class _Templates:
     """What a pipeline takes of each record before anybody is asked. Without its class of service a record
     would be answered, but where no record has one, the template is wrong."""
 
     def __init__(self, spec: PipelineSpec) -> None:
         fields = (
-            spec.key_template(),
             spec.id_template(),
             spec.priority_template(),
             spec.answer_tokens_template(),
             spec.class_template(),
         )
         self._fields = [template for template in fields if template is not None]
+        self._key = spec.key_template()
+        self._needs_key = spec.application is not None and spec.application.needs_key
+        # A column that is missing is missing in every row.
+        self._columns = fields_in(spec.key or "") if isinstance(spec.source, CsvSource) else frozenset()
         self._prompt = spec.prompt_template()
         self._text = None if spec.application is None else spec.application.text_field
 
-    def __call__(self, record: Event | DeadLetter) -> str | None:
-        """Why a record would become a dead letter; None where it would not for its fields."""
+    def __call__(self, record: Event | DeadLetter) -> _Doubt | None:
+        """What is wrong with a record, by its fields; None if nothing is."""
         if isinstance(record, DeadLetter):
-            return record.detail
+            return _Doubt(record.detail)
+        keyless = None
         try:
+            key = None
+            try:
+                if self._key is not None:
+                    key = self._key.render(record.fields, time_ms=record.time_ms)
+            except FieldMissing as error:
+                if self._needs_key or self._columns - record.fields.keys():
+                    raise
+                keyless = _Doubt(str(error), usable=True)
             for template in self._fields:
                 template.render(record.fields, time_ms=record.time_ms)
             if self._prompt is not None:
-                self._prompt.render(record.fields, key="", time_ms=record.time_ms)
+                self._prompt.render(record.fields, key=key, time_ms=record.time_ms)
         except TemplateFailed as error:
-            return str(error)
+            return _Doubt(str(error))
         if self._text is not None and not _has(record.fields, self._text):
-            return (
+            return _Doubt(
                 f"application.text: field {self._text!r} is missing; the event has {names_of(record.fields)}"
             )
-        return None
+        return keyless
 
 
 def _has(value: JSON, path: str) -> bool:

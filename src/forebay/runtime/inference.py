@@ -12,7 +12,9 @@ from forebay.autoscale.settings import ScalingLink
 from forebay.clock import Clock
 from forebay.config.spec import PipelineSpec
 from forebay.engine import EngineFactory
+from forebay.engine.context import ContextNeed, answer_need, check_context
 from forebay.engine.inference_gateway import InferenceGatewayFactory
+from forebay.engine.replica import ServedModel
 from forebay.errors import SettingError
 from forebay.fleet.cache_subscriber import require_zmq
 from forebay.fleet.config import FleetConfig, stall_s_for
@@ -38,13 +40,15 @@ class Served:
 def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, waited_s: None) -> Served:
     """The replicas at `urls`, or with none those that the pipeline names; blocks and raises as `served_model`
     and, for servers that prefill, `check_prefill` do. A pipeline that asks no model needs none, and nothing
-    is asked."""
+    is asked. Raises `SettingError` also if the model's context is too short for the pipeline's calls."""
     if not spec.asks_model:
         return Served(FixedReplicas((NO_ENGINE,)), "none")
     replicas = FixedReplicas(tuple(urls)) if urls else spec.engine.replicas()
     if replicas is None:
         raise SettingError("engine.url: expected the address of an engine, found none")
-    model = served_model(spec, replicas, say)
+    found = served_model(spec, replicas, say)
+    check_context(context_need(spec), found)
+    model = found.name
     prefill = _prefill(spec, replicas)
     if prefill is not None:
         words = check_prefill(
@@ -57,6 +61,14 @@ def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, 
         if words:
             say(words, 0.0)
     return Served(replicas, model, published_scaling(spec))
+
+
+def context_need(spec: PipelineSpec) -> ContextNeed:
+    """The context that the pipeline's largest call takes, as far as the file says."""
+    if spec.application is not None:
+        return spec.application.context_need(spec.sampling.max_tokens)
+    # Each event has its own length of answer.
+    return answer_need(1 if spec.answer_tokens is not None else spec.sampling.max_tokens)
 
 
 def _prefill(spec: PipelineSpec, replicas: ReplicaList) -> ReplicaList | None:
@@ -83,11 +95,11 @@ def served_model(
     *,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> str:
-    """The name of the model to ask for; blocks and raises as `discover_model` does. An inference gateway is
-    asked where none is named."""
+) -> ServedModel:
+    """The model to ask for; blocks and raises as `discover_model` does. An inference gateway is asked only if
+    none is named."""
     if spec.engine.model is not None and _is_gateway(spec, replicas):
-        return spec.engine.model
+        return ServedModel(spec.engine.model)
     return discover_model(
         replicas,
         spec.engine.model,

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import orjson
 
+from forebay.apps.base import FAILURES
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import Part, committed_parts
+from forebay.engine.content import CUT
 from forebay.runtime.flink_process import StdoutResults
 from forebay.runtime.snapshot import Snapshot
 from forebay.s3.location import Location, location_of
@@ -30,7 +32,9 @@ class OutputCounts:
         """`last` with the exact numbers where results went to files; reads what was written."""
         letters = last.dead_letters
         if self._letters is not None:
-            letters = sum(1 for _ in self.dead_letters())
+            causes = Counter(orjson.loads(line)["cause"] for line in self.dead_letters())
+            letters = causes.total()
+            last = replace(last, failed=dict(causes))
         if self._results is None and self._printed is None:
             # A topic is not counted: it may hold more than this run's, or less by now.
             return replace(last, dead_letters=letters)
@@ -38,6 +42,8 @@ class OutputCounts:
         if counted is None:
             return replace(last, dead_letters=letters)
         results, prompt_tokens, completion_tokens = counted
+        if self._results is not None:
+            last = self._with_failures(last)
         return replace(
             last,
             results=results,
@@ -49,6 +55,16 @@ class OutputCounts:
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
         )
+
+    def _with_failures(self, last: Snapshot) -> Snapshot:
+        """`last` with the answers that were cut, and the failed calls that results name."""
+        failed, cut = Counter(last.failed), 0
+        for line in self._lines(self._results):
+            result = orjson.loads(line)
+            cut += result["finish_reason"] == CUT
+            if not self._one_each:
+                failed.update(result["answer"].get(FAILURES) or {})
+        return replace(last, failed=dict(failed), cut_answers=cut)
 
     def dead_letters(self) -> Iterator[bytes]:
         """The dead letters that went to files, as lines; reads them."""

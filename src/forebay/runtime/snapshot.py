@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forebay.autoscale.topic_queue import TopicBacklog
 
@@ -113,9 +113,12 @@ class Snapshot:
     completed. `failed_commits` is how many transactions with results or dead letters could not be committed
     in this run: Kafka had ended them, and what they held may be lost. `backlog` is what waits in the topics
     of a Kafka source, counted every few seconds; None before that, and for other sources. `scaling` is how
-    its replicas stand where the run starts and stops them, else None. `store_failure` is why the object
+    its replicas stand where the run starts and stops them, else None. `suspect_times` counts events with
+    times in 1970 or 1900. `store_failure` is why the object
     store that holds the state cannot be used now, empty where it can. `kv_transfers` is None before the first
-    answer, and without servers for prefill.
+    answer, and without servers for prefill. `cut_answers` were cut at `max_tokens`, and are results with the
+    finish reason `length`. `failed` counts, by cause, dead letters and the calls that an application went on
+    without.
     """
 
     elapsed_s: float
@@ -128,7 +131,7 @@ class Snapshot:
     pending: int = 0
     oldest_read_ms: int = 0
     retries: int = 0
-    reissued: int = 0
+    restored_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     event_p50_s: float = 0.0
@@ -146,6 +149,9 @@ class Snapshot:
     scaling: Scaling | None = None
     store_failure: str = ""
     kv_transfers: KvTransfers | None = None
+    suspect_times: int = 0
+    cut_answers: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
 
 
 OVER_S = 30.0

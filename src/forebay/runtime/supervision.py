@@ -145,7 +145,7 @@ def _awaits(now: Snapshot) -> bool:
 
 
 def _moved(now: Snapshot) -> tuple[int, ...]:
-    return now.accepted, now.results, now.dead_letters, now.retries, now.reissued, now.restarts
+    return now.accepted, now.results, now.dead_letters, now.retries, now.restored_calls, now.restarts
 
 
 class Restarts:

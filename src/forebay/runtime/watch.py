@@ -21,7 +21,7 @@ from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RunningJob, end_job
-from forebay.flink.metrics import KV_COUNTERS, NOTHING_READ_MS
+from forebay.flink.metrics import FAILED, KV_COUNTERS, NOTHING_READ_MS
 from forebay.flink.rest import RestSilent
 from forebay.runtime.reports import Look, Signs
 from forebay.runtime.snapshot import KvTransfers, Snapshot, Spent, SpentInAll, estimate
@@ -242,13 +242,21 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         pending=whole("pending"),
         oldest_read_ms=whole("oldest_read_ms"),
         retries=whole("retries"),
-        reissued=whole("reissued"),
+        restored_calls=whole("restored_calls"),
         prompt_tokens=whole("prompt_tokens"),
         completion_tokens=whole("completion_tokens"),
         event_p50_s=counts.get("event_p50_us", 0) / 1e6,
         event_p99_s=counts.get("event_p99_us", 0) / 1e6,
         engine_p50_s=counts.get("engine_p50_us", 0) / 1e6,
         kv_transfers=_kv_transfers(counts),
+        # Flink's counters begin anew with each restart.
+        suspect_times=max(now.suspect_times, whole("suspect_times")),
+        cut_answers=whole("cut_answers"),
+        failed={
+            name.removeprefix(FAILED): int(count)
+            for name, count in sorted(counts.items())
+            if name.startswith(FAILED) and count
+        },
     )
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-import msgpack
-
-from forebay.codec import DAMAGED, damaged, decode, encode, unpack_state
+from forebay.codec import DAMAGED, damaged, decode, encode, pack_state, unpack_state
 from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Timeline, Usage
 from forebay.stateful.program import Ask, Clock
 
@@ -119,10 +117,7 @@ def numbered(id: str, number: int) -> str:
 
 def pack_memory(memory: Memory) -> bytes:
     timers = {name: (each.clock, each.time_ms, each.by, each.fired) for name, each in memory.timers.items()}
-    packed: bytes = msgpack.packb(
-        (FORMAT, memory.version, memory.saved, timers, memory.noted, memory.touched_ms)
-    )
-    return packed
+    return pack_state(FORMAT, memory.version, memory.saved, timers, memory.noted, memory.touched_ms)
 
 
 def unpack_memory(data: bytes) -> Memory:
@@ -138,23 +133,20 @@ def unpack_memory(data: bytes) -> Memory:
 
 def pack_turn(turn: Turn) -> bytes:
     firing, ask, usage = turn.firing, turn.ask, turn.usage
-    packed: bytes = msgpack.packb(
-        (
-            FORMAT,
-            turn.seq,
-            turn.key,
-            turn.read_ms,
-            turn.data,
-            None if firing is None else (firing.name, firing.clock, firing.time_ms, firing.by),
-            turn.watermark_ms,
-            None if ask is None else _ask_fields(ask),
-            turn.calls,
-            turn.outputs,
-            (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
-            turn.attempts,
-        )
+    return pack_state(
+        FORMAT,
+        turn.seq,
+        turn.key,
+        turn.read_ms,
+        turn.data,
+        None if firing is None else (firing.name, firing.clock, firing.time_ms, firing.by),
+        turn.watermark_ms,
+        None if ask is None else _ask_fields(ask),
+        turn.calls,
+        turn.outputs,
+        (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
+        turn.attempts,
     )
-    return packed
 
 
 def unpack_turn(data: bytes) -> Turn:

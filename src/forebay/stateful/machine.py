@@ -49,10 +49,11 @@ IN_FLIGHT = "in-flight"
 
 @dataclass(slots=True)
 class StartCall:
-    """A call is to be made; `item.id` is its own as long as it is awaited. `again`: after a restore."""
+    """A call is to be made; `item.id` is its own as long as it is awaited. `restored`: a checkpoint
+    held it; whether it had been sent before is not known."""
 
     item: KeyedEvent
-    again: bool = False
+    restored: bool = False
 
 
 @dataclass(slots=True)
@@ -178,7 +179,7 @@ class StatelessExecutor(ShardMachine):
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._in_flight: set[str] = set()
+        self._in_flight: dict[str, bool] = {}
         self._next_seq = 0
 
     @property
@@ -186,11 +187,11 @@ class StatelessExecutor(ShardMachine):
         return bool(self._in_flight)
 
     def restore(self) -> list[Effect]:
-        """The calls are made again in the order in which their events were accepted."""
+        """Start the calls in the order in which their events were accepted."""
         effects: list[Effect] = []
         for seq, id, data in sorted(_unpack(entry) for _, entry in self._store.items()):
             self._next_seq = seq + 1
-            effects += self._begin(replace(decode(data), id=id), again=True)
+            effects += self._begin(replace(decode(data), id=id), restored=True)
         return effects
 
     def event(self, item: KeyedEvent, data: bytes, clocks: Clocks) -> list[Effect]:
@@ -202,12 +203,13 @@ class StatelessExecutor(ShardMachine):
 
     def answered(self, id: str, answer: Result | DeadLetter, clocks: Clocks) -> list[Effect]:
         self._store.remove(id)
-        self._in_flight.remove(id)
+        if self._in_flight.pop(id) and isinstance(answer, Result):
+            answer = replace(answer, restored=True)
         return [ReleaseWatermark(id), Emit(answer, encode(answer))]
 
-    def _begin(self, item: KeyedEvent, *, again: bool = False) -> list[Effect]:
-        self._in_flight.add(item.id)
-        return [HoldWatermark(item.id, item.event.time_ms, item.read_ms), StartCall(item, again)]
+    def _begin(self, item: KeyedEvent, *, restored: bool = False) -> list[Effect]:
+        self._in_flight[item.id] = restored
+        return [HoldWatermark(item.id, item.event.time_ms, item.read_ms), StartCall(item, restored)]
 
 
 def _unpack(entry: bytes) -> tuple[int, str, bytes]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
 from forebay.codec import encode
 from forebay.errors import detail_text
+from forebay.json_numbers import check_numbers, dump_json
 from forebay.records import DeadLetter, KeyedEvent, Result, Usage
 from forebay.stateful.entries import Turn, numbered
 from forebay.stateful.machine import Effect, Emit, HoldWatermark, StartCall
@@ -22,13 +21,13 @@ class ProgramRequest(KeyedEvent):
     ask: Ask = field(kw_only=True)
 
 
-def call_of(turn: Turn, *, again: bool = False) -> StartCall:
+def call_of(turn: Turn, *, restored: bool = False) -> StartCall:
     """The newest call of a turn, which asks."""
     item = turn.item
     assert turn.ask is not None
     id = numbered(item.id, turn.calls - 1)
     return StartCall(
-        ProgramRequest(id, item.key, item.event, item.read_ms, item.timeline, ask=turn.ask), again
+        ProgramRequest(id, item.key, item.event, item.read_ms, item.timeline, ask=turn.ask), restored
     )
 
 
@@ -37,11 +36,16 @@ def hold_of(turn: Turn) -> HoldWatermark:
     return HoldWatermark(str(turn.seq), turn.item.event.time_ms, turn.read_ms)
 
 
-def leaving(turn: Turn, step: Step[Any], carrier: Result | None) -> tuple[Turn, list[Effect]]:
-    """What leaves with `step`, and the turn after it. Raises where it cannot be written."""
+def leaving(
+    turn: Turn, step: Step[Any], carrier: Result | None, *, restored: bool = False
+) -> tuple[Turn, list[Effect]]:
+    """The records that leave with `step`, and the turn after it. Raises if one cannot be written.
+
+    `restored`: a checkpoint held the turn.
+    """
     given: list[Effect] = []
     for output in step.outputs:
-        result = _result(turn, output, carrier)
+        result = replace(_result(turn, output, carrier), restored=restored)
         given.append(Emit(result, encode(result)))
         turn = replace(turn, outputs=turn.outputs + 1, usage=Usage(), attempts=0)
     if step.letter is not None:
@@ -52,8 +56,9 @@ def leaving(turn: Turn, step: Step[Any], carrier: Result | None) -> tuple[Turn, 
 
 def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
     item = turn.item
-    # The JSON of a sink takes less than the bytes of the codec.
-    orjson.dumps((output.answer, output.fields))
+    # The JSON of a sink takes less than the bytes of the codec, and writes null for what is not finite.
+    check_numbers({"answer": output.answer, "fields": output.fields})
+    dump_json((output.answer, output.fields))
     result = Result(
         id=numbered(item.id, turn.outputs),
         key=item.key,
@@ -77,9 +82,9 @@ def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
         elapsed_s=carrier.elapsed_s,
         called_s=carrier.called_s,
         finish_reason=carrier.finish_reason,
-        reissued=carrier.reissued,
         journaled=carrier.journaled,
         replica=carrier.replica,
+        reasoning=carrier.reasoning,
         timeline=carrier.timeline,
     )
 

@@ -64,6 +64,8 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._waiting: dict[str, deque[int]] = {}
         self._waits = 0
         self._next_seq = 0
+        self._restored_before = 0
+        """Turns with a smaller number were in the checkpoint."""
 
     @property
     def awaiting(self) -> bool:
@@ -97,6 +99,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
                 self._awaited[turn.key] = turn
             else:
                 waiting.append(turn)
+        self._restored_before = self._next_seq
         self._due.restored()
         for turn in sorted(waiting, key=lambda each: each.seq):
             self._wait(turn)
@@ -106,7 +109,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
         for clock, time_ms in self._due.heads:
             effects += head(clock, time_ms)
         for turn in awaited:
-            effects.append(call_of(turn, again=True))
+            effects.append(call_of(turn, restored=True))
         return effects
 
     def event(self, item: KeyedEvent, data: bytes, clocks: Clocks) -> list[Effect]:
@@ -268,7 +271,8 @@ class ShardExecutor(ShardMachine, Generic[S]):
             if isinstance(step, RecordError):
                 raise step
             kept = self._memories.changed(memory, step, turn.item.id, now.wall_ms)
-            following, given = leaving(turn, step, carrier)
+            restored = turn.seq < self._restored_before
+            following, given = leaving(turn, step, carrier, restored=restored)
             if step.ask is not None:
                 following = replace(following, ask=_checked(step.ask), calls=following.calls + 1)
                 if following.calls > MAX_CALLS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any
 
@@ -70,6 +71,51 @@ def chosen_answer(answers: Answers, text: str, schema: Mapping[str, JSON] | None
     if schema is None and isinstance(answer, str):
         return answer
     return orjson.dumps(answer).decode()
+
+
+REASONING = "First I think about it. "
+TOOL = "look_up"
+REFUSAL = "I cannot help with that."
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerParts:
+    """What a chat's message holds, and why it ended."""
+
+    text: str
+    reason: str
+    reasoning: str | None = None
+    tool: str | None = None
+    refusal: str | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Of all parts."""
+        return tokens(self.text + (self.reasoning or "") + (self.refusal or ""))
+
+
+def parts_of(text: str, reason: str, fault: str | None, *, max_tokens: int) -> AnswerParts:
+    """The answer `text` as one of `forebay.testing.script.ANSWERS` changes it; any other fault does not."""
+    half = text[: len(text) // 2]
+    match fault:
+        case "schema":
+            return AnswerParts(BROKEN_ANSWER, reason)
+        case "length":
+            return AnswerParts(half, "length")
+        case "content_filter" | "abort":
+            return AnswerParts(half, fault)
+        case "empty":
+            return AnswerParts("", "stop")
+        case "reasons":
+            return AnswerParts(text, reason, reasoning=REASONING)
+        case "reasoning":
+            size = max_tokens * CHARS_PER_TOKEN
+            return AnswerParts("", "length", reasoning=(REASONING * (size // len(REASONING) + 1))[:size])
+        case "tool_calls":
+            return AnswerParts("", "tool_calls", tool=TOOL)
+        case "refusal":
+            return AnswerParts("", "stop", refusal=REFUSAL)
+    return AnswerParts(text, reason)
 
 
 def instance(schema: Any, pick: int, word: str) -> JSON:

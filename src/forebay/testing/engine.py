@@ -22,7 +22,7 @@ from forebay.errors import (
     Unreachable,
 )
 from forebay.records import Completion, Request, Timing, Usage
-from forebay.testing.answers import BROKEN_ANSWER, Answers, answer_to, chosen_answer, request_text, tokens
+from forebay.testing.answers import Answers, answer_to, chosen_answer, parts_of, request_text, tokens
 from forebay.testing.script import Delay, Faults, Mixture
 
 ERRORS: dict[str, type[EngineError]] = {
@@ -114,14 +114,16 @@ class ScriptedEngine:
                 ignore_eos=bool(request.sampling.extra.get("ignore_eos")),
             )
         )
-        if fault == "schema":
-            answer = BROKEN_ANSWER
+        parts = parts_of(answer, reason, fault, max_tokens=request.sampling.max_tokens)
         done_s = loop.time()
         return Completion(
-            text=answer,
-            finish_reason=reason,
-            usage=Usage(tokens(text), tokens(answer)),
+            text=parts.text,
+            finish_reason=parts.reason,
+            usage=Usage(tokens(text), parts.tokens),
             timing=Timing(sent_s, done_s, done_s, done_s, (done_s,)),
+            reasoning=parts.reasoning,
+            tool=parts.tool,
+            refusal=parts.refusal,
         )
 
     async def close(self) -> None:

@@ -66,11 +66,17 @@ class Mixture:
 
 
 STATUSES = {"400", "401", "403", "404", "422", "429", "500", "502", "503", "504"}
-FAULTS = STATUSES | {"too_long", "hang", "refuse", "cut", "garbage", "binary", "huge", "error", "schema"}
+ANSWERS = frozenset(
+    ("schema", "length", "empty", "reasons", "reasoning", "tool_calls", "refusal", "content_filter", "abort")
+)
+"""Complete HTTP answers. `schema`: breaks the schema; `length`: cut at half its length; `empty`: no content;
+`reasons`: reasoning, then content; `reasoning`: reasoning that used up all tokens; `tool_calls`, `refusal`: a
+tool call or a refusal instead of content; `content_filter`, `abort`: half the content, with that reason."""
+FAULTS = STATUSES | ANSWERS | {"too_long", "hang", "refuse", "cut", "garbage", "binary", "huge", "error"}
 """A status; `too_long`: 400 with vLLM's words for a prompt beyond the context; `hang`: no answer ever;
 `refuse`: the connection closes before the answer; `cut`: it closes in mid-answer; `garbage`: events that are
 not JSON; `binary`: bytes that are no event stream; `huge`: an answer without end; `error`: an error object in
-mid-stream; `schema`: a complete answer that breaks the schema."""
+mid-stream; and `ANSWERS`."""
 
 MARKER = re.compile(r"\(\(fault:([a-z0-9_]+?)(?:x([0-9]{1,6}))?\)\)")
 
@@ -82,8 +88,11 @@ class Faults:
     A fault is an HTTP status of `400`, `401`, `403`, `404`, `422`, `429`, `500`, `502`, `503`, `504`, or one
     of `too_long` (a 400 for a prompt beyond the context), `hang` (no answer ever), `refuse` (the connection
     closes before the answer), `cut` (it closes in the middle of it), `garbage` (events that are not JSON),
-    `binary` (no event stream at all), `huge` (an answer without end), `error` (an error object in the stream)
-    and `schema` (a complete answer that breaks the schema).
+    `binary` (no event stream at all), `huge` (an answer without end), `error` (an error object in the
+    stream), `schema` (a complete answer that breaks the schema), `length` (an answer that was cut at half its
+    length, as at `max_tokens`), `empty` (an answer without content), `reasons` (an answer with reasoning
+    before it), `reasoning` (reasoning that used up all tokens), `tool_calls` and `refusal` (instead of
+    content), `content_filter` and `abort` (half an answer, with that finish reason).
 
     A marker in a prompt takes precedence: `((fault:500))` fails every try, `((fault:500x2))` the first two.
     Of several markers the first that is not used up counts: `((fault:503x2))((fault:cutx3))` gives 503, 503,

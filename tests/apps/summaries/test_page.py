@@ -118,8 +118,10 @@ def test_of_a_corrected_window_the_last_summary_is_shown() -> None:
 
 def test_events_whose_calls_failed_are_not_said_to_be_silent() -> None:
     lost = replace(SUMMARY, statements=(), events=6, summarised=0, left_out=0, failed=6)
+    lost = replace(lost, failures={"prompt_too_long": 2}, failure="prompt_too_long: the context is <short>")
     said = " ".join(check(page([line(lost)])).text)
     assert "Could not be summarised: the calls for all of its events (6) failed." in said
+    assert "2 failed calls, the last: prompt_too_long: the context is <short>" in said
     assert "Nothing was said" not in said
 
 
@@ -181,3 +183,8 @@ def _harmless(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
 def test_lines_of_other_kinds_and_none_at_all() -> None:
     check(page([b"not json", b"{}", b'{"answer": "text"}', b'{"answer": {"type": "trend"}}']))
     check(page([]))
+
+
+def test_a_merge_that_failed_is_said_though_no_event_is_lost() -> None:
+    said = " ".join(check(page([line(replace(SUMMARY, failures={"timeout": 1}, failure="timeout: x"))])).text)
+    assert "Some statements could not be merged. 1 failed call, the last: timeout: x" in said

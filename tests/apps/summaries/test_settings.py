@@ -100,7 +100,9 @@ def test_a_call_that_is_given_up_leaves_its_events_counted_as_failed() -> None:
     while machine.calls:
         machine.give_up("k")
     (result,) = machine.results
-    assert (result.answer["events"], result.answer["failed"], result.answer["statements"]) == (1, 1, [])
+    answer = result.answer
+    assert (answer["events"], answer["failed"], answer["statements"], answer["text"]) == (1, 1, [], None)
+    assert (answer["failures"], answer["failure"]) == ({"timeout": 1}, "timeout: too slow")
     assert machine.letters == []
 
 

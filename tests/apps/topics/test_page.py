@@ -122,3 +122,11 @@ def test_a_name_of_a_topic_is_no_markup_either() -> None:
 )
 def test_without_topics_it_says_so(lines: list[bytes]) -> None:
     assert "No topic was born" in topics_page(lines)
+
+
+def test_a_label_that_was_given_up_names_its_cause() -> None:
+    letter = {"cause": "answer_cut", "detail": "at max_tokens", "position": "topic-0-born-8-60000"}
+    given_up = orjson.dumps({**letter, "input": orjson.dumps({"topic": "0"}).decode()})
+    words = "The model was asked for a label and did not answer: answer_cut: at max_tokens"
+    assert words in topics_page([line("born"), given_up])
+    assert words not in topics_page([line("born")])

@@ -122,3 +122,17 @@ def test_so_many_trends_are_shown_and_no_more() -> None:
     assert document.count('class="card"') == 300
     assert "storm999" in document
     assert "storm1<" not in document
+
+
+def given_up(about: Any, position: str = "trend-0-born-60000") -> bytes:
+    letter = {"cause": "timeout", "detail": f"too slow {ATTACK}", "position": position}
+    return orjson.dumps({**letter, "input": orjson.dumps(about).decode()})
+
+
+def test_a_question_that_was_given_up_names_its_cause() -> None:
+    refused = given_up({"trend": 0}, "posts.jsonl@3")
+    said = Tags(trends_page([line("born"), refused, given_up({"trend": 7}), given_up("odd")]))
+    assert "did not answer" not in said.words
+    said = Tags(trends_page([line("born"), given_up({"trend": 0})]))
+    assert "The model was asked why and did not answer: timeout: too slow" in said.words
+    assert "img" not in said.tags

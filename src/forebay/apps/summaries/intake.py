@@ -178,6 +178,9 @@ class Intake:
             setattr(pane, name, getattr(pane, name) + getattr(other, name))
         for name in ("prompt_tokens", "completion_tokens", "calls"):
             setattr(pane, name, getattr(pane, name) + getattr(other, name))
+        for cause, calls in other.failures.items():
+            pane.failures[cause] = pane.failures.get(cause, 0) + calls
+        pane.failure = other.failure or pane.failure
         pane.pool, pane.bar, pane.led = other.pool, other.bar, other.led
         state.panes.remove(other)
         if state.work is not None and state.work.pane == other.id:

@@ -95,7 +95,7 @@ def _window(id: str, summary: Summary) -> Html:
     sources = element("summary", counted(len(events), "source event"))
     return card(
         _span(summary),
-        element("p", element("strong", _failed(summary))) if summary.failed else None,
+        element("p", element("strong", _failed(summary))) if summary.failed or summary.failures else None,
         element("ol", *said) if said else None,
         element("p", "Nothing was said.", class_="soft") if silent else None,
         element("p", _note(summary), class_="soft"),
@@ -119,9 +119,13 @@ def _cites(id: str, statement: Statement, numbers: dict[str, int], events: list[
 
 def _failed(summary: Summary) -> str:
     failed, events = summary.failed, counted(summary.events, "event")
+    why = f" {counted(sum(summary.failures.values()), 'failed call')}, the last: {summary.failure}"
+    why = why if summary.failures else ""
+    if not failed:
+        return f"Some statements could not be merged.{why}"
     if failed < summary.events:
-        return f"Summarised in part: the calls for {failed:,} of {events} failed."
-    return f"Could not be summarised: the calls for all of its events ({failed:,}) failed."
+        return f"Summarised in part: the calls for {failed:,} of {events} failed.{why}"
+    return f"Could not be summarised: the calls for all of its events ({failed:,}) failed.{why}"
 
 
 def _note(summary: Summary) -> str:

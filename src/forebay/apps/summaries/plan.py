@@ -12,6 +12,7 @@ Late = Literal["next", "side", "correct"]
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+LEAST_CHUNK_TOKENS = 200
 STRATA = 4
 """Equal parts of a tumbling window's time, each with its share of the budget."""
 OVERHEAD_TOKENS = 330
@@ -109,7 +110,8 @@ class SummaryPlan:
                 f"allowed_ms must be at most {self.panes} windows' (or silences') length, "
                 f"{self.panes * length_ms}, for each is kept so long; found {self.allowed_ms}"
             )
-        for name, least in (("chunk_tokens", 200), ("partial_tokens", 50), ("fan_in", 2), ("panes", 2)):
+        bounds = {"chunk_tokens": LEAST_CHUNK_TOKENS, "partial_tokens": 50, "fan_in": 2, "panes": 2}
+        for name, least in bounds.items():
             if getattr(self, name) < least:
                 raise SettingError(f"{name} must be at least {least}, found {getattr(self, name)}")
         if self.summary_tokens < self.partial_tokens:
@@ -152,6 +154,11 @@ class SummaryPlan:
         return STRATA if self.windows.kind == "tumbling" else 1
 
     @property
+    def partials_tokens(self) -> int:
+        """Tokens of the partial summaries that the last call of a window holds, at most."""
+        return max(3 * (self.fan_in - 1), self._panes) * self.partial_tokens
+
+    @property
     def _panes(self) -> int:
         return self.windows.size_ms // self.windows.step_ms if self.windows.size_ms else 1
 
@@ -167,7 +174,7 @@ class SummaryPlan:
         panes, partial = self._panes, self.partial_tokens
         # Beside full chunks: of each pane the last, that before its end, and those that end its strata.
         chunks = events / self.full_tokens + panes * (self.strata + 1) + 1
-        close = OVERHEAD_TOKENS + max(3 * (self.fan_in - 1), panes) * partial + self.summary_tokens
+        close = OVERHEAD_TOKENS + self.partials_tokens + self.summary_tokens
         if panes > 1:
             # Each becomes one partial summary, in a merge of two or more.
             merge = (OVERHEAD_TOKENS + (self.fan_in + 1) * partial) / (self.fan_in - 1)

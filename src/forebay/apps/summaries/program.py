@@ -9,6 +9,7 @@ What a call holds depends on the order of the key's events alone, not on how lon
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from forebay.apps.summaries.prompt import Ask, Read, read_answer, without_answer
 from forebay.apps.summaries.state import KeyState, Pane, Work, ends_of, panes_of
 from forebay.apps.summaries.values import Chunk, Node, Refused, Statement, Summary, events_of, within
 from forebay.records import JSON, Usage
+from forebay.stateful.program import Failure
 
 Output = Summary | Refused
 
@@ -58,11 +60,11 @@ class SummaryProgram:
         assert ask is not None
         return [*self._done(key, state, ask, read_answer(ask, answer), usage), *self._advance(key, state)]
 
-    def on_failure(self, key: str, state: KeyState) -> list[Output]:
+    def on_failure(self, key: str, state: KeyState, failure: Failure) -> list[Output]:
         """The call that is out was given up: its events count as failed, its statements stay."""
         ask = self.ask(key, state)
         assert ask is not None
-        outputs = self._done(key, state, ask, without_answer(ask), Usage(), failed=True)
+        outputs = self._done(key, state, ask, without_answer(ask), Usage(), failure=failure)
         return [*outputs, *self._advance(key, state)]
 
     def ask(self, key: str, state: KeyState) -> Ask | None:
@@ -206,7 +208,14 @@ class SummaryProgram:
     # Answers.
 
     def _done(
-        self, key: str, state: KeyState, ask: Ask, read: Read, usage: Usage, *, failed: bool = False
+        self,
+        key: str,
+        state: KeyState,
+        ask: Ask,
+        read: Read,
+        usage: Usage,
+        *,
+        failure: Failure | None = None,
     ) -> list[Output]:
         work = state.work
         assert work is not None
@@ -223,7 +232,8 @@ class SummaryProgram:
         if work.kind != "close":
             pane.cut += read.cut
         pane.waiting = [chunk for chunk in pane.waiting if chunk.id not in work.ids]
-        if failed:
+        if failure is not None:
+            pane.fail(failure.cause, failure.detail)
             pane.failed += events
             events = 0
         statements = (*read.earlier, *read.new)
@@ -265,6 +275,9 @@ class SummaryProgram:
         def total(name: str) -> int:
             return sum(getattr(pane, name) for pane in parts)
 
+        failures: Counter[str] = Counter()
+        for pane in parts:
+            failures.update(pane.failures)
         rolling = plan.windows.kind == "rolling"
         newest = parts[-1]
         start_ms, end_ms = (newest.start_ms, newest.end_ms) if plan.windows.kind == "session" else (0, 0)
@@ -287,6 +300,8 @@ class SummaryProgram:
             calls=total("calls") + (own is not None),
             prompt_tokens=total("prompt_tokens") + (own.prompt_tokens if own else 0),
             completion_tokens=total("completion_tokens") + (own.completion_tokens if own else 0),
+            failures=dict(failures),
+            failure=next((pane.failure for pane in reversed(parts) if pane.failure), ""),
             **{name: total(name) for name in ("left_out", "failed", "late", "unsourced")},
         )
         newest.revision += 1

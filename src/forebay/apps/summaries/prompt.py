@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from forebay.apps.summaries.plan import OVERHEAD_TOKENS, SummaryPlan
 from forebay.apps.summaries.state import WorkKind
 from forebay.apps.summaries.values import (
     MAX_SOURCES,
@@ -107,13 +108,27 @@ class Ask:
     @property
     def max_tokens(self) -> int:
         """Room for the longest answer that the schema allows, so that none is cut in the middle."""
-        statement = MAX_STATEMENT_CHARS // 2 + 4 * MAX_SOURCES + 20
-        return 40 + self.max_statements * statement + 4 * min(MAX_KEEP, len(self.statements))
+        return _answer_tokens(self.max_statements, len(self.statements))
 
     @property
     def prompt_tokens(self) -> int:
         """An estimate of the prompt's tokens with those of the answer's form."""
         return sum(tokens(message.content) for message in self.messages())
+
+
+def largest_call_tokens(plan: SummaryPlan) -> int:
+    """Tokens of the largest call, prompt and answer: the last one of a window, with a full chunk and all
+    partial summaries."""
+    statements = plan.summary_tokens // STATEMENT_OF_TOKENS
+    kept = plan.partials_tokens // STATEMENT_OF_TOKENS
+    prompt = OVERHEAD_TOKENS + plan.chunk_tokens + plan.partials_tokens
+    return prompt + _answer_tokens(max(1, statements), kept)
+
+
+def _answer_tokens(statements: int, kept: int) -> int:
+    """Tokens of the longest answer with so many new statements, and so many earlier ones that may stay."""
+    statement = MAX_STATEMENT_CHARS // 2 + 4 * MAX_SOURCES + 20
+    return 40 + statements * statement + 4 * min(MAX_KEEP, kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,14 @@ from pydantic import Field, model_validator
 
 from forebay.apps.base import ApplicationSettings, Page, Preset
 from forebay.apps.summaries.intake import Arrival
-from forebay.apps.summaries.plan import DAY_MS, Late, SummaryPlan, Windows
+from forebay.apps.summaries.plan import DAY_MS, LEAST_CHUNK_TOKENS, Late, SummaryPlan, Windows
 from forebay.apps.summaries.program import Output as Outcome
 from forebay.apps.summaries.program import SummaryProgram
+from forebay.apps.summaries.prompt import largest_call_tokens
 from forebay.apps.summaries.state import VERSION, KeyState
 from forebay.apps.summaries.values import Refused, Summary, WindowKind
 from forebay.documents.fields import AnyInt, FieldPath, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
+from forebay.engine.context import ContextNeed
 from forebay.errors import SettingError
 from forebay.records import JSON, Event, Sampling
 from forebay.stateful.program import Answer, Ask, Failure, Moment, Output, Program, Step, Timer
@@ -93,6 +95,16 @@ class Summaries:
             seed=self.seed,
         )
 
+    def context_need(self, max_tokens: int) -> ContextNeed:
+        """That of the largest call. Answers are as long as their form allows, whatever `max_tokens` is."""
+        return ContextNeed(
+            largest_call_tokens(self.plan()),
+            "application.chunk_tokens",
+            "the largest call of a summary",
+            self.chunk_tokens,
+            LEAST_CHUNK_TOKENS,
+        )
+
     def program(self, *, event_time: bool) -> SummaryOfKey:
         """The program that makes these summaries. Raises `SettingError` without event time."""
         if not event_time:
@@ -142,7 +154,7 @@ class SummaryOfKey(Program[KeyState]):
 
     def on_failure(self, state: KeyState, tag: str, failure: Failure, now: Moment) -> Step[KeyState]:
         state.chained += 1
-        return self._step(state, self._program.on_failure(now.key, state), now)
+        return self._step(state, self._program.on_failure(now.key, state, failure), now)
 
     def on_timer(self, state: KeyState, name: str, time_ms: int, now: Moment) -> Step[KeyState]:
         if name == IDLE:
@@ -217,9 +229,7 @@ class SummarySpec(ApplicationSettings):
     needs_key: ClassVar[bool] = True
     needs_event_time: ClassVar[bool] = True
     bound: ClassVar[frozenset[str] | None] = frozenset()
-    preset: ClassVar[Preset] = Preset(
-        {"key": "{{ channel }}", "event_time": {}, "timeout_s": 120.0}, context_tokens=8192
-    )
+    preset: ClassVar[Preset] = Preset({"key": "{{ channel }}", "event_time": {}, "timeout_s": 120.0})
 
     type: Literal["summary"]
     text: FieldPath = Field("text", description="Field with the text; dots for nesting.")
@@ -289,6 +299,9 @@ class SummarySpec(ApplicationSettings):
     @property
     def text_field(self) -> str:
         return self.text
+
+    def context_need(self, max_tokens: int) -> ContextNeed:
+        return self.settings().context_need(max_tokens)
 
     def settings(self) -> Summaries:
         return Summaries(**{name: value for name, value in self if name != "type"})

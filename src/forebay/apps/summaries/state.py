@@ -14,7 +14,8 @@ from forebay.apps.summaries.plan import Windows
 from forebay.apps.summaries.values import Chunk, Item, Node, Source, Statement
 from forebay.errors import ForebayError
 
-VERSION = 2
+VERSION = 3
+MAX_FAILURE_CHARS = 300
 WorkKind = Literal["chunk", "merge", "close"]
 
 
@@ -27,6 +28,7 @@ class Pane:
     were let in, and what chunks cost that were cut early; `pool`: `open` is a sample of what has come since
     it began, of events whose hash is below `bar`. `seen`, `late`, `left_out` and `failed` count events,
     `unsourced` statements that named no source, `cut` those for which a partial summary had no room.
+    `failures` counts calls that were given up, by cause, `failure` is the last of them.
     `revision`: summaries given so far; `due_ms`: when a correction is due, or the open events of a running
     summary.
     """
@@ -54,6 +56,13 @@ class Pane:
     completion_tokens: int = 0
     calls: int = 0
     cut: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    failure: str = ""
+
+    def fail(self, cause: str, detail: str) -> None:
+        """Count a call that was given up."""
+        self.failures[cause] = self.failures.get(cause, 0) + 1
+        self.failure = f"{cause}: {detail}"[:MAX_FAILURE_CHARS]
 
 
 @dataclass(frozen=True, slots=True)

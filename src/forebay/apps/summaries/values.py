@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from forebay.apps.base import FAILURES
 from forebay.records import JSON
 from forebay.untrusted_text import escape_special_tokens
 
@@ -179,10 +180,11 @@ class Summary:
     """A window's summary. `revision` is 0 for the first, and counts corrections and running summaries.
 
     Of the `events` that the window has, `summarised` were in exactly one call each, `left_out` by sampling
-    over the budget, and those `failed` whose call was given up. `late` ones came from windows that had
-    closed. `cut` statements did not fit into the budget of the summary or of a partial one; `unsourced` ones
-    named no source that was there, and were dropped. `calls` and tokens are those of its own call and of its
-    panes, which sliding windows share.
+    over the budget, and those `failed` whose call was given up. `failures` counts the calls that were given
+    up, by cause, also those that were about no new event; `failure` is the last of them, in words. `late`
+    events came from windows that had closed. `cut` statements did not fit into the budget of the summary or
+    of a partial one; `unsourced` ones named no source that was there, and were dropped. `calls` and tokens
+    are those of its own call and of its panes, which sliding windows share.
     """
 
     key: str
@@ -201,9 +203,12 @@ class Summary:
     calls: int
     prompt_tokens: int
     completion_tokens: int
+    failures: Mapping[str, int] = field(default_factory=dict)
+    failure: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The summary as a JSON object: `text` for readers, then all else."""
+        failed = bool(self.failures) and not self.statements
         return {
             "type": "summary",
             "key": self.key,
@@ -215,7 +220,8 @@ class Summary:
                 "end_ms": self.end_ms,
             },
             "revision": self.revision,
-            "text": " ".join(each.text for each in self.statements),
+            # No text, rather than an empty one, if there is nothing but failed calls.
+            "text": None if failed else " ".join(each.text for each in self.statements),
             "statements": [
                 {
                     "text": each.text,
@@ -240,8 +246,10 @@ class Summary:
                     "calls",
                     "prompt_tokens",
                     "completion_tokens",
+                    "failure",
                 )
             },
+            FAILURES: dict(self.failures),
         }
 
     @classmethod

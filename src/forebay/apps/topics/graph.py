@@ -16,7 +16,7 @@ from forebay.codec import decode
 from forebay.embed import NoEmbedding, OpenEmbedder, OpenMiniLM, find_embedding_model
 from forebay.errors import RecordError, SetupError
 from forebay.flink.infer import InferenceStreams
-from forebay.flink.keying import EventText, TextField
+from forebay.flink.keying import EventText, TextField, key_of
 from forebay.flink.restored import even_shards
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.flink.stages import StageFunction, message, staged
@@ -50,7 +50,7 @@ class Texts(ProcessFunction):
             yield REFUSED, data
             return
         try:
-            key = "" if self._key is None else self._key(record)
+            key = key_of(self._key, record)
             text = self._text(record)
         except RecordError as error:
             yield REFUSED, refused(record, error)

@@ -17,6 +17,7 @@ from forebay.apps.page import (
     colour,
     counted,
     element,
+    failed_question,
     filter_box,
     link,
     moment,
@@ -50,6 +51,8 @@ class Track:
     merged: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     labels: list[tuple[float, str, str]] = field(default_factory=list)
+    failure: str = ""
+    """Why the last question that was given up was not answered."""
 
     @property
     def label(self) -> str:
@@ -60,7 +63,8 @@ class Track:
 
 
 def topics_page(lines: Iterable[bytes]) -> str:
-    """The page of the results (JSON lines) of the application `topics`. Lines that are none are left out."""
+    """The page of the results of the application `topics`, and of the questions among its dead letters that
+    follow them (JSON lines). Other lines are left out."""
     found = told(lines)
     born = [track for track in found.values() if track.born_ms is not None]
     largest = sorted(born, key=lambda track: -track.size)[:MAX_SHOWN]
@@ -92,7 +96,12 @@ def told(lines: Iterable[bytes]) -> dict[str, Track]:
     found: dict[str, Track] = {}
     for raw in lines:
         try:
-            answer = orjson.loads(raw)["answer"]
+            value = orjson.loads(raw)
+            failed = failed_question(value, "topic-")
+            if failed is not None:
+                found[failed[0]["topic"]].failure = failed[1]
+                continue
+            answer = value["answer"]
             track = found.setdefault(answer["topic"], Track(answer["topic"]))
             if answer.get("time", "") is None:
                 track.timed = False
@@ -176,6 +185,9 @@ def _card(track: Track, found: dict[str, Track]) -> Html:
         element("p", element("strong", labels[-1][2], dir="auto")) if labels else None,
         element("p", "before: ", "; ".join(label for _, label, _ in labels[:-1]), class_="soft")
         if len(labels) > 1
+        else None,
+        element("p", f"The model was asked for a label and did not answer: {track.failure}")
+        if track.failure
         else None,
         element("p", "emerging: ", ", ".join(emerged), class_="soft") if emerged else None,
         element("p", "merged into: ", link(f"#topic-{track.into}", into), class_="soft") if into else None,

@@ -16,6 +16,7 @@ from forebay.apps.page import (
     colour,
     counted,
     element,
+    failed_question,
     filter_box,
     joined,
     link,
@@ -50,10 +51,13 @@ class Line:
     whys: list[tuple[float, str]] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
     into: int | None = None
+    failure: str = ""
+    """Why the last question that was given up was not answered."""
 
 
 def trends_page(lines: Iterable[bytes]) -> str:
-    """The page of the results (JSON lines) of the application `trends`. Lines that are none are left out."""
+    """The page of the results of the application `trends`, and of the questions among its dead letters that
+    follow them (JSON lines). Other lines are left out."""
     found = list(told(lines).values())
     live = sorted((line for line in found if line.into is None), key=lambda line: -line.rate)
     shown = sorted(live[:MAX_SHOWN], key=lambda line: line.onset_ms)
@@ -80,7 +84,12 @@ def told(lines: Iterable[bytes]) -> dict[int, Line]:
     found: dict[int, Line] = {}
     for raw in lines:
         try:
-            answer = orjson.loads(raw)["answer"]
+            value = orjson.loads(raw)
+            failed = failed_question(value, "trend-")
+            if failed is not None:
+                found[failed[0]["trend"]].failure = failed[1]
+                continue
+            answer = value["answer"]
             line = found.setdefault(answer["trend"], Line(answer["trend"]))
             if answer["kind"] == "why":
                 line.whys.append((answer["time_ms"] or 0, answer["why"]))
@@ -140,6 +149,7 @@ def _card(line: Line) -> Html:
         element("p", f"{_span(line)} · {times}", class_="soft"),
         element("p", element("strong", whys[-1][1], dir="auto")) if whys else None,
         joined(element("p", words, class_="soft", dir="auto") for words in more) if more else None,
+        element("p", f"The model was asked why and did not answer: {line.failure}") if line.failure else None,
         tags(line.terms),
         element("p", "taken in: ", ", ".join(line.merged), class_="soft") if line.merged else None,
         quotes(line.texts),

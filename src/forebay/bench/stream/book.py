@@ -151,7 +151,7 @@ def with_found(record: Record, found: Committed, times: int, after_s: AfterS) ->
         prompt_tokens=prompt,
         completion_tokens=completion,
         cached_tokens=cached,
-        reissued=found.reissued,
+        restored=found.restored,
         error=found.error,
         journaled=found.journaled,
     )

@@ -38,7 +38,7 @@ class EventRecord:
     `committed_s`: the result was visible to a reader. What did not happen, or is not told, is None.
 
     `results`: how often its result is in the sink; `attempts`: calls made for it. `error`: the cause of its
-    dead letter. `reissued`: it was sent again after a restore. `journaled`: the journal answered it.
+    dead letter. `restored`: it was in a checkpoint at a restart. `journaled`: the journal answered it.
     `letters`: how many dead letters of it came.
     """
 
@@ -59,7 +59,7 @@ class EventRecord:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    reissued: bool = False
+    restored: bool = False
     error: str | None = None
     journaled: bool = False
     letters: int = 0

@@ -28,7 +28,7 @@ class Committed:
     timeline: Timeline | None = None
     attempts: int = 0
     usage: tuple[int, int, int] = (0, 0, 0)
-    reissued: bool = False
+    restored: bool = False
     error: str | None = None
     journaled: bool = False
 
@@ -78,7 +78,7 @@ def read_result(line: bytes, at_us: int) -> Committed:
         timeline=None if times is None else Timeline(**times),
         attempts=found["attempts"],
         usage=(usage["prompt_tokens"], usage["completion_tokens"], usage["cached_tokens"]),
-        reissued=found["reissued"],
+        restored=found["restored"],
         journaled=found.get("journaled", False),
     )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from forebay.connectors.base import Connector, Headers, PipelineView, Timed, WebSocketUrl, without_query
+from forebay.connectors.base import Connector, Enveloped, Headers, PipelineView, WebSocketUrl, without_query
 from forebay.connectors.formats import Format
 from forebay.documents.fields import HttpUrl, PositiveFloat, Secret
 from forebay.errors import SettingError
@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 """What a `preset` fills in; a key that the file gives wins."""
 
 
-class FeedSource(Timed):
+class FeedSource(Enveloped):
     """What live feeds share. Both reconnect by themselves and go on from a cursor held in state."""
 
     bound: ClassVar[frozenset[str] | None] = frozenset(("url",))
@@ -74,7 +74,7 @@ class FeedSource(Timed):
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         from forebay.connectors.feeds.source import Polled, polled_source
 
-        form = Format(time=self.event_time(), max_record_bytes=self.max_record_bytes)
+        form = Format(time=self.event_time(), max_record_bytes=self.max_record_bytes, payload=self.payload)
         return polled_source(env, Polled(self.feed(), form, limit=self.limit))
 
 

@@ -1,154 +1,81 @@
-"""A file, or a folder of them, as lines that are read in order, some at a time, and the record of each line.
-
-A CSV row goes on over lines while a quote is open.
-"""
+"""The files of a source, and the lines of one file, each with the place behind it."""
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
+import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO
 
-from forebay.codec import encode
-from forebay.connectors.formats import BOM, Format, parse_dead_letter
-from forebay.errors import MalformedRecord, SettingError
-from forebay.records import DeadLetter, Event
-
-QUOTE = b'"'
-MAX_ROW_LINES = 1000
-"""Lines after which a CSV row whose quote is still open is given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a reader is: lines read, records given out, and the lines of a row whose quote is open."""
-
-    lines: int = 0
-    records: int = 0
-    partial: bytes = b""
-    partial_lines: int = 0
+from forebay.connectors.encodings import UTF_8, Encoding, encoding_of
+from forebay.connectors.files.unpack import (
+    BLOCK_BYTES,
+    UNREADABLE,
+    is_hidden,
+    members_of,
+    open_file,
+    packing_of,
+)
+from forebay.errors import ForebayError, SettingError
 
 
 @dataclass(frozen=True, slots=True)
-class LineReader:
-    """What each line of a source becomes. `name` goes into positions (`name@line`, counted from 1).
+class Part:
+    """One file of a source, or one member of a zip archive. `name` is what positions begin with; `size` is
+    the number of its bytes, unpacked, that are to be read."""
 
-    `header`: a CSV row equal to the columns is a header and no record. `letters`: each line is a dead
-    letter, whose untouched record is read; a record without a time has the letter's. `limit`: records
-    (events and dead letters) after which the rest is ignored.
-    """
-
+    path: str
     name: str
-    format: Format
-    header: bool = False
-    letters: bool = False
-    limit: int | None = None
+    member: str | None = None
+    size: int = 0
 
-    def step(self, at: Progress, line: bytes) -> tuple[Progress, bytes | None]:
-        """Progress after `line` (without its end) and the encoded record that it completes, if it does."""
-        lines = at.lines + 1
-        if self.limit is not None and at.records >= self.limit:
-            return Progress(lines, at.records), None
-        raw = at.partial + b"\n" + line if at.partial else line
-        if self._goes_on(at, line, len(raw)):
-            return Progress(lines, at.records, raw, at.partial_lines + 1), None
-        return self._record(Progress(lines, at.records), raw)
-
-    def end(self, at: Progress) -> tuple[Progress, bytes | None]:
-        """The same at the end of input: an incomplete row becomes a dead letter."""
-        if not at.partial:
-            return at, None
-        return self._record(Progress(at.lines, at.records), at.partial)
-
-    def _goes_on(self, at: Progress, line: bytes, size: int) -> bool:
-        return (
-            self.format.kind == "csv"
-            and not self.letters
-            and size <= self.format.max_record_bytes
-            and at.partial_lines < MAX_ROW_LINES
-            and quote_open(line, self.format.delimiter, inside=bool(at.partial))
-        )
-
-    def _record(self, at: Progress, raw: bytes) -> tuple[Progress, bytes | None]:
-        if not (raw if self.format.kind == "csv" else raw.strip()):
-            return at, None
-        position = f"{self.name}@{at.lines}"
-        time_ms = None
-        if self.letters:
-            try:
-                letter = parse_dead_letter(raw)
-                raw, time_ms = letter.raw, letter.time_ms
-            except MalformedRecord as error:
-                letter = DeadLetter(raw=raw, cause=error.cause, detail=str(error), position=position)
-                return Progress(at.lines, at.records + 1), encode(letter)
-        record = self.format.read(raw, position)
-        if record.time_ms is None and time_ms is not None:
-            record = replace(record, time_ms=time_ms)
-        if self.header and self._is_header(record, raw):
-            return at, None
-        return Progress(at.lines, at.records + 1), encode(record)
-
-    def _is_header(self, record: Event | DeadLetter, raw: bytes) -> bool:
-        if isinstance(record, DeadLetter):
-            # Where the format has a time, a header has the name of its column there.
-            record = replace(self.format, time=None).read(raw, "")
-        return isinstance(record, Event) and record.fields == {name: name for name in self.format.columns}
+    def open(self) -> BinaryIO:
+        """Its bytes, unpacked. Raises one of `UNREADABLE`."""
+        return open_file(self.path, self.member)
 
 
-def quote_open(line: bytes, delimiter: str, *, inside: bool = False) -> bool:
-    """Whether a quoted field is open at the end of `line`; `inside` says that one was at its start.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far one file is read.
 
-    As in Python's csv module, a quote opens a field only where it is the field's first character.
+    `offset`: bytes, unpacked; `lines`: lines; `crc`: checksum of all bytes before `offset`; `last_bytes` and
+    `last_crc`: length and checksum of the last line. `columns`: names in the file's header; None: not read
+    yet.
     """
-    line = line.removeprefix(BOM)
-    separator = delimiter.encode()
-    at = 0
-    while True:
-        if inside or line.startswith(QUOTE, at):
-            at = _closing_quote(line, at if inside else at + 1)
-            if at < 0:
-                return True
-            inside = False
-        at = line.find(separator, at)
-        if at < 0:
-            return False
-        at += 1
+
+    offset: int = 0
+    lines: int = 0
+    crc: int = 0
+    last_bytes: int = 0
+    last_crc: int = 0
+    columns: tuple[str, ...] | None = None
+
+    def with_columns(self, columns: tuple[str, ...]) -> Place:
+        """The same place in a file whose header names `columns`."""
+        # A third of the time of dataclasses.replace, once a row.
+        return Place(self.offset, self.lines, self.crc, self.last_bytes, self.last_crc, columns)
 
 
-def _closing_quote(line: bytes, at: int) -> int:
-    while (at := line.find(QUOTE, at)) >= 0:
-        if not line.startswith(QUOTE, at + 1):
-            return at
-        at += 2
-    return -1
+START = Place()
 
 
-LINES_PER_PIECE = 4
-"""A checkpoint waits for the lines of a piece: few of them, though each piece costs a call."""
-LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 64, 1024
-SAMPLED_BYTES = 1 << 14
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line with its end. `raw`: its bytes in the file, of a long line the first ones. `text`: the same as
+    UTF-8; of a line that cannot be decoded, with replacement characters, and `problem` says why. `after`: the
+    place behind it."""
 
-LONGEST_LINE_BYTES = 16 << 20
-BLOCK_BYTES = 1 << 16
-OPENERS: dict[str, Callable[[str, Any], Any]] = {
-    ".gz": gzip.open,
-    ".gzip": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
-UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+    raw: bytes
+    text: bytes
+    problem: str | None
+    after: Place
 
-Part = tuple[str, int]
-"""A file's path, and how many of its bytes (those of a compressed one unpacked) are read."""
-
-Place = tuple[int, int]
-"""The number of a part, and how many of its bytes were read."""
+    @property
+    def ended(self) -> bool:
+        """Whether the line has an end, or is the unfinished last one of its file."""
+        return self.text.endswith(b"\n")
 
 
 def data_files(path: Path) -> Iterator[Path]:
@@ -157,129 +84,165 @@ def data_files(path: Path) -> Iterator[Path]:
         yield path
         return
     for file in sorted(path.rglob("*")):
-        hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
-        if file.is_file() and not hidden:
+        if not is_hidden(file.relative_to(path)) and file.is_file():
             yield file
 
 
-def open_file(path: str) -> BinaryIO:
-    """The bytes of a file; .gz, .bz2 and .xz are unpacked."""
-    opener = OPENERS.get(Path(path).suffix.lower())
-    return cast(BinaryIO, opener(path, "rb") if opener else open(path, "rb", buffering=BLOCK_BYTES))
+def name_in(root: Path, file: Path) -> str:
+    """The name of `file` in positions: the name of the source's path, and the way from there."""
+    base = os.path.basename(os.path.abspath(root))
+    name = base if file == root else f"{base}/{file.relative_to(root).as_posix()}"
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def longest_line(reader: LineReader) -> int:
-    """Bytes of a line that are kept, of a longer one as well: enough for every record that can be right.
+def files_of(path: Path) -> Iterator[Part]:
+    """The files at `path` in the order they are read, without their sizes.
 
-    A dead letter's line holds a record with some bytes doubled.
+    Raises `SettingError` for one that cannot be read.
     """
-    longest = max(reader.format.max_record_bytes, LONGEST_LINE_BYTES)
-    return 2 * longest + BLOCK_BYTES if reader.letters else longest
-
-
-def read_line(file: BinaryIO, most: int) -> tuple[bytes, int]:
-    """The next line without its end (LF or CRLF), cut to `most` + 1 bytes, and how many bytes it takes in
-    the file: none at the end."""
-    line = end = file.readline(most + 2)
-    taken = len(line)
-    while end and not end.endswith(b"\n") and (end := file.readline(BLOCK_BYTES)):
-        taken += len(end)
-    return line.removesuffix(b"\n").removesuffix(b"\r")[: most + 1], taken
-
-
-def piece_bytes(parts: Sequence[Part]) -> int:
-    """The size of a piece of `parts`: a few lines of mean length, judging by the files' beginnings.
-
-    Blocks: some of each of the first files is read. Raises `SettingError` for a file that cannot be.
-    """
-    taken = lines = 0
-    for path, size in parts[:16]:
+    for file in data_files(path):
+        name = name_in(path, file)
         try:
-            with open_file(path) as file:
-                block = file.read(min(size, SAMPLED_BYTES))
+            members: list[str | None] = [None]
+            if packing_of(file) == "zip":
+                members = [*members_of(file)]
         except UNREADABLE as error:
-            raise SettingError(f"source file {path} cannot be read: {error}") from None
-        taken, lines = taken + len(block), lines + block.count(b"\n")
-    return min(MOST_PIECE_BYTES, max(LEAST_PIECE_BYTES, LINES_PER_PIECE * taken // max(1, lines)))
+            raise cannot_read(str(file), error) from None
+        for member in members:
+            yield Part(os.path.abspath(file), name if member is None else f"{name}/{member}", member)
 
 
-class Pieces:
-    """Lines of `parts`, one part after the other. Keeps a file open in between; blocks on the file system."""
+def sized(part: Part) -> Part:
+    """`part` with its size. Blocks: a compressed file is unpacked once.
 
-    def __init__(self, parts: Sequence[Part], most: int) -> None:
-        self._parts = parts
-        self._starts = list(accumulate((size for _, size in parts), initial=0))
-        self._most = most
-        self._file: BinaryIO | None = None
-        self._number = -1
-
-    @property
-    def size(self) -> int:
-        """Bytes of all parts."""
-        return self._starts[-1]
-
-    def lines(self, place: Place, until: int) -> Iterator[tuple[Place, bytes]]:
-        """The lines after `place` that begin before byte `until` of the whole.
-
-        Each comes with the place after it, as at most `most` + 1 bytes without its end.
-        """
-        number, offset = place
-        while number < len(self._parts):
-            size = self._parts[number][1]
-            while offset < size and self._starts[number] + offset < until:
-                line, taken = read_line(self._at(number, offset), self._most)
-                # A file that became shorter ends where it ends.
-                offset = offset + taken if taken else size
-                if taken:
-                    yield (number, offset), line
-            if offset < size:
-                return
-            number, offset = number + 1, 0
-
-    def close(self) -> None:
-        """Close the open file. Reading again opens it again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _at(self, number: int, offset: int) -> BinaryIO:
-        if self._file is None or number != self._number:
-            self.close()
-            self._file, self._number = open_file(self._parts[number][0]), number
-        if self._file.tell() != offset:
-            self._file.seek(offset)
-        return self._file
-
-
-def parts_of(path: Path, reader: LineReader) -> tuple[Part, ...]:
-    """What is to be read of the files at `path`: all of them by name, up to the limit of `reader`.
-
-    Blocks: compressed files are unpacked once for their size, and with a limit what lies before it is read.
     Raises `SettingError` for a file that cannot be read.
     """
-    parts = []
-    for file in data_files(path.absolute()):
-        try:
-            parts.append((str(file), _size(file)))
-        except UNREADABLE as error:
-            raise SettingError(f"source file {file} cannot be read: {error}") from None
-    return tuple(parts) if reader.limit is None else _up_to_limit(parts, reader)
-
-
-def _size(file: Path) -> int:
-    if file.suffix.lower() not in OPENERS:
-        return file.stat().st_size
-    with open_file(str(file)) as unpacked:
-        return sum(len(block) for block in iter(lambda: unpacked.read(1 << 20), b""))
-
-
-def _up_to_limit(parts: Sequence[Part], reader: LineReader) -> tuple[Part, ...]:
-    pieces, at = Pieces(parts, longest_line(reader)), Progress()
     try:
-        for (number, offset), line in pieces.lines((0, 0), pieces.size):
-            at, _ = reader.step(at, line)
-            if at.records == reader.limit:
-                return (*parts[:number], (parts[number][0], offset))
-    finally:
-        pieces.close()
-    return tuple(parts)
+        if part.member is None and packing_of(part.path) is None:
+            return replace(part, size=os.stat(part.path).st_size)
+        with part.open() as unpacked:
+            return replace(part, size=sum(len(block) for block in iter(lambda: unpacked.read(1 << 20), b"")))
+    except UNREADABLE as error:
+        raise cannot_read(part.path, error) from None
+
+
+def cannot_read(path: str, error: Exception) -> SettingError:
+    """That a file of a source cannot be read."""
+    return SettingError(f"source file {path} cannot be read: {why(error)}")
+
+
+def why(error: Exception) -> str:
+    """An error of the file system or of unpacking, without the file's name."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+class LineFile:
+    """The lines of one file from a place on. Blocks on the file system.
+
+    Opening and reading raise one of `UNREADABLE`. At most `most` characters of a line, and its end, are kept.
+    """
+
+    def __init__(self, part: Part, encoding: str, most: int, place: Place) -> None:
+        self._after = place
+        self._file = part.open()
+        try:
+            head = self._file.read(4)
+            self._encoding = encoding_of(encoding, head)
+            self._most = most * len(self._encoding.newline)
+            if self._file.seekable():
+                self._file.seek(place.offset)
+            else:
+                self._file.close()
+                self._file = part.open()
+                skip(self._file, place.offset)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def next(self) -> Line | None:
+        """The next line; None at the end of the file. After the end, the file may have grown."""
+        newline = self._encoding.newline
+        raw, taken, crc, last_crc = read_line(self._file, self._most, newline, self._after.crc)
+        if not taken:
+            return None
+        before = self._after
+        self._after = Place(before.offset + taken, before.lines + 1, crc, taken, last_crc)
+        if self._encoding.codec == UTF_8:
+            return Line(raw, raw, None, self._after)
+        text, problem = decoded(raw, self._encoding)
+        if taken > len(raw):
+            problem = f"the line has {taken} bytes, at most {self._most} are read"
+        if before.lines == 0:
+            text = text.removeprefix("\ufeff")
+        return Line(raw, text.encode("utf-8"), problem, self._after)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_line(file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0) -> tuple[bytes, int, int, int]:
+    """The next line with its end, cut to `most` bytes and an end; how many bytes it takes in the file, 0 at
+    the end; the checksum of all bytes up to there, if `crc` is that of those before; and the line's own
+    checksum.
+    """
+    width = len(newline)
+    keep = most + 2 * width
+    line = end = _read_units(file, keep, width)
+    taken, crc, last_crc = len(line), zlib.crc32(line, crc), zlib.crc32(line)
+    while end and not _ends(end, newline):
+        end = _read_units(file, BLOCK_BYTES, width)
+        taken, crc, last_crc = taken + len(end), zlib.crc32(end, crc), zlib.crc32(end, last_crc)
+        if len(line) < keep:
+            line += end[: keep - len(line)]
+    return line, taken, crc, last_crc
+
+
+def _read_units(file: BinaryIO, most: int, width: int) -> bytes:
+    """Up to a byte 0x0a, and to the end of the character that it is in."""
+    read = file.readline(most)
+    return read + file.read(-len(read) % width) if width > 1 else read
+
+
+def _ends(read: bytes, newline: bytes) -> bool:
+    return read.endswith(newline) and len(read) % len(newline) == 0
+
+
+def decoded(raw: bytes, encoding: Encoding) -> tuple[str, str | None]:
+    """The text of `raw`, and why it cannot be decoded, in which case the text has replacement characters."""
+    try:
+        return raw.decode(encoding.codec), None
+    except UnicodeDecodeError as error:
+        problem = f"not {encoding.codec}: byte {error.start + 1} is 0x{raw[error.start]:02x} ({error.reason})"
+        return raw.decode(encoding.codec, "replace"), problem
+
+
+def skip(file: BinaryIO, count: int) -> int:
+    """Read over `count` bytes, or up to the end of the file. Returns the checksum of what was read."""
+    crc = 0
+    while count > 0 and (block := file.read(min(count, BLOCK_BYTES))):
+        count, crc = count - len(block), zlib.crc32(block, crc)
+    return crc
+
+
+def begins_as_read(part: Part, place: Place, *, whole: bool) -> bool:
+    """Whether the bytes that were read up to `place` are still in the file. Blocks.
+
+    `whole`: all of them are compared; otherwise only the last line, unless the file is compressed. Raises one
+    of `UNREADABLE`.
+    """
+    with part.open() as file:
+        if not whole and file.seekable():
+            if os.fstat(file.fileno()).st_size < place.offset:
+                return False
+            file.seek(place.offset - place.last_bytes)
+            return skip(file, place.last_bytes) == place.last_crc
+        return skip(file, place.offset) == place.crc
+
+
+def unlike_before(part: Part, error: Exception | None = None) -> ForebayError:
+    """That a file is not any more what a run has begun to read."""
+    found = "has other content" if error is None else f"cannot be read ({why(error)})"
+    return ForebayError(
+        f"source file {part.path} {found}, and this run has begun to read it: put the file back, or "
+        "start over"
+    )

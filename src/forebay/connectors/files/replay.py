@@ -12,14 +12,15 @@ from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
-from forebay.connectors.files.lines import LineReader, Part, Pieces, Place, Progress, longest_line, parts_of
+from forebay.connectors.files.lines import Part
+from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, parts_of
 from forebay.connectors.files.source import (
     Files,
     line_reader,
+    pack_cursor,
     pack_parts,
-    pack_place,
+    unpack_cursor,
     unpack_parts,
-    unpack_place,
 )
 from forebay.connectors.python_source import WAIT_S, CallLimit, calls, refuse_older
 from forebay.errors import ForebayError, SettingError
@@ -56,12 +57,11 @@ class ReplaySpeed:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A record of files: encoded, its time, and the place and the progress behind it."""
+    """A record of files: encoded, its time, and how far the files are read behind it."""
 
     data: bytes
     time_ms: int | None
-    place: Place
-    at: Progress
+    after: Cursor
 
 
 def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySpeed) -> DataStream:
@@ -92,28 +92,16 @@ def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySp
     )
 
 
-def records_of(
-    parts: Sequence[Part], reader: LineReader, place: Place = (0, 0), at: Progress | None = None
-) -> Iterator[Recorded]:
-    """The records of `parts` behind a place. Blocks on the file system."""
-    at = at or Progress()
-    pieces = Pieces(parts, longest_line(reader))
+def records_of(parts: Sequence[Part], reader: LineReader, cursor: Cursor | None = None) -> Iterator[Recorded]:
+    """The records of `parts` behind a place. Blocks on the file system. Raises as `FilesReader`."""
+    files = FilesReader(parts, reader)
     try:
-        for after, line in pieces.lines(place, pieces.size):
-            place = after
-            at, encoded = reader.step(at, line)
+        for after, encoded in files.records(cursor or Cursor()):
             if encoded is not None:
-                yield _recorded(encoded, place, at)
+                record: Event | DeadLetter = decode(encoded)
+                yield Recorded(encoded, record.time_ms, after)
     finally:
-        pieces.close()
-    at, encoded = reader.end(at)
-    if encoded is not None:
-        yield _recorded(encoded, place, at)
-
-
-def _recorded(encoded: bytes, place: Place, at: Progress) -> Recorded:
-    record: Event | DeadLetter = decode(encoded)
-    return Recorded(encoded, record.time_ms, place, at)
+        files.close()
 
 
 class Replay(KeyedProcessFunction):
@@ -151,7 +139,7 @@ class Replay(KeyedProcessFunction):
             refuse_older(self._context, "cursor-and-count")
             ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
             self._first_parts.update(pack_parts(self._parts))
-            self._place.update(pack_place((0, 0), Progress()))
+            self._place.update(pack_cursor(Cursor()))
         yield from self._hand_on()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
@@ -163,8 +151,8 @@ class Replay(KeyedProcessFunction):
 
     def _hand_on(self) -> Iterator[bytes]:
         if self._due is None:
-            place, at = unpack_place(self._place.value())
-            records = records_of(unpack_parts(self._first_parts.value()), self._reader, place, at)
+            cursor = unpack_cursor(self._place.value())
+            records = records_of(unpack_parts(self._first_parts.value()), self._reader, cursor)
             self._due = self._pace.due(records)
             self._next = next(self._due, None)
             self._start_s = self._clock.monotonic_s()
@@ -177,7 +165,7 @@ class Replay(KeyedProcessFunction):
             if self._call.reached():
                 break
         if handed is not None:
-            self._place.update(pack_place(handed.place, handed.at))
+            self._place.update(pack_cursor(handed.after))
 
     def _is_due(self, due_s: float, *, may_wait: bool) -> bool:
         wait_s = self._start_s + due_s - self._clock.monotonic_s()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from forebay.connectors.base import (
     RESULTS,
     Connector,
+    Enveloped,
     OneCharacter,
     PipelineView,
     Problem,
@@ -20,8 +22,18 @@ from forebay.connectors.base import (
     Timed,
     Written,
 )
+from forebay.connectors.encodings import UTF_8, canonical_encoding
 from forebay.connectors.formats import Format
-from forebay.documents.fields import Folder, LocalPath, Model, PositiveFloat, PositiveInt, Switch, wrong
+from forebay.documents.fields import (
+    FieldPath,
+    Folder,
+    LocalPath,
+    Model,
+    PositiveFloat,
+    PositiveInt,
+    Switch,
+    wrong,
+)
 from forebay.errors import SettingError
 from forebay.records import DeadLetter, Event
 from forebay.s3.location import location_of
@@ -30,6 +42,13 @@ if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
     from forebay.connectors.files.source import Files
+
+
+def _encoding(value: str) -> str:
+    try:
+        return canonical_encoding(value)
+    except SettingError as error:
+        raise wrong(str(error).removeprefix("encoding: ")) from None
 
 
 class Replay(Model):
@@ -49,8 +68,14 @@ class FileSource(Timed):
     )
     follow: Switch = Field(
         False,
-        description="true: go on watching the directory at `path` for new files, which are taken as they "
-        "appear, without end (and so without `limit`); false: end with the last record.",
+        description="true: go on watching the directory at `path`, without end (and so without `limit`), "
+        "and read files that appear or are replaced, and lines that are added; false: end with the last "
+        "record.",
+    )
+    encoding: Annotated[str, AfterValidator(_encoding)] = Field(
+        UTF_8,
+        description="Encoding of the files: `utf-8`, `utf-16`, `latin-1`, `cp1252`, `shift_jis`, … A record "
+        "is kept as UTF-8.",
     )
     replay: Replay | None = Field(
         None,
@@ -66,7 +91,9 @@ class FileSource(Timed):
         """The files that are read, and how."""
         from forebay.connectors.files.source import Files
 
-        return Files(Path(self.path), self.format(), follow=self.follow, limit=self.limit)
+        return Files(
+            Path(self.path), self.format(), follow=self.follow, limit=self.limit, encoding=self.encoding
+        )
 
     def summary(self) -> str:
         return f"{self.type}: {self.path}"
@@ -93,6 +120,11 @@ class FileSource(Timed):
 
         return iter(()) if self.follow else first_records(self.files())
 
+    def warnings(self) -> list[str]:
+        from forebay.connectors.files.headers import header_warnings
+
+        return [] if self.follow else header_warnings(self.files())
+
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         from forebay.connectors.files.replay import ReplaySpeed, replay_source
         from forebay.connectors.files.source import file_source
@@ -102,10 +134,13 @@ class FileSource(Timed):
         return file_source(env, self.files())
 
 
-class JsonlSource(FileSource):
+class JsonlSource(FileSource, Enveloped):
     """One JSON object a line; blank lines are skipped."""
 
     type: Literal["jsonl"]
+
+    def format(self) -> Format:
+        return replace(super().format(), payload=self.payload)
 
 
 class CsvSource(FileSource):
@@ -114,12 +149,18 @@ class CsvSource(FileSource):
     type: Literal["csv"]
     delimiter: OneCharacter = Field(",", description="Character between fields.")
     columns: tuple[str, ...] | None = Field(
-        None, description="Names of the columns; null: the first line of each file holds them."
+        None, description="Names of the columns; null: the first row of each file holds those of this file."
     )
 
     def format(self) -> Format:
         form = super().format()
         return replace(form, kind="csv", columns=self.columns or (), delimiter=self.delimiter)
+
+    def has_one_header(self) -> bool:
+        """Whether all rows have the same columns; blocks."""
+        from forebay.connectors.files.lines import files_of
+
+        return self.columns is not None or len(list(islice(files_of(Path(self.path)), 2))) == 1
 
 
 class DeadLetterSource(SourceSettings):
@@ -132,6 +173,9 @@ class DeadLetterSource(SourceSettings):
     format: Literal["jsonl", "csv"] = Field("jsonl", description="What the records were.")
     delimiter: OneCharacter = Field(",", description="For csv: character between fields.")
     columns: tuple[str, ...] | None = Field(None, description="For csv: names of the columns; needed there.")
+    payload: FieldPath | None = Field(
+        None, description="For jsonl: as `payload` of the source that the records came from."
+    )
     limit: PositiveInt | None = Field(None, description="Stop after this many records; null: no limit.")
     max_record_bytes: PositiveInt = Field(
         1_048_576, le=16_777_216, description="A longer record becomes a dead letter again."
@@ -140,6 +184,8 @@ class DeadLetterSource(SourceSettings):
     def model_post_init(self, context: Any, /) -> None:
         if self.format == "csv" and self.columns is None:
             raise wrong("expected 'columns' with format: csv; a dead letter does not hold its file's header")
+        if self.format == "csv" and self.payload is not None:
+            raise wrong("expected no 'payload' with format: csv, whose values are no objects")
 
     def files(self) -> Files:
         """The files that are read, and how."""
@@ -150,6 +196,7 @@ class DeadLetterSource(SourceSettings):
             max_record_bytes=self.max_record_bytes,
             columns=self.columns or (),
             delimiter=self.delimiter,
+            payload=self.payload,
         )
         return Files(Path(self.path), form, letters=True, limit=self.limit)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from forebay.connectors.base import Connector, PipelineView, Problem, SinkSettings, Timed, Written
+from forebay.connectors.base import Connector, Enveloped, PipelineView, Problem, SinkSettings, Written
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.registry import Registry, registry_auth, require_avro
@@ -161,7 +161,7 @@ class RegistrySpec(Model):
         return Registry(self.url, None if self.auth is None else self.auth.ref(), self.ca)
 
 
-class KafkaSource(Timed, KafkaAccess):
+class KafkaSource(Enveloped, KafkaAccess):
     """Records of Kafka topics. Where a record has no `time` of its own, its timestamp in Kafka is its time.
 
     In templates, `kafka` has `topic`, `partition`, `offset`, `time_ms`, `key` and `headers`.
@@ -224,6 +224,8 @@ class KafkaSource(Timed, KafkaAccess):
             raise wrong("expected either 'topics' or 'pattern'")
         if (self.format == "avro") != (self.registry is not None):
             raise wrong("expected 'format: avro' and 'registry' together, found one of them")
+        if self.format == "text" and self.payload is not None:
+            raise wrong("expected no 'payload' with format: text; JSON objects are read with format: jsonl")
         if self.limit is not None:
             raise wrong("expected no 'limit' with type: kafka; 'until_latest' ends with what is there")
 
@@ -266,6 +268,7 @@ class KafkaSource(Timed, KafkaAccess):
                 kind="text" if self.format == "text" else "jsonl",
                 time=self.event_time(),
                 max_record_bytes=self.max_record_bytes,
+                payload=self.payload,
             ),
             self.topics,
             self.pattern,

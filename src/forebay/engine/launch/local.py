@@ -17,12 +17,19 @@ from forebay.engine.launch.architectures import (
 )
 from forebay.engine.launch.dtype import TYPES, NumberType, check_processor, measured_type, read_processor
 from forebay.engine.launch.environment import engine_python, ensure_environment
-from forebay.engine.launch.model import DEFAULT_MODEL, ensure_default_model, is_quantized, more_weights_gib
+from forebay.engine.launch.model import (
+    DEFAULT_MODEL,
+    ensure_default_model,
+    is_quantized,
+    model_context_tokens,
+    more_weights_gib,
+)
 from forebay.engine.launch.progress import Progress, Silent
 from forebay.engine.launch.registry import Registry
 from forebay.engine.launch.replicas import PORT_BASE, START_TIMEOUT_S, Replicas
 from forebay.engine.launch.spec import (
     API_KEY,
+    CONTEXT_TOKENS,
     Launch,
     ReplicaSpec,
     available_memory_gib,
@@ -65,7 +72,7 @@ class EngineOptions:
     cores: tuple[int, ...] | None = None
     port_base: int = PORT_BASE
     kv_cache_gib: float | None = None
-    max_model_len: int = 2048
+    max_model_len: int | None = None
     max_num_seqs: int = 128
     eager: bool = True
     extra: tuple[str, ...] = ()
@@ -149,7 +156,7 @@ def local_places(
         model=directory,
         served_name=chosen.served_name or name,
         dtype=number_type.name,
-        max_model_len=chosen.max_model_len,
+        max_model_len=chosen.max_model_len or default_context_tokens(Path(directory)),
         max_num_seqs=chosen.max_num_seqs,
         kv_cache_gib=chosen.kv_cache_gib or kv_cache_share_gib(available_memory_gib(), count, more_gib),
         eager=chosen.eager,
@@ -219,6 +226,12 @@ def resolve_model(model: str, settings: Settings) -> tuple[str, str]:
         f"model {model[:200]!r} is no directory; expected default, a directory, a hub's OWNER/NAME, "
         "or random:NAME"
     )
+
+
+def default_context_tokens(model: Path) -> int:
+    """The context of a replica if none is asked for: `CONTEXT_TOKENS`, or the model's own if that is shorter.
+    That of a model that is not on this disk is not known."""
+    return min(CONTEXT_TOKENS, model_context_tokens(model) or CONTEXT_TOKENS)
 
 
 def _check(options: EngineOptions) -> None:

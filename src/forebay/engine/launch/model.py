@@ -26,6 +26,17 @@ def is_quantized(model: Path) -> bool:
     return bool(_config(model).get("quantization_config"))
 
 
+def model_context_tokens(model: Path) -> int | None:
+    """The longest context that the model was made for; None if its directory does not say."""
+    config = _config(model)
+    nested = config.get("text_config")
+    for part in (config, nested if isinstance(nested, dict) else {}):
+        found = part.get("max_position_embeddings")
+        if type(found) is int and found > 0:
+            return found
+    return None
+
+
 def more_weights_gib(model: Path, dtype: str) -> float:
     """How much memory the weights take in `dtype` beyond the default model's in bfloat16; at least 0.
 

@@ -1,5 +1,6 @@
 """From an event to a request: sandboxed templates, the request's id and the hash of what it asks."""
 
+from forebay.engine.prompt.missing import FieldMissing
 from forebay.engine.prompt.sandbox import names_of
 from forebay.engine.prompt.template import (
     FieldTemplate,
@@ -11,6 +12,7 @@ from forebay.engine.prompt.template import (
 )
 
 __all__ = [
+    "FieldMissing",
     "FieldTemplate",
     "PromptTemplate",
     "fields_in",

@@ -12,7 +12,9 @@ from typing import Any
 from jinja2.environment import Environment
 from jinja2.runtime import Context, Undefined
 
+from forebay.engine.prompt.missing import is_null
 from forebay.errors import TemplateFailed
+from forebay.json_numbers import ExactFloat
 
 NODE = 8
 """Units of any value, however small."""
@@ -60,8 +62,10 @@ class Budgeted(Context):
                 stack.extend(item)
             elif kind is int:
                 self.charge(NODE + item.bit_length() // 3)
-            elif isinstance(item, Undefined):
+            elif isinstance(item, Undefined) and not is_null(item):
                 str(item)  # raises for a missing field
+            elif kind is ExactFloat:
+                self.charge(NODE + len(item.text))
             else:
                 self.charge(2 * NODE)
         return before - self.work

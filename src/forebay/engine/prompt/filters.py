@@ -9,6 +9,7 @@ allocated cannot be taken back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -20,7 +21,9 @@ from jinja2.runtime import LoopContext, Undefined
 from jinja2.tests import TESTS as JINJA_TESTS
 
 from forebay.engine.prompt.budget import ITEM, NODE, Budgeted
+from forebay.engine.prompt.missing import is_absent, is_null, require
 from forebay.errors import TemplateFailed
+from forebay.json_numbers import dump_json
 
 MAX_NUMBER_CHARS = 400
 """Longest text that `int` and `float` convert: longer ones cost quadratic time on some Pythons."""
@@ -46,11 +49,12 @@ def _of_numbers(name: str) -> Callable[..., bool]:
 TESTS = {
     name: JINJA_TESTS[name]
     for name in (
-        *("defined", "undefined", "none", "boolean", "true", "false", "string", "number", "integer", "float"),
+        *("boolean", "true", "false", "string", "number", "integer", "float"),
         *("mapping", "sequence", "iterable"),
         *("eq", "ne", "lt", "le", "gt", "ge", "in", "==", "!=", "<", "<=", ">", ">="),
     )
 } | {name: _of_numbers(name) for name in ("odd", "even", "divisibleby")}
+TESTS |= {"defined": lambda value: not is_absent(value), "undefined": is_absent, "none": is_null}
 
 LOOP_ATTRIBUTES = frozenset(
     (
@@ -73,12 +77,13 @@ METHODS = STR_METHODS | DICT_METHODS | LIST_METHODS | LOOP_METHODS
 
 
 def as_text(context: Budgeted, value: Any) -> str:
-    """`value` as it stands in a prompt: text as it is, lists and objects as JSON, the rest as Jinja does."""
+    """`value` as it stands in a prompt: text as it is, the rest as JSON. Raises if it is null or missing."""
     if type(value) is str:
         return value
-    if isinstance(value, dict | list | tuple):
-        return to_json(context, value)
-    return str(value)
+    if isinstance(value, Undefined):
+        return str(value)
+    require(value)
+    return to_json(context, value)
 
 
 def to_json(context: Budgeted, value: Any, indent: int | None = None) -> str:
@@ -88,9 +93,14 @@ def to_json(context: Budgeted, value: Any, indent: int | None = None) -> str:
         # Each value stands on a line of its own, behind two blanks for each level.
         context.charge(weight * (1 + _depth(value) // NODE))
     try:
-        return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None).decode()
+        return dump_json(value, _null, orjson.OPT_INDENT_2 if indent else None).decode()
     except orjson.JSONEncodeError as error:
         raise TemplateFailed(f"a value cannot be written as JSON: {error}") from None
+
+
+def _null(value: Any) -> None:
+    if not is_null(value):
+        raise TypeError
 
 
 def _depth(value: Any) -> int:
@@ -173,6 +183,7 @@ def _sum(context: Budgeted, value: Any, attribute: str | None = None, start: flo
     total = start
     for item in value:
         context.charge(NODE)
+        require(item)
         if not isinstance(item, int | float):
             raise TemplateFailed(f"sum adds numbers, found {type(item).__name__}")
         total += item
@@ -219,7 +230,7 @@ def _edge(index: int) -> Callable[..., Any]:
 
 @pass_context
 def _default(context: Budgeted, value: Any, default_value: Any = "", boolean: bool = False) -> Any:
-    return default_value if isinstance(value, Undefined) or (boolean and not value) else value
+    return default_value if is_absent(value) or (boolean and not value) else value
 
 
 def method(context: Budgeted, value: Any, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -262,7 +273,7 @@ def _charge_method(
 
 
 def _kind(value: Any) -> str:
-    return {str: "a text", dict: "an object", list: "a list", LoopContext: "loop"}.get(
+    return {type(None): "null", str: "a text", dict: "an object", list: "a list", LoopContext: "loop"}.get(
         type(value), f"a {type(value).__name__}"
     )
 
@@ -305,17 +316,22 @@ _UNBOUNDED: dict[str, Callable[..., Any]] = {
 }
 
 
-def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` that charges for what it is given and for what it gives, and never gives an iterator."""
+def _bounded(function: Callable[..., Any], *, null: bool = False) -> Callable[..., Any]:
+    """`function` that charges for what it is given and for what it gives, and never gives an iterator.
+    `null`: it takes what is null."""
 
     @pass_context
     def bounded(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (null and is_null(value)):
+            require(value)
         context.weigh(value)
         context.weigh(args)
         context.weigh(kwargs)
         result = function(context, value, *args, **kwargs)
         if isinstance(result, Iterator):
             result = list(result)
+        if isinstance(result, float) and not math.isfinite(result) and result is not value:
+            raise TemplateFailed("a filter gives no number that can be written")
         context.weigh(result)
         return result
 
@@ -324,6 +340,7 @@ def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 FILTERS: dict[str, Callable[..., Any]] = {name: _bounded(function) for name, function in _UNBOUNDED.items()}
 FILTERS["default"] = FILTERS["d"] = _default
+FILTERS["tojson"] = _bounded(to_json, null=True)
 
 
 def install(environment: Environment) -> None:

@@ -20,15 +20,15 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, cast
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, nodes, pass_context
+from jinja2 import TemplateSyntaxError, nodes, pass_context
 from jinja2.environment import Template
 from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import missing
 from jinja2.visitor import NodeTransformer
 
 from forebay.engine.prompt import filters
 from forebay.engine.prompt.budget import ITEM, Budgeted
+from forebay.engine.prompt.missing import MissingField, NullField, require
 from forebay.errors import SettingError, TemplateFailed
 from forebay.untrusted_text import escape_special_tokens
 
@@ -69,19 +69,6 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "%": lambda a, b: a % b,
     "**": lambda a, b: a**b,
 }
-
-
-class MissingField(StrictUndefined):
-    """What a missing field is: any use of it but `is defined` and `default` fails, by name."""
-
-    __slots__ = ()
-
-    def __init__(
-        self, hint: str | None = None, obj: Any = missing, name: str | None = None, exc: Any = None
-    ) -> None:
-        if hint is None and name is not None:
-            hint = f"field {name!r} is missing"
-        super().__init__(hint, obj, name, *([exc] if exc is not None else []))
 
 
 class PromptEnvironment(ImmutableSandboxedEnvironment):
@@ -136,9 +123,11 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         # A key of JSON is no list: to hash one takes as long as it is large.
         if isinstance(obj, dict | list | tuple | str) and not isinstance(argument, tuple):
             try:
-                return obj[argument]
+                found = obj[argument]
             except (LookupError, TypeError):
                 pass
+            else:
+                return found if found is not None else NullField(_why_null(obj, argument), obj=obj)
         return self.undefined(_why_missing(obj, argument), obj=obj, name=_brief(argument))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -159,8 +148,8 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         result = OPERATORS[operator](left, right)
         if isinstance(result, int) and result.bit_length() > MAX_INT_BITS:
             raise TemplateFailed(f"{operator!r} gives a number of more than {MAX_INT_BITS} bits")
-        if isinstance(result, complex):
-            raise TemplateFailed(f"{operator!r} gives no real number")
+        if isinstance(result, complex) or (isinstance(result, float) and not math.isfinite(result)):
+            raise TemplateFailed(f"{operator!r} gives no number that can be written")
         context.weigh(result)
         return result
 
@@ -308,6 +297,10 @@ def _why_missing(obj: Any, argument: Any) -> str:
     return f"item {_brief(argument)} is missing"
 
 
+def _why_null(obj: Any, argument: Any) -> str:
+    return f"{'field' if isinstance(obj, dict) else 'item'} {_brief(argument)!r} is null"
+
+
 def _brief(value: Any) -> str:
     """A key for a message. A list is not written out: it may be long, and this happens in loops."""
     return str(value)[:100] if isinstance(value, str | int | float) else _kinds(value)
@@ -320,7 +313,7 @@ def names_of(mapping: Any) -> str:
 
 
 def _kinds(*values: Any) -> str:
-    return " and ".join(type(value).__name__ for value in values)
+    return " and ".join("null" if value is None else type(value).__name__ for value in values)
 
 
 def _check_power(left: Any, right: Any) -> None:
@@ -348,6 +341,7 @@ def _escaped(context: Budgeted, value: Any) -> str:
 
 def _method(context: Budgeted, value: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(value, LoopContext):
+        require(value)
         context.weigh(value)
     context.weigh(args)
     context.weigh(kwargs)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from jinja2 import TemplateError, UndefinedError, meta
 from jinja2.environment import Template
 
 from forebay.engine.prompt.budget import Budgeted
+from forebay.engine.prompt.missing import FieldMissing, with_nulls
 from forebay.engine.prompt.sandbox import PromptEnvironment, names_of
 from forebay.errors import SettingError, TemplateFailed
 from forebay.records import JSON, Event, Message, Request
@@ -85,7 +87,7 @@ class PromptTemplate:
         Pure and bounded: the same input gives the same output or the same error. Raises `TemplateFailed`
         that names the missing field or the limit that was hit.
         """
-        names = {**fields, "event": fields, "key": key, "time_ms": time_ms}
+        names = with_nulls(fields, event=fields, key=key, time_ms=time_ms)
         left = self.max_chars
         rendered = []
         for role, part in self._parts:
@@ -113,7 +115,7 @@ class FieldTemplate:
     """Turns events into one short text: a key or an id. Immutable, picklable, safe to share.
 
     Variables are the fields, `event` and `time_ms`. White space around the text is cut. `what` names the
-    template in errors. With `required`, a text without characters is an error.
+    template in errors. With `required`, a text without characters is a `FieldMissing`, as a missing field is.
     """
 
     def __init__(
@@ -127,9 +129,10 @@ class FieldTemplate:
 
     def render(self, fields: Mapping[str, JSON], *, time_ms: int | None = None) -> str:
         """The text, at most `max_chars` long. Raises `TemplateFailed` like `PromptTemplate.render`."""
-        text = self._part.render({**fields, "event": fields, "time_ms": time_ms}, self.max_chars).strip()
+        names = with_nulls(fields, event=fields, time_ms=time_ms)
+        text = self._part.render(names, self.max_chars).strip()
         if self.required and not text:
-            raise TemplateFailed(f"{self.what} is empty for this record; it must have at least one character")
+            raise FieldMissing(f"{self.what}: {self.text!r} is empty for this record")
         return text
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,6 +147,7 @@ class FieldTemplate:
         FieldTemplate.__init__(self, **state)
 
 
+@lru_cache(maxsize=64)
 def fields_in(source: str, what: str = "template") -> frozenset[str]:
     """The fields that a template names at its top level. Raises `SettingError`, which names `what`, where it
     does not compile."""
@@ -179,9 +183,9 @@ class _Part:
                 if chunk:
                     chunks.append(chunk)
         except UndefinedError as error:
-            raise TemplateFailed(f"{self.what}: {error.message}{_at_top(error, names)}") from None
+            raise FieldMissing(f"{self.what}: {error.message}{_at_top(error, names)}") from None
         except TemplateFailed as error:
-            raise TemplateFailed(_named(self.what, str(error))) from None
+            raise type(error)(_named(self.what, str(error))) from None
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise TemplateFailed(f"{self.what}: {type(error).__name__}: {str(error)[:200]}") from None
         except Exception as error:

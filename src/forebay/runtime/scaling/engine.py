@@ -22,16 +22,18 @@ from forebay.autoscale.settings import ScalingLink, ScalingSettings
 from forebay.autoscale.topic_queue import TopicBacklog, TopicQueue
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
+from forebay.engine.context import check_context
 from forebay.engine.launch import EngineOptions, LocalPlaces, Replica, is_healthy, local_places
-from forebay.engine.launch.local import resolve_model
+from forebay.engine.launch.local import default_context_tokens, resolve_model
 from forebay.engine.launch.progress import Progress
 from forebay.engine.launch.replicas import START_TIMEOUT_S
 from forebay.engine.launch.spec import usable_cores
+from forebay.engine.replica import ServedModel
 from forebay.errors import SettingError
 from forebay.files import private_folder
 from forebay.fleet.listing import ScaledReplicas
 from forebay.processes import birth_s, pid_namespace
-from forebay.runtime.inference import Served
+from forebay.runtime.inference import Served, context_need
 from forebay.runtime.scaling.drain import has_drained, is_idle
 from forebay.runtime.scaling.learned import LearnedFile
 from forebay.runtime.scaling.processes import LocalReplicas
@@ -236,7 +238,8 @@ def scaled_engine(
 ) -> Iterator[ScaledEngine]:
     """The local replicas of `spec`, which has a `scaling`, for the length of the block; none is started by
     entering. Raises `SettingError` where this machine has not the cores or the memory for the most of them,
-    and `SetupError` where vLLM cannot be installed."""
+    and if their context is too short for the pipeline's calls; `SetupError` where vLLM cannot be installed.
+    """
     assert spec.scaling is not None
     most, cores = spec.scaling.limits.ceiling, len(usable_cores())
     if most > cores:
@@ -244,8 +247,11 @@ def scaled_engine(
             f"scaling.max: expected at most {cores} local replicas, one for each core that can be used here, "
             f"found {most}"
         )
+    directory, model = resolve_model(options.model, settings)
+    context_tokens = options.max_model_len or default_context_tokens(Path(directory))
+    check_context(context_need(spec), ServedModel(model, context_tokens))
     named = spec.engine.model
-    if named not in (None, resolve_model(options.model, settings)[1]):
+    if named not in (None, model):
         raise SettingError(
             f"engine.model: {named!r} is not served: the local engine serves the default model"
         )

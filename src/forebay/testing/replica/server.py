@@ -13,12 +13,12 @@ import orjson
 from aiohttp import web
 
 from forebay.records import Usage
-from forebay.testing.answers import BROKEN_ANSWER, CHARS_PER_TOKEN, answer_to, tokens
+from forebay.testing.answers import CHARS_PER_TOKEN, answer_to, parts_of
 from forebay.testing.replica import wire
 from forebay.testing.replica.kv_caches import KvCaches, kv_place
 from forebay.testing.replica.wire import Answered, Asked
 from forebay.testing.replica.work import Bucket, PrefixCache, Work, WorkReport
-from forebay.testing.script import STATUSES, CallReport, ReplicaScript
+from forebay.testing.script import ANSWERS, STATUSES, CallReport, ReplicaScript
 
 MAX_BODY_BYTES = 64 << 20
 KEEPALIVE_S = 5.0
@@ -193,7 +193,7 @@ class FakeReplica:
         try:
             with self._work.running() as done:
                 response = await self._answer(request, asked, id, fault)
-                if fault in (None, "schema"):
+                if fault is None or fault in ANSWERS:
                     self._completed += 1
                     if id not in self._answered:
                         self._answered.add(id)
@@ -253,15 +253,14 @@ class FakeReplica:
         text, reason = answer_to(
             asked.text, asked.schema, max_tokens=asked.max_tokens, ignore_eos=asked.ignore_eos
         )
-        if fault == "schema":
-            text = BROKEN_ANSWER
+        parts = parts_of(text, reason, fault, max_tokens=asked.max_tokens)
         cached_tokens = min(cached // CHARS_PER_TOKEN, asked.prompt_tokens)
-        usage = Usage(asked.prompt_tokens, tokens(text), cached_tokens)
+        usage = Usage(asked.prompt_tokens, parts.tokens, cached_tokens)
         place = None
         if script.gives_kv_cache:
             until_s = asyncio.get_running_loop().time() + script.kv_lease_s
             place = self._kv.give(asked, self.url, until_s=until_s)
-        answer = Answered(id, text, reason, usage, place)
+        answer = Answered(id, parts, usage, place)
         decode_s = script.token_s * usage.completion_tokens + script.decode(id)
         first_s = script.delay(id) + script.prefill_s_per_char * (len(asked.text) - cached)
         # The request id decides how long an answer takes, the try does not: a retry is no new draw.
@@ -270,7 +269,7 @@ class FakeReplica:
         if fault == "refuse":
             _hang_up(request)
             return web.Response()
-        if fault is not None and fault != "schema":
+        if fault is not None and fault not in ANSWERS:
             return await self._break(request, asked, answer, fault)
         self._count(usage)
         if not streamed:

@@ -13,7 +13,7 @@ import orjson
 
 from forebay.engine.protocol import KV_TRANSFER
 from forebay.records import Usage
-from forebay.testing.answers import tokens
+from forebay.testing.answers import AnswerParts, tokens
 
 DONE = b"data: [DONE]\n\n"
 EMBED_SIZE = 8
@@ -40,8 +40,7 @@ class Answered:
     """A finished answer, before it becomes bytes."""
 
     id: str
-    text: str
-    reason: str
+    parts: AnswerParts
     usage: Usage
     kv_transfer: dict[str, Any] | None = None
 
@@ -78,16 +77,19 @@ def read_body(body: bytes, *, chat: bool) -> Asked:
 
 def events(asked: Asked, answer: Answered, chunks: int) -> Iterator[bytes]:
     """The events of a streamed answer: role and first content, further contents, usage and the end."""
-    size = max(1, -(-len(answer.text) // max(1, chunks)))
-    pieces = [answer.text[i : i + size] for i in range(0, len(answer.text), size)] or [""]
+    text, other = answer.parts.text, _other_parts(answer.parts, stream=True) if asked.chat else {}
+    size = max(1, -(-len(text) // max(1, chunks)))
+    pieces = [text[i : i + size] for i in range(0, len(text), size)] or [""]
     head = _head(asked, answer, stream=True)
     for i, piece in enumerate(pieces):
         last = i == len(pieces) - 1
-        reason = b'"' + answer.reason.encode() + b'"' if last else b"null"
+        reason = b'"' + answer.parts.reason.encode() + b'"' if last else b"null"
         event = head + _content(asked, piece) + b',"finish_reason":' + reason + b"}]}\n\n"
         if i == 0 and asked.chat:
-            opening = b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
-            event = head + b'[{"index":0,"delta":' + opening + event
+            begin, end = head + b'[{"index":0,"delta":', b',"logprobs":null,"finish_reason":null}]}\n\n'
+            if other:
+                event = begin + orjson.dumps(other) + end + event
+            event = begin + b'{"role":"assistant","content":""}' + end + event
         if last:
             if asked.include_usage:
                 event += head + b'[],"usage":' + orjson.dumps(_usage(answer.usage)) + b"}\n\n"
@@ -97,11 +99,13 @@ def events(asked: Asked, answer: Answered, chunks: int) -> Iterator[bytes]:
 
 def document(asked: Asked, answer: Answered) -> bytes:
     """The body of an answer that is not streamed."""
-    choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": answer.reason}
+    parts = answer.parts
+    choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": parts.reason}
     if asked.chat:
-        choice["message"] = {"role": "assistant", "content": answer.text, "tool_calls": []}
+        message = {"role": "assistant", "content": parts.text, "tool_calls": []}
+        choice["message"] = message | _other_parts(parts, stream=False)
     else:
-        choice["text"] = answer.text
+        choice["text"] = parts.text
     return (
         _head(asked, answer, stream=False)
         + orjson.dumps([choice])
@@ -111,6 +115,19 @@ def document(asked: Asked, answer: Answered) -> bytes:
         + orjson.dumps(answer.kv_transfer)
         + b"}"
     )
+
+
+def _other_parts(parts: AnswerParts, *, stream: bool) -> dict[str, Any]:
+    """What a chat's message or delta holds besides its content."""
+    found: dict[str, Any] = {}
+    if parts.reasoning is not None:
+        found["reasoning"] = parts.reasoning
+    if parts.refusal is not None:
+        found["refusal"] = parts.refusal
+    if parts.tool is not None:
+        call = {"id": "call-1", "type": "function", "function": {"name": parts.tool, "arguments": "{}"}}
+        found["tool_calls"] = [{"index": 0, **call} if stream else call]
+    return found
 
 
 def embeddings(body: bytes, models: Sequence[str]) -> bytes:

@@ -1,0 +1,44 @@
+"""Records that stand inside of another object: change events of Debezium, CloudEvents, notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from forebay.engine.prompt import names_of
+from forebay.errors import MalformedRecord, NoRecord
+from forebay.records import JSON
+
+ENVELOPE = "envelope"
+"""The field with the rest of the object that held the record."""
+
+
+def record_in(
+    value: Mapping[str, JSON], path: str, parse: Callable[[bytes], Mapping[str, JSON]]
+) -> Mapping[str, JSON]:
+    """The fields of the record in the field `path` of `value`, and as `envelope` the rest of the object that
+    holds it. A record's own field `envelope` stays.
+
+    `parse` reads a record that stands there as text. Raises `NoRecord` if the field is missing or null, and
+    `MalformedRecord` if it holds something else.
+    """
+    *outer, last = path.split(".")
+    holder: JSON = value
+    for name in outer:
+        holder = holder.get(name) if isinstance(holder, Mapping) else None
+    if not isinstance(holder, Mapping) or last not in holder:
+        raise NoRecord(f"payload: the field {path!r} is missing; the value has {names_of(value)}")
+    inner = holder[last]
+    if inner is None:
+        deletion = ": it is a deletion, its `op` is 'd'" if holder.get("op") == "d" else ""
+        raise NoRecord(f"payload: the field {path!r} is null{deletion}")
+    if isinstance(inner, str):
+        try:
+            inner = parse(inner.encode("utf-8", "surrogatepass"))
+        except MalformedRecord as error:
+            raise MalformedRecord(f"payload: the text in the field {path!r}: {error}") from None
+    if not isinstance(inner, Mapping):
+        raise MalformedRecord(
+            f"payload: the field {path!r} is {type(inner).__name__}; expected an object, or text with one"
+        )
+    rest = {name: part for name, part in holder.items() if name != last}
+    return inner if ENVELOPE in inner else {**inner, ENVELOPE: rest}

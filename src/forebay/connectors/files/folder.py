@@ -1,0 +1,171 @@
+"""What became of the files in a folder between two looks at it: new, grown, renamed, replaced, gone.
+
+A file is known by its content: as long as it still begins with the bytes that were read of it, it is the same
+file, which may have grown. Otherwise it is a new file under an old name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from forebay.connectors.files.lines import START, Place
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What the file system says about a file. If it stays the same, so does the content."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A file that was found under a path.
+
+    `stamp`: as it was last found; None: it was renamed, and nothing is under the path. `name` and `version`:
+    what its positions begin with; a file that is replaced gets the next version. `latest`: the last version
+    of this path's own name. `member` and `place`: how far it is read. `done`: to its end, as far as it went
+    then. `gone`: it is not there at present.
+    """
+
+    stamp: Stamp | None
+    name: str
+    version: int = 1
+    latest: int = 1
+    member: int = 0
+    place: Place = START
+    done: bool = False
+    gone: bool = False
+
+    @property
+    def version_mark(self) -> str:
+        """What stands between the name and the line in positions. No file name can have it in this place."""
+        return "@" if self.version == 1 else f"@{self.version}:"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """`known`: entries that changed, by path. `replaced`, `lost`: files of which another one took the place,
+    and the files that are gone and were not read to their end; both as they were before."""
+
+    known: dict[str, Known]
+    replaced: dict[str, Known]
+    lost: dict[str, Known]
+
+
+Same = Callable[[str, Known, bool], bool | None]
+"""Whether the file at a path begins with what was read of a known one; None: that cannot be known now. With
+`True`, all that was read is compared, else the last line."""
+
+
+def stamps(root: Path) -> Iterator[tuple[str, Stamp]]:
+    """The files under `root`, by their paths within it, hidden ones left out.
+
+    Raises `OSError` if a folder cannot be read: then nothing is known of the files in it.
+    """
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        with os.scandir(root / folder) as entries:
+            for entry in entries:
+                if entry.name.startswith((".", "_")):
+                    continue
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(path)
+                    continue
+                try:
+                    if entry.is_file():
+                        found = entry.stat()
+                        yield path, Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+                except FileNotFoundError:
+                    continue
+
+
+def compare(
+    known: Mapping[str, Known], found: Mapping[str, Stamp], name_of: Callable[[str], str], same: Same
+) -> Changes:
+    """What changed since the files were `known`, if these are `found` now."""
+    changes = Changes({}, {}, {})
+    renamed = _renamed(known, found, same)
+    left = {before for before, _ in renamed.values()}
+    for path, stamp in sorted(found.items()):
+        entry = known.get(path)
+        if path in renamed:
+            _, moved = renamed[path]
+            done = moved.done and moved.stamp == stamp
+            latest = 0 if entry is None else entry.latest
+            changes.known[path] = replace(moved, stamp=stamp, latest=latest, done=done, gone=False)
+            if entry is not None and path not in left:
+                # The oldest log of a rotation, for example, over which the next one was moved.
+                _lost(changes, path, entry)
+        elif entry is None:
+            changes.known[path] = Known(stamp, name_of(path))
+        elif entry.stamp == stamp:
+            if entry.gone:
+                changes.known[path] = replace(entry, gone=False)
+        elif entry.stamp is not None and path not in left:
+            grown = entry.stamp.inode == stamp.inode and stamp.size > entry.stamp.size
+            is_same = same(path, entry, not grown)
+            if is_same:
+                changes.known[path] = replace(entry, stamp=stamp, done=False, gone=False)
+            elif is_same is not None:
+                changes.replaced[path] = entry
+                _lost(changes, path, entry)
+                changes.known[path] = _next(entry, stamp, name_of(path))
+        else:
+            changes.known[path] = _next(entry, stamp, name_of(path))
+    for path, entry in known.items():
+        if path in found or entry.stamp is None:
+            continue
+        if path in left:
+            changes.known[path] = replace(entry, stamp=None, done=True)
+        elif not entry.gone:
+            changes.known[path] = replace(entry, gone=True)
+            _lost(changes, path, entry)
+    return changes
+
+
+def _renamed(
+    known: Mapping[str, Known], found: Mapping[str, Stamp], same: Same
+) -> dict[str, tuple[str, Known]]:
+    """Files that have another path now: by the new one, the old one and what is known of them.
+
+    An inode alone says little, since it is used again once a file was removed.
+    """
+    moved = {
+        entry.stamp.inode: (path, entry)
+        for path, entry in known.items()
+        if entry.stamp is not None
+        and entry.place.offset > 0
+        and (path not in found or found[path].inode != entry.stamp.inode)
+    }
+    renamed: dict[str, tuple[str, Known]] = {}
+    for path, stamp in found.items():
+        entry = known.get(path)
+        if entry is not None and entry.stamp is not None and entry.stamp.inode == stamp.inode:
+            continue
+        before, candidate = moved.get(stamp.inode, ("", None))
+        if candidate is None or candidate.stamp is None:
+            continue
+        if stamp != candidate.stamp and stamp.size <= candidate.stamp.size:
+            continue
+        if same(path, candidate, True):
+            renamed[path] = (before, candidate)
+            del moved[stamp.inode]
+    return renamed
+
+
+def _next(entry: Known, stamp: Stamp, name: str) -> Known:
+    """A new file under the path of `entry`."""
+    return Known(stamp, name, version=entry.latest + 1, latest=entry.latest + 1)
+
+
+def _lost(changes: Changes, path: str, entry: Known) -> None:
+    if not entry.done and not entry.gone:
+        changes.lost[path] = entry

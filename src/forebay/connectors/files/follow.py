@@ -1,0 +1,290 @@
+"""A folder as a source without end: its files are read as they appear, grow, are renamed and are replaced."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pyflink.common import Types
+from pyflink.datastream import KeyedProcessFunction, RuntimeContext
+from pyflink.datastream.state import MapStateDescriptor
+
+from forebay.clock import Clock, SystemClock
+from forebay.codec import encode, pack_state, unpack_state
+from forebay.connectors.files.folder import Changes, Known, Stamp, compare, stamps
+from forebay.connectors.files.headers import compare_headers
+from forebay.connectors.files.lines import Part, begins_as_read, name_in, why
+from forebay.connectors.files.reader import LineReader, header_of
+from forebay.connectors.files.rows import Rows
+from forebay.connectors.files.source import place_from, place_values
+from forebay.connectors.files.unpack import UNREADABLE, Unreadable, members_of, packing_of
+from forebay.connectors.python_source import CallLimit, IdleWait
+from forebay.errors import SettingError, UnreadFile
+from forebay.flink.jvm_task import output_room
+from forebay.flink.types import END_OF_TIME_MS, STATE
+from forebay.records import DeadLetter
+
+log = logging.getLogger(__name__)
+
+STATE_FORMAT = 1
+SETTLED_S = 10.0
+"""A last line without an end, a quote that is open at the end, and a file that cannot be read are taken as
+they are once the file has not changed for this long: until then, it may still be written."""
+SCAN_SHARE = 0.05
+"""The most of the time that looking at the folder may take."""
+
+
+class FollowFolder(KeyedProcessFunction):
+    """At each call, records of files that have some. What is known of each file is state."""
+
+    def __init__(
+        self,
+        root: Path,
+        reader: LineReader,
+        every_s: float,
+        *,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._root = root
+        self._reader = reader
+        self._every_s = every_s
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._known: dict[str, Known] | None = None
+        self._pending: list[str] = []
+        self._waiting: dict[str, tuple[Stamp | None, float]] = {}
+        self._final: set[str] = set()
+        self._open: tuple[str, Sequence[Part], Rows] | None = None
+        self._scan_at_s = 0.0
+        self._first_header: tuple[str, list[str]] | None = None
+        self._scan_failed = False
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._state = runtime_context.get_map_state(MapStateDescriptor("followed", Types.STRING(), STATE))
+        self._call = CallLimit(output_room(runtime_context), clock=self._clock)
+        self._idle = IdleWait(self._clock)
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open[2].close()
+            self._open = None
+
+    def process_element(self, value: object, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
+        if self._known is None:
+            ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
+        empty = True
+        for record in self._records(final=False):
+            empty = False
+            yield record
+        if empty:
+            self._sleep(self._idle.wait_s())
+        else:
+            self._idle.came()
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
+        """The job is drained: what is there is read to its end."""
+        self._scan_at_s = 0.0
+        yield from self._records(final=True)
+
+    def _records(self, *, final: bool) -> Iterator[bytes]:
+        if self._known is None:
+            self._known = {path: unpack_known(data) for path, data in self._state.items()}
+        self._call.begin()
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._scan_at_s:
+            yield from self._scan(now_s)
+            took_s = self._clock.monotonic_s() - now_s
+            self._scan_at_s = now_s + max(self._every_s, took_s / SCAN_SHARE)
+        if final:
+            self._final.update(self._waiting)
+            self._pending += [path for path in self._waiting if path not in self._pending]
+        while self._pending:
+            path = self._pending[0]
+            ended = False
+            for record in self._read(path, final=final or path in self._final):
+                if record is not None:
+                    yield record
+                if not final and self._call.reached():
+                    break
+            else:
+                ended = True
+            self._put(path, self._known[path])
+            if not ended:
+                return
+            self.close()
+            self._pending.pop(0)
+            if not final and self._call.reached():
+                return
+
+    def _put(self, path: str, entry: Known) -> None:
+        assert self._known is not None
+        self._known[path] = entry
+        self._state.put(path, pack_known(entry))
+
+    # The folder
+
+    def _scan(self, now_s: float) -> Iterator[bytes]:
+        """Look at the folder. Returns dead letters for what cannot be read any more."""
+        assert self._known is not None
+        try:
+            found = {_key(path): stamp for path, stamp in stamps(self._root)}
+        except OSError as error:
+            if not self._scan_failed:
+                log.warning("%s cannot be read: %s; trying again until it can", self._root, why(error))
+            self._scan_failed = True
+            return
+        self._scan_failed = False
+        changes = compare(self._known, found, self._name_of, self._is_same)
+        if self._open is not None and self._open[0] in changes.known:
+            self.close()
+        for path, entry in changes.known.items():
+            self._put(path, entry)
+            self._final.discard(path)
+            self._waiting.pop(path, None)
+        yield from self._report(changes)
+        for path, (stamp, since_s) in list(self._waiting.items()):
+            if self._known[path].stamp == stamp and now_s - since_s >= SETTLED_S:
+                del self._waiting[path]
+                self._final.add(path)
+        self._pending = sorted(
+            path
+            for path, entry in self._known.items()
+            if not (entry.done or entry.gone) and path not in self._waiting
+        )
+
+    def _report(self, changes: Changes) -> Iterator[bytes]:
+        assert self._known is not None
+        for path, before in changes.replaced.items():
+            now = self._known[path]
+            log.warning(
+                "%s was replaced after line %d was read: it is read from its start as a new file, "
+                "with positions that begin with %s%s",
+                before.name,
+                before.place.lines,
+                now.name,
+                now.version_mark,
+            )
+        for path, lost in changes.lost.items():
+            how = "replaced" if path in changes.replaced else "removed"
+            yield from self._unread(lost, f"the file was {how} before it was read to its end")
+
+    def _unread(self, entry: Known, problem: str) -> Iterator[bytes]:
+        line = entry.place.lines + 1
+        log.warning("%s from line %d on was not read: %s", entry.name, line, problem)
+        position = f"{entry.name}{entry.version_mark}{line}-"
+        yield encode(DeadLetter(b"", UnreadFile.cause, f"from line {line} on: {problem}", position=position))
+
+    def _name_of(self, key: str) -> str:
+        return name_in(self._root, self._root / _path(key))
+
+    def _is_same(self, key: str, entry: Known, whole: bool) -> bool | None:
+        if entry.place.offset == 0 and entry.member == 0:
+            return True
+        try:
+            parts = self._parts(key, entry)
+            return entry.member < len(parts) and begins_as_read(parts[entry.member], entry.place, whole=whole)
+        except FileNotFoundError:
+            return None
+        except UNREADABLE:
+            return False
+
+    def _parts(self, key: str, entry: Known) -> list[Part]:
+        path = str(self._root / _path(key))
+        if packing_of(path) != "zip":
+            return [Part(path, entry.name)]
+        return [Part(path, f"{entry.name}/{member}", member) for member in members_of(path)]
+
+    # One file
+
+    def _read(self, path: str, *, final: bool) -> Iterator[bytes | None]:
+        """The rows of a file from its place on, each as its record, if it is one. The place goes along."""
+        assert self._known is not None
+        try:
+            while True:
+                entry = self._known[path]
+                parts, rows = self._rows(path, entry)
+                if rows is None:
+                    # Another file came under the path: the next look at the folder decides what it is.
+                    return
+                row = rows.next(final=final)
+                if row is not None:
+                    label = f"{parts[entry.member].name}{entry.version_mark}"
+                    place, record = self._reader.step(label, entry.place, row)
+                    self._known[path] = replace(entry, place=place)
+                    if place.columns is not None and entry.place.columns is None:
+                        self._check_header(parts[entry.member])
+                    yield record
+                elif rows.unfinished:
+                    self._waiting[path] = (entry.stamp, self._clock.monotonic_s())
+                    return
+                elif entry.member + 1 < len(parts):
+                    self.close()
+                    self._known[path] = Known(
+                        entry.stamp, entry.name, entry.version, entry.latest, entry.member + 1
+                    )
+                else:
+                    break
+        except UNREADABLE as error:
+            self.close()
+            if not final:
+                self._waiting[path] = (self._known[path].stamp, self._clock.monotonic_s())
+                return
+            yield from self._unread(self._known[path], why(error))
+        self._known[path] = replace(self._known[path], done=True)
+
+    def _rows(self, path: str, entry: Known) -> tuple[Sequence[Part], Rows | None]:
+        """The file's members, and the rows of the one in hand; none if it is not the file that was found."""
+        if self._open is None or self._open[0] != path:
+            self.close()
+            parts = self._parts(path, entry)
+            if entry.member >= len(parts):
+                raise Unreadable("the archive holds no data file")
+            self._open = (path, parts, self._reader.rows(parts[entry.member], entry.place))
+            now = os.stat(self._root / _path(path))
+            stamp = entry.stamp
+            # Some network file systems number files anew each time, but keep the time.
+            if stamp is None or (now.st_ino != stamp.inode and now.st_mtime_ns != stamp.changed_ns):
+                self.close()
+                return parts, None
+        return self._open[1], self._open[2]
+
+    def _check_header(self, part: Part) -> None:
+        """Warn if the columns of a CSV file are not those of the first one."""
+        try:
+            names = header_of(part, self._reader)
+        except SettingError:
+            return
+        if names is not None:
+            first, expected = self._first_header = self._first_header or (part.name, names)
+            for warning in compare_headers(part.name, names, first, expected):
+                log.warning("%s", warning)
+
+
+def _key(path: str) -> str:
+    """A path as a key of state, which is text; names of files need not be."""
+    return os.fsencode(path).decode("latin-1")
+
+
+def _path(key: str) -> str:
+    return os.fsdecode(key.encode("latin-1"))
+
+
+def pack_known(entry: Known) -> bytes:
+    """What is known of a file, as state keeps it."""
+    stamp = None if entry.stamp is None else (entry.stamp.inode, entry.stamp.size, entry.stamp.changed_ns)
+    own = (entry.name, entry.version, entry.latest, entry.member, entry.done, entry.gone)
+    return pack_state(STATE_FORMAT, stamp, *own, place_values(entry.place))
+
+
+def unpack_known(data: bytes) -> Known:
+    """What `pack_known` was given. Raises `ForebayError` like `unpack_state`."""
+    stamp, name, version, latest, member, done, gone, place = unpack_state(
+        data, STATE_FORMAT, "a followed file"
+    )
+    found = None if stamp is None else Stamp(*stamp)
+    return Known(found, name, version, latest, member, place_from(place), done, gone)

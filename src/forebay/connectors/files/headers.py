@@ -1,0 +1,83 @@
+"""The headers of CSV files, compared: names that occur twice, and columns that not all files have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from forebay.connectors.encodings import canonical_encoding
+from forebay.connectors.files.lines import Part, files_of
+from forebay.connectors.files.reader import LineReader, distinct, header_of
+from forebay.errors import SettingError
+
+if TYPE_CHECKING:
+    from forebay.connectors.files.source import Files
+
+MOST_FILES = 1000
+"""Files of a folder that are looked at before the start."""
+MOST_WARNINGS, MOST_NAMES, MOST_CHARS = 5, 5, 60
+
+
+def columns_at(config: Files) -> tuple[str, ...]:
+    """The names of the columns of CSV files: all that occur in the first `MOST_FILES` files. Blocks."""
+    if config.format.columns:
+        return config.format.columns
+    found: dict[str, None] = {}
+    for _, names in _headers(config):
+        found.update(dict.fromkeys(distinct(names)))
+    return tuple(found)
+
+
+def header_warnings(config: Files) -> list[str]:
+    """What is odd about the headers of CSV files, in words. Blocks.
+
+    A file whose header cannot be read is among them. At most `MOST_WARNINGS`, and how many more there are.
+    """
+    if config.format.kind != "csv" or config.format.columns or config.letters:
+        return []
+    warnings: list[str] = []
+    first: tuple[str, Sequence[str]] | None = None
+    for part, names in _headers(config, warnings):
+        first = first or (part.name, names)
+        warnings += compare_headers(part.name, names, *first)
+    more = len(warnings) - MOST_WARNINGS
+    return [*warnings[:MOST_WARNINGS], f"{more} more warnings about CSV headers"] if more > 0 else warnings
+
+
+def compare_headers(name: str, names: Sequence[str], first: str, expected: Sequence[str]) -> Iterator[str]:
+    """Warnings about the header of the file `name`: columns that occur twice, and those that are not in the
+    header `expected` of the file `first`, or only there. Another order is no reason for a warning."""
+    renamed: dict[str, list[str]] = {}
+    for column, new in zip(names, distinct(names), strict=True):
+        if column != new:
+            renamed.setdefault(column, []).append(new)
+    for column, others in islice(renamed.items(), MOST_WARNINGS):
+        named = f"{len(others) + 1} columns are named {_shown(column)}"
+        yield f"{name}: {named}; the later ones are read as {_list(others)}"
+    missing, added = set(expected) - set(names), set(names) - set(expected)
+    if missing or added:
+        parts = [f"lacks {_list(missing)}"] * bool(missing) + [f"has {_list(added)}"] * bool(added)
+        yield f"{name}: {' and '.join(parts)}, unlike {first}: was a column renamed?"
+
+
+def _list(names: Collection[str]) -> str:
+    shown = ", ".join(map(_shown, sorted(names)[:MOST_NAMES]))
+    return shown + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+
+
+def _shown(name: str) -> str:
+    return repr(name[:MOST_CHARS])
+
+
+def _headers(config: Files, problems: list[str] | None = None) -> Iterator[tuple[Part, list[str]]]:
+    reader = LineReader(config.format, True, encoding=canonical_encoding(config.encoding))
+    for part in islice(files_of(config.path), MOST_FILES):
+        try:
+            names = header_of(part, reader)
+        except SettingError as error:
+            if problems is not None:
+                problems.append(str(error))
+            continue
+        if names is not None:
+            yield part, names

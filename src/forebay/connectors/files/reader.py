@@ -1,0 +1,279 @@
+"""Files as records: what each row of a file becomes, and the records of several files in order."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+
+from forebay.codec import encode
+from forebay.connectors.encodings import UTF_8, encoding_hint, looks_utf_16
+from forebay.connectors.files.lines import (
+    START,
+    LineFile,
+    Part,
+    Place,
+    begins_as_read,
+    cannot_read,
+    files_of,
+    sized,
+    unlike_before,
+)
+from forebay.connectors.files.rows import Row, Rows
+from forebay.connectors.files.unpack import UNREADABLE
+from forebay.connectors.formats import BOM, Format, parse_dead_letter
+from forebay.errors import MalformedRecord, SettingError
+from forebay.records import DeadLetter, Event
+
+log = logging.getLogger(__name__)
+
+LONGEST_LINE_BYTES = 16 << 20
+BLOCK_BYTES = 1 << 16
+Step = tuple[Place, bytes | None]
+"""The place behind a row, and the record in it, if it is one: encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineReader:
+    """What each row of a file becomes.
+
+    `header`: the first row of each file names its columns, and no row that repeats it is a record. `letters`:
+    each line is a dead letter, whose untouched record is read; a record without a time has the letter's.
+    `limit`: records (events and dead letters) after which the rest is ignored. `encoding`: that of the files;
+    a record in another one than UTF-8 is kept as UTF-8.
+    """
+
+    format: Format
+    header: bool = False
+    letters: bool = False
+    limit: int | None = None
+    encoding: str = UTF_8
+
+    @property
+    def longest_line(self) -> int:
+        """Bytes of a line that are kept, of a longer one as well: enough for every record that can be right.
+
+        A dead letter's line holds a record with some bytes doubled.
+        """
+        longest = max(self.format.max_record_bytes, LONGEST_LINE_BYTES)
+        return 2 * longest + BLOCK_BYTES if self.letters else longest
+
+    def rows(self, part: Part, place: Place) -> Rows:
+        """The rows of a file behind a place. Raises one of `UNREADABLE`."""
+        delimiter = self.format.delimiter if self.format.kind == "csv" and not self.letters else None
+        return Rows(LineFile(part, self.encoding, self.longest_line, place), delimiter)
+
+    def step(self, label: str, before: Place, row: Row) -> Step:
+        """What `row`, the next one after `before`, becomes. `label` is what positions begin with: `name@`."""
+        after = row.after if before.columns is None else row.after.with_columns(before.columns)
+        position = f"{label}{row.number}"
+        if row.problem is not None:
+            # The next row is not the header either.
+            after = after.with_columns(()) if self.header and before.columns is None else after
+            return after, encode(self._letter(row.raw, row.problem, position))
+        content = row.text.removeprefix(BOM)
+        if not (content if self.format.kind == "csv" else content.strip()):
+            return after, None
+        if self.header and before.columns is None:
+            return self._header(after, row, position)
+        record = self._record(row.text, position, before.columns)
+        if self.header and self._repeats_header(record, row.text, before.columns or ()):
+            return after, None
+        return after, encode(record)
+
+    def _record(self, raw: bytes, position: str, columns: tuple[str, ...] | None) -> Event | DeadLetter:
+        time_ms = None
+        if self.letters:
+            try:
+                letter = parse_dead_letter(raw)
+                raw, time_ms = letter.raw, letter.time_ms
+            except MalformedRecord as error:
+                return DeadLetter(raw=raw, cause=error.cause, detail=str(error), position=position)
+        form = self.format if columns is None else replace(self.format, columns=columns)
+        if self.header and not columns:
+            return self._letter(
+                raw, "the header of its file cannot be read: the columns have no names", position
+            )
+        if form.kind != "jsonl" and b"\0" in raw and looks_utf_16(raw):
+            return self._letter(raw, "not UTF-8", position)
+        record = form.read(raw, position)
+        if isinstance(record, DeadLetter):
+            record = replace(record, detail=self._with_hint(record.detail, raw))
+        if record.time_ms is None and time_ms is not None:
+            record = replace(record, time_ms=time_ms)
+        return record
+
+    def _letter(self, raw: bytes, detail: str, position: str) -> DeadLetter:
+        return DeadLetter(raw, MalformedRecord.cause, self._with_hint(detail, raw), position=position)
+
+    def _with_hint(self, detail: str, raw: bytes) -> str:
+        """`detail`, and the likely encoding if that is what is wrong."""
+        hint = encoding_hint(raw) if self.encoding == UTF_8 and not self.letters else ""
+        return f"{detail}; {hint}" if hint else detail
+
+    def _header(self, after: Place, row: Row, position: str) -> Step:
+        try:
+            return after.with_columns(distinct(names_in(row.text, self.format))), None
+        except MalformedRecord as error:
+            return after.with_columns(()), encode(self._letter(row.raw, str(error), position))
+
+    def _repeats_header(self, record: Event | DeadLetter, raw: bytes, columns: tuple[str, ...]) -> bool:
+        if isinstance(record, DeadLetter) and self.format.time is not None:
+            # In the column of the time, a header has the name of the column.
+            record = replace(self.format, time=None, columns=columns).read(raw, "")
+        return isinstance(record, Event) and record.fields == {name: name for name in columns}
+
+
+def names_in(header: bytes, form: Format) -> list[str]:
+    """The names in a header row. Raises `MalformedRecord` for one that cannot be read."""
+    if len(header) > form.max_record_bytes:
+        raise MalformedRecord(f"the header has {len(header)} bytes, the limit is {form.max_record_bytes}")
+    if looks_utf_16(header):
+        raise MalformedRecord("the header is not UTF-8")
+    try:
+        text = header.removeprefix(BOM).decode("utf-8")
+        rows = list(csv.reader([text], delimiter=form.delimiter, strict=True))
+    except UnicodeDecodeError as error:
+        raise MalformedRecord(
+            f"the header is not UTF-8: byte {error.start + 1} is 0x{error.object[error.start]:02x}"
+        ) from None
+    except csv.Error as error:
+        raise MalformedRecord(f"the header is not a CSV row: {error}") from None
+    if not rows or not rows[0]:
+        raise MalformedRecord("the header names no column")
+    return rows[0]
+
+
+def distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """`names`, of which one that occurs again gets a number: `text`, `text_2`."""
+    taken, columns, numbers = set(names), dict[str, None](), dict[str, int]()
+    for name in names:
+        free = name
+        while free in columns or (free != name and free in taken):
+            numbers[name] = numbers.get(name, 1) + 1
+            free = f"{name}_{numbers[name]}"
+        columns[free] = None
+    return tuple(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far the files of a source are read: the number of the file, the place in it, and the records
+    read."""
+
+    number: int = 0
+    place: Place = START
+    records: int = 0
+
+
+class FilesReader:
+    """The records of `parts`, one part after the other. Keeps a file open between calls. Blocks on the file
+    system."""
+
+    def __init__(self, parts: Sequence[Part], reader: LineReader) -> None:
+        self._parts = parts
+        self._reader = reader
+        self._starts = list(accumulate((part.size for part in parts), initial=0))
+        self._rows: Rows | None = None
+        self._at = Cursor()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return self._starts[-1]
+
+    def records(self, cursor: Cursor, until: int | None = None) -> Iterator[tuple[Cursor, bytes | None]]:
+        """What the rows behind `cursor` are that begin before byte `until` of the whole (None: all of them):
+        each as the cursor after it, and the encoded record if it is one.
+
+        Raises `ForebayError` if a file cannot be read any more or has other content than what was read of it.
+        """
+        limit = self._reader.limit
+        until = self.size if until is None else until
+        while cursor.number < len(self._parts) and (limit is None or cursor.records < limit):
+            part, start = self._parts[cursor.number], self._starts[cursor.number]
+            place = cursor.place
+            if place.offset < part.size:
+                if start + place.offset >= until:
+                    return
+                try:
+                    row = self._rows_at(cursor).next()
+                except UNREADABLE as error:
+                    raise unlike_before(part, error) from None
+                if row is not None:
+                    after, record = self._reader.step(f"{part.name}@", place, row)
+                    cursor = Cursor(cursor.number, after, cursor.records + (record is not None))
+                    self._at = cursor
+                    yield cursor, record
+                    continue
+                log.warning(
+                    "%s became shorter: byte %d of %d is its last", part.path, place.offset, part.size
+                )
+            cursor = Cursor(cursor.number + 1, records=cursor.records)
+
+    def close(self) -> None:
+        """Close the open file. Reading again opens it again."""
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
+
+    def _rows_at(self, cursor: Cursor) -> Rows:
+        if self._rows is None or cursor != self._at:
+            self.close()
+            part = self._parts[cursor.number]
+            if cursor.place.offset and not begins_as_read(part, cursor.place, whole=False):
+                raise unlike_before(part)
+            self._rows, self._at = self._reader.rows(part, cursor.place), cursor
+        return self._rows
+
+
+def parts_of(path: Path, reader: LineReader) -> tuple[Part, ...]:
+    """The files at `path`, and what is to be read of each: all of them, up to the limit of `reader`.
+
+    Blocks: compressed files are unpacked once for their size, and with a limit what lies before it is read.
+    Raises `SettingError` for a file that cannot be read.
+    """
+    parts = tuple(sized(part) for part in files_of(path))
+    if reader.limit is None:
+        return parts
+    found = FilesReader(parts, reader)
+    try:
+        for cursor, _ in found.records(Cursor()):
+            if cursor.records == reader.limit:
+                last = replace(parts[cursor.number], size=cursor.place.offset)
+                return (*parts[: cursor.number], last)
+    finally:
+        found.close()
+    return parts
+
+
+def header_of(part: Part, reader: LineReader) -> list[str] | None:
+    """The names in the first row of a file; None for a file without a row. Blocks.
+
+    Raises `SettingError` for a header that cannot be read.
+    """
+    try:
+        rows = reader.rows(part, START)
+        try:
+            while (row := rows.next()) is not None:
+                if row.text.removeprefix(BOM):
+                    return _names_in_row(part, row, reader)
+        finally:
+            rows.close()
+    except UNREADABLE as error:
+        raise cannot_read(part.path, error) from None
+    return None
+
+
+def _names_in_row(part: Part, row: Row, reader: LineReader) -> list[str]:
+    try:
+        if row.problem is not None:
+            raise MalformedRecord(row.problem)
+        return names_in(row.text, reader.format)
+    except MalformedRecord as error:
+        hint = encoding_hint(row.raw) if reader.encoding == UTF_8 else ""
+        detail = f"{error}; {hint}" if hint else str(error)
+        raise SettingError(f"the CSV header of {part.path} cannot be read: {detail}") from None

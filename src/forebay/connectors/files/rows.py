@@ -1,0 +1,161 @@
+"""The rows of one file: one line each, or in CSV several lines if a quoted field goes on over them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+from forebay.connectors.files.lines import Line, LineFile, Place
+from forebay.connectors.formats import BOM
+
+QUOTE = b'"'
+MAX_ROW_LINES = 10_000
+MAX_ROW_BYTES = 16 << 20
+"""How far the end of a quoted field is looked for."""
+
+Quote = Literal["closed", "open", "misplaced"]
+"""At the end of a line: no quoted field is open, one is, or one was closed by a quote within its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row as UTF-8 without the end of its last line. `number`: of its first line, from 1. `raw`: its bytes
+    in the file. `problem`: why it is no record; None if nothing is known against it."""
+
+    number: int
+    text: bytes
+    raw: bytes
+    problem: str | None
+    after: Place
+
+
+class Rows:
+    """The rows of a file, from a place on. Blocks on the file system; raises as `LineFile`.
+
+    `delimiter`: that of CSV; None: each line is a row. A quoted field that is not closed within
+    `MAX_ROW_LINES` lines and `MAX_ROW_BYTES` bytes, or is closed by a quote within its text, costs the row's
+    first line only: that is a row with a problem, and reading goes on with the second line. Each line is
+    looked at twice at most, whatever the file holds.
+    """
+
+    def __init__(self, file: LineFile, delimiter: str | None) -> None:
+        self._file = file
+        self._delimiter = None if delimiter is None else delimiter.encode()
+        self._ahead: deque[Line] = deque()
+        # Of the lines ahead, those after the first that a quote that is open before them leaves open, and the
+        # bytes of the first and of these.
+        self._open = 0
+        self._bytes = 0
+        # What ends the lines that leave it open, once that is known.
+        self._end: Quote | None = None
+
+    def next(self, *, final: bool = True) -> Row | None:
+        """The next row; None at the end of the file.
+
+        `final`: the file does not grow. Otherwise a last line without an end, and a row that is open at the
+        end of the file, are not returned; to go on, read again from the place behind the last row.
+        """
+        if not self._ahead and not self._more():
+            return None
+        first = self._ahead[0]
+        if not final and not first.ended:
+            return None
+        delimiter = self._delimiter
+        if delimiter is None or quote_after(first.text, delimiter, inside=False) != "open":
+            return self._take(1)
+        if self._bytes == 0:
+            self._bytes = len(first.text)
+        while self._end is None and self._open < MAX_ROW_LINES and self._bytes <= MAX_ROW_BYTES:
+            if len(self._ahead) <= self._open + 1 and not self._more():
+                if not final:
+                    return None
+                return self._give_up("is not closed by the end of the file")
+            line = self._ahead[self._open + 1]
+            if not final and not line.ended:
+                return None
+            found = quote_after(line.text, delimiter, inside=True)
+            if found == "open":
+                self._open, self._bytes = self._open + 1, self._bytes + len(line.text)
+            else:
+                self._end = found
+        if self._end == "closed":
+            return self._take(self._open + 2)
+        if self._end is None:
+            return self._give_up(f"is not closed within {self._open + 1} lines")
+        number = self._ahead[self._open + 1].after.lines
+        return self._give_up(f"is not closed: in line {number}, text follows the next quote")
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the file goes on behind the last row, without the end of another one."""
+        return bool(self._ahead)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _more(self) -> bool:
+        line = self._file.next()
+        if line is None:
+            return False
+        self._ahead.append(line)
+        return True
+
+    def _give_up(self, problem: str) -> Row:
+        number = self._ahead[0].after.lines
+        return self._take(1, f"the quote that opens in line {number} {problem}")
+
+    def _take(self, count: int, problem: str | None = None) -> Row:
+        """The first `count` lines ahead as a row."""
+        if count == 1 and self._open:
+            # The next line is now the first: it is one fewer of those that leave a quote open.
+            self._open -= 1
+            self._bytes -= len(self._ahead[0].text)
+        else:
+            self._open, self._bytes, self._end = 0, 0, None
+        first = self._ahead.popleft()
+        if count == 1 and first.raw is first.text:
+            text = without_end(first.raw)
+            return Row(first.after.lines, text, text, problem, first.after)
+        lines = [first, *(self._ahead.popleft() for _ in range(count - 1))]
+        problem = next((line.problem for line in lines if line.problem is not None), problem)
+        text = without_end(b"".join(line.text for line in lines))
+        raw = text
+        if any(line.raw is not line.text for line in lines):
+            raw = b"".join(line.raw for line in lines)
+            raw = raw if b"\0" in raw[-4:] else without_end(raw)
+        return Row(first.after.lines, text, raw, problem, lines[-1].after)
+
+
+def without_end(line: bytes) -> bytes:
+    """`line` without its end, LF or CRLF."""
+    return line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def quote_after(line: bytes, delimiter: bytes, *, inside: bool) -> Quote:
+    """What of a quoted field there is at the end of `line`; `inside`: one is open at its start.
+
+    As in Python's csv module, a quote opens a field only if it is the field's first character.
+    """
+    line = without_end(line.removeprefix(BOM))
+    at = 0
+    while True:
+        if inside or line.startswith(QUOTE, at):
+            at = _closing_quote(line, at if inside else at + 1)
+            if at < 0:
+                return "open"
+            if at + 1 < len(line) and not line.startswith(delimiter, at + 1):
+                return "misplaced"
+            inside = False
+        at = line.find(delimiter, at)
+        if at < 0:
+            return "closed"
+        at += len(delimiter)
+
+
+def _closing_quote(line: bytes, at: int) -> int:
+    while (at := line.find(QUOTE, at)) >= 0:
+        if not line.startswith(QUOTE, at + 1):
+            return at
+        at += 2
+    return -1

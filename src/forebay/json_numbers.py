@@ -1,0 +1,220 @@
+"""JSON whose numbers keep their digits.
+
+orjson silently rounds integers of more than 64 bits, and decimals of more digits than a double keeps, to the
+nearest double: two ids that differ in their last digits become one. It is fast, so it reads and writes
+everything else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+LEAST_INT, MOST_INT = -(2**63), 2**64 - 1
+MAX_CHARS = 1000
+"""Of a number. To convert an integer takes time that grows with the square of its digits."""
+MAX_INT_BITS = 3322
+"""Of integers with so many digits."""
+MAX_DOUBLE_DIGITS = 767
+"""No double has more significant digits."""
+MAX_EXPONENT_CHARS = 6
+MAX_SHOWN_CHARS = 60
+MAX_SHOWN_PARTS = 10
+SUSPECT = re.compile(rb"[0-9.]{16}|[eE][+-]?[0-9]{3}")
+"""What a number contains that orjson may round. Texts may match as well, which costs time only."""
+LITERAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
+TOO_LARGE = "infinity"
+"""Part of orjson's message for a number that is too large for a double."""
+TOO_WIDE = "64-bit"
+"""Part of orjson's message for an integer that it cannot write."""
+
+
+class ExactFloat(float):
+    """A number with more digits than a double keeps: the nearest double, which prints as the number was
+    written.
+
+    >>> price = ExactFloat("0.1000000000000000055")
+    >>> (str(price), price * 2)
+    ('0.1000000000000000055', 0.2)
+    """
+
+    __slots__ = ("text",)
+
+    text: str
+
+    def __new__(cls, text: str) -> ExactFloat:
+        """Raises `ValueError` if `text` is not a number as JSON writes it."""
+        if len(text) > MAX_CHARS or LITERAL.fullmatch(text) is None:
+            raise ValueError(f"not a number of JSON: {text[:MAX_SHOWN_CHARS]!r}")
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ExactFloat, (self.text,)
+
+
+class NumberRefused(ValueError):
+    """A number that JSON does not have, or that is too long. The message names the field that holds it."""
+
+    def __init__(self, place: _Place, found: str, problem: str) -> None:
+        path = _path(place)
+        where = f"field {path!r}" if path else "the value"
+        shown = found if len(found) <= MAX_SHOWN_CHARS else f"{found[:MAX_SHOWN_CHARS]}…"
+        super().__init__(f"{where} is {shown}: {problem}")
+
+
+_Place = tuple[Any, str] | None
+"""The place of the holder of a value, and the value's name there; None for the outermost value."""
+
+
+def _path(place: _Place) -> str:
+    parts: list[str] = []
+    while place is not None and len(parts) < MAX_SHOWN_PARTS:
+        place, part = place
+        parts.append(part[:MAX_SHOWN_CHARS])
+    return "".join(reversed(parts)).removeprefix(".")
+
+
+class _TooLong(str):
+    """The text of a number, in place of its value."""
+
+
+def read_json(data: bytes) -> Any:
+    """The JSON value in `data`; its integers are exact, and a decimal of too many digits for a double is an
+    `ExactFloat`. Raises `NumberRefused` for a number of more than 1,000 characters, and
+    `orjson.JSONDecodeError` for what is not JSON."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        if TOO_LARGE not in str(error):
+            raise
+        try:
+            return _read_exactly(data)
+        except NumberRefused:
+            raise
+        except (ValueError, RecursionError):
+            raise error from None
+    return value if SUSPECT.search(data) is None else _read_exactly(data)
+
+
+def dump_json(value: Any, default: Callable[[Any], Any] | None = None, option: int | None = None) -> bytes:
+    """`orjson.dumps` for values with such numbers."""
+
+    def other(item: Any) -> Any:
+        if isinstance(item, ExactFloat):
+            return orjson.Fragment(item.text)
+        if default is None:
+            raise TypeError
+        return default(item)
+
+    try:
+        return orjson.dumps(value, other, option)
+    except TypeError as error:
+        if TOO_WIDE not in str(error):
+            raise
+    return orjson.dumps(_with_fragments(value), other, option)
+
+
+def check_numbers(value: Any) -> None:
+    """Raise `NumberRefused` if a number in `value` is not finite, or too long."""
+
+    def refuse(place: _Place, item: Any) -> None:
+        if isinstance(item, float):
+            if not math.isfinite(item) and not isinstance(item, ExactFloat):
+                raise NumberRefused(place, str(item), "JSON has no such number; use null")
+        elif isinstance(item, int) and item.bit_length() > MAX_INT_BITS:
+            # Python does not write integers of thousands of digits.
+            raise NumberRefused(place, f"an integer of {item.bit_length()} bits", _too_long())
+
+    _each(value, refuse)
+
+
+def _read_exactly(data: bytes) -> Any:
+    value = json.loads(data, parse_int=_int, parse_float=_float, parse_constant=_constant)
+
+    def refuse(place: _Place, item: Any) -> None:
+        if type(item) is _TooLong:
+            raise NumberRefused(place, item, _too_long())
+
+    _each(value, refuse)
+    return value
+
+
+def _too_long() -> str:
+    return f"a number may have {MAX_CHARS} characters; write it as text"
+
+
+def _each(value: Any, look: Callable[[_Place, Any], None]) -> None:
+    """Call `look` for each value that is no list or object, with its place."""
+    stack: list[tuple[_Place, Any]] = [(None, value)]
+    seen = set()  # An object of Python may hold itself.
+    while stack:
+        place, item = stack.pop()
+        if isinstance(item, dict | list | tuple):
+            if id(item) in seen:
+                continue
+            seen.add(id(item))
+        if isinstance(item, dict):
+            stack.extend(((place, f".{name}"), inner) for name, inner in reversed(item.items()))
+        elif isinstance(item, list | tuple):
+            stack.extend(((place, f"[{at}]"), inner) for at, inner in reversed(list(enumerate(item))))
+        else:
+            look(place, item)
+
+
+def _with_fragments(value: Any) -> Any:
+    """`value` with the JSON text of each integer that orjson does not write."""
+    if isinstance(value, dict):
+        return {name: _with_fragments(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_fragments(inner) for inner in value]
+    if isinstance(value, int) and not LEAST_INT <= value <= MOST_INT:
+        return orjson.Fragment(str(int(value)))
+    return value
+
+
+def _int(literal: str) -> int | _TooLong:
+    return int(literal) if len(literal) <= MAX_CHARS else _TooLong(literal)
+
+
+def _float(literal: str) -> float | _TooLong:
+    if len(literal) > MAX_CHARS:
+        return _TooLong(literal)
+    value = float(literal)
+    return value if _keeps(value, literal) else ExactFloat(literal)
+
+
+def _constant(name: str) -> None:
+    raise ValueError(f"JSON has no {name}")
+
+
+def _keeps(value: float, literal: str) -> bool:
+    """Whether `literal` is how `value` is written with as many digits as it has."""
+    found = _significant(literal)
+    if found is None or not math.isfinite(value) or len(found[1]) > MAX_DOUBLE_DIGITS:
+        return False
+    return found == _significant(f"{value:.{max(len(found[1]), 1) - 1}e}")
+
+
+def _significant(literal: str) -> tuple[str, str, int] | None:
+    """Sign, significant digits and the power of ten of the first one; None for an absurd exponent."""
+    match = LITERAL.fullmatch(literal)
+    assert match is not None
+    sign, whole, fraction, exponent = match.groups()
+    written = whole + (fraction or "")
+    digits = written.lstrip("0")
+    if not digits:
+        return sign, "", 0
+    if len(exponent or "") > MAX_EXPONENT_CHARS:
+        return None
+    first = len(whole) - 1 - (len(written) - len(digits))
+    return sign, digits.rstrip("0"), first + int(exponent or 0)

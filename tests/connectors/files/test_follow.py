@@ -1,0 +1,345 @@
+"""A folder that is followed, without Flink: each line once, whatever happens to its files."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.connectors.files.test_unpack import PACKED, zipped
+from tests.harness.clock import ManualClock
+from tests.harness.keyed_state import OneKeyContext, Room
+
+from forebay.codec import decode
+from forebay.connectors.files import follow
+from forebay.connectors.files.follow import SETTLED_S, FollowFolder
+from forebay.connectors.files.reader import LineReader
+from forebay.connectors.formats import Format
+from forebay.flink.types import END_OF_TIME_MS
+from forebay.records import DeadLetter, Event
+
+TEXT = LineReader(Format("text"))
+CSV = LineReader(Format("csv"), header=True)
+
+
+class Run:
+    """One run over a folder, from a checkpoint on."""
+
+    def __init__(
+        self,
+        root: Path,
+        reader: LineReader = TEXT,
+        *,
+        states: dict[str, bytes] | None = None,
+        room: Room | None = None,
+    ) -> None:
+        self.clock = ManualClock(0.0)
+        self.context = OneKeyContext(states)
+        self.function = FollowFolder(root, reader, 1.0, clock=self.clock, sleep=self.clock.pause)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(follow, "output_room", lambda _: room or Room())
+            self.function.open(self.context)
+
+    def call(self) -> list[Event | DeadLetter]:
+        return [decode(record) for record in self.function.process_element(0, self.context)]
+
+    def all(self, *, after_s: float = 1.0) -> list[Event | DeadLetter]:
+        """The records up to a call without one, `after_s` later."""
+        self.clock.advance(after_s)
+        found: list[Event | DeadLetter] = []
+        while records := self.call():
+            found += records
+        return found
+
+    def again(self, reader: LineReader = TEXT) -> Run:
+        return Run(self.function._root, reader, states=self.context.states)
+
+
+def read(run: Run, *, after_s: float = 1.0) -> list[tuple[str | None, bytes]]:
+    return [(record.position, record.raw) for record in run.all(after_s=after_s)]
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """As a daily export does: another file under the name."""
+    (path.parent / ".new").write_bytes(content)
+    os.replace(path.parent / ".new", path)
+
+
+def test_files_and_lines_are_read_as_they_appear(folder: Path) -> None:
+    run = Run(folder)
+    assert read(run) == []
+    (folder / "b").write_bytes(b"1\n2\n")
+    (folder / "a").write_bytes(b"3\n")
+    assert read(run) == [("in/a@1", b"3"), ("in/b@1", b"1"), ("in/b@2", b"2")]
+    with (folder / "b").open("ab") as file:
+        file.write(b"4\n")
+    assert read(run) == [("in/b@3", b"4")]
+    assert read(run.again()) == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("content", [b"", b"9\n", b"9\n8\n", b"9\n8\n7\n", b"1\n9\n8\n"])
+def test_a_file_that_is_replaced_is_read_as_a_new_one_and_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture, content: bytes, in_place: bool, restarted: bool
+) -> None:
+    (folder / "a").write_bytes(b"1\n2\n")
+    run = Run(folder)
+    assert read(run) == [("in/a@1", b"1"), ("in/a@2", b"2")]
+    if in_place:
+        (folder / "a").write_bytes(content)
+        later = (folder / "a").stat().st_mtime_ns + 10**9
+        os.utime(folder / "a", ns=(later, later))
+    else:
+        replace_file(folder / "a", content)
+    run = run.again() if restarted else run
+    assert read(run) == [(f"in/a@2:{n}", line) for n, line in enumerate(content.split(), 1)]
+    assert "in/a was replaced after line 2 was read: it is read from its start as a new file" in caplog.text
+    assert read(run.again()) == []
+
+
+def test_a_file_that_only_grew_is_not_new(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "a").write_bytes(b"1\n2\n")
+    run = Run(folder)
+    read(run)
+    replace_file(folder / "a", b"1\n2\n3\n")
+    assert read(run) == [("in/a@3", b"3")]
+    replace_file(folder / "a", b"1\n2\n3\n")
+    os.utime(folder / "a", ns=(5, 5))
+    assert read(run) == []
+    shutil.move(folder, folder.parent / "away")
+    shutil.copytree(folder.parent / "away", folder)
+    assert read(run.again()) == []
+    assert "replaced" not in caplog.text
+
+
+def test_a_rotated_log_is_read_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run, numbers = Run(folder), count()
+    log, got = folder / "app.log", []
+    for _ in range(4):
+        for _ in range(3):
+            with log.open("ab") as file:
+                file.write(b"%d\n" % next(numbers))
+            got += read(run)
+            run = run.again()
+        # The last line before the rotation is not seen in time.
+        with log.open("ab") as file:
+            file.write(b"%d\n" % next(numbers))
+        for number in (2, 1):
+            if (folder / f"app.log.{number}").exists():
+                os.replace(folder / f"app.log.{number}", folder / f"app.log.{number + 1}")
+        os.replace(log, folder / "app.log.1")
+    got += read(run)
+    assert sorted(int(raw) for _, raw in got) == list(range(16))
+    assert len({position for position, _ in got}) == 16
+    assert got[3][0] == "in/app.log@2:1"
+    assert caplog.text == ""
+
+
+def test_a_file_that_is_replaced_right_after_a_look_is_not_read_in_the_middle(folder: Path) -> None:
+    (folder / "a").write_bytes(b"1\n2\n3\n")
+    run = Run(folder, room=Room(False, *[True] * 99))
+    assert [record.raw for record in run.call()] == [b"1"]
+    run = run.again()
+    look = run.function._scan
+
+    def replaced_after_it(now_s: float) -> Iterator[bytes]:
+        yield from look(now_s)
+        if now_s < 1.0:
+            replace_file(folder / "a", b"another, longer file\n")
+
+    run.function._scan = replaced_after_it  # type: ignore[method-assign]
+    assert run.call() == []
+    letter, record = run.all()
+    assert (letter.position, record.position) == ("in/a@2-", "in/a@2:1")
+    assert record.raw == b"another, longer file"
+
+
+def test_what_was_not_read_of_a_file_that_is_gone_is_a_dead_letter(folder: Path) -> None:
+    (folder / "a").write_bytes(b"1\n2\n3\n")
+    (folder / "b").write_bytes(b"4\n")
+    run = Run(folder, room=Room(False, *[True] * 99))
+    assert [record.position for record in run.call()] == ["in/a@1"]
+    (folder / "a").unlink()
+    replace_file(folder / "b", b"5\n")
+    run.clock.advance(1.0)
+    letter, *rest = run.all()
+    assert (letter.position, letter.cause) == ("in/a@2-", "unread_file")
+    assert letter.detail == "from line 2 on: the file was removed before it was read to its end"
+    assert [(record.position, record.raw) for record in rest] == [("in/b@1", b"5")]
+
+
+def test_a_last_line_without_an_end_is_taken_once_the_file_rests(folder: Path) -> None:
+    run = Run(folder)
+    (folder / "a").write_bytes(b"1\n2")
+    assert read(run) == [("in/a@1", b"1")]
+    with (folder / "a").open("ab") as file:
+        file.write(b"2\n3")
+    assert read(run) == [("in/a@2", b"22")]
+    assert read(run, after_s=SETTLED_S - 1.5) == []
+    assert read(run, after_s=2.0) == [("in/a@3", b"3")]
+    assert read(run, after_s=99.0) == []
+    with (folder / "a").open("ab") as file:
+        file.write(b"\n4\n")
+    assert read(run) == [("in/a@5", b"4")]
+
+
+def test_an_open_quote_waits_for_the_rest_of_its_file(folder: Path) -> None:
+    run = Run(folder, CSV)
+    (folder / "a").write_bytes(b'id,text\n1,"open\n2,b\n')
+    assert read(run) == []
+    with (folder / "a").open("ab") as file:
+        file.write(b'end"\n3,"open\n4,c\n')
+    assert read(run) == [("in/a@2", b'1,"open\n2,b\nend"')]
+    assert read(run, after_s=SETTLED_S + 1) == [("in/a@5", b'3,"open'), ("in/a@6", b"4,c")]
+
+
+def test_a_drain_reads_everything(folder: Path) -> None:
+    (folder / "a").write_bytes(b"1\n2")
+    run = Run(folder)
+    assert len(run.all()) == 1
+    (folder / "b").write_bytes(b"3")
+    records = [decode(record) for record in run.function.on_timer(END_OF_TIME_MS, run.context)]
+    assert sorted(record.raw for record in records) == [b"2", b"3"]
+    assert read(run.again(), after_s=99.0) == []
+
+
+def test_each_file_has_its_own_header_and_other_columns_are_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "a.csv").write_bytes(b"id,text\n1,one\n")
+    run = Run(folder, CSV)
+    run.all()
+    (folder / "0.csv").write_bytes(b"text,id\ntwo,2\n")
+    (folder / "c.csv").write_bytes(b"id,body,body\n3,three,x\n")
+    run = run.again(CSV)
+    with (folder / "a.csv").open("ab") as file:
+        file.write(b"4,four\n")
+    assert [record.fields for record in run.all()] == [
+        {"text": "two", "id": "2"},
+        {"id": "4", "text": "four"},
+        {"id": "3", "body": "three", "body_2": "x"},
+    ]
+    assert "in/c.csv: lacks 'text' and has 'body', unlike in/0.csv: was a column renamed?" in caplog.text
+    assert "in/c.csv: 2 columns are named 'body'; the later ones are read as 'body_2'" in caplog.text
+
+
+@pytest.mark.parametrize("packing", list(PACKED))
+def test_packed_files_are_read_once_they_are_whole(folder: Path, packing: str) -> None:
+    packed, lines = PACKED[packing](b"1\n2\n"), [b"1", b"2"]
+    run = Run(folder)
+    (folder / "a").write_bytes(packed[:-9])
+    got = read(run)
+    (folder / "a").write_bytes(packed)
+    got += read(run)
+    assert [raw for _, raw in got] == lines
+    replace_file(folder / "a", PACKED[packing](b"3\n"))
+    ((position, raw),) = read(run.again())
+    assert raw == b"3"
+    assert "@2:1" in str(position)
+
+
+def test_a_packed_file_that_stays_damaged_is_a_dead_letter(folder: Path) -> None:
+    run = Run(folder)
+    (folder / "a.gz").write_bytes(gzip.compress(b"1\n2\n" * 9999)[:-30])
+    (folder / "b").write_bytes(b"3\n")
+    got = read(run)
+    assert got[-1] == ("in/b@1", b"3")
+    (letter,) = run.all(after_s=SETTLED_S)
+    assert letter.cause == "unread_file"
+    assert letter.position == f"in/a.gz@{len(got)}-"
+    assert "Compressed file ended" in letter.detail
+    assert read(run, after_s=99.0) == []
+
+
+def test_members_of_an_archive_are_read_in_order(folder: Path) -> None:
+    (folder / "a.zip").write_bytes(zipped(y=b"2\n3\n", x=b"1\n"))
+    run = Run(folder, room=Room(False, False))
+    got = [(record.position, record.raw) for _ in range(2) for record in run.call()]
+    got += read(run.again())
+    assert got == [("in/a.zip/x@1", b"1"), ("in/a.zip/y@1", b"2"), ("in/a.zip/y@2", b"3")]
+
+
+def test_a_folder_that_is_away_is_waited_for(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "a").write_bytes(b"1\n")
+    run = Run(folder)
+    assert len(read(run)) == 1
+    folder.rename(folder.parent / "away")
+    assert read(run) == []
+    assert read(run) == []
+    assert caplog.text.count("cannot be read: No such file or directory; trying again") == 1
+    (folder.parent / "away").rename(folder)
+    (folder / "b").write_bytes(b"2\n")
+    assert read(run) == [("in/b@1", b"2")]
+
+
+ACTIONS = st.lists(
+    st.sampled_from(
+        ["append", "append", "replace", "truncate", "rotate", "add", "call", "call", "restart", "lose"]
+    ),
+    max_size=40,
+)
+
+
+@given(ACTIONS)
+def test_each_line_is_read_once_whatever_happens_to_its_file(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("follow") / "in"
+    folder.mkdir()
+    run, numbers, written, got, states = Run(folder), count(), set[int](), [], {}
+    log = folder / "log"
+
+    def lines(many: int) -> bytes:
+        new = [next(numbers) for _ in range(many)]
+        written.update(new)
+        return b"".join(b"line %d\n" % n for n in new)
+
+    def settle() -> None:
+        got.extend(read(run))
+
+    for action in actions:
+        if action == "append":
+            with log.open("ab") as file:
+                file.write(lines(2))
+        elif action == "add":
+            (folder / f"f{next(numbers)}").write_bytes(lines(1))
+        elif action in ("replace", "truncate"):
+            settle()
+            content = lines(3)
+            if action == "replace" or not log.exists():
+                replace_file(log, content)
+            else:
+                log.write_bytes(content)
+                later = log.stat().st_mtime_ns + 10**7
+                os.utime(log, ns=(later, later))
+        elif action == "rotate" and log.exists():
+            os.replace(log, folder / f"log.{next(numbers)}")
+        elif action == "call":
+            run.clock.advance(1.0)
+            got += [(record.position, record.raw) for record in run.call()]
+            states, kept = dict(run.context.states), len(got)
+        elif action == "lose" and states:
+            # The run ends without a checkpoint after the last call.
+            del got[kept:]
+            run = Run(folder, states=states)
+        elif action == "restart":
+            run = run.again()
+            states, kept = dict(run.context.states), len(got)
+        if action in ("replace", "truncate"):
+            states, kept = dict(run.context.states), len(got)
+    settle()
+    assert sorted(int(raw.split()[1]) for _, raw in got) == sorted(written)
+    assert len({position for position, _ in got}) == len(got)

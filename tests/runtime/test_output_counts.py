@@ -1,0 +1,46 @@
+"""What a run wrote, counted from its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from forebay.config import parse_spec
+from forebay.runtime.output_counts import OutputCounts
+from forebay.runtime.snapshot import Snapshot
+
+LAST = Snapshot(1.0, "FINISHED", failed={"timeout": 9}, cut_answers=9)
+
+
+def part(folder: Path, number: int, lines: list[dict[str, Any]]) -> None:
+    folder.mkdir(exist_ok=True)
+    name = folder / f"part-{number:08x}-0000-0000-0000-000000000000-{number}.jsonl"
+    name.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+
+
+def result(answer: Any, reason: str = "stop") -> dict[str, Any]:
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "cached_tokens": 0}
+    return {"answer": answer, "finish_reason": reason, "usage": usage}
+
+
+@pytest.mark.parametrize("application", [None, {"type": "summary"}])
+def test_failures_are_counted_by_cause(tmp_path: Path, application: dict[str, Any] | None) -> None:
+    one_each = application is None
+    rest = {"prompt": "x"} if one_each else {"application": application, "key": "k", "event_time": {}}
+    spec = parse_spec(
+        {"name": "p", "source": {"type": "generator"}, "sink": {"type": "jsonl", "path": "out"}, **rest},
+        base=tmp_path,
+    )
+    counts = OutputCounts(spec, None)
+    failures = {"timeout": 2, "answer_cut": 1}
+    part(tmp_path / "out", 1, [result({"failures": failures}), result({}, "length")])
+    letters = [{"cause": "timeout"}, {"cause": "late"}, {"cause": "late"}]
+    part(tmp_path / "out-dead-letters", 1, letters)
+    found = counts.since(LAST)
+    assert (found.results, found.dead_letters, found.cut_answers) == (2, 3, 1)
+    # An answer of the user's own may have a field of that name.
+    more = {} if one_each else {"timeout": 3, "answer_cut": 1}
+    assert found.failed == {"timeout": 1, "late": 2, **more}
