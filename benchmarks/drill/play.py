@@ -177,8 +177,9 @@ class _Player:
                 return self._engine.requests() >= len(expected.results)
             return self._places.answered()
 
+        near = (self._scenario.state, self._scenario.sink) == ("folder", "files")
         while not there() and self._runs():
-            time.sleep(POLL_S)
+            time.sleep(POLL_S if near else 10 * POLL_S)
         time.sleep(fault.away_s)
         return True
 

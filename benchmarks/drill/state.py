@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from forebay.s3.client import S3Client, StoreAway
 from forebay.s3.lease import MAX_LOCK_BYTES, decode_lock
 from forebay.s3.location import Location, S3Path
 
+CHECKPOINT = re.compile(rf"([^/]+)/chk-(\d+)/{METADATA}$")
+
 
 class State:
     """The state of one pipeline below `root`, which moves with each copy of a folder."""
@@ -22,7 +24,7 @@ class State:
         self._root = root
         self._seed = seed
         self._copies = 0
-        self._seen: set[str] = set()
+        self._numbers: dict[str, tuple[int, int]] = {}
 
     @property
     def home(self) -> Location:
@@ -30,20 +32,22 @@ class State:
         return self._root / "drill" / "checkpoints"
 
     def completed(self) -> int:
-        """How many checkpoints were seen to be complete, over all starts."""
+        """How many checkpoints were completed since this was first called, over all jobs."""
         # Flink removes an older one while we look: the next look sees the rest.
         with suppress(FileNotFoundError, StoreAway):
-            self._seen.update(self._checkpoints())
-        return len(self._seen)
+            for name in self._metadata():
+                if found := CHECKPOINT.search(name):
+                    job, number = found[1], int(found[2])
+                    first, last = self._numbers.get(job, (number, number))
+                    self._numbers[job] = (first, max(last, number))
+        return sum(last - first + 1 for first, last in self._numbers.values())
 
-    def _checkpoints(self) -> Iterator[str]:
+    def _metadata(self) -> list[str]:
         if isinstance(self._root, Path):
-            yield from map(str, self._root.glob(f"**/chk-*/{METADATA}"))
-            return
-        for entry in S3Client(self._root.bucket).entries(self._root.key):
-            # An empty one only occupies the name.
-            if entry.size and "/chk-" in entry.name and entry.name.endswith(f"/{METADATA}"):
-                yield entry.name
+            return [str(path) for path in self._root.glob(f"**/chk-*/{METADATA}")]
+        entries = S3Client(self._root.bucket).entries(self._root.key)
+        # An empty one only occupies the name.
+        return [entry.name for entry in entries if entry.size]
 
     def holder(self) -> str | None:
         """The run that holds the state in an object store; None before the first one."""

@@ -13,6 +13,9 @@ from benchmarks.drill.outcome import Surroundings
 from benchmarks.drill.play import play
 from benchmarks.drill.scenario import Fault, Scenario
 from benchmarks.drill.shim import compiler
+from benchmarks.object_store import ObjectStore
+
+from forebay.settings import load_settings
 
 SMALL = Scenario(
     seed=3,
@@ -53,6 +56,21 @@ def test_a_scenario_that_is_right_and_its_report() -> None:
     assert told["by_kind"]["kill all"] == 1
     assert told["by_source"] == {"file": {"scenarios": 1, "faults": len(SMALL.faults), "failed": 0}}
     assert told["starts"] >= 2
+
+
+@pytest.mark.long
+@pytest.mark.flink
+@pytest.mark.xdist_group("object-store")
+@pytest.mark.usefixtures("store", "s3_plugin")
+def test_a_run_that_is_taken_over_and_an_outage(tmp_path: Path, store_server: ObjectStore) -> None:
+    faults = (
+        Fault("take over", 20, away_s=0.5, still="all but jvm"),
+        Fault("busy store", 5, away_s=3.0),
+    )
+    around = Surroundings(store=store_server, connectors=load_settings().connectors)
+    outcome = play(replace(SMALL, state="s3", faults=faults), tmp_path / "work", around)
+    assert outcome.problems == ()
+    assert outcome.made == ("take over", "busy store")
 
 
 # A command that writes results of its own, in place of `forebay`.
