@@ -13,6 +13,7 @@ from benchmarks.drill.outcome import Surroundings
 from benchmarks.drill.play import play
 from benchmarks.drill.scenario import Fault, Scenario
 from benchmarks.drill.shim import compiler
+from benchmarks.drill.workload import workload
 from benchmarks.object_store import ObjectStore
 
 from forebay.settings import load_settings
@@ -109,6 +110,22 @@ def test_an_end_without_a_word_is_seen(tmp_path: Path) -> None:
     around = Surroundings(command=(sys.executable, "-c", "raise SystemExit(1)"))
     (problem,) = play(replace(SMALL, faults=()), tmp_path / "work", around).problems
     assert "ended with status 1 and without a word" in problem
+
+
+NAMES_A_GAP = """
+import json, sys
+if "on_gap" not in json.load(open(sys.argv[2]))["source"]:
+    sys.exit("t/0: offsets 3 to 4 were deleted unread (2 records at most)")
+"""
+
+
+def test_a_command_that_names_a_gap_is_given_again(tmp_path: Path) -> None:
+    around = Surroundings(command=(sys.executable, "-c", NAMES_A_GAP))
+    outcome = play(replace(SMALL, faults=()), tmp_path / "work", around)
+    assert outcome.starts == 2
+    # A gap of another topic excuses nothing.
+    lost = len(workload(SMALL).expected.results)
+    assert any(f"{lost} lost" in problem for problem in outcome.problems)
 
 
 def test_an_end_that_nothing_explains_is_seen(tmp_path: Path) -> None:
