@@ -300,6 +300,7 @@ class _Player:
         begin, end = standing_still(fault.still, first)
         begin()
         try:
+            self._state.hide_processes()
             self._new_machine()
             self._start(alone=False)
             second = self._machine.run

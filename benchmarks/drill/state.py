@@ -8,8 +8,11 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+import orjson
+
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import LOCK, METADATA
+from forebay.runtime.run_state import FILE
 from forebay.s3.client import S3Client, StoreAway
 from forebay.s3.lease import MAX_LOCK_BYTES, decode_lock
 from forebay.s3.location import Location, S3Path
@@ -54,6 +57,18 @@ class State:
         assert isinstance(self.home, S3Path)
         found = S3Client(self.home.bucket).get((self.home / LOCK).key, MAX_LOCK_BYTES)
         return None if found is None else decode_lock(found.content).holder
+
+    def hide_processes(self) -> None:
+        """Remove the process of the last run's JVM from the record in an object store.
+
+        A run ends that process if it is on the same machine, as all machines of the drill are.
+        """
+        assert isinstance(self.home, S3Path)
+        client, key = S3Client(self.home.bucket), (self.home / FILE).key
+        found = client.get(key)
+        if found is not None:
+            content = orjson.dumps({**orjson.loads(found.content), "jvm": None})
+            client.put(key, content, replacing=found.etag)
 
     def move(self) -> None:
         """Move the folder as a plain copy to another machine does: the times are those of the copying, in any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pytest
 from benchmarks.drill.state import State
 
@@ -52,6 +53,12 @@ def test_an_object_store_has_checkpoints_and_a_holder(store: S3Path) -> None:
     for number, content in ((1, b"x"), (2, b"x"), (3, b"")):
         client.put((home / "job-1" / f"chk-{number}" / "_metadata").key, content, replacing=None)
     assert state.completed() == 2, "an empty object only occupies its name"
+    state.hide_processes()
+    client.put((home / "run.json").key, b'{"job": "job-1", "jvm": [7, 1.5]}', replacing=None)
+    state.hide_processes()
+    found = client.get((home / "run.json").key)
+    assert found is not None
+    assert orjson.loads(found.content) == {"job": "job-1", "jvm": None}
     lock = Lock("drill")
     client.put((home / "lock").key, encode_lock(lock), replacing=None)
     assert state.holder() == lock.holder
