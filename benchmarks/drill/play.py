@@ -206,11 +206,12 @@ class _Player:
         if moved != self._moved:
             self._moved, self._moved_s = moved, time.monotonic()
         elif time.monotonic() - self._moved_s > self._around.patience_s:
+            words = f"nothing moved for {self._around.patience_s:.0f} s, after {moved[0]} requests"
             if endless:
-                return self._stopped()  # What is lost is seen when all is compared.
-            raise PipelineFailed(
-                f"nothing moved for {self._around.patience_s:.0f} s, after {moved[0]} requests"
-            )
+                # What is lost is seen when all is compared.
+                self._problems.append(f"{words}; the run said: {run.said()}")
+                return self._stopped()
+            raise PipelineFailed(words)
         return True
 
     def _go_on_after(self, status: int) -> None:
