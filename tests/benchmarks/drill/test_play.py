@@ -63,15 +63,15 @@ def test_a_scenario_that_is_right_and_its_report() -> None:
 @pytest.mark.flink
 @pytest.mark.xdist_group("object-store")
 @pytest.mark.usefixtures("store", "s3_plugin")
-def test_a_run_that_is_taken_over_and_an_outage(tmp_path: Path, store_server: ObjectStore) -> None:
+def test_an_outage_and_a_run_that_is_taken_over(tmp_path: Path, store_server: ObjectStore) -> None:
     faults = (
-        Fault("take over", 20, away_s=0.5, still="all but jvm"),
-        Fault("busy store", 5, away_s=3.0),
+        Fault("busy store", 20, away_s=3.0),
+        Fault("take over", 10, away_s=0.5, still="all but jvm"),
     )
     around = Surroundings(store=store_server, connectors=load_settings().connectors)
     outcome = play(replace(SMALL, state="s3", faults=faults), tmp_path / "work", around)
     assert outcome.problems == ()
-    assert outcome.made == ("take over", "busy store")
+    assert outcome.made == ("busy store", "take over")
 
 
 # A command that writes results of its own, in place of `forebay`.
