@@ -14,6 +14,7 @@ from aiohttp import WSMsgType, web
 
 EVENTS_PATH = "/stream"
 SUBSCRIBE_PATH = "/subscribe"
+SECOND_US = 1_000_000
 
 
 @dataclass
@@ -44,7 +45,8 @@ class FeedServer:
     clients sent.
 
     Server-sent events have `id: [{"topic":…,"partition":0,"offset":N}]`; `inclusive` sends the event with
-    the id given once more. WebSocket messages get `time_us` of `first_us` + 10 N; the cursor works likewise.
+    the id given once more. WebSocket messages get `time_us` of `first_us` and a second more each; the cursor
+    works likewise.
     """
 
     records: Sequence[dict[str, object]]
@@ -66,7 +68,7 @@ class FeedServer:
 
     def message(self, number: int) -> bytes:
         """The WebSocket message of record `number`."""
-        return orjson.dumps({**self.records[number], "time_us": self.first_us + 10 * number})
+        return orjson.dumps({**self.records[number], "time_us": self.first_us + SECOND_US * number})
 
     def event(self, number: int) -> bytes:
         """The data of server-sent event `number`; each fifth one is sent, and so received, as two lines."""
@@ -140,7 +142,7 @@ class FeedServer:
         if cursor is None:
             return 0
         after = int(cursor) - self.first_us
-        return max(0, -(-after // 10) if self.inclusive else after // 10 + 1)
+        return max(0, -(-after // SECOND_US) if self.inclusive else after // SECOND_US + 1)
 
 
 def _cut(request: web.Request) -> None:

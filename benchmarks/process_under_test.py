@@ -107,6 +107,10 @@ class PipelineProcess:
                 process.send_signal(number)
         self._process.send_signal(number)
 
+    def has_jvm(self) -> bool:
+        """Whether a JVM of the run lives."""
+        return any(process.name() == "java" for process in self._others())
+
     def kill_jvm(self) -> None:
         """Kill the JVM alone; the command goes on with another."""
         self._kill_one(lambda process: process.name() == "java")

@@ -19,6 +19,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
+from forebay.testing.waiting import wait_until
+
 WAIT_S = 180.0
 FETCH_WAIT_MS = 20
 MAX_RECORD_BYTES = 20_000_000
@@ -28,6 +30,13 @@ def make_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) ->
     """Create a topic; blocks until it is there."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(WAIT_S)
+
+
+def delete_topic(bootstrap: str, name: str) -> None:
+    """Delete a topic; blocks until its name can be used again."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.delete_topics([name])[name].result(WAIT_S)
+    wait_until(lambda: name not in admin.list_topics(timeout=WAIT_S).topics, WAIT_S)
 
 
 def produce(

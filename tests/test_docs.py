@@ -284,11 +284,11 @@ def test_every_cause_of_a_dead_letter_is_explained() -> None:
 
 
 def test_every_metric_is_explained() -> None:
-    from forebay.flink.metrics import COUNTERS, FAILED, GAUGES, REPLICAS, SCALING_GAUGES
+    from forebay.flink.metrics import COUNTERS, FAILED, GAUGES, REPLICAS, SCALING_GAUGES, TOO_LARGE
 
     text = (ROOT / "docs" / "how-to" / "metrics.md").read_text(encoding="utf-8")
     told = {name for row in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row)}
-    assert told == {*COUNTERS, f"{FAILED}CAUSE", *GAUGES, REPLICAS, *SCALING_GAUGES}
+    assert told == {*COUNTERS, f"{FAILED}CAUSE", *GAUGES, REPLICAS, *SCALING_GAUGES, TOO_LARGE}
 
 
 @pytest.mark.parametrize("words", [["--help"], ["doctor", "--json"], ["bench", "--help"]], ids=" ".join)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import shutil
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +21,16 @@ from forebay.errors import SettingError
 from forebay.files import (
     check_nobody_else_writes,
     locked,
+    locked_folder,
     private_folder,
     read_bytes,
     read_stamp,
     read_text,
+    remove_unlocked,
     write_atomic,
     write_stamp,
 )
+from forebay.testing.waiting import wait_until
 
 
 def mode(path: Path) -> int:
@@ -115,6 +122,80 @@ def test_a_lock_waits_for_its_holder_and_for_the_child_that_was_given_it(tmp_pat
     child.wait()
     with locked(path, lambda: pytest.fail("nobody holds the lock")):
         pass
+
+
+HOLDER = """
+import subprocess, sys
+from pathlib import Path
+from forebay.files import locked_folder
+
+folder, lock = locked_folder(Path(sys.argv[1]), "tmp-")
+command = [sys.executable, "-c", "input()"]
+if sys.argv[2] == "child":
+    subprocess.Popen(command, pass_fds=(lock.fileno(),))
+print(folder, flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("heir", ["nobody", "child"])
+def test_a_folder_is_left_alone_while_its_lock_is_held(tmp_path: Path, heir: str) -> None:
+    """By whatever process: its number need not mean anything here."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), heir]
+    # The child reads from the same pipe, which ends with our end of it.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        folder = Path(holder.stdout.readline().strip())
+        (tmp_path / "other").mkdir()
+        assert mode(folder) == 0o700
+        remove_unlocked(tmp_path, "tmp-")
+        assert folder.is_dir()
+        if heir == "child":
+            holder.kill()
+            holder.wait()
+            remove_unlocked(tmp_path, "tmp-")
+            assert folder.is_dir()
+
+    def removed() -> bool:
+        remove_unlocked(tmp_path, "tmp-")
+        return not folder.exists()
+
+    wait_until(removed)
+    assert (tmp_path / "other").is_dir()
+
+
+def test_a_folder_that_is_removed_as_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, removed = fcntl.flock, list[Path]()
+
+    def removes_the_first(file: Any, how: int) -> None:
+        if not removed:
+            removed.extend(tmp_path.glob("tmp-*"))
+            shutil.rmtree(removed[0])
+        lock(file, how)
+
+    monkeypatch.setattr(files.fcntl, "flock", removes_the_first)
+    folder, held = locked_folder(tmp_path, "tmp-")
+    with held:
+        assert folder.is_dir()
+        assert [folder] != removed
+
+
+def test_a_folder_without_locks_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(file: Any, how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr(files.fcntl, "flock", refused)
+    folder, held = locked_folder(tmp_path, "tmp-")
+    with held:
+        remove_unlocked(tmp_path, "tmp-")
+    assert folder.is_dir()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="none: no folder can be made there: No such file"):
+        locked_folder(tmp_path / "none", "tmp-")
 
 
 def test_a_file_is_read_whole_within_its_bound(tmp_path: Path) -> None:

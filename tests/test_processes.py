@@ -5,10 +5,20 @@ import subprocess
 import sys
 from multiprocessing import shared_memory
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from forebay.processes import birth_s, is_same, kill, module_command, session_members
+from forebay import processes
+from forebay.processes import (
+    birth_s,
+    is_same,
+    kill,
+    module_command,
+    own_name,
+    pid_space,
+    session_members,
+)
 from forebay.testing.waiting import wait_until
 
 
@@ -35,6 +45,33 @@ def test_a_process_is_known_by_its_birth() -> None:
     assert is_same(os.getpid(), born_s)
     assert not is_same(os.getpid(), born_s - 10)
     assert birth_s(2**30) is None
+
+
+def test_files_of_a_process_are_named_after_it_alone() -> None:
+    assert own_name() == own_name()
+    assert own_name().startswith(f"{os.getpid()}-")
+    child = subprocess.run(
+        [sys.executable, "-c", "from forebay.processes import own_name; print(own_name())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert own_name().partition("-")[2] != child.stdout.strip().partition("-")[2]
+
+
+@pytest.mark.parametrize("other", ["boot", "namespace"])
+def test_pids_of_another_boot_or_container_are_of_another_space(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = pid_space()
+    if other == "boot":
+        (tmp_path / "boot_id").write_text("another\n")
+        monkeypatch.setattr(processes, "BOOT_ID", tmp_path / "boot_id")
+    else:
+        monkeypatch.setattr(os, "stat", lambda path: SimpleNamespace(st_ino=4711))
+    assert pid_space.__wrapped__() != here
+    monkeypatch.undo()
+    assert pid_space.__wrapped__() == here
 
 
 def test_what_was_killed_leaves_no_shared_memory() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import forebay
 from forebay import embed as embedding
 from forebay import errors, records, testing
-from forebay.api import apps, kafka, objects
+from forebay.api import apps, kafka_records, objects
 from forebay.engine.prompt import template
 from forebay.errors import ForebayError
 from forebay.flink import request_pool
@@ -60,13 +60,13 @@ METHODS = {
 }
 TYPES = {
     "JSON": records,
-    "KeyOf": kafka,
+    "KeyOf": kafka_records,
     "OpenEmbedder": embedding,
     "TextOf": objects,
     "ToEvent": objects,
 }
 """Names in signatures that the page explains, and the modules that define them."""
-SHOWN = {"Api": template, "Clock": program, "Ordering": request_pool}
+SHOWN = {"Api": template, "Clock": program, "Ordering": request_pool, "TooLarge": kafka_records}
 """Names for which signatures show what they stand for."""
 
 

@@ -78,6 +78,12 @@ class UnreadFile(RecordError):
     cause = "unread_file"
 
 
+class Tombstone(RecordError):
+    """The record has a key and no value: in Kafka, the mark of something deleted."""
+
+    cause = "tombstone"
+
+
 class TemplateFailed(RecordError):
     """A template could not be rendered for this record: a field is missing, or the text is too long."""
 
@@ -120,6 +126,13 @@ class TooFarAhead(RecordError):
     """The event's time is too far ahead of the stream's."""
 
     cause = "ahead"
+
+
+class TooLargeForSink(RecordError):
+    """The result, or what is written of it, is larger than the sink takes. The message names the size, the
+    limit and the sink."""
+
+    cause = "too_large_for_sink"
 
 
 class EngineError(ForebayError):

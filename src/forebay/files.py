@@ -7,11 +7,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import IO
 
 import orjson
 
@@ -152,6 +154,49 @@ def try_lock(path: Path) -> int | None:
         os.close(descriptor)
         raise
     return descriptor
+
+
+LOCK = ".lock"
+"""The file that locks a folder."""
+TRIES = 10
+
+
+def locked_folder(parent: Path, prefix: str) -> tuple[Path, IO[bytes]]:
+    """Make a private folder in `parent`, with a new name that begins with `prefix`, which `remove_unlocked`
+    leaves alone; returns it with its lock.
+
+    It is locked until the lock is closed, here and in each process that inherited it; the end of a process
+    closes it. If the file system has no locks, the folder stays. Raises `SettingError` if it cannot be made.
+    """
+    for _ in range(TRIES):
+        try:
+            path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        except OSError as error:
+            raise SettingError(f"{parent}: no folder can be made there: {error.strerror}") from None
+        with suppress(OSError), ExitStack() as opened:
+            lock = opened.enter_context((path / LOCK).open("wb"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            except OSError:
+                opened.pop_all()
+                return path, lock
+            # Whoever found it unlocked a moment ago may have removed it.
+            if os.fstat(lock.fileno()).st_nlink:
+                opened.pop_all()
+                return path, lock
+    raise SettingError(f"{parent}: no folder can be locked there: another process removes each at once")
+
+
+def remove_unlocked(parent: Path, prefix: str) -> None:
+    """Remove the folders in `parent` whose names begin with `prefix` and that no process has locked."""
+    for path in parent.glob(f"{prefix}*"):
+        with suppress(OSError):
+            descriptor = try_lock(path / LOCK)
+            if descriptor is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(descriptor)
 
 
 @contextmanager

@@ -20,13 +20,17 @@ MAX_CHARS = 1000
 """Of a number. To convert an integer takes time that grows with the square of its digits."""
 MAX_INT_BITS = 3322
 """Of integers with so many digits."""
+SHORT = 15
+"""A number of so many characters without an exponent is a double."""
 MAX_DOUBLE_DIGITS = 767
 """No double has more significant digits."""
 MAX_EXPONENT_CHARS = 6
 MAX_SHOWN_CHARS = 60
 MAX_SHOWN_PARTS = 10
-SUSPECT = re.compile(rb"[0-9.]{16}|[eE][+-]?[0-9]{3}")
+SUSPECT = re.compile(rb"[0-9](?:[0-9.]{15}|[eE][+-]?[0-9]{3})")
 """What a number contains that orjson may round. Texts may match as well, which costs time only."""
+LONG = re.compile(rb"[0-9.eE+-]{%d}" % MAX_CHARS)
+"""What a number contains that may be too long."""
 LITERAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
 TOO_LARGE = "infinity"
 """Part of orjson's message for a number that is too large for a double."""
@@ -140,13 +144,14 @@ def check_numbers(value: Any) -> None:
 
 def _read_exactly(data: bytes) -> Any:
     value = json.loads(data, parse_int=_int, parse_float=_float, parse_constant=_constant)
-
-    def refuse(place: _Place, item: Any) -> None:
-        if type(item) is _TooLong:
-            raise NumberRefused(place, item, _too_long())
-
-    _each(value, refuse)
+    if LONG.search(data) is not None:
+        _each(value, _refuse_long)
     return value
+
+
+def _refuse_long(place: _Place, item: Any) -> None:
+    if type(item) is _TooLong:
+        raise NumberRefused(place, item, _too_long())
 
 
 def _too_long() -> str:
@@ -190,6 +195,8 @@ def _float(literal: str) -> float | _TooLong:
     if len(literal) > MAX_CHARS:
         return _TooLong(literal)
     value = float(literal)
+    if len(literal) <= SHORT and "e" not in literal and "E" not in literal:
+        return value
     return value if _keeps(value, literal) else ExactFloat(literal)
 
 
@@ -198,11 +205,12 @@ def _constant(name: str) -> None:
 
 
 def _keeps(value: float, literal: str) -> bool:
-    """Whether `literal` is how `value` is written with as many digits as it has."""
+    """Whether `literal` is how `value` is written, with as many digits as it has or with the fewest."""
     found = _significant(literal)
     if found is None or not math.isfinite(value) or len(found[1]) > MAX_DOUBLE_DIGITS:
         return False
-    return found == _significant(f"{value:.{max(len(found[1]), 1) - 1}e}")
+    shortest = _significant(repr(value))
+    return found == shortest or found == _significant(f"{value:.{max(len(found[1]), 1) - 1}e}")
 
 
 def _significant(literal: str) -> tuple[str, str, int] | None:

@@ -5,11 +5,16 @@ that were given the same number later.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
+import platform
+import secrets
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
 
 import psutil
 
@@ -63,13 +68,29 @@ def birth_s(pid: int) -> float | None:
         return None
 
 
-def pid_namespace() -> int:
-    """The number of the PID namespace of this process: a pid says nothing in another one. 0 where a system
-    has only one."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@cache
+def pid_space() -> str:
+    """The name of the pids that this process can see: another one for each boot of each machine, and for each
+    PID namespace, as of a container. A pid of another space says nothing here."""
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        space = f"{BOOT_ID.read_text(encoding='ascii').strip()} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
-        return 0
+        space = platform.node()
+    return hashlib.blake2b(space.encode(), digest_size=6).hexdigest()
+
+
+def own_name() -> str:
+    """A name for files of this process: its pid, and random digits, as processes of other containers and
+    machines may have the same pid and write to the same folder."""
+    return _own_name(os.getpid())
+
+
+@cache
+def _own_name(pid: int) -> str:
+    return f"{pid}-{secrets.token_hex(4)}"
 
 
 def is_same(pid: int, born_s: float) -> bool:

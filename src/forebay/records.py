@@ -24,8 +24,10 @@ class Event:
         time_ms: The event's time in milliseconds since the Unix epoch; None where it has none.
         position: The record's place in its source, such as `topic/3@1042`: the same each time the record is
             read. None where the source has no places.
-        record_key, headers: What a message system keeps beside a record. They go with it to a sink of that
-            kind.
+        record_key, headers: What a message system keeps with a record. They go with it to a sink of that
+            kind. The value of a header may be None.
+        record_ms: The record's own time in Kafka, in milliseconds since the Unix epoch; None if it is not a
+            record of Kafka.
 
     >>> event = fb.Event(b'{"text": "No signal"}', {"text": "No signal"}, time_ms=1_772_438_488_000)
     >>> event.fields["text"]
@@ -37,7 +39,8 @@ class Event:
     time_ms: int | None = None
     position: str | None = None
     record_key: bytes | None = None
-    headers: Mapping[str, bytes] = field(default_factory=dict)
+    headers: Mapping[str, bytes | None] = field(default_factory=dict)
+    record_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,12 @@ class DeadLetter:
     """A record that was given up, with what is needed to understand it and to feed it in again.
 
     Attributes:
-        raw: The record exactly as the source gave it.
+        raw: The record exactly as the source gave it; empty for a tombstone, which has the cause `tombstone`.
         cause: A stable word: that of the error's class in `forebay.errors`, or one of a program's own.
         detail: The error's message, at most 4,096 characters.
         attempts: How many calls were made for it; 0 if it never reached an engine.
         id, key: The record's id and key, where the record got as far as having them.
-        time_ms, position, record_key, headers: Those of the event.
+        time_ms, position, record_key, headers, record_ms: Those of the event.
 
     >>> letter = fb.DeadLetter(b"not JSON", cause="malformed_record", detail="not JSON: line 1 column 1")
     >>> (letter.cause, letter.attempts)
@@ -66,7 +69,8 @@ class DeadLetter:
     time_ms: int | None = None
     position: str | None = None
     record_key: bytes | None = None
-    headers: Mapping[str, bytes] = field(default_factory=dict)
+    headers: Mapping[str, bytes | None] = field(default_factory=dict)
+    record_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +281,8 @@ class Result:
         timeline: When the event passed each station (`read_us`, `accepted_us`, `sent_us`, `first_token_us`,
             `answered_us`, `left_us`); None unless the pipeline keeps them.
         reasoning: What the model wrote before its answer; None: nothing, or the engine does not separate it.
+        raw: The record exactly as the source gave it; empty if the result is not about one record. A sink
+            that cannot take the result makes a dead letter of it.
 
     >>> def team(result: fb.Result) -> str:
     ...     return f"{result.key}: {result.answer['team']} ({result.usage.completion_tokens} tokens)"
@@ -297,7 +303,8 @@ class Result:
     restored: bool = False
     journaled: bool = False
     record_key: bytes | None = None
-    headers: Mapping[str, bytes] = field(default_factory=dict)
+    headers: Mapping[str, bytes | None] = field(default_factory=dict)
     replica: str | None = None
     timeline: Timeline | None = None
     reasoning: str | None = None
+    raw: bytes = b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,9 +19,15 @@ import pytest
 
 import forebay as fb
 from forebay.api import environment
-from forebay.api.environment import check_none_runs, delete_others, hold_folder, resumed_checkpoint
+from forebay.api.environment import (
+    check_none_runs,
+    delete_others,
+    forget_finished,
+    hold_folder,
+    resumed_checkpoint,
+)
 from forebay.errors import SettingError
-from forebay.flink.checkpoints import HEADER, LOCK, MARK
+from forebay.flink.checkpoints import END_MARK, HEADER, LOCK, MARK
 from forebay.flink.environment import FlinkConfig
 
 HOLD = (
@@ -117,6 +124,44 @@ def test_an_environment_resumes_and_deletes_what_is_of_no_use(
     (state / THIRD).mkdir()
     environment.environment(checkpoints=state, log_every_s=None, **options)
     assert jobs() == {*left, THIRD}
+
+
+def test_a_job_that_has_finished_is_not_resumed_from_an_older_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = checkpoint(tmp_path, FIRST, 3)
+    (tmp_path / SECOND).mkdir()
+    forget_finished(tmp_path)
+    assert resumed_checkpoint(tmp_path) == older
+    # The second job has resumed from the first one's checkpoint, and goes on.
+    (tmp_path / SECOND / END_MARK).touch()
+    newest = checkpoint(tmp_path, SECOND, 4)
+    forget_finished(tmp_path)
+    assert resumed_checkpoint(tmp_path) == newest
+    # Flink has deleted its checkpoints.
+    shutil.rmtree(newest)
+    assert not caplog.records
+    forget_finished(tmp_path)
+    assert resumed_checkpoint(tmp_path) is None
+    assert "has finished: the job starts from the beginning" in caplog.text
+
+
+@pytest.mark.parametrize("cleared", [True, False], ids=["cleared away", "left there"])
+def test_a_job_after_one_that_has_finished_is_resumed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, cleared: bool
+) -> None:
+    """As when it was started with `resume=False`, or by the process that started the one before."""
+    (tmp_path / FIRST).mkdir()
+    (tmp_path / FIRST / END_MARK).touch()
+    if cleared:
+        forget_finished(tmp_path, start_over=False)
+        assert not (tmp_path / FIRST).exists()
+    else:
+        os.utime(tmp_path / FIRST / END_MARK, (1, 1))
+    newest = checkpoint(tmp_path, SECOND, 1)
+    forget_finished(tmp_path)
+    assert resumed_checkpoint(tmp_path) == newest
+    assert not caplog.records
 
 
 def test_where_a_job_resumes_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,11 +10,13 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
-from forebay.api.kafka import WriteObject, key_of
+from forebay.api.kafka_records import WriteObject, key_of
 from forebay.api.models import AnswerModel, ReadResult
+from forebay.api.user_functions import function_of
 from forebay.codec import encode
+from forebay.connectors.kafka.sizes import record_bytes
 from forebay.errors import FunctionFailed, SettingError
-from forebay.records import DeadLetter, Result, Usage
+from forebay.records import DeadLetter, Event, Result, Usage
 
 
 class Triage(BaseModel):
@@ -36,6 +38,51 @@ RESULT = Result(
 )
 READ = ReadResult(AnswerModel(Triage))
 HEADERS = {"channel": b"chat", "forebay-id": b"1"}
+
+
+def test_a_dead_letter_is_cut_to_what_fits() -> None:
+    letter = DeadLetter(b"x" * 50_000, "late", "too late", record_key=b"k")
+    for key in (None, lambda letter: "mine"):
+        record = WriteObject(key, limit_bytes=40_000)(letter)
+        assert record[0] == (b"k" if key is None else b"mine")
+        assert 39_990 < record_bytes(*record) <= 40_000
+        assert orjson.loads(record[1])["cut_bytes"]["input"] > 10_000
+
+
+def test_what_is_too_large_fails_the_job_in_words_that_say_what_to_do() -> None:
+    words = r"^write_kafka 't': writing failed for the result with id '1'.*: TooLargeForSink: 9 bytes; write"
+    with pytest.raises(FunctionFailed, match=words) as failed:
+        WriteObject(where="write_kafka 't'").refused(RESULT, "9 bytes")
+    assert function_of(f"FunctionFailed: {failed.value}") == "write_kafka 't': writing"
+
+
+@pytest.mark.parametrize(
+    ("element", "letter"),
+    [
+        (
+            replace(RESULT, raw=b"{}", position="in@1"),
+            DeadLetter(b"{}", "", "", 1, "1", "ann", None, "in@1", b"k", {"channel": b"chat"}),
+        ),
+        ({"a": 1}, DeadLetter(b'{"a":1}', "", "")),
+        ("text", DeadLetter(b"text", "", "")),
+        (Triage(team="a"), DeadLetter(b'{"team":"a"}', "", "")),
+        (
+            Event(b"r", {}, position="p", record_key=b"k"),
+            DeadLetter(b"r", "", "", position="p", record_key=b"k"),
+        ),
+        (7, DeadLetter(b"7", "", "")),
+    ],
+)
+def test_what_is_too_large_can_be_a_dead_letter(element: Any, letter: DeadLetter) -> None:
+    found = WriteObject(too_large="dead_letter").refused(element, "9 bytes")
+    assert found == replace(letter, cause="too_large_for_sink", detail="9 bytes")
+
+
+def test_a_dead_letter_that_is_too_large_with_its_value_keeps_its_cause() -> None:
+    letter = DeadLetter(b"x", "late", "too late", 3, position="t/0@1")
+    found = WriteObject(value=str, too_large="dead_letter").refused(letter, "9 bytes")
+    words = "9 bytes; it was a dead letter before: late: too late"
+    assert found == replace(letter, cause="too_large_for_sink", detail=words)
 
 
 def test_a_result_with_a_model_as_its_answer_is_written_as_one_without() -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 import forebay as fb
 from forebay.api import inference
 from forebay.api.models import AnswerModel, ReadResult
+from forebay.apps.summaries.settings import Summaries
 from forebay.codec import encode
 from forebay.errors import InvalidAnswer, PipelineFailed, SettingError
 from forebay.flink.metrics import InferenceCounters
@@ -196,3 +197,14 @@ def test_servers_that_prefill_are_asked_when_the_operator_is_made(caplog: pytest
         fleet = fb.Fleet(decodes.url, prefill=[prefills.url])
         with pytest.raises(SettingError, match=r"^prefill: http://\S+ serves other, not 'm'"):
             fb.Inference(fleet).served_model()
+
+
+def test_a_context_that_is_too_short_stops_the_start() -> None:
+    with ReplicaThread(ReplicaScript(models=("small",), max_model_len=2048)) as replica:
+        for model in (None, "small"):
+            ask = fb.Inference(replica.url, model=model, sampling=fb.Sampling(max_tokens=2048))
+            with pytest.raises(SettingError, match=r"^sampling\.max_tokens: the answer with its prompt"):
+                ask.served_model()
+            need = Summaries().context_need(128)
+            with pytest.raises(SettingError, match="takes up to 6,550 tokens of context, and the model"):
+                fb.Inference(replica.url, model=model).served_model(need)

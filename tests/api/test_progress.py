@@ -87,8 +87,14 @@ def test_a_line_for_each_operator_that_had_an_event() -> None:
         "again": {"accepted": 1.0},
         "idle": {"accepted": 0.0},
         "source": {"limit_reached": 1.0},
+        "teams: records": {"too_large": 2.0},
+        "letters: records": {"too_large": 0.0},
     }
-    assert lines(found) == ["again: 1 events in, 0 results, 0 dead letters, 0 in flight, 0 waiting", LINE]
+    assert lines(found) == [
+        "again: 1 events in, 0 results, 0 dead letters, 0 in flight, 0 waiting",
+        LINE,
+        "teams: records: 2 too large for the topic",
+    ]
 
 
 def test_nothing_is_said_twice_in_a_row(caplog: pytest.LogCaptureFixture) -> None:

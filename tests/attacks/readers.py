@@ -16,6 +16,8 @@ import msgpack
 import orjson
 import pyarrow
 from fastavro import schemaless_writer
+from google.protobuf import api_pb2
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from forebay.apps.summaries.state import KeyState, Pane, Work
 from forebay.apps.summaries.values import Chunk, Item, Node, Source, Statement
@@ -26,13 +28,15 @@ from forebay.config import load_spec
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds.feed import Mark
 from forebay.connectors.feeds.jetstream import _time_us
+from forebay.connectors.feeds.replay_window import ReplayWindow
 from forebay.connectors.feeds.sse import SseDecoder
 from forebay.connectors.files.lines import Part
 from forebay.connectors.files.reader import LineReader, header_of, parts_of
 from forebay.connectors.files.replay import records_of
 from forebay.connectors.formats import Format, dead_letter_json
-from forebay.connectors.kafka.avro import AvroValues
+from forebay.connectors.kafka.protobuf import ProtobufSchema, message_indexes
 from forebay.connectors.kafka.registry import Registry
+from forebay.connectors.kafka.registry_values import RegistryValues
 from forebay.detect.stream_time import StreamTime, Tolerance
 from forebay.engine.answer import AnswerCheck
 from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s
@@ -184,9 +188,19 @@ def avro(*values: dict[str, Any]) -> tuple[bytes, ...]:
 
 
 def avro_read(folder: Path, registry: str) -> Read:
-    values = AvroValues(Registry(registry))
+    values = RegistryValues(Registry(registry))
     form = Format(time=EventTime("at"))
     return lambda raw: encode(form.read(raw, "t/0@1", lambda data: values.fields(data, {})))
+
+
+PROTOBUF = ProtobufSchema(FileDescriptorProto.FromString(api_pb2.DESCRIPTOR.serialized_pb), {})
+METHOD = {"name": "m", "options": [{"name": "o", "value": {"value": b"x"}}], "syntax": 1}
+API = api_pb2.Api(name="é", methods=[METHOD, METHOD], source_context={"file_name": "f"}).SerializeToString()
+
+
+def protobuf_read(raw: bytes) -> object:
+    indexes, at = message_indexes(raw, 0)
+    return PROTOBUF.read(indexes, raw[at:])
 
 
 # Feeds
@@ -547,6 +561,12 @@ READERS = (
         (b"\1", b"\2", b"\xff" * 9 + b"\1", b"\x80" * 9 + b"\1", b"\x02" * 600),
     ),
     Reader(
+        "Protobuf",
+        pure(protobuf_read),
+        (b"\0" + API, b"\2\2" + api_pb2.Method(**METHOD).SerializeToString()),
+        (b"\x12\2\x0a\0", b"\xff" * 9 + b"\1", b"\x1a\0" * 300, b"\2\2"),
+    ),
+    Reader(
         "an SSE feed",
         pure(sse_read),
         (b'id: [{"o":5}]\nevent: m\nretry: 50\ndata: {"a":1}\ndata: 2\r\n\r\n:x\n\n',),
@@ -559,6 +579,12 @@ READERS = (
         "a feed's place",
         pure(lambda raw: Mark.of(raw.decode("latin-1"))),
         (str(Mark("5", ("a", "b"))).encode(),),
+    ),
+    Reader(
+        "a place in a feed with times",
+        pure(lambda raw: ReplayWindow.of(raw.decode("latin-1")).cursor_us()),
+        (b'[1700000000000000,null,-1,[[1700000000000000,"0123456789abcdef"]]]',),
+        (b"-1", b"[", b"99999999999999999999", b"null"),
     ),
     Reader(
         "a replica's stream",

@@ -472,9 +472,11 @@ def test_reports_cross_a_folder_and_what_is_no_report_is_left_out(tmp_path: Path
 
 
 def test_the_name_of_a_report_tells_whose_it_is() -> None:
-    assert process_of(report_name(7, 4711, "8f3a"), 7) == 4711
-    assert process_of(report_name(8, 4711, "8f3a"), 7) is None
-    assert [process_of(name, 7) for name in (f"a{SUFFIX}", "", "7", "7-x-1", "7-²-1", "x-1-1")] == [None] * 6
+    assert process_of(report_name("7a", 4711, "8f3a"), "7a") == 4711
+    assert process_of(report_name("8a", 4711, "8f3a"), "7a") is None
+    assert [process_of(name, "7") for name in (f"a{SUFFIX}", "", "7", "7-x-1", "7-²-1", "x-1-1")] == [
+        None
+    ] * 6
 
 
 def test_a_speed_is_learned_while_requests_wait() -> None:

@@ -13,15 +13,15 @@ from forebay.cli.run import show_lost
 def shown(*letters: tuple[str, str]) -> str:
     written = io.StringIO()
     lines = (orjson.dumps({"cause": cause, "detail": detail}) for cause, detail in letters)
-    show_lost(lines, Console(file=written, width=60))
+    show_lost(lines, Console(file=written, width=60), 19, "topic letters at broker:9092")
     return written.getvalue()
 
 
 def test_the_most_frequent_cause_and_an_example_are_named() -> None:
     one, other = ("malformed_record", "the time field 'text' holds [red]no time"), ("late", "2 s")
     assert shown(other, one, ("malformed_record", "another")) == (
-        "no results, only dead letters, most often malformed_record: the time field 'text' holds "
-        "[red]no time\n"
+        "warning: no results, only dead letters (19), most often malformed_record: the time field 'text' "
+        "holds [red]no time\n"
     )
 
 
@@ -32,5 +32,7 @@ def test_what_a_record_says_is_short_and_no_order_to_the_terminal() -> None:
     assert len(said) < 600
 
 
-def test_without_letters_nothing_is_said() -> None:
-    assert shown() == ""
+def test_letters_that_are_not_in_files_are_located() -> None:
+    assert shown() == (
+        "warning: no results, only dead letters (19), their causes are in topic letters at broker:9092\n"
+    )

@@ -93,6 +93,30 @@ def test_times_of_1970_are_said_once_and_counted_at_the_end() -> None:
     assert said.count("3 events have times in 1970 or 1900") == 1
 
 
+def test_records_that_kafka_deleted_unread_are_named_once_and_counted() -> None:
+    where, gaps = console(), ("t/0: offsets 3 to 5 were deleted unread", "t/1: offset 9 was")
+    with LiveLine(where) as line:
+        line.show(replace(NOW, gaps=gaps[:1], skipped_records=3))
+        line.show(replace(NOW, gaps=gaps, skipped_records=4))
+        line.show(replace(NOW, gaps=gaps, skipped_records=4))
+    assert [text(where).count(gap) for gap in gaps] == [1, 1]
+    assert "skipped 4" in line_of(replace(NOW, gaps=gaps, skipped_records=4), 0.0)
+    assert "skipped" not in line_of(NOW, 0.0)
+    end = console()
+    report(replace(NOW, gaps=gaps, skipped_records=4), one_each=True, json=None, console=end)
+    assert "4 records at most were deleted from Kafka before they were read, at 2 places" in text(end)
+
+
+def test_files_that_were_replaced_are_reported_once_each() -> None:
+    where = console()
+    with LiveLine(where) as line:
+        for seconds, replaced in enumerate((0, 1, 1, 3)):
+            line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * seconds, replaced_files=replaced))
+    assert text(where).count("replaced: read from the start as new") == 2
+    assert "a file in the followed folder was replaced" in text(where)
+    assert "2 files in the followed folder were replaced" in text(where)
+
+
 def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
     where = console()
     with LiveLine(where) as line:

@@ -73,7 +73,7 @@ def test_a_runs_lines_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     console = errors_console()
     LiveLine(console).show(Snapshot(1.0, "RUNNING", restarts=1, failure=TEXT))
     report(Snapshot(1.0, TEXT), one_each=True, json=None, console=console, limited=TEXT)
-    show_lost([b'{"cause": "[x]", "detail": "[y] :smile:"}'], console)
+    show_lost([b'{"cause": "[x]", "detail": "[y] :smile:"}'], console, 1, TEXT)
     said = capsys.readouterr().err
     assert f"Flink restarts the job: {TEXT}" in said
     assert f"; {TEXT}" in said

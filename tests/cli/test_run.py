@@ -152,6 +152,15 @@ def test_the_cause_that_is_named_at_the_end_is_of_this_run(
     assert "most often late: why" in run(file, "--fresh").stderr
 
 
+def test_a_run_that_only_gave_dead_letters_to_a_topic_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, lambda _spec, _watch: Snapshot(12.0, "FINISHED", accepted=19, dead_letters=19))
+    letters = {"type": "kafka", "bootstrap": "broker:9092", "topic": "letters"}
+    said = run(pipeline(tmp_path, dead_letters=letters)).stderr
+    assert "warning: no results, only dead letters (19), their causes are in topic letters" in said
+
+
 def test_a_file_without_records_is_named_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, lambda _spec, _watch: Snapshot(12.0, "FINISHED"))
     (tmp_path / "in.jsonl").write_text("")

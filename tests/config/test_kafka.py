@@ -10,6 +10,7 @@ import pytest
 from tests.harness.operators import complete_checkpoint
 
 from forebay.config import parse_spec
+from forebay.connectors.kafka.start import TopicStart
 from forebay.errors import PipelineFailed, SettingError
 from forebay.runtime.kafka_transactions import Resumed
 from forebay.settings import SecretRef
@@ -51,6 +52,16 @@ def test_where_to_start(start: str, found: object) -> None:
     assert parse_spec(document(start=start)).source.start == found
 
 
+def test_a_reader_that_loses_its_place_fails_unless_nobody_would_restart_it() -> None:
+    def reset(*, watched: bool, **source: Any) -> str:
+        spec = parse_spec(document(**source))
+        return str(spec.source.topics_of(spec, TopicStart(watched=watched)).reset)
+
+    assert [reset(watched=watched) for watched in (True, False)] == ["none", "none"]
+    found = [reset(watched=watched, on_gap="continue") for watched in (True, False)]
+    assert found == ["none", "earliest"]
+
+
 def test_secrets_are_named_and_properties_are_texts() -> None:
     cluster = parse_spec(
         document(
@@ -76,17 +87,23 @@ def test_secrets_are_named_and_properties_are_texts() -> None:
         ({"topics": [], "pattern": "("}, "regular expression"),
         ({"topics": ["a b"]}, "name of a topic"),
         ({"limit": 5}, "until_latest"),
+        ({"on_gap": "skip"}, "source.on_gap"),
+        ({"dead_letters": "yes"}, "source.dead_letters"),
+        (
+            {"type": "dead_letters", "topics": ["letters"]},
+            "dead letters in a topic need 'type: kafka' with 'dead_letters: true'",
+        ),
         ({"start": "yesterday"}, "2026-01-31T12:00:00Z"),
         ({"properties": {"group.id": "x"}}, "use group"),
         ({"properties": {"bootstrap.servers": "x"}}, "use bootstrap"),
         ({"properties": {"sasl.jaas.config": "the secret"}}, "under 'secrets'"),
         ({"properties": {"ssl.key.password": "the secret"}}, "under 'secrets'"),
         ({"secrets": {"ssl.key.password": "the secret"}}, "found the secret itself"),
-        ({"format": "avro"}, "'format: avro' and 'registry' together"),
-        ({"registry": {"url": "http://r:1"}}, "'format: avro' and 'registry' together"),
-        ({"format": "avro", "registry": {"url": "http://a:the secret@r:1"}}, "expected a URL"),
+        ({"format": "registry"}, "'format: registry' and 'registry' together"),
+        ({"registry": {"url": "http://r:1"}}, "'format: registry' and 'registry' together"),
+        ({"format": "registry", "registry": {"url": "http://a:the secret@r:1"}}, "expected a URL"),
         (
-            {"format": "avro", "registry": {"url": "http://r:1", "auth": "the secret"}},
+            {"format": "registry", "registry": {"url": "http://r:1", "auth": "the secret"}},
             "found the secret itself",
         ),
     ],
@@ -122,9 +139,9 @@ def test_a_secret_that_is_missing_or_ends_with_a_line_break_is_said_before_the_s
     (tmp_path / "password").write_text("hush-hush")
     check(secrets={"ssl.key.password": {"file": "password"}})
     registry = {"url": "http://127.0.0.1:9"}
-    check(format="avro", registry={**registry, "auth": {"file": "pair"}})
+    check(format="registry", registry={**registry, "auth": {"file": "pair"}})
     with pytest.raises(SettingError, match=r"source.registry.auth: .*USER:PASSWORD"):
-        check(format="avro", registry={**registry, "auth": {"file": "password"}})
+        check(format="registry", registry={**registry, "auth": {"file": "password"}})
 
 
 def test_with_event_time_one_reader_has_the_clock_of_all_partitions() -> None:
@@ -161,9 +178,15 @@ class Answers:
     """A Kafka that says what a test wants, after a time of being away."""
 
     def __init__(
-        self, away: int = 0, topics: tuple[str, ...] = ("in", "out"), members: int = 0, **transactions: str
+        self,
+        away: int = 0,
+        topics: tuple[str, ...] = ("in", "out"),
+        members: int = 0,
+        record_bytes: int | None = 1_048_588,
+        **transactions: str,
     ) -> None:
         self.away = away
+        self._record_bytes = record_bytes
         self.clients = 0
         self._transactions = transactions
         self._topics = frozenset(topics)
@@ -182,6 +205,9 @@ class Answers:
 
     def longest_transaction_ms(self) -> int:
         return 600_000
+
+    def longest_record_bytes(self, topic: str) -> int | None:
+        return self._record_bytes
 
     def cluster_id(self) -> str:
         return "A"
@@ -249,6 +275,17 @@ def test_a_kafka_that_is_away_is_waited_for_and_then_given_up(ask: Callable[...,
         (Answers(topics=("in",)), SINK, "sink.topic: Kafka has no topic 'out'"),
         (Answers(members=2), SINK, "source.group: 'forebay-p' is read by others now .2."),
         (Answers(), {**SINK, "transaction_timeout_s": 601.0}, "expected at most 600.*found 601"),
+        (
+            Answers(record_bytes=100_000),
+            SINK,
+            r"^sink\.properties: expected max\.request\.size of at most 100000, the max\.message\.bytes of "
+            r"topic 'out', found 1048576, the default; set sink\.properties: {max\.request\.size: 100000}",
+        ),
+        (
+            Answers(),
+            {**SINK, "properties": {"max.request.size": 8_000_000}},
+            "expected max.request.size of at most 1048588, .* found 8000000; set",
+        ),
     ],
 )
 def test_what_kafka_will_not_do_is_said_before_the_start(
@@ -256,6 +293,26 @@ def test_what_kafka_will_not_do_is_said_before_the_start(
 ) -> None:
     with pytest.raises(SettingError, match=words):
         ask(answers, sink=sink)
+
+
+def test_a_topic_whose_limit_is_not_known_or_fits_is_taken(ask: Callable[..., Any]) -> None:
+    ask(Answers(record_bytes=None), sink=SINK)
+    ask(Answers(record_bytes=50_000), sink={**SINK, "properties": {"max.request.size": 50_000}})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("max.request.size", "8 MB", "expected a whole number of bytes, found '8 MB'"),
+        ("max.request.size", 1000, "expected at least 8192 bytes, .*; found 1000"),
+        ("max.request.size", True, "expected a whole number of bytes, found 'True'"),
+        ("buffer.memory", 1.5, "expected a whole number of bytes, found '1.5'"),
+    ],
+)
+def test_a_limit_of_the_producer_that_is_wrong(name: str, value: object, words: str) -> None:
+    sink = {**SINK, "properties": {name: value}}
+    with pytest.raises(SettingError, match=rf"sink.*properties\.{name}: {words}"):
+        parse_spec({**document(), "sink": sink})
 
 
 def test_at_least_once_needs_no_transaction(ask: Callable[..., Any]) -> None:

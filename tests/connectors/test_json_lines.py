@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.connectors.formats import dead_letter_json, parse_dead_letter, result_json
@@ -23,10 +23,16 @@ LETTERS = st.builds(
     key=MAYBE,
     time_ms=st.none() | st.integers(-(2**53), 2**53),
     position=MAYBE,
+    record_key=st.none() | st.binary(),
+    headers=st.dictionaries(TEXT, st.binary(), max_size=3),
+    record_ms=st.none() | st.integers(-(2**53), 2**53),
 )
+TOMBSTONE = DeadLetter(b"", "tombstone", "a tombstone: it has no value", record_key=b"k", record_ms=5)
 
 
 @given(LETTERS)
+@example(TOMBSTONE)
+@example(replace(TOMBSTONE, cause="late"))
 def test_dead_letters_come_back_as_they_were(letter: DeadLetter) -> None:
     line = dead_letter_json(letter)
     assert "\n" not in line
@@ -36,6 +42,31 @@ def test_dead_letters_come_back_as_they_were(letter: DeadLetter) -> None:
 def test_utf8_stands_as_text_and_other_bytes_as_base64() -> None:
     assert orjson.loads(dead_letter_json(DeadLetter("é".encode(), "c", "d")))["input"] == "é"
     assert orjson.loads(dead_letter_json(DeadLetter(b"\xff", "c", "d")))["input_base64"] == "/w=="
+
+
+def test_a_dead_letter_that_was_cut_says_so_and_is_not_read_as_its_record() -> None:
+    letter = DeadLetter("aé".encode(), "c", "d", position="in@3")
+    line = dead_letter_json(letter, input_bytes=2, cut_bytes={"headers": 7})
+    assert orjson.loads(line)["input"] == "a"
+    assert orjson.loads(line)["cut_bytes"] == {"input": 2, "headers": 7}
+    with pytest.raises(MalformedRecord, match=r"cut by 2 bytes.* at the position 'in@3'"):
+        parse_dead_letter(line)
+    assert "cut_bytes" not in dead_letter_json(letter, input_bytes=3)
+    only_headers = dead_letter_json(letter, cut_bytes={"headers": 7})
+    assert parse_dead_letter(only_headers) == letter
+
+
+def test_a_dead_letter_of_kafka_has_its_key_and_headers_in_a_readable_form() -> None:
+    letter = DeadLetter(b"x", "c", "d", record_key=b"ann", headers={"a": b"b", "c": b"\xff"}, record_ms=7)
+    about = {"time_ms": 7, "key": "ann", "headers": {"a": "b", "c": {"base64": "/w=="}}}
+    assert orjson.loads(dead_letter_json(letter))["kafka"] == about
+    assert "kafka" not in orjson.loads(dead_letter_json(DeadLetter(b"x", "c", "d")))
+
+
+def test_a_tombstone_has_no_input() -> None:
+    line = orjson.loads(dead_letter_json(TOMBSTONE))
+    assert line["input"] is None
+    assert "input_base64" not in line
 
 
 def test_a_detail_with_lone_surrogates_is_written() -> None:
@@ -55,6 +86,11 @@ def test_other_lines_are_malformed(line: bytes) -> None:
         b"[]",
         b"null",
         b'{"input": 3}',
+        b'{"input": null, "cause": "timeout", "detail": "d"}',
+        b'{"input": "", "cause": "c", "detail": "d", "kafka": {"headers": []}}',
+        b'{"input": "", "cause": "c", "detail": "d", "kafka": {"key": {"base64": "*"}}}',
+        b'{"input": "", "cause": "c", "detail": "d", "kafka": {"time_ms": "1"}}',
+        b'{"input": "", "cause": "c", "detail": "d", "kafka": 5}',
         b'{"input_base64": "*", "cause": "c", "detail": "d"}',
         b'{"input": "", "cause": "c", "detail": "d", "time_ms": "1"}',
         b'{"input": "", "cause": "c", "detail": "d", "time_ms": 9223372036854775807}',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,55 +40,89 @@ FEWER = settings(max_examples=settings.default.max_examples // 4)
 """For applications that take long themselves."""
 
 
+CRASH_AT = 9
+"""A run crashes once while it waits at the end of its input, after fewer looks at its mailbox, or never."""
+
+
 def _unasked(item: KeyedEvent) -> Any:
     raise AssertionError("nothing here asks an engine")
 
 
+class Crashed(BaseException):
+    """The run ends here."""
+
+
 @dataclass
 class Runs:
-    """Runs of one chain, one after another, as a schedule says. Calls of its operators get `answer`."""
+    """Runs of one chain, one after another, as a schedule says. Calls of its operators get `answer`.
+
+    At the end of the input, an operator that waits has its mails run: a checkpoint, and timers that are due.
+    After some of them, the run crashes once more.
+    """
 
     operators: Callable[[Runs], Sequence[Operator]]
     elements: Sequence[tuple[Any, int | None]]
     answer: Callable[[KeyedEvent], Any] = _unasked
     clock: WallClock = field(default_factory=WallClock)
     calls: list[ChosenCalls] = field(default_factory=list)
+    chain: Chain = field(init=False)
+    mails_left: int = 0
+    """Until the run crashes."""
 
     def play(self, schedule: Sequence[Action]) -> tuple[Any, ...]:
         """All outputs that were committed, where the last run comes to its end."""
+        self.mails_left = len(schedule) % CRASH_AT
         with pytest.MonkeyPatch.context() as patch:
             self._outside_the_jvm(patch)
             return self._play(schedule)
 
     def _play(self, schedule: Sequence[Action]) -> tuple[Any, ...]:
-        chain = self._start(1, None)
-        for action, number in schedule:
-            match action:
-                case "read":
-                    for _ in range(number):
-                        chain.read()
-                case "take":
-                    for _ in range(3):
-                        if ready := chain.ready():
-                            chain.take(*ready[number % len(ready)])
-                case "answer" if self.calls:
-                    self.calls[number % len(self.calls)].answer(number)
-                case "pass time":
-                    chain.pass_time(number / 1000)
-                case "barrier":
-                    chain.begin_checkpoint()
-                case "checkpoint":
-                    chain.checkpoint_at_once()
-                case "set clock":
-                    self.clock.step(number)
-                case "crash":
-                    chain = self._start(number, chain.newest)
-        chain.finish()
-        return chain.outputs
+        self._start(1, None)
+        for action, number in (*schedule, ("finish", 0)):
+            try:
+                self._do(action, number)
+            except Crashed:
+                self._start(1 + number % 3, self.chain.newest)
+        self.chain.finish()
+        return self.chain.outputs
 
-    def _start(self, parallelism: int, restored: Any) -> Chain:
+    def _do(self, action: str, number: int) -> None:
+        match action:
+            case "read":
+                for _ in range(number):
+                    self.chain.read()
+            case "take":
+                for _ in range(3):
+                    if ready := self.chain.ready():
+                        self.chain.take(*ready[number % len(ready)])
+            case "answer" if self.calls:
+                self.calls[number % len(self.calls)].answer(number)
+            case "pass time":
+                self.chain.pass_time(number / 1000)
+            case "barrier":
+                self.chain.begin_checkpoint()
+            case "checkpoint":
+                self.chain.checkpoint_at_once()
+            case "set clock":
+                self.clock.step(number)
+            case "crash":
+                self._start(number, self.chain.newest)
+            case "finish":
+                self.chain.finish()
+
+    def run_mails(self, subtask: Any) -> None:
+        """What waits in the mailbox of a subtask's task, and the rest of the world meanwhile."""
+        key = subtask.key
+        self.chain.checkpoint_at_once()
+        self.mails_left -= 1
+        if self.mails_left == 0:
+            raise Crashed
+        self.chain.pass_time(0.03)
+        subtask.key = key
+
+    def _start(self, parallelism: int, restored: Any) -> None:
         self.calls = []
-        return Chain(
+        self.chain = Chain(
             self.operators(self),
             self.elements,
             self.clock,
@@ -101,7 +136,11 @@ class Runs:
             self.calls.append(ChosenCalls(*given, answer_to=self.answer, clock=self.clock, **more))
             return self.calls[-1]
 
+        def mailbox(context: Any) -> Any:
+            return SimpleNamespace(run_mails=lambda: self.run_mails(context._subtask))
+
         patch.setattr(operator, "RequestPool", calls)
+        patch.setattr(operator, "Mailbox", mailbox)
         patch.setattr(operator, "is_cancelled", lambda: False)
         for module in (operator, stages):
             patch.setattr(module, "held_keys", held_keys)

@@ -80,6 +80,23 @@ def test_at_the_end_of_input_no_shard_waits_for_another(make_runs: Make) -> None
     assert_exact(runs, 8)
 
 
+def test_at_the_end_of_input_answers_are_committed_as_they_come(make_runs: Make) -> None:
+    runs = make_runs(keyed=True)
+    runs.feed([*events(0, 4, hold="slow", keys=3), *events(4, 8, hold="fast", keys=3)])
+    job = runs.start(parallelism=2)
+    wait_until(lambda: len(runs.calls()) == 8)
+    runs.release("fast")
+    wait_until(lambda: len(runs.results()) == 4)
+    # All that is committed is in a checkpoint: the rest is asked again, and nothing else.
+    runs.await_checkpoint(job)
+    runs.stop(job)
+    job = runs.start(restore=True, parallelism=2)
+    runs.release("slow")
+    runs.finish(job)
+    assert_exact(runs, 8)
+    assert len(runs.calls()) == 12
+
+
 # 3, 4: nothing waits for a slower neighbour, neither an answer nor a checkpoint
 
 

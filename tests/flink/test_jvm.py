@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from forebay.flink.jvm import java_environment
+from forebay.flink.jvm import TEMPORARY, java_environment, launch_jvm
 from forebay.processes import wait_gone
+from forebay.testing.waiting import wait_until
 
 OWNER = """
 import sys, time, threading
@@ -65,6 +66,33 @@ def test_a_jvm_ends_with_its_owner(tmp_path: Path, thread: str, stopped: bool) -
         owner.kill()
         owner.wait()
         assert not wait_gone({jvm}, 60)
+
+
+@pytest.mark.flink
+def test_a_jvm_of_another_container_keeps_its_files(tmp_path: Path) -> None:
+    """Both have the same folder for logs, and neither sees the processes of the other."""
+    contained = ["unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child"]
+    if subprocess.run([*contained, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("PID namespaces for everybody are needed: unshare --user --map-root-user --pid")
+    command = [sys.executable, "-c", OWNER, str(tmp_path), "main"]
+    with subprocess.Popen([*contained, *command], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline()
+        folders = set(tmp_path.glob(f"{TEMPORARY}*"))
+        assert len(folders) == 1
+        jvm = launch_jvm(tmp_path, heap_mb=256)
+        try:
+            assert folders < set(tmp_path.glob(f"{TEMPORARY}*"))
+        finally:
+            jvm.end()
+        assert set(tmp_path.glob(f"{TEMPORARY}*")) == folders
+        owner.kill()
+
+    def swept() -> bool:
+        launch_jvm(tmp_path, heap_mb=256).end()
+        return not set(tmp_path.glob(f"{TEMPORARY}*"))
+
+    wait_until(swept)
 
 
 @pytest.mark.parametrize(("heap_mb", "first"), [(1024, "256m"), (100, "100m")])

@@ -22,13 +22,18 @@ class ScriptedRegistry:
     answered with 503 first; with `auth`, `USER:PASSWORD`, others are answered with 401. `padding` is the
     number of blanks behind each answer, with `gzip` they are compressed, wanted or not. `asked` has the paths
     of all requests, in order. `subjects` are the schemas that others refer to, by subject; `references` say
-    for an id or a subject which ones it names.
+    for an id or a subject which ones it names. `types` has the types of schemas that are not Avro, by id or
+    subject, and `descriptors` the serialized ones of Protobuf. If `serializes` is false, it serves text in
+    their place, as a registry does that does not have that format.
     """
 
     def __init__(self, schemas: Mapping[int, Any], *, auth: str | None = None, port: int = 0) -> None:
         self.schemas = dict(schemas)
         self.subjects: dict[str, Any] = {}
         self.references: dict[int | str, list[dict[str, Any]]] = {}
+        self.types: dict[int | str, str] = {}
+        self.descriptors: dict[int | str, bytes] = {}
+        self.serializes = True
         self.status = 200
         self.failures = 0
         self.padding = 0
@@ -40,7 +45,7 @@ class ScriptedRegistry:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 registry.asked.append(self.path)
-                status, answer = registry._answer(self.path.partition("?")[0], self.headers["Authorization"])
+                status, answer = registry._answer(self.path, self.headers["Authorization"])
                 body = orjson.dumps(answer) + b" " * registry.padding
                 self.send_response(status)
                 if registry.gzip:
@@ -81,12 +86,10 @@ class ScriptedRegistry:
             return self.status, {"error_code": self.status, "message": "scripted"}
         if self._auth is not None and auth != self._auth:
             return 401, {"error_code": 401, "message": "Unauthorized"}
+        path, _, query = path.partition("?")
         match path.strip("/").split("/"):
             case ["schemas", "ids", id] if int(id) in self.schemas:
-                return 200, {
-                    "schema": json.dumps(self.schemas[int(id)]),
-                    "references": self.references.get(int(id), []),
-                }
+                return 200, self._schema(int(id), self.schemas[int(id)], query)
             case ["schemas", "ids", _]:
                 return 404, {"error_code": 40403, "message": "Schema not found"}
             case ["subjects", subject, "versions", _] if subject in self.subjects:
@@ -94,7 +97,16 @@ class ScriptedRegistry:
                     "subject": subject,
                     "version": 1,
                     "id": 1,
-                    "schema": json.dumps(self.subjects[subject]),
-                    "references": self.references.get(subject, []),
+                    **self._schema(subject, self.subjects[subject], query),
                 }
+            case ["subjects", _, "versions", _]:
+                return 404, {"error_code": 40401, "message": "Subject not found"}
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def _schema(self, name: int | str, schema: Any, query: str) -> dict[str, Any]:
+        kind = self.types.get(name)
+        text = json.dumps(schema) if kind is None else str(schema)
+        if self.serializes and kind == "PROTOBUF" and "format=serialized" in query:
+            text = base64.b64encode(self.descriptors[name]).decode()
+        about = {} if kind is None else {"schemaType": kind}
+        return {**about, "schema": text, "references": self.references.get(name, [])}

@@ -23,6 +23,7 @@ from forebay.runtime import application
 from forebay.runtime.application import main, run_application
 from forebay.runtime.inference import Served
 from forebay.runtime.kafka_offsets import GroupOffsets
+from forebay.runtime.kafka_start import KafkaStart
 from forebay.testing import ReplicaThread, wait_until
 from forebay.testing.cluster import TASK_MANAGER, start_process, stop_processes, write_configuration
 
@@ -107,9 +108,11 @@ class Faked:
         monkeypatch.setattr(application, "lag_watched", watched)
         monkeypatch.setattr(application, "queue_told", told)
 
-    def set_back(self, spec: object, *, first: bool) -> None:
+    def set_back(self, spec: object, generations: object, *, first: bool, strict: bool) -> KafkaStart:
         assert not first
+        assert not strict
         self.kafka[:] = [Place("t", 0, 0)]
+        return KafkaStart()
 
     def checkpoints(self) -> None: ...
 

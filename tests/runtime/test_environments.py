@@ -158,7 +158,7 @@ def test_the_variables_of_a_pipeline_are_found_wherever_it_names_them() -> None:
                 "bootstrap": "k:9092",
                 "topics": ["t"],
                 "secrets": {"sasl.jaas.config": {"env": "READ_JAAS"}, "ssl.key.password": {"file": "/f"}},
-                "format": "avro",
+                "format": "registry",
                 "registry": {"url": "https://registry", "auth": {"env": "REGISTRY"}},
             },
             "engine": {"url": "http://e", "api_key": {"env": "ENGINE_KEY"}},

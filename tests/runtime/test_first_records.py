@@ -11,7 +11,9 @@ import pytest
 
 from forebay.config import ApplicationOptions, parse_spec, preset_spec
 from forebay.config.spec import PipelineSpec
+from forebay.connectors.formats import dead_letter_json
 from forebay.errors import SettingError
+from forebay.records import DeadLetter
 from forebay.runtime.first_records import doubt, reads_nothing
 
 GOOD = b'{"text": "a", "user": "u"}\n'
@@ -89,6 +91,17 @@ def test_first_records_that_would_all_be_dead_letters_are_a_doubt(
     assert found is not None
     with pytest.raises(SettingError, match=said):
         raise SettingError(found)
+
+
+def test_dead_letters_that_would_all_fail_again_are_a_doubt(tmp_path: Path) -> None:
+    letter = DeadLetter(b'{"body": "b"}', "template_failed", "d", position="t/0@3", record_ms=5)
+    tombstone = DeadLetter(b"", "tombstone", "d", position="t/0@4", record_ms=5)
+    lines = "".join(f"{dead_letter_json(each)}\n" for each in (tombstone, letter))
+    source = {"type": "dead_letters"}
+    found = doubt(spec(tmp_path, lines.encode(), source=source))
+    assert found is not None
+    assert "none of the first 2 records can be used" in found
+    assert doubt(spec(tmp_path, source=source, prompt="{{ body }}", key="{{ kafka.offset }}")) is None
 
 
 def test_a_column_that_a_csv_file_does_not_have_is_an_error(tmp_path: Path) -> None:

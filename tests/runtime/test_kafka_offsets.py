@@ -1,24 +1,24 @@
-"""Where a pipeline begins and ends in its topics, as a Kafka that does as it is told lets it."""
+"""How far a pipeline is in its topics, with a Kafka that does as it is told."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
+from tests.runtime.fake_kafka import FakeKafka, spec, use
 
 from forebay.config import parse_spec
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS
-from forebay.runtime import kafka_offsets
-from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight, begin, ends, read_before
+from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight
+from forebay.runtime.kafka_start import KafkaStart, begin
 from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.watch import JobLost
 
 NOTHING = 10**15
 
@@ -179,119 +179,14 @@ def test_no_offset_settles_while_a_record_before_it_is_on_its_way(steps: list[st
             assert all((way, n) in committed for way in (0, 1) for n in range(settled[way]))
 
 
-MOMENT_MS = 1769860800000
 IDLE = Snapshot(1.0, "RUNNING")
-
-
-class FakeKafka:
-    """Two topics; `a` has two partitions. Keeps what is committed."""
-
-    def __init__(self) -> None:
-        self.groups: dict[str, tuple[Place, ...]] = {}
-        self.failure: Exception | None = None
-        self.refuses = False
-        self.timeouts_s: list[float] = []
-
-    def topics(self) -> frozenset[str]:
-        return frozenset(("a", "b", "ab"))
-
-    def offsets(self, topics: Iterable[str], at: object) -> tuple[Place, ...]:
-        base = {"earliest": 10, "latest": 90, MOMENT_MS: 50}[at]  # type: ignore[index]
-        return tuple(
-            Place(topic, partition, base + partition)
-            for topic in topics
-            for partition in range(2 if topic == "a" else 1)
-        )
-
-    def ends(self, topics: Iterable[str]) -> tuple[Place, ...]:
-        return self.offsets(topics, "latest")
-
-    def committed(self, group: str) -> tuple[Place, ...]:
-        if self.failure is not None:
-            raise self.failure
-        return self.groups.get(group, ())
-
-    def commit(self, group: str, places: Iterable[Place]) -> None:
-        if self.refuses:
-            raise KafkaAway("refused")
-        self.groups[group] = tuple(places)
 
 
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     fake = FakeKafka()
-
-    @contextmanager
-    def client(cluster: object, timeout_s: float = 5.0) -> Iterator[FakeKafka]:
-        fake.timeouts_s.append(timeout_s)
-        yield fake
-
-    def all_read(cluster: object, committed: Iterable[Place], ends: Iterable[Place], isolation: str) -> bool:
-        return set(committed) == set(ends)
-
-    monkeypatch.setattr(kafka_offsets, "kafka_admin", client)
-    monkeypatch.setattr(kafka_offsets, "all_read", all_read)
+    use(fake, monkeypatch)
     return fake
-
-
-def spec(**source: Any) -> Any:
-    return parse_spec(
-        {
-            "name": "p",
-            "source": {"type": "kafka", "bootstrap": "127.0.0.1:9092", "topics": ["a"], **source},
-            "prompt": "{{ text }}",
-            "sink": {"type": "jsonl", "path": "out"},
-        }
-    )
-
-
-@pytest.mark.parametrize(
-    ("start", "offsets"),
-    [
-        ("earliest", [10, 11]),
-        ("latest", [90, 91]),
-        ("2026-01-31T12:00:00Z", [50, 51]),
-        ("committed", [10, 70]),
-    ],
-)
-def test_a_first_start_commits_where_it_begins(kafka: FakeKafka, start: str, offsets: list[int]) -> None:
-    kafka.groups["forebay-p"] = (Place("a", 1, 70), Place("b", 0, 3))
-    assert begin(spec(start=start), first=True) == (Place("a", 0, 90), Place("a", 1, 91))
-    for group in ("forebay-p", "forebay-p-read"):
-        assert [place.offset for place in kafka.groups[group]] == offsets
-
-
-@pytest.mark.parametrize("start", ["earliest", "latest", "committed"])
-def test_a_later_start_begins_at_what_has_no_answer(kafka: FakeKafka, start: str) -> None:
-    kafka.groups["forebay-p"] = (Place("a", 0, 30), Place("a", 1, 40))
-    kafka.groups["forebay-p-read"] = (Place("a", 0, 60), Place("a", 1, 70))
-    begin(spec(start=start), first=False)
-    assert [place.offset for place in kafka.groups["forebay-p-read"]] == [30, 40]
-
-
-def test_what_earlier_starts_have_read_is_known_until_the_next_begins(kafka: FakeKafka) -> None:
-    assert read_before(spec()) == ()
-    begin(spec(), first=True)
-    kafka.groups["forebay-p-read"] = read = (Place("a", 0, 60), Place("a", 1, 70))
-    assert read_before(spec()) == read
-    begin(spec(), first=False)
-    assert [place.offset for place in read_before(spec())] == [10, 11]
-
-
-def test_a_kafka_that_is_held_up_for_a_while_does_not_end_the_start(kafka: FakeKafka) -> None:
-    begin(spec(), first=True)
-    ends(spec())
-    assert kafka.timeouts_s == [60.0, 60.0]
-
-
-def test_a_pattern_means_whole_names(kafka: FakeKafka) -> None:
-    assert [end.topic for end in begin(spec(topics=[], pattern="a.?", group="g"), first=True)] == [
-        "a",
-        "a",
-        "ab",
-    ]
-    assert [place.offset for place in kafka.groups["g"]] == [10, 11, 10]
-    assert ends(spec(pattern="b", topics=[])) == (Place("b", 0, 90),)
 
 
 class Run:
@@ -300,13 +195,22 @@ class Run:
     def __init__(self, **source: Any) -> None:
         self.clock = ManualClock()
         self.spec = spec(**source)
-        self.ends = begin(self.spec, first=True)
+        self.ends = begin(self.spec, {}, first=True).ends
         self._checkpoints = 0
+        self.seen: dict[str, str] = {}
         self._offsets = GroupOffsets(
-            self.spec, self.ends, self._look, OffsetSettlement(0.0), clock=self.clock
+            self.spec,
+            self.ends,
+            self._look,
+            OffsetSettlement(0.0),
+            ids={"a": "id-a"},
+            seen=self.seen.update,
+            clock=self.clock,
         )
 
     def __call__(self, **now: Any) -> bool:
+        if not now:
+            now = {"oldest_read_ms": NOTHING_READ_MS}
         self.clock.advance(1.0)
         assert not self._offsets(Snapshot(1.0, "RUNNING", **now)), (
             "the snapshot may be older than Kafka's answer"
@@ -324,7 +228,7 @@ class Run:
 def test_other_sources_have_no_places(kafka: FakeKafka) -> None:
     document = {"name": "p", "source": {"type": "jsonl", "path": "in"}, "prompt": "{{ text }}"}
     other = parse_spec({**document, "sink": {"type": "jsonl", "path": "out"}})
-    assert begin(other, first=True) == ends(other) == ()
+    assert begin(other, {}, first=True) == KafkaStart()
     clock = ManualClock()
     offsets = GroupOffsets(other, (), lambda: pytest.fail("asked"), OffsetSettlement(0.0), clock=clock)
     clock.advance(10.0)
@@ -345,6 +249,17 @@ def test_it_has_come_to_the_end_once_all_is_read_and_answered(kafka: FakeKafka) 
     assert run()
     run.finished()
     assert kafka.groups["forebay-p"] == run.ends
+
+
+def test_a_run_does_not_end_before_its_counts_are_known(kafka: FakeKafka) -> None:
+    """Else one that wrote to topics only would say that nothing came in."""
+    run = Run(until_latest=True)
+    assert not run()
+    kafka.groups["forebay-p-read"] = run.ends
+    assert not run(oldest_read_ms=0)
+    assert not run(oldest_read_ms=0)
+    # Not every application has them.
+    assert [run(oldest_read_ms=0) for _ in range(4)][-1]
 
 
 @pytest.mark.parametrize("failure", [KafkaAway("away"), KafkaRefused("no longer")])
@@ -405,3 +320,36 @@ def test_the_group_follows_once_answers_are_committed(kafka: FakeKafka) -> None:
     for _ in range(20):
         assert not run(oldest_read_ms=NOTHING_READ_MS)
     assert kafka.groups["forebay-p"] == read
+
+
+def test_a_topic_that_is_created_again_while_it_is_read_ends_the_attempt(kafka: FakeKafka) -> None:
+    run = Run()
+    assert not run()
+    kafka.ids["a"] = "another"
+    with pytest.raises(JobLost, match="'a' was deleted and created again"):
+        run()
+
+
+def test_new_topics_of_a_pattern_are_reported_once(kafka: FakeKafka) -> None:
+    run = Run(topics=[], pattern="a.?")
+    assert not run()
+    assert run.seen == {"ab": "id-ab"}
+    run.seen.clear()
+    assert not run()
+    assert run.seen == {}
+
+
+@pytest.mark.parametrize("only_markers", [True, False])
+def test_the_group_passes_what_is_no_record_once_it_has_settled(kafka: FakeKafka, only_markers: bool) -> None:
+    """Else Kafka deletes the end of a transaction, and it looks like a record that was never read."""
+    run = Run()
+    read = kafka.groups["forebay-p-read"] = (Place("a", 0, 20), Place("a", 1, 21))
+    kafka.only_markers = only_markers
+    while kafka.groups["forebay-p"] != read and not kafka.compared:
+        assert not run(oldest_read_ms=NOTHING_READ_MS)
+    for _ in range(5):
+        assert not run(oldest_read_ms=NOTHING_READ_MS)
+    assert kafka.groups["forebay-p"] == (run.ends if only_markers else read)
+    assert kafka.compared == 1, "each comparison makes a client"
+    run.finished()
+    assert kafka.groups["forebay-p"] == (run.ends if only_markers else read)

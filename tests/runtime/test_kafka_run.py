@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
+from benchmarks.process_under_test import PipelineProcess
 from benchmarks.topic_client import consume, consume_committed, member, produce
 from confluent_kafka import Consumer, TopicPartition
 from tests.harness.clock import ManualClock
@@ -21,7 +22,7 @@ from forebay.connectors.kafka.admin import kafka_admin
 from forebay.errors import ForebayError, ResultsLost, SettingError
 from forebay.runtime.preflight import await_brokers
 from forebay.runtime.run_state import read_state
-from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.replica import ReplicaProcess, ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until
 
@@ -75,7 +76,7 @@ def test_every_record_of_a_topic_gives_one_result_or_one_dead_letter(
         assert message.value_dict["id"].startswith(f"{read}/{record['partition']}@")
     given_up = {message.key: message for message in map(Message, consume(node.bootstrap, letters))}
     assert {key: letter.headers["forebay-cause"] for key, letter in given_up.items()} == {
-        b"gone": b"malformed_record",
+        b"gone": b"tombstone",
         b"bytes": b"malformed_record",
         b"words": b"malformed_record",
         b"huge": b"malformed_record",
@@ -275,3 +276,34 @@ def end_of(bootstrap: str, topic: str) -> int:
         return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), 60.0)[1])
     finally:
         consumer.close()
+
+
+def test_a_run_that_is_killed_as_its_job_has_finished_does_not_run_again(
+    node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """The command stands still while its job finishes and Flink deletes the last checkpoint; then it dies."""
+    count, results = 20, topic()
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "connectors").symlink_to(kafka_jar.parent)
+    document = {
+        "name": "p",
+        "source": {"type": "generator", "count": count, "rate": 1000.0},
+        "prompt": "{{ text }}",
+        "sink": {"type": "kafka", "bootstrap": node.bootstrap, "topic": results},
+        "checkpoint": {"interval_s": 5.0},
+    }
+    (tmp_path / "pipeline.yaml").write_bytes(orjson.dumps(document))
+    with (
+        ReplicaProcess(ReplicaScript(delay=Fixed(1.0))) as replica,
+        PipelineProcess(tmp_path / "pipeline.yaml", replica.url, tmp_path) as process,
+    ):
+        process.start()
+        wait_until(lambda: replica.report().in_flight > 0, tell=process.said)
+        process.pause_command()
+        wait_until(lambda: not process.has_jvm(), tell=process.said)
+        process.kill_all()
+        assert len(consume_committed(node.bootstrap, results)) == count
+        process.start()
+        wait_until(lambda: process.status() is not None, tell=process.said)
+        assert "has finished: its results are in the sink" in process.said()
+    assert len(consume_committed(node.bootstrap, results)) == count

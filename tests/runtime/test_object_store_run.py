@@ -142,6 +142,22 @@ def test_a_machine_that_is_gone_takes_nothing_with_it(machines: Machines, store_
     assert not [secret for secret in secrets if any(secret.encode() in text for text in texts)]
 
 
+def test_a_run_that_is_killed_at_its_end_runs_no_event_again(machines: Machines, store_server: Any) -> None:
+    store = S3Store(machines.store / "state")
+    process = machines.start(store_server.variables)
+
+    def marked() -> bool:
+        assert process.status() is None, process.said()
+        job = machines.job()
+        return job is not None and store.has_finished(job)
+
+    wait_until(marked, tell=process.said)
+    process.kill_all()
+    process = machines.start(store_server.variables)
+    wait_until(lambda: process.status() is not None, tell=process.said)
+    exact(machines)
+
+
 STANDSTILLS: dict[str, dict[str, bool]] = {
     "command": {},
     "command and guard": {"flink": True},

@@ -22,8 +22,8 @@ from tests.harness.operators import complete_checkpoint
 from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.errors import SettingError
-from forebay.flink.checkpoints import checkpoints_of
-from forebay.processes import birth_s
+from forebay.flink.checkpoints import END_MARK, checkpoints_of
+from forebay.processes import birth_s, pid_space
 from forebay.runtime.resume import (
     KEPT_LOGS,
     CheckpointCleaner,
@@ -69,14 +69,15 @@ class Place:
         below = None if restored is None else str(restored.relative_to(self.home))
         self.write(job=job, restored=below, completed=None, traits=fingerprint(self.spec(**changes)))
 
-    def committed(self, job: str, sink: str = "out") -> None:
-        (self.folder / sink).mkdir(exist_ok=True)
-        (self.folder / sink / f"part-{job[:12]}-x-0.jsonl").touch()
+    def mark(self, job: str) -> None:
+        """The job's final checkpoint has completed."""
+        (self.home / job).mkdir(exist_ok=True)
+        (self.home / job / END_MARK).touch()
 
-    def ended(self, job: str) -> None:
+    def delete_checkpoints(self, job: str) -> None:
         """Flink deletes the checkpoints of a job that finishes, and leaves their folder."""
-        shutil.rmtree(self.home / job, ignore_errors=True)
-        (self.home / job / "shared").mkdir(parents=True)
+        for checkpoint in checkpoints_of(self.home / job):
+            shutil.rmtree(checkpoint.path)
 
     def write(self, **changes: Any) -> None:
         write_state(self.home, self.state.model_copy(update=changes))
@@ -106,7 +107,9 @@ def test_a_run_resumes_from_its_own_checkpoint(place: Place) -> None:
     restored = place.checkpoint(JOB_A, 4)
     place.started(JOB_B, restored)
     newest = place.checkpoint(JOB_B, 5)
-    place.committed(JOB_B)
+    assert place.prepare() == newest
+    # What it is to commit may not be committed yet.
+    place.mark(JOB_B)
     assert place.prepare() == newest
 
 
@@ -135,30 +138,43 @@ def test_offsets_mean_nothing_in_another_kafka() -> None:
         check_same_kafka("A", "B")
 
 
-@pytest.mark.parametrize("sink", ["out", "out-dead-letters"])
-def test_an_end_that_was_not_noted_is_seen_by_what_it_committed(place: Place, sink: str) -> None:
-    """It ended before a checkpoint of it was seen: what is left is older, and would be run again."""
-    restored = place.checkpoint(JOB_A, 4)
-    place.started(JOB_B, restored)
-    place.committed(JOB_A, sink)
-    place.ended(JOB_B)
-    assert place.prepare() == restored, "what a restore commits was written by the job before"
-    place.committed(JOB_B, sink)
+@pytest.mark.parametrize("seen", [False, True])
+@pytest.mark.parametrize("restored", [False, True])
+def test_an_end_that_was_not_noted_is_seen_by_its_mark(place: Place, seen: bool, restored: bool) -> None:
+    """Whatever it wrote to, and whether or not a checkpoint of it was seen."""
+    before = place.checkpoint(JOB_A, 4) if restored else None
+    place.started(JOB_B, before)
+    place.checkpoint(JOB_B, 5)
+    if seen:
+        place.noted(JOB_B, before)
+    place.mark(JOB_B)
+    place.delete_checkpoints(JOB_B)
     with pytest.raises(SettingError, match="has finished"):
         place.prepare()
-    forget(place.store, None)
+    forget(place.store, RunState())
     assert place.prepare() is None
 
 
-def test_an_end_that_was_not_noted_is_seen_where_results_are_in_a_topic(place: Place) -> None:
-    """A job that has had a checkpoint of its own and has none now has finished: Flink has deleted them."""
-    place.started(JOB_B, place.checkpoint(JOB_A, 4))
-    own = place.checkpoint(JOB_B, 5)
-    place.noted(JOB_B)
-    assert place.prepare() == own
-    place.ended(JOB_B)
-    with pytest.raises(SettingError, match="has finished"):
+def test_a_job_without_a_mark_has_not_finished(place: Place) -> None:
+    restored = place.checkpoint(JOB_A, 4)
+    place.mark(JOB_A)
+    place.started(JOB_B, restored)
+    (place.home / JOB_B / "shared").mkdir(parents=True)
+    assert place.prepare() == restored
+
+
+def test_what_had_only_to_commit_is_committed_again(place: Place) -> None:
+    """A task that had ended in what was restored does not run again, and marks nothing."""
+    restored = place.checkpoint(JOB_A, 4)
+    place.mark(JOB_A)
+    place.started(JOB_B, restored)
+    place.checkpoint(JOB_B, 5)
+    place.noted(JOB_B, restored)
+    place.delete_checkpoints(JOB_B)
+    with pytest.raises(SettingError, match="lacks the checkpoints"):
         place.prepare()
+    place.write(restored_at_end=True)
+    assert place.prepare() == restored
 
 
 def test_what_has_finished_does_not_run_again(place: Place) -> None:
@@ -234,7 +250,7 @@ def test_a_record_that_cannot_be_read_is_refused(place: Place) -> None:
     with pytest.raises(SettingError, match=r"run.json cannot be read .* or start over with --fresh"):
         place.prepare()
     assert found_state(place.store, needed=False).job is None
-    forget(place.store, None)
+    forget(place.store, RunState())
     assert place.prepare() is None
 
 
@@ -248,7 +264,7 @@ def test_what_was_forgotten_does_not_come_back_after_a_kill(
     place.checkpoint(JOB_A, 4)
     monkeypatch.setattr(shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
-        forget(place.store, "an id")
+        forget(place.store, RunState(id="an id"))
     assert place.prepare() is None
     assert place.state.id == "an id", "the next job ends what the old one left open in Kafka"
 
@@ -271,7 +287,8 @@ def test_a_run_of_the_first_version_is_resumed(place: Place) -> None:
     own = place.checkpoint(JOB_B, 5)
     assert place.prepare() == own
     assert (place.state.id, place.state.kafka, place.state.ends) == (None, "K", (("t", 0, 7),))
-    place.ended(JOB_B)
+    place.mark(JOB_B)
+    place.delete_checkpoints(JOB_B)
     (place.home / "run.json").write_text(json.dumps({**first, "checkpointed": True}))
     with pytest.raises(SettingError, match="has finished"):
         place.prepare()
@@ -400,7 +417,7 @@ def test_an_orphaned_jvm_is_ended_before_anything_is_resumed(
 ) -> None:
     born_s = birth_s(sleeper.pid)
     assert born_s is not None
-    end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s)))
+    end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s), jvm_space=pid_space()))
     assert sleeper.wait(180) == -9
 
 
@@ -409,7 +426,9 @@ def test_a_stranger_with_the_jvms_number_is_left_alone(
 ) -> None:
     born_s = birth_s(sleeper.pid)
     assert born_s is not None
-    end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s - 100)))
+    end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s - 100), jvm_space=pid_space()))
+    # In another container, or before the machine was started again, it was another process.
+    end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s), jvm_space="elsewhere"))
     assert sleeper.poll() is None
 
 

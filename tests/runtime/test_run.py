@@ -12,9 +12,11 @@ from tests.harness.operators import complete_checkpoint
 
 from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.config import parse_spec
+from forebay.engine.replica import ServedModel
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.job import Checkpoints
+from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.flink.rest import FlinkRest
 from forebay.runtime import attempt, inference, run, supervisor
 from forebay.runtime import watch as watching
@@ -80,7 +82,7 @@ class Bench:
         self.replace("build", lambda *arguments, **more: None)
         self.replace("start_jvm", lambda *arguments, **more: None)
         self.replace("jvm_process", lambda: (2**22 + 1, 0.0))
-        self.replace("served_model", lambda spec, url, say: "m")
+        self.replace("served_model", lambda spec, url, say: ServedModel("m"))
         self.replace("submit", lambda env, name, url: FakeJob(self.looks))
         self.replace("end_job", lambda url, job, timeout_s, **more: self.cancelled.append(job))
 
@@ -183,10 +185,28 @@ def test_a_rest_service_that_does_not_answer_does_not_end_a_run(bench: Bench) ->
 
 @pytest.mark.parametrize("reached", [0, 1])
 def test_a_source_at_its_limit_ends_the_job(bench: Bench, reached: int) -> None:
-    job = FakeJob([lambda: None, lambda: ""], {"limit_reached": reached})
+    job = FakeJob([*[lambda: None] * 3, lambda: ""], {"limit_reached": reached})
     bench.replace("submit", lambda env, name, url: job)
     assert bench.run().state == "FINISHED"
-    assert job.drained == [bench.home / "job"] * reached
+    # From the second look on: what the first one counted may be older than the last record.
+    assert job.drained == [bench.home / "job"] * 2 * reached
+
+
+def test_a_source_at_its_limit_waits_for_its_answers(bench: Bench) -> None:
+    job = FakeJob([], {"limit_reached": 1, "accepted": 5})
+
+    def shows(**counts: float) -> Look:
+        def look() -> None:
+            job.counts = lambda: {"limit_reached": 1, "accepted": 5, **counts}  # type: ignore[method-assign]
+
+        return look
+
+    nothing = shows(in_flight=0, oldest_read_ms=NOTHING_READ_MS)
+    awaited = [shows(in_flight=2), shows(pending=1), shows(oldest_read_ms=7)]
+    job._looks = [nothing, *awaited, nothing, nothing, lambda: ""]
+    bench.replace("submit", lambda env, name, url: job)
+    assert bench.run().state == "FINISHED"
+    assert len(job.drained) == 1
 
 
 @pytest.mark.parametrize("accepted", [0, 5])
@@ -282,9 +302,9 @@ def test_a_run_that_is_killed_while_it_counts_has_finished(bench: Bench) -> None
 
 
 def test_a_wait_for_the_engine_is_shown(bench: Bench) -> None:
-    def waits(spec: Any, url: str, say: Callable[[str, float], None]) -> str:
+    def waits(spec: Any, url: str, say: Callable[[str, float], None]) -> ServedModel:
         say("waiting for the engine", 3.0)
-        return "m"
+        return ServedModel("m")
 
     bench.replace("served_model", waits)
     bench.run()

@@ -12,7 +12,7 @@ from tests.harness.clock import ManualClock
 from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.errors import SettingError
-from forebay.flink.checkpoints import HEADER, MARK, MOST_DRAINS, NEWEST_VERSION, Contents
+from forebay.flink.checkpoints import END_MARK, HEADER, MARK, MOST_DRAINS, NEWEST_VERSION, Contents
 from forebay.runtime.preflight import check_paths
 from forebay.runtime.resume import (
     AlreadyFinished,
@@ -63,7 +63,6 @@ class Place:
         return self.home / job / f"chk-{number}"
 
     def started(self, job: str, **changes: Any) -> RunState:
-        self.store.begin(job)
         state = RunState(job=job, traits=fingerprint(self.spec()), **changes)
         self.store.write(state)
         return state
@@ -108,22 +107,17 @@ def test_a_checkpoint_without_metadata_is_not_complete(place: Place) -> None:
     assert place.store.contents(place.home / JOB_A / "chk-4") == Contents(1, 4)
 
 
-def test_a_finished_job_is_told_from_one_whose_checkpoints_were_removed(place: Place) -> None:
+def test_an_end_that_was_not_noted_is_seen_by_its_mark(place: Place) -> None:
     state = place.started(JOB_A)
+    assert place.resumed() is None
     place.store.write(state.model_copy(update={"completed": Completed(number=4)}))
-    with pytest.raises(AlreadyFinished):
-        place.resumed()
-    place.store.delete(JOB_A)
     with pytest.raises(SettingError, match="lacks the checkpoints of job aaa"):
         place.resumed()
-
-
-def test_a_job_that_committed_and_ended_before_a_checkpoint_was_seen_has_finished(place: Place) -> None:
-    place.started(JOB_A)
-    assert place.resumed() is None
-    place.put(f"out/part-{JOB_A[:12]}-x-0.jsonl", b"{}\n")
+    place.put(f"{JOB_A}/{END_MARK}")
     with pytest.raises(AlreadyFinished):
         place.resumed()
+    checkpoint = place.checkpoint(JOB_A, 5)
+    assert place.resumed() == checkpoint
 
 
 def test_a_checkpoint_that_is_missing_or_cut_off_is_named(place: Place) -> None:
@@ -191,7 +185,7 @@ def test_completed_checkpoints_are_noted_and_older_jobs_cleared_away(place: Plac
     place.checkpoint(JOB_C, 22)
     assert tidy(state, 77) is state, "nothing is asked before Flink has told of another checkpoint"
     assert tidy(state, 78).completed == Completed(number=22, triggered_ms=78, files=1, bytes=16)
-    assert forget(place.store, None).job is None
+    assert forget(place.store, RunState()).job is None
     assert place.store.jobs() == []
 
 

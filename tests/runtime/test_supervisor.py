@@ -12,7 +12,9 @@ import pytest
 from tests.harness.operators import complete_checkpoint
 
 from forebay.config import parse_spec
+from forebay.engine.replica import ServedModel
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
+from forebay.flink.checkpoints import END_MARK
 from forebay.runtime import inference, run, supervisor
 from forebay.runtime.attempt import Order, Preparation
 from forebay.runtime.reports import (
@@ -22,9 +24,11 @@ from forebay.runtime.reports import (
     Finished,
     Look,
     Lost,
+    NewTopics,
     Ready,
     Report,
     Signs,
+    Skipped,
 )
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.run_state import RunState, read_state
@@ -110,7 +114,7 @@ class Bench:
         self.prepared: list[Preparation] = []
         self.entered = 0
         (folder / "in.jsonl").write_text("{}\n")
-        monkeypatch.setattr(inference, "served_model", lambda spec, url, say: "m")
+        monkeypatch.setattr(inference, "served_model", lambda spec, url, say: ServedModel("m"))
         monkeypatch.setattr(supervisor.time, "sleep", self.pauses.append)
 
     def attempts(self, *scripts: tuple[Step, ...]) -> None:
@@ -172,6 +176,28 @@ def test_a_run_goes_through_the_steps_of_an_attempt(bench: Bench) -> None:
     assert bench.state.finished
     assert bench.state.completed is not None
     assert (bench.state.completed.number, bench.state.completed.triggered_ms) == (1, 77)
+
+
+def test_what_kafka_no_longer_has_is_counted_over_attempts(bench: Bench) -> None:
+    gone = Skipped(("t/0: offsets 3 to 5",), 3)
+    bench.attempts(
+        (Checked(), gone, Ready(NOBODY), RUNS, Lost("gone")),
+        (gone, *STARTS, RUNS, DONE),
+    )
+    last = bench.run()
+    assert (last.gaps, last.skipped_records) == (gone.gaps * 2, 6)
+    assert any(now.gaps == gone.gaps for now in bench.seen)
+
+
+def test_the_ids_of_topics_outlive_a_start_over(bench: Bench) -> None:
+    topics = {"t": ("id-1", "id-2")}
+    bench.attempts((Checked(), Ready(NOBODY, topics=topics), RUNS, NewTopics({"u": "id-u"}), DONE))
+    bench.run()
+    assert bench.state.topics == {**topics, "u": ("id-u",)}
+    seen: list[RunState] = []
+    bench.attempts((Checked(), lambda process: seen.append(process.order.state), *STARTS[1:], DONE))
+    bench.run(fresh=True)
+    assert seen[0].topics == {**topics, "u": ("id-u",)}
 
 
 def test_trouble_with_the_store_is_told_and_named_as_the_cause(
@@ -383,17 +409,39 @@ def test_a_job_that_stands_still_is_lost(bench: Bench, monkeypatch: pytest.Monke
     assert last.resumes[0].startswith("Flink's REST service did not answer for ")
 
 
-def test_a_job_that_finished_as_its_jvm_died_has_finished(bench: Bench) -> None:
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_job_that_finished_as_its_jvm_died_has_finished(bench: Bench, seen: bool) -> None:
     def finish(process: Process) -> None:
-        # Flink deletes the checkpoints of a job that finishes, and leaves their folder.
+        # Before Flink deletes the checkpoints of a job that finishes, the job marks its end.
         assert process.order is not None
         job = bench.home / process.order.job_id
+        (job / END_MARK).touch()
         (job / "chk-1" / "_metadata").unlink()
         (job / "chk-1").rmdir()
 
-    bench.attempts((*STARTS, complete(1), RUNS, finish, Lost("gone")))
+    bench.attempts((*STARTS, complete(1), *[RUNS] * seen, finish, Lost("gone")))
     assert bench.run().state == "FINISHED"
     assert bench.state.finished
+
+
+def test_what_is_restored_at_its_end_is_noted_as_such(bench: Bench) -> None:
+    def mark(process: Process) -> None:
+        assert process.order is not None
+        (bench.home / process.order.job_id / END_MARK).touch()
+
+    noted: list[bool] = []
+
+    def note(process: Process) -> None:
+        noted.append(bench.state.restored_at_end)
+
+    bench.attempts(
+        (*STARTS, complete(1), note, mark, Lost("gone")),
+        # It is restored from the first one's checkpoint, and the third from its own.
+        (*STARTS, note, complete(2), Lost("gone")),
+        (*STARTS, note, complete(3), DONE),
+    )
+    bench.run()
+    assert noted == [False, True, True]
 
 
 @pytest.mark.parametrize(("submitted", "said"), [(True, ["go", "cancel", "kill"]), (False, ["kill"])])

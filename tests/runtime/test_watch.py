@@ -22,10 +22,23 @@ from forebay.runtime import watch as module
 from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight
 from forebay.runtime.reports import Look
 from forebay.runtime.snapshot import KvTransfers, Snapshot
-from forebay.runtime.watch import LastCount, Rests, StopRequests, lag_watched, watch_until_end
+from forebay.runtime.watch import (
+    LastCount,
+    Rests,
+    StopRequests,
+    counted,
+    lag_watched,
+    watch_until_end,
+)
 from forebay.testing.waiting import wait_until
 
 NOW = Snapshot(1.0, "RUNNING", results=8, dead_letters=2, prompt_tokens=500, completion_tokens=100)
+
+
+def test_results_that_the_sink_did_not_take_are_dead_letters() -> None:
+    counts = {"accepted": 9.0, "results": 7.0, "dead_letters": 2.0, "too_large": 3.0}
+    now = counted(NOW, counts, one_each=True)
+    assert (now.accepted, now.results, now.dead_letters) == (9, 4, 5)
 
 
 def test_a_count_grows_old_and_keeps_its_records() -> None:

@@ -17,7 +17,7 @@ from forebay.connectors.jars import installed_jars
 from forebay.errors import LaunchError, SettingError
 from forebay.files import try_lock
 from forebay.flink import checkpoints as flink_checkpoints
-from forebay.flink.checkpoints import LOCK, jobs_in
+from forebay.flink.checkpoints import END_MARK, LOCK, METADATA, checkpoints_of, jobs_in
 from forebay.flink.environment import FlinkConfig, Restart, flink_environment
 from forebay.flink.job import ENDED
 from forebay.flink.jvm import HEAP_MB
@@ -51,7 +51,8 @@ def environment(
         every_s: Seconds between checkpoints.
         resume: Resume from the newest checkpoint in `checkpoints`, if there is one. The same program then
             starts the job and restarts it after a kill. What jobs before that one have left is deleted, not
-            so with `cluster`.
+            so with `cluster`. If the last job has finished, the next one starts from the beginning, with a
+            warning.
         parallelism: Default number of subtasks of an operator.
         cluster: `HOST:PORT` of a Flink cluster's REST service; None: inside this process.
         heap_mb: Maximum heap of the JVM in this process, in MiB.
@@ -84,6 +85,9 @@ def environment(
     first = folder is not None and (cluster is None or folder.is_dir()) and hold_folder(folder)
     if folder is not None and cluster is not None and folder.is_dir():
         check_none_runs(cluster, folder)
+    if folder is not None and cluster is None:
+        # A job that this process has started before may run still.
+        forget_finished(folder, start_over=resume and first)
     restored = resumed_checkpoint(folder) if folder is not None and resume else None
     # A job that this process has started before may run still.
     if folder is not None and restored is not None and first and cluster is None:
@@ -184,6 +188,30 @@ def check_none_runs(cluster: str, folder: Path) -> None:
                 f"second job would resume from the same checkpoint and write all results twice. Cancel it: "
                 f"curl -X PATCH 'http://{cluster}/jobs/{id}?mode=cancel'"
             )
+
+
+def forget_finished(folder: Path, *, start_over: bool = True) -> None:
+    """Delete what jobs in `folder` have left that have finished. This process must hold the folder.
+
+    If one of them was the last job and `start_over` is set, log a warning and delete what all jobs have left:
+    an older checkpoint would be resumed, and what came after it would be written twice.
+    """
+    jobs = jobs_in(folder)
+    checkpoints = {job: checkpoints_of(job) for job in jobs}
+    finished = {job: job / END_MARK for job in jobs if not checkpoints[job] and (job / END_MARK).is_file()}
+    if not finished:
+        return
+    ended_ns = max(mark.stat().st_mtime_ns for mark in finished.values())
+    written = [each.path / METADATA for found in checkpoints.values() for each in found]
+    last = start_over and all(path.stat().st_mtime_ns <= ended_ns for path in written)
+    if last:
+        log.warning(
+            "the last job with checkpoints in %s has finished: the job starts from the beginning, and gives "
+            "its results once more",
+            folder,
+        )
+    for job in jobs if last else finished:
+        shutil.rmtree(job, ignore_errors=True)
 
 
 def resumed_checkpoint(folder: Path) -> Path | None:

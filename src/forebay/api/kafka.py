@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from py4j.protocol import Py4JError
-from pydantic import BaseModel
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 from pyflink.java_gateway import get_gateway
 
-from forebay.api.files import json_line, timed
+from forebay.api.files import timed
+from forebay.api.kafka_records import KeyOf, TooLarge, WriteObject, key_of
 from forebay.api.objects import ObjectStream, check_stream
-from forebay.api.user_functions import failing_as
+from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format
 from forebay.connectors.kafka import KafkaSink, KafkaSource, kafka_sink, kafka_source
@@ -27,13 +26,11 @@ from forebay.connectors.kafka.admin import (
 )
 from forebay.connectors.kafka.settings import KafkaSink as SinkSpec
 from forebay.connectors.kafka.settings import KafkaSource as SourceSpec
-from forebay.connectors.kafka.sink import Record, encoded_record, headers_of, records_name
+from forebay.connectors.kafka.sink import records_name, refused_by
 from forebay.documents import check_document
-from forebay.engine.prompt import FieldMissing, FieldTemplate, fields_in
 from forebay.errors import PipelineFailed, SettingError
 from forebay.flink.types import check_sink_free, check_uid_free
-from forebay.json_numbers import read_json
-from forebay.records import DeadLetter, Event, Result
+from forebay.records import DeadLetter, Event
 
 DISCOVERY_S = 10.0
 """How often new partitions and topics are looked for."""
@@ -65,9 +62,10 @@ def read_kafka(
     """Events from the records of Kafka topics.
 
     An event has the fields of the record's value and a field `kafka` with `topic`, `partition`, `offset`,
-    `time_ms`, `key` and `headers`. Its position, `topic/partition@offset`, is its id. Offsets are in Flink's
-    checkpoints, and are committed to `group` with each checkpoint for others to see. A record that cannot be
-    read becomes a dead letter of the operator that reads the stream.
+    `time_ms`, `key` and `headers`: texts, or `base64:` and base64 for bytes that are not text. A field
+    `kafka` of the value itself is in it as `own`. The event's position, `topic/partition@offset`, is its id.
+    Offsets are in Flink's checkpoints, and are committed to `group` with each checkpoint for others to see. A
+    record that cannot be read becomes a dead letter of the operator that reads the stream.
 
     Needs Flink's Kafka connector: `forebay connectors install kafka`.
 
@@ -157,16 +155,22 @@ def write_kafka(
     value: Callable[[Any], Any] | None = None,
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once",
     transaction_timeout_s: float = 900.0,
+    too_large: TooLarge = "fail",
     properties: Mapping[str, str] | None = None,
     secrets: Mapping[str, Mapping[str, str]] | None = None,
     check: bool = True,
-) -> None:
+) -> ObjectStream[DeadLetter]:
     """Write each object of `stream` to a Kafka topic as JSON.
 
     A result or a dead letter keeps the key and the headers of its record, and gets the header `forebay-id`;
     `value` says what is written of it. Other objects are written as `write_jsonl` writes them, without a key
     unless `key` gives one. A key or a value that cannot be made fails the job, which ends with
     `FunctionFailed` when that has happened twice in a row: both must give the same for the same element.
+
+    Kafka's producer sends records of at most `max.request.size` bytes, 1,048,576 unless `properties` says
+    otherwise. Of a dead letter that is larger, the end of the input is cut, and `cut_bytes` says how much.
+    Any other element that is larger fails the job like a value that cannot be made, or with
+    `too_large="dead_letter"` becomes a dead letter in the stream that is returned.
 
     Args:
         stream: As for `write_jsonl`.
@@ -181,18 +185,27 @@ def write_kafka(
             checkpoint; `"at-least-once"`: visible at once, and after a restart some come twice.
         transaction_timeout_s: A job that is down for longer may lose results that were written and not
             committed.
+        too_large: `"fail"`: an element that is larger than the producer sends fails the job; `"dead_letter"`:
+            it is not written, and is a dead letter with the cause `too_large_for_sink` in the stream that is
+            returned. Write that stream somewhere: if nothing reads it, such elements are lost.
         properties, secrets, check: As for `read_kafka`.
 
-    Raises `SettingError` for a wrong argument, for a topic that does not exist, if the connector is missing,
-    and for `"exactly-once"` in an environment without checkpoints; `PipelineFailed` if no broker answers.
+    Returns the dead letters of elements that were too large; there are none with `too_large="fail"`.
+
+    Raises `SettingError` for a wrong argument, for a topic that does not exist or that takes no records as
+    large as the producer sends, if the connector is missing, and for `"exactly-once"` in an environment
+    without checkpoints; `PipelineFailed` if no broker answers.
 
     >>> env = fb.environment(checkpoints="state/triage")
     >>> tickets = env.from_collection(["My router blinks red."])
     >>> ask = fb.Inference("http://127.0.0.1:8100", prompt="Which team should take this? {{ text }}")
     >>> results = fb.infer(tickets, ask).results
-    >>> fb.write_kafka(
-    ...     results, "broker:9092", "teams", name="triage", value=lambda result: {"team": result.answer}
+    >>> def team(result: fb.Result) -> dict[str, str]:
+    ...     return {"team": result.answer}
+    >>> refused = fb.write_kafka(
+    ...     results, "broker:9092", "teams", name="triage", value=team, too_large="dead_letter"
     ... )
+    >>> fb.write_jsonl(refused, "too-large")
     """
     check_stream(stream, "write_kafka")
     spec = check_document(
@@ -213,7 +226,10 @@ def write_kafka(
         raise SettingError(f"write_kafka: name: expected a text, found {name!r}")
     if value is not None and not callable(value):
         raise SettingError(f"write_kafka: value: expected a function, found {type(value).__name__}")
-    encoded = isinstance(stream, ObjectStream)
+    if too_large not in get_args(TooLarge):
+        raise SettingError(
+            f'write_kafka: too_large: expected "fail" or "dead_letter", found {str(too_large)[:80]!r}'
+        )
     made_key = key_of(key, stream.holds if isinstance(stream, ObjectStream) else None)
     if spec.guarantee == "exactly-once":
         check_checkpoints(stream)
@@ -230,12 +246,14 @@ def write_kafka(
         transactions=f"forebay-{name}",
         transaction_timeout_s=spec.transaction_timeout_s,
     )
-    source: Any = stream.encoded if isinstance(stream, ObjectStream) else stream
-    if encoded and key is None and value is None:
-        kafka_sink(source, config, encoded_record, name)
-    else:
-        read = stream.read if isinstance(stream, ObjectStream) else None
-        kafka_sink(source, config, WriteObject(made_key, value, read, f"write_kafka {name!r}"), name)
+    source: Any = stream
+    read: Callable[[bytes], Any] | None = None
+    if isinstance(stream, ObjectStream):
+        # An answer that is an instance of a model is written as the JSON that it was made of.
+        source, read = stream.encoded, decode if key is None and value is None else stream.read
+    write = WriteObject(made_key, value, read, f"write_kafka {name!r}", too_large, config.limit.bytes)
+    rows = kafka_sink(source, config, write, name)
+    return ObjectStream(refused_by(rows), DeadLetter)
 
 
 def check_checkpoints(stream: DataStream) -> None:
@@ -261,6 +279,8 @@ def _ask(spec: SourceSpec | SinkSpec, where: str, ask: Callable[[KafkaAdmin], No
 
 def _check_sink(admin: KafkaAdmin, spec: SinkSpec) -> None:
     check_topic_written(admin, spec.topic, "write_kafka: topic")
+    taken_bytes = admin.longest_record_bytes(spec.topic)
+    spec.record_limit().check(spec.topic, taken_bytes, "write_kafka: properties")
     if spec.guarantee == "exactly-once":
         check_transaction_timeout(admin, spec.transaction_timeout_s, "write_kafka: transaction_timeout_s")
 
@@ -274,88 +294,3 @@ def check_connector() -> None:
         raise SettingError(
             "Flink has no Kafka connector: run `forebay connectors install kafka`, and start the program anew"
         ) from None
-
-
-KeyOf = str | Callable[[Any], "str | bytes | None"]
-"""A template of a text such as `"{{ user }}"`, or a function of the element."""
-
-
-@dataclass(frozen=True)
-class WriteObject:
-    """Key, value and headers for an element of a stream. `read` decodes it; None: it is the object itself.
-    `where` is the sink, for messages.
-
-    A result and a dead letter have the key and the headers of their record.
-    """
-
-    key: FieldTemplate | Callable[[Any], str | bytes | None] | None = None
-    value: Callable[[Any], Any] | None = None
-    read: Callable[[bytes], Any] | None = None
-    where: str = "write_kafka"
-
-    def __call__(self, element: Any) -> Record:
-        """Raises `FunctionFailed` for a value that is not JSON, a key that is not text or bytes, a key's
-        template that names a field that the element does not have, and for whatever the functions raise."""
-        item = element if self.read is None else self.read(bytes(element))
-        key, headers = None, {}
-        if isinstance(item, Result | DeadLetter):
-            key, headers = item.record_key, headers_of(item)
-        if self.key is not None:
-            with failing_as(self.where, "key", item):
-                key = self._key(item)
-        with failing_as(self.where, "value", item):
-            value = item if self.value is None else self.value(item)
-            return key, json_line(value).encode(), headers
-
-    def _key(self, item: Any) -> bytes | None:
-        if isinstance(self.key, FieldTemplate):
-            fields = fields_of(item)
-            try:
-                return self.key.render(fields).encode()
-            except FieldMissing:
-                if fields_in(self.key.text) <= fields.keys():
-                    return None  # They are null or empty.
-                raise
-        made = self.key(item) if self.key is not None else None
-        if made is None or isinstance(made, bytes):
-            return made
-        if not isinstance(made, str):
-            raise TypeError(f"the key must be text, bytes or None, found {type(made).__name__}")
-        return made.encode("utf-8", "replace")
-
-
-def fields_of(item: Any) -> Mapping[str, Any]:
-    """What the template of a key sees: the entries of a dict or a model, the fields of a result's event, the
-    text of a text as `text`."""
-    if isinstance(item, Result):
-        return item.fields
-    if isinstance(item, str):
-        return {"text": item}
-    if isinstance(item, BaseModel):
-        item = read_json(json_line(item).encode())
-    return item if isinstance(item, Mapping) else {}
-
-
-def key_of(given: KeyOf | None, holds: type | None) -> FieldTemplate | Callable[[Any], Any] | None:
-    """`given` as `WriteObject` takes it, for a stream of `holds` objects (None: it is not known). Raises
-    `SettingError` where it is neither a template with a field in it nor a function."""
-    if given is None:
-        return None
-    if isinstance(given, str):
-        if holds is DeadLetter:
-            raise SettingError(
-                "write_kafka: key: a dead letter has no fields for a template; leave key out (it keeps the "
-                "key of its record), or give a function"
-            )
-        if "{{" not in given:
-            word = given.strip() if given.strip().isidentifier() else "user"
-            raise SettingError(
-                f"write_kafka: key: {given[:80]!r} names no field; write a template such as "
-                f"'{{{{ {word} }}}}', or give a function"
-            )
-        return FieldTemplate(given, what="key", required=True)
-    if callable(given):
-        return given
-    raise SettingError(
-        f"write_kafka: key: expected a template or a function, found a value of type {type(given).__name__}"
-    )

@@ -13,6 +13,7 @@ from forebay.api.user_functions import function_of
 from forebay.connectors.event_time import SUSPECT_TIMES
 from forebay.errors import LaunchError
 from forebay.flink.job import JobFailure
+from forebay.flink.metrics import TOO_LARGE
 
 log = logging.getLogger("forebay")
 
@@ -174,8 +175,11 @@ def follow(look: Callable[[], None], wait: Callable[[], bool]) -> None:
 
 
 def lines(counts: Counts) -> list[str]:
-    """A line for each operator that has had an event since it started."""
-    return [_line(name, found) for name, found in sorted(counts.items()) if _came_in(found)]
+    """A line for each operator that has had an event since it started, and for each sink that did not take a
+    result."""
+    events = [_line(name, found) for name, found in sorted(counts.items()) if _came_in(found)]
+    refused = {name: int(found.get(TOO_LARGE, 0)) for name, found in sorted(counts.items())}
+    return events + [f"{name}: {count} too large for the topic" for name, count in refused.items() if count]
 
 
 def _came_in(found: Mapping[str, float]) -> int:

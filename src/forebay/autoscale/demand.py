@@ -37,16 +37,17 @@ def encode_demand(report: DemandReport) -> bytes:
     return orjson.dumps(report)
 
 
-def report_name(namespace: int, pid: int, mark: str) -> str:
-    """What the file of a subtask in this process of this PID namespace is called; `mark` is its own."""
-    return f"{namespace}-{pid}-{mark}{SUFFIX}"
+def report_name(space: str, pid: int, mark: str) -> str:
+    """The name of the file of a subtask in the process `pid` of a `forebay.processes.pid_space`; `mark` tells
+    subtasks of one process apart."""
+    return f"{space}-{pid}-{mark}{SUFFIX}"
 
 
-def process_of(name: str, namespace: int) -> int | None:
-    """The process in the name of a report's file; None where there is none, or one of another PID namespace,
-    as of a container: its number says nothing here."""
+def process_of(name: str, space: str) -> int | None:
+    """The process in the name of a report's file; None if there is none, or if its pid is of another space,
+    as in another container."""
     of, pid, *_ = [*name.split("-"), ""]
-    return int(pid) if of == str(namespace) and pid.isascii() and pid.isdigit() else None
+    return int(pid) if of == space and pid.isascii() and pid.isdigit() else None
 
 
 def within(reports: Reports, now_ms: int, age_s: float) -> dict[str, DemandReport]:

@@ -96,6 +96,10 @@ class LiveLine:
             self._print(f"an event has a time in 1970 or 1900: {SUSPECT_TIMES}")
         if now.failed_commits > before.failed_commits:
             self._print(_failed_commits(now))
+        for gap in now.gaps[len(before.gaps) :]:
+            self._print(f"Kafka no longer has the next record, going on after it: {gap}")
+        if now.replaced_files > before.replaced_files:
+            self._print(_replaced_files(now.replaced_files - before.replaced_files))
         self._before = now
         self.throughput.add(now)
         limit = self.throughput.limit(now)
@@ -149,6 +153,8 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: 
         parts.append(f"resumed {len(now.resumes)}")
     if now.failed_commits:
         parts.append(f"failed commits {now.failed_commits}")
+    if now.gaps:
+        parts.append(f"skipped {now.skipped_records}")
     if now.engine_restarts:
         parts.append(f"engine restarts {now.engine_restarts}")
     if limit:
@@ -197,6 +203,12 @@ def report(
         )
     if last.failed_commits:
         say(console, _failed_commits(last))
+    if last.gaps:
+        say(
+            console,
+            f"{last.skipped_records} records at most were deleted from Kafka before they were read, at "
+            f"{len(last.gaps)} {'place' if len(last.gaps) == 1 else 'places'}; `gaps` of --json lists them",
+        )
 
 
 def _failed_commits(now: Snapshot) -> str:
@@ -204,6 +216,16 @@ def _failed_commits(now: Snapshot) -> str:
         f"{now.failed_commits} of this run's transactions could not be committed, as Kafka had ended them: "
         f"the results in them may be lost. Set transaction_timeout_s above the longest time between two "
         f"checkpoints, pauses included"
+    )
+
+
+def _replaced_files(count: int) -> str:
+    files = (
+        "a file in the followed folder was" if count == 1 else f"{count} files in the followed folder were"
+    )
+    return (
+        f"{files} replaced: read from the start as new, with positions such as NAME@2:1; "
+        "Flink's log names what was replaced"
     )
 
 

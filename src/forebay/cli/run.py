@@ -248,7 +248,7 @@ def _run(
     limited = line.throughput.limited(last)
     report(last, one_each=one_each, json=json, console=errors, limited=limited)
     if not last.results and last.dead_letters:
-        show_lost(written.dead_letters(), errors)
+        show_lost(written.dead_letters(), errors, last.dead_letters, spec.dead_letters.summary())
     if not last.results and not last.dead_letters and reads_nothing(spec):
         say(errors, f"there was nothing to read: {spec.source.summary()} is empty")
     for what, path in spec.directories().items():
@@ -275,6 +275,8 @@ def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None, wri
 
     if last is not None and (last.results or last.dead_letters):
         say(errors, f"after {last.elapsed_s:.0f} s: {_done(spec, last, written.since(last))}")
+        if not last.results:
+            show_lost(written.dead_letters(), errors, last.dead_letters, spec.dead_letters.summary())
     store = open_store(location_of(spec.checkpoint.dir))
     try:
         there = any(newest_of(store, job) for job in store.jobs())
@@ -379,15 +381,16 @@ MOST_LOOKED_AT = 10_000
 MOST_CHARS = 200
 
 
-def show_lost(letters: Iterable[bytes], console: Console) -> None:
-    """Name the most frequent cause among the first of a run's dead letters, and an example; of none, nothing
-    is said."""
+def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str) -> None:
+    """Warn that a run has only dead letters, `count` of them. Name the most frequent cause among the first of
+    `letters`, and an example; or `where` they are, if there are no `letters` to read."""
     causes: Counter[str] = Counter()
     details: dict[str, str] = {}
     for line in islice(letters, MOST_LOOKED_AT):
         letter = orjson.loads(line)
         causes[letter["cause"]] += 1
         details.setdefault(letter["cause"], letter["detail"])
+    why = f"their causes are in {where}"
     for cause, _ in causes.most_common(1):
-        words = details[cause][:MOST_CHARS].replace("\n", " ")
-        say(console, f"no results, only dead letters, most often {cause}: {words}")
+        why = f"most often {cause}: {details[cause][:MOST_CHARS]}".replace("\n", " ")
+    say(console, f"warning: no results, only dead letters ({count}), {why}", style="yellow")

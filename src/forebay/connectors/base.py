@@ -132,8 +132,12 @@ class SinkSettings(ConnectorSettings):
         """The directory that it writes to, which is made before the start; None where it writes elsewhere."""
         return None
 
-    def attach(self, records: DataStream, written: Written) -> None:
-        """Put what writes the encoded records into their job."""
+    def attach(self, records: DataStream, written: Written) -> DataStream | None:
+        """Put what writes the encoded records into their job.
+
+        Returns the encoded dead letters of results that the sink turns out not to take; None: it takes all.
+        A sink of dead letters takes all.
+        """
         raise NotImplementedError
 
 

@@ -16,7 +16,7 @@ import orjson
 from forebay.codec import decode, encode
 from forebay.connectors.envelope import record_in
 from forebay.connectors.event_time import EventTime
-from forebay.errors import MalformedRecord, RecordError
+from forebay.errors import MalformedRecord, RecordError, Tombstone
 from forebay.json_numbers import NumberRefused, dump_json, read_json
 from forebay.records import JSON, DeadLetter, Event, Result
 
@@ -68,7 +68,7 @@ class Format:
                 )
             fields = self._fields(raw.removeprefix(BOM)) if parse is None else parse(raw)
             if self.payload is not None:
-                fields = record_in(fields, self.payload, _json_object)
+                fields = record_in(fields, self.payload, json_object)
             time_ms = self.time.of(fields) if self.time is not None else None
             event = Event(raw=raw, fields=fields, time_ms=time_ms, position=position)
             encode(event)
@@ -78,7 +78,7 @@ class Format:
 
     def _fields(self, data: bytes) -> Mapping[str, JSON]:
         if self.kind == "jsonl":
-            return _json_object(data)
+            return json_object(data)
         text = _text(data)
         return {"text": text} if self.kind == "text" else self._row(text)
 
@@ -102,7 +102,8 @@ def _text(data: bytes) -> str:
         ) from None
 
 
-def _json_object(data: bytes) -> Mapping[str, JSON]:
+def json_object(data: bytes) -> Mapping[str, JSON]:
+    """The JSON object in `data`. Raises `MalformedRecord` if there is none, or it is nested too deep."""
     try:
         value = read_json(data)
     except NumberRefused as error:
@@ -136,15 +137,15 @@ def _json_type(value: JSON) -> str:
     return names.get(type(value), "a number")
 
 
-LEFT_OUT = {"record_key", "headers", "timeline", "reasoning"}
+LEFT_OUT = {"record_key", "headers", "timeline", "reasoning", "raw"}
 WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT_OUT)
 MAX_TIME_MS = 2**53
 """Farther from 1970 than any event, and a whole number in every JSON reader."""
 
 
 def result_json(result: Result) -> str:
-    """One line of JSON, without the record's key and headers, which are bytes of another system, and with
-    `timeline` and `reasoning` only if there is one.
+    """One line of JSON, without the record's bytes, key and headers, and with `timeline` and `reasoning` only
+    if there is one.
 
     Raises `MalformedRecord` where a field is not a JSON value.
     """
@@ -159,8 +160,16 @@ def result_json(result: Result) -> str:
         raise MalformedRecord(f"the result {result.id} cannot be written as JSON: {error}") from None
 
 
-def dead_letter_json(letter: DeadLetter) -> str:
-    """One line of JSON. The untouched record stands in `input` where it is UTF-8, else in `input_base64`."""
+def dead_letter_json(
+    letter: DeadLetter, *, input_bytes: int | None = None, cut_bytes: Mapping[str, int] | None = None
+) -> str:
+    """One line of JSON. `input` is the untouched record if it is UTF-8, else `input_base64`; a tombstone's
+    `input` is null. If the record has a key, headers or a time in Kafka, they are in `kafka`.
+
+    For a sink that takes no more, `input_bytes` keeps only the first bytes of the record, and never a part of
+    a character. What is missing is in `cut_bytes`, in bytes by the name of what was cut; the argument adds
+    what the caller has cut.
+    """
     line: dict[str, object] = {
         "cause": letter.cause,
         "detail": letter.detail.encode("utf-8", "replace").decode("utf-8"),
@@ -170,19 +179,45 @@ def dead_letter_json(letter: DeadLetter) -> str:
         "time_ms": letter.time_ms,
         "position": letter.position,
     }
+    if letter.record_ms is not None or letter.record_key is not None or letter.headers:
+        line["kafka"] = {
+            "time_ms": letter.record_ms,
+            "key": _bytes_json(letter.record_key),
+            "headers": {name: _bytes_json(value) for name, value in letter.headers.items()},
+        }
+    if letter.cause == Tombstone.cause:
+        return orjson.dumps({**line, "input": None}).decode("utf-8")
+    kept = letter.raw if input_bytes is None else letter.raw[:input_bytes]
     try:
-        line["input"] = letter.raw.decode("utf-8")
+        letter.raw.decode("utf-8")
     except UnicodeDecodeError:
-        line["input_base64"] = base64.b64encode(letter.raw).decode("ascii")
+        line["input_base64"] = base64.b64encode(kept).decode("ascii")
+    else:
+        line["input"] = text = kept.decode("utf-8", "ignore")
+        kept = text.encode() if len(kept) < len(letter.raw) else kept
+    cut = {"input": len(letter.raw) - len(kept), **(cut_bytes or {})}
+    if any(cut.values()):
+        line["cut_bytes"] = {name: size for name, size in cut.items() if size}
     return orjson.dumps(line).decode("utf-8")
 
 
 def parse_dead_letter(line: bytes | str) -> DeadLetter:
-    """The dead letter that `dead_letter_json` wrote; `MalformedRecord` where it is none."""
+    """The dead letter that `dead_letter_json` wrote.
+
+    Raises `MalformedRecord` if `line` is not one, and if its input was cut: a part of a record must not be
+    taken for the record.
+    """
     try:
         value = orjson.loads(line)
+        missing = value.get("cut_bytes", {}).get("input", 0)
+        if missing:
+            raise MalformedRecord(
+                f"the input of this dead letter was cut by {missing} bytes, because its topic takes no more; "
+                f"read the record from its source, at the position {value.get('position')!r}"
+            )
+        kafka = value.get("kafka") or {}
         if "input" in value:
-            raw = value["input"].encode("utf-8")
+            raw = b"" if _is_tombstone(value) else value["input"].encode("utf-8")
         else:
             raw = base64.b64decode(value["input_base64"], validate=True)
         return DeadLetter(
@@ -194,9 +229,33 @@ def parse_dead_letter(line: bytes | str) -> DeadLetter:
             key=value.get("key"),
             time_ms=_time_ms(value.get("time_ms")),
             position=value.get("position"),
+            record_key=_json_bytes(kafka.get("key")),
+            headers={name: _json_bytes(data) for name, data in kafka.get("headers", {}).items()},
+            record_ms=_time_ms(kafka.get("time_ms")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
         raise MalformedRecord(f"not a dead letter: {type(error).__name__}: {error}") from None
+
+
+def _is_tombstone(value: Mapping[str, JSON]) -> bool:
+    return value["input"] is None and value["cause"] == Tombstone.cause
+
+
+def _bytes_json(data: bytes | None) -> JSON:
+    """Text if `data` is UTF-8, else an object with base64."""
+    if data is None:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def _json_bytes(value: JSON) -> bytes | None:
+    """What `_bytes_json` was given."""
+    if isinstance(value, dict):
+        return base64.b64decode(value["base64"], validate=True)
+    return None if value is None else str(value).encode("utf-8")
 
 
 def _time_ms(value: object) -> int | None:

@@ -232,13 +232,23 @@ class SseParser:
     Holds at most `max_event_bytes` of an unfinished event. Linear in the number of bytes fed.
     """
 
-    __slots__ = ("_at_start", "_data", "_data_bytes", "_max_event_bytes", "_quote", "_replica", "_rest")
+    __slots__ = (
+        "_at_start",
+        "_data",
+        "_data_bytes",
+        "_max_event_bytes",
+        "_quote",
+        "_replica",
+        "_rest",
+        "_skip_lf",
+    )
 
     def __init__(self, *, replica: str, quote: Quoter, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._replica = replica
         self._quote = quote
         self._max_event_bytes = max_event_bytes
         self._rest = bytearray()
+        self._skip_lf = False
         self._data: list[bytes] = []
         self._data_bytes = 0
         self._at_start = True
@@ -248,14 +258,18 @@ class SseParser:
 
         Raises `ProtocolViolation` where a line is no field of an event stream or an event is too large.
         """
+        if self._skip_lf and chunk:
+            self._skip_lf = False
+            chunk = chunk.removeprefix(b"\n")
         if b"\n" not in chunk and b"\r" not in chunk:
             self._rest += chunk
             self._bound()
             return []
         text = bytes(self._rest) + chunk if self._rest else chunk
         lines = text.splitlines(keepends=True)
-        # The last line is whole only where its end is certain: a final CR may be half of a CRLF.
-        self._rest = bytearray(b"" if lines[-1].endswith(b"\n") else lines.pop())
+        self._rest = bytearray(b"" if lines[-1].endswith((b"\n", b"\r")) else lines.pop())
+        # The CR may be half of a CRLF, and the event that it ends is not to wait for the other half.
+        self._skip_lf = text.endswith(b"\r")
         events: list[bytes] = []
         for ended in lines:
             line = ended.rstrip(b"\r\n")
@@ -274,7 +288,7 @@ class SseParser:
 
         An event without its closing blank line is dropped, as the standard has it.
         """
-        line = bytes(self._rest).rstrip(b"\r")
+        line = bytes(self._rest)
         if line and not any(field.startswith(line[:6]) for field in (b"data", *OTHER_FIELDS)):
             self._take(line)
 

@@ -28,6 +28,8 @@ NEWEST_VERSION = 6
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
 LOCK = "lock"
 """The file in a folder of checkpoints that whoever writes there has locked."""
+END_MARK = "finished"
+"""The file in the folder of a job that has come to its end, see `forebay.flink.end_mark`."""
 NUMBERED = re.compile(r"chk-(\d+)")
 DRAIN = re.compile(r"drain-\d+")
 MOST_DRAINS = 32

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forebay.files import private_folder
-from forebay.processes import parent_death_signal
+from forebay.processes import own_name, parent_death_signal
 
 LEAST_CLASSES = 5000
 """A JVM that has run a job has loaded more."""
@@ -74,7 +74,7 @@ class ClassArchive:
         made = self.path
         if made.is_file():
             return True
-        listed, written = self._list(), made.with_suffix(f".{os.getpid()}.tmp")
+        listed, written = self._list(), made.with_suffix(f".{own_name()}.tmp")
         try:
             # The running JVM goes on to add to its list: the last line may not be whole.
             names = listed.read_text().splitlines()[:-1]
@@ -122,7 +122,7 @@ class ClassArchive:
         )
 
     def _list(self) -> Path:
-        return self.lists / f"flink-classes-{os.getpid()}.list"
+        return self.lists / f"flink-classes-{own_name()}.list"
 
 
 def _before_java() -> Callable[[], None]:
@@ -165,7 +165,7 @@ def _planner_in(path: str, folder: Path) -> str | None:
         entry = loader.getinfo(PLANNER)
         planner = folder / f"flink-table-planner-{entry.CRC:08x}-{entry.file_size}.jar"
         if not planner.is_file() or planner.stat().st_size != entry.file_size:
-            written = planner.with_suffix(f".{os.getpid()}.tmp")
+            written = planner.with_suffix(f".{own_name()}.tmp")
             with loader.open(entry) as source, written.open("wb") as file:
                 shutil.copyfileobj(source, file, 1 << 20)
             written.replace(planner)

@@ -27,7 +27,7 @@ from forebay.flink.metrics import ScalingGauges
 from forebay.flink.queue_reader import QueueReader
 from forebay.flink.request_pool import Answer, Handler
 from forebay.flink.service_class import EventClasses
-from forebay.processes import pid_namespace
+from forebay.processes import pid_space
 from forebay.records import KeyedEvent, Result
 from forebay.stateful.outputs import ProgramRequest
 
@@ -89,7 +89,7 @@ class MeteredHandler:
         self._loop = self._loop_here() if link.folder is None else None
         self._memory = self._memory_for(model)
         self._kept_s = clock.monotonic_s()
-        name = report_name(pid_namespace(), os.getpid(), secrets.token_hex(4))
+        name = report_name(pid_space(), os.getpid(), secrets.token_hex(4))
         self._path = None if link.folder is None else Path(link.folder, name)
         # Also where nothing is asked: a replica that is to go waits until every subtask goes by the new list.
         client.watch()

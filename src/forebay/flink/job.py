@@ -19,7 +19,7 @@ from pyflink.version import __version__ as FLINK_VERSION
 from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import MOST_DRAINS, drain_folder
-from forebay.flink.metrics import COUNTERS, FAILED, GAUGES, MOMENTS
+from forebay.flink.metrics import COUNTERS, FAILED, GAUGES, MOMENTS, TOO_LARGE
 from forebay.flink.rest import FlinkRest, NotFound
 from forebay.s3.location import Location, uri_of
 
@@ -40,11 +40,15 @@ YOUNG_S = 20.0
 MANAGERS_S = 2.0
 LIMIT_REACHED = "limit_reached"
 """A source's counter: above 0 once it has read as many records as it shall."""
+REPLACED_FILES = "replaced_files"
+"""A counter of a followed folder: files that were replaced, since the job's last start."""
 FAILED_COMMITS = "failedCommittables"
 """Flink's counter of what its sinks were to commit and could not."""
+SINKS = (FAILED_COMMITS, TOO_LARGE)
+"""Counters that each of the sinks has."""
 HELD_BACK = "accumulateBackPressuredTimeMs"
 """Flink's gauge of a task: for how long it has been held back by what is behind it."""
-ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED))
+ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED, REPLACED_FILES, TOO_LARGE))
 
 
 class JvmGone(PipelineFailed):
@@ -193,8 +197,9 @@ class RunningJob:
         """The operator's and sources' counters and gauges over their subtasks; empty before they are there.
 
         Counters, `in_flight` and `pending` are sums, latencies the highest of any subtask, moments the
-        lowest. `held_back_ms` is for how long the operator was held back by what is behind it,
-        `FAILED_COMMITS` what the sinks could not commit since the job's last start.
+        lowest. `held_back_ms` is for how long the operator was held back by what is behind it. Of the sinks,
+        `FAILED_COMMITS` is what they could not commit since the job's last start, and `TOO_LARGE` what they
+        did not take.
         """
         values: dict[str, float] = {}
         held_back: dict[str, float] = {}
@@ -203,8 +208,9 @@ class RunningJob:
             name = metric.rpartition(".")[2]
             if name == HELD_BACK:
                 held_back[vertex] = over.sum
-            if name == FAILED_COMMITS:
+            if name in SINKS:
                 values[name] = values.get(name, 0) + over.sum
+                continue
             added_up = name in ADDED_UP or name.startswith(FAILED)
             if added_up or name in GAUGES:
                 values[name] = over.sum if added_up else over.min if name in MOMENTS else over.max

@@ -34,9 +34,9 @@ from pyflink import pyflink_gateway_server as gateway
 from pyflink.util.exceptions import install_exception_handler, install_py4j_hooks
 
 from forebay.errors import LaunchError
-from forebay.files import private_folder
+from forebay.files import locked_folder, private_folder, remove_unlocked
 from forebay.flink.class_archive import ClassArchive, with_planner, without_planner
-from forebay.processes import parent_death_signal
+from forebay.processes import own_name, parent_death_signal
 
 HEAP_MB = 1024
 START_TIMEOUT_S = 120.0
@@ -48,7 +48,7 @@ PORT_VARIABLE = "PYFLINK_GATEWAY_PORT"
 PLUGINS_VARIABLE = "FLINK_PLUGINS_DIR"
 CHUNK_BYTES = 1 << 16
 TEMPORARY = "tmp-"
-"""Before the number of the process whose JVM has its temporary files there."""
+"""How the folders of the JVMs' temporary files begin."""
 
 TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
 """Warnings of Java's: standard output is for results."""
@@ -229,57 +229,45 @@ def launch_jvm(
     output goes to this process's. It ends when this process does, however that dies: by the end of its
     standard input, and where the main thread starts it, or it has a name, by a signal of the kernel's
     (Linux). Out of memory, it ends by itself with status 3. Temporary files are under `log_dir`, too, and go
-    with its `end`, or with the next start. Raises `SettingError` where `log_dir` cannot be made private.
+    with its `end`, or with the next start after it has ended. Raises `SettingError` where `log_dir` cannot be
+    made private.
     """
     log_dir = private_folder(log_dir.absolute())
-    _sweep(log_dir)
-    name = f"{os.getpid()}-{beside}" if beside else str(os.getpid())
+    remove_unlocked(log_dir, TEMPORARY)
+    name = f"{own_name()}-{beside}" if beside else own_name()
     errors = log_dir / f"flink-jvm-{name}.err"
-    folder = private_folder(log_dir / f"{TEMPORARY}{name}")
-    env = java_environment(log_dir, heap_mb, [jar.absolute() for jar in jars])
-    env["FLINK_IDENT_STRING"] = f"forebay-{name}"
-    classpath, java = _classpath(env), Path(env["JAVA_HOME"], "bin", "java")
-    if plugins is not None:
-        env[PLUGINS_VARIABLE] = str(plugins.absolute())
-        env["JVM_ARGS"] += f" {ONE_LOG}"
-    archive = None
-    if archive_dir is not None:
-        plans = planner or bool(jars)
-        classpath = with_planner(classpath, archive_dir.absolute()) if plans else without_planner(classpath)
-        archive = ClassArchive(archive_dir.absolute(), folder if beside else log_dir, java, classpath)
-    options = (f"-Djava.io.tmpdir={folder}", *(() if archive is None else archive.options()))
-    process = subprocess.Popen(
-        _command(java, env, classpath, options),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=env,
-        # The interpreter inside it looks for modules in its working directory, whatever it is told.
-        cwd=private_folder(folder / "empty"),
-        preexec_fn=_before_java(bool(beside) or _is_main_thread()),  # noqa: PLW1509
-    )
+    folder, lock = locked_folder(log_dir, TEMPORARY)
+    # The JVM inherits the lock, so that the folder is left alone for as long as the JVM lives.
+    with lock:
+        env = java_environment(log_dir, heap_mb, [jar.absolute() for jar in jars])
+        env["FLINK_IDENT_STRING"] = f"forebay-{name}"
+        classpath, java = _classpath(env), Path(env["JAVA_HOME"], "bin", "java")
+        if plugins is not None:
+            env[PLUGINS_VARIABLE] = str(plugins.absolute())
+            env["JVM_ARGS"] += f" {ONE_LOG}"
+        archive = None
+        if archive_dir is not None:
+            plans = planner or bool(jars)
+            found = archive_dir.absolute()
+            classpath = with_planner(classpath, found) if plans else without_planner(classpath)
+            archive = ClassArchive(found, folder if beside else log_dir, java, classpath)
+        options = (f"-Djava.io.tmpdir={folder}", *(() if archive is None else archive.options()))
+        process = subprocess.Popen(
+            _command(java, env, classpath, options),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            # The interpreter inside it looks for modules in its working directory, whatever it is told.
+            cwd=private_folder(folder / "empty"),
+            preexec_fn=_before_java(bool(beside) or _is_main_thread()),  # noqa: PLW1509
+            pass_fds=(lock.fileno(),),
+        )
     return Jvm(process, folder, errors, archive)
-
-
-def _sweep(log_dir: Path) -> None:
-    """Remove the temporary files of JVMs whose owner is gone."""
-    for folder in log_dir.glob(f"{TEMPORARY}*"):
-        pid = folder.name.removeprefix(TEMPORARY).partition("-")[0]
-        if pid.isdigit() and not _runs(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-def _runs(pid: int) -> bool:
-    with suppress(PermissionError):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-    return True
 
 
 def _classpath(env: dict[str, str]) -> tuple[str, ...]:
@@ -298,7 +286,7 @@ def _command(java: Path, env: dict[str, str], classpath: Sequence[str], options:
         *env["JVM_ARGS"].split(),
         # A JVM that has run out of memory does some things and leaves others.
         "-XX:+ExitOnOutOfMemoryError",
-        f"-XX:ErrorFile={env['FLINK_LOG_DIR']}/flink-crash-%p.log",
+        f"-XX:ErrorFile={env['FLINK_LOG_DIR']}/flink-crash-{env['FLINK_IDENT_STRING']}.log",
         "-XX:+IgnoreUnrecognizedVMOptions",
         "-XX:+DisplayVMOutputToStderr",
         # What is logged after it would open the file anew, and empty it.

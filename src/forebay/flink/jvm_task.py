@@ -10,6 +10,8 @@ from typing import Any
 
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 
+from forebay.flink.java_objects import find_class, java_field, java_method, java_proxy
+
 log = logging.getLogger(__name__)
 
 HasRoom = Callable[[], bool]
@@ -51,9 +53,7 @@ def output_room(runtime_context: object) -> HasRoom:
     if java is None:
         return _always
     try:
-        field = java.getClass().getDeclaredField("taskEnvironment")
-        field.setAccessible(True)
-        writers: list[Any] = list(field.get(java).getAllWriters())
+        writers: list[Any] = list(java_field(java, "taskEnvironment").getAllWriters())
     except Exception as error:
         log.warning("Flink does not say whether there is room downstream: %s", error)
         return _always
@@ -62,6 +62,13 @@ def output_room(runtime_context: object) -> HasRoom:
 
 def _always() -> bool:
     return True
+
+
+def stream_task(runtime_context: RuntimeContext) -> Any:
+    """Flink's task that runs the function with this context, inside a JVM. Raises `LookupError` if a name of
+    Flink's is missing."""
+    environment = java_field(runtime_context._runtime_context, "taskEnvironment")
+    return java_field(java_field(environment, "containingTask"), "invokable")
 
 
 def held_keys(
@@ -73,11 +80,9 @@ def held_keys(
     For a function's `open` and whatever runs on its thread. Until the next one is asked for, state and timers
     are those of the key that was given; then they are those of before. Nothing may be emitted meanwhile.
     """
-    from pemja import findClass
-
     backend = runtime_context.get_keyed_state_backend()
     java, context = backend._keyed_state_backend, backend._function_context
-    namespace = findClass("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
+    namespace = find_class("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
     # As Java's own objects: a key that went through Python may come back as another type.
     before, seen = java.getCurrentKey(), set[int]()
     try:
@@ -102,21 +107,12 @@ def set_after_round(runtime_context: RuntimeContext, ctx: KeyedProcessFunction.C
 
     For a function's thread. Until `time_ms` no checkpoint holds it: whoever restores one sets it anew.
     """
-    from pemja import findClass
-
     backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
     timers = ctx.timer_service()._j_timer_service
-    handles = findClass("java.lang.invoke.MethodHandles")
-
-    def method(of: Any, name: str) -> Any:
-        found = next(each for each in of.getClass().getMethods() if each.getName() == name)
-        found.setAccessible(True)
-        return handles.publicLookup().unreflect(found).bindTo(of)
-
-    take_key = method(backend, "setCurrentKey").bindTo(backend.getCurrentKey())
+    take_key = java_method(backend, "setCurrentKey").bindTo(backend.getCurrentKey())
     # Flink calls it with the time that it was registered for.
-    set_timer = handles.foldArguments(method(timers, "registerProcessingTimeTimer"), take_key)
-    call = findClass("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(
-        findClass("java.lang.Class").forName(CALLBACK), set_timer
+    set_timer = find_class("java.lang.invoke.MethodHandles").foldArguments(
+        java_method(timers, "registerProcessingTimeTimer"), take_key
     )
+    call = java_proxy(CALLBACK, set_timer)
     runtime_context._runtime_context.getProcessingTimeService().registerTimer(time_ms, call)

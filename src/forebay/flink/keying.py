@@ -159,6 +159,7 @@ def refused(record: Event, error: Exception, *, id: str | None = None, key: str 
         position=record.position if isinstance(record.position, str) else None,
         record_key=record.record_key,
         headers=record.headers,
+        record_ms=record.record_ms,
     )
 
 

@@ -232,6 +232,8 @@ COUNTERS = (
     *KV_COUNTERS.values(),
     "waited_ms",
 )
+TOO_LARGE = "too_large"
+"""A sink's counter: results that it does not take, and that become dead letters."""
 OLDEST = "oldest_read_ms"
 LOOKED = "looked_ms"
 MOMENTS = (OLDEST, LOOKED)

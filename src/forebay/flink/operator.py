@@ -26,9 +26,11 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.engine.content import CUT
 from forebay.errors import ForebayError, SettingError
+from forebay.flink.end_mark import mark_end
 from forebay.flink.intervals import SET_BACK_MS, PollInterval, RoomWait
 from forebay.flink.jvm_task import collect_less, held_keys, is_cancelled, set_after_round
 from forebay.flink.learned import LEARNED, LearnedState
+from forebay.flink.mailbox import Mailbox
 from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounters, OperatorLoad
 from forebay.flink.request_pool import Handler, Ordering, RequestPool
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
@@ -140,6 +142,8 @@ class InferenceOperator(KeyedProcessFunction):
         self._context = runtime_context
         self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._load)
         self._wakes = Wakes(runtime_context)
+        self._mailbox = Mailbox(runtime_context)
+        mark_end(runtime_context)
         self._calls = RequestPool(
             partial(self._open_answerer, self._counts),
             capacity=self._capacity,
@@ -448,6 +452,8 @@ class InferenceOperator(KeyedProcessFunction):
             yield from self._take_answers(shard, ctx)
         if shard.machine.awaiting or self._may_fire(shard):
             ctx.timer_service().register_event_time_timer(timestamp + 1)
+            # After the timer is set: Flink has removed the one that fired, and a checkpoint holds the next.
+            self._run_mails()
         self._metrics.flush(self._clock.monotonic_s())
 
     def _complete(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
@@ -462,6 +468,13 @@ class InferenceOperator(KeyedProcessFunction):
             else:
                 self._calls.wait_for_room(WAIT_S)
                 yield from self._fire_at_end(shard, ctx)
+            self._run_mails()
+
+    def _run_mails(self) -> None:
+        """Let checkpoints and commits through while answers are awaited at the end of the input."""
+        early = self._early
+        self._mailbox.run_mails()
+        self._early = early
 
     def _may_fire(self, shard: Shard) -> bool:
         return shard.machine.due or (shard.machine.timers and shard.rounds < END_ROUNDS)

@@ -280,6 +280,7 @@ def result(
         headers=item.event.headers,
         timeline=timeline,
         reasoning=completion.reasoning,
+        raw=item.event.raw,
     )
 
 
@@ -296,6 +297,7 @@ def dead_letter(item: KeyedEvent, cause: str, detail: str, *, attempts: int = 0)
         position=item.event.position,
         record_key=item.event.record_key,
         headers=item.event.headers,
+        record_ms=item.event.record_ms,
     )
 
 

@@ -188,5 +188,6 @@ def refused(event: Event, error: RecordError) -> bytes:
         position=event.position,
         record_key=event.record_key,
         headers=event.headers,
+        record_ms=event.record_ms,
     )
     return encode(letter)

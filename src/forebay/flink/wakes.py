@@ -15,6 +15,8 @@ from typing import Any
 
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 
+from forebay.flink.java_objects import find_class, java_field, java_method, java_proxy
+
 log = logging.getLogger(__name__)
 
 WOKEN_MS = 2**50
@@ -96,53 +98,33 @@ class Wakes:
 
 def _fires(timers: Any) -> Any:
     """A callback that fires a timer of the key in hand at `WOKEN_MS`; `timers` is Flink's timer service."""
-    from pemja import findClass  # type: ignore[import-untyped]  # loads only inside the JVM
-
-    handles = findClass("java.lang.invoke.MethodHandles")
-    internal = _field(timers, "internalTimerService")
-    operator = _field(internal, "triggerTarget")
+    handles = find_class("java.lang.invoke.MethodHandles")
+    internal = java_field(timers, "internalTimerService")
+    operator = java_field(internal, "triggerTarget")
     timer = _timer(timers, internal)
-    fire = _method(operator, "onProcessingTime").bindTo(timer)
+    fire = java_method(operator, "onProcessingTime").bindTo(timer)
     # By handles, so that the key stays Flink's own object: on a way through Python it may change its type.
-    take_key = handles.foldArguments(_method(operator, "setCurrentKey"), _method(timer, "getKey"))
+    take_key = handles.foldArguments(java_method(operator, "setCurrentKey"), java_method(timer, "getKey"))
     both = handles.foldArguments(fire, take_key)
     # The callback is given a time, which nobody needs.
-    time_type = _method(timer, "getTimestamp").type().returnType()
-    return _proxy(CALLBACK, handles.dropArguments(both, 0, [time_type]))
+    time_type = java_method(timer, "getTimestamp").type().returnType()
+    return java_proxy(CALLBACK, handles.dropArguments(both, 0, [time_type]))
 
 
 def _sends(service: Any, callback: Any) -> Any:
     """What has the task call `callback`: a `Runnable`, as what it takes or gave back would cost memory on a
     thread that never returns to Java."""
-    from pemja import findClass  # loads only inside the JVM
-
-    handles = findClass("java.lang.invoke.MethodHandles")
-    register = _method(service, "registerTimer")
+    handles = find_class("java.lang.invoke.MethodHandles")
+    register = java_method(service, "registerTimer")
     now = handles.constant(register.type().parameterType(0), PAST_MS)
-    return _proxy("java.lang.Runnable", handles.collectArguments(register, 0, now).bindTo(callback))
-
-
-def _proxy(interface: str, handle: Any) -> Any:
-    from pemja import findClass  # loads only inside the JVM
-
-    return findClass("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(
-        findClass("java.lang.Class").forName(interface), handle
-    )
-
-
-def _method(of: Any, name: str) -> Any:
-    from pemja import findClass  # loads only inside the JVM
-
-    found = next(each for each in of.getClass().getMethods() if each.getName() == name)
-    found.setAccessible(True)
-    return findClass("java.lang.invoke.MethodHandles").publicLookup().unreflect(found).bindTo(of)
+    return java_proxy("java.lang.Runnable", handles.collectArguments(register, 0, now).bindTo(callback))
 
 
 def _timer(timers: Any, internal: Any) -> Any:
     """A timer of the key in hand, as Flink makes them; it is not left in the queue."""
     timers.registerProcessingTimeTimer(WOKEN_MS)
     try:
-        queue = _field(internal, "processingTimeTimersQueue").iterator()
+        queue = java_field(internal, "processingTimeTimersQueue").iterator()
         try:
             while queue.hasNext():
                 timer = queue.next()
@@ -153,15 +135,3 @@ def _timer(timers: Any, internal: Any) -> Any:
     finally:
         timers.deleteProcessingTimeTimer(WOKEN_MS)
     raise LookupError("a timer that was set is not there")
-
-
-def _field(of: Any, name: str) -> Any:
-    """A field of a Java object, private or not, of its class or of one that it inherits from."""
-    kind = of.getClass()
-    while kind is not None:
-        for each in kind.getDeclaredFields():
-            if each.getName() == name:
-                each.setAccessible(True)
-                return each.get(of)
-        kind = kind.getSuperclass()
-    raise LookupError(f"Flink's {of.getClass().getName()} has no field {name}")

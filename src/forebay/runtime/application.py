@@ -26,7 +26,8 @@ from forebay.flink.job import submit
 from forebay.runtime.attempt import flink_value
 from forebay.runtime.inference import served_by
 from forebay.runtime.job_graph import build
-from forebay.runtime.kafka_offsets import GroupOffsets, begin, read_before, settlement
+from forebay.runtime.kafka_offsets import GroupOffsets, settlement
+from forebay.runtime.kafka_start import begin, read_before
 from forebay.runtime.preflight import await_brokers, check_secrets
 from forebay.runtime.queue_page import queue_told
 from forebay.runtime.watch import lag_watched
@@ -69,6 +70,11 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
     scaling = served.scaling
     if scaling is not None and port is not None:
         scaling = replace(scaling, queue_url=queue_url)
+    read = read_before(spec)
+    # Whether there is a checkpoint, and so a gap, Flink alone knows.
+    topics = begin(spec, {}, first=not read, strict=False)
+    for gap in topics.gaps:
+        LOG.warning("if there is no checkpoint, records are skipped that Kafka no longer has: %s", gap)
     build(
         spec,
         env,
@@ -78,14 +84,13 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
         # Files are named after it: two starts must not write the same ones.
         job=uuid.uuid4().hex,
         state_id=state_id,
+        topics=topics.start,
     )
-    read = read_before(spec)
-    until = begin(spec, first=not read)
     job = submit(env, spec.name, own_rest(env))
     if port is None:
         return
     # Whether there is a checkpoint, Flink knows. If there is, the job goes on near what was read.
-    offsets = GroupOffsets(spec, until, job.checkpoints, settlement(spec, cluster=True))
+    offsets = GroupOffsets(spec, topics.ends, job.checkpoints, settlement(spec, cluster=True))
     with (
         closing(offsets),
         lag_watched(spec, job, restored=True, before=read) as waiting,

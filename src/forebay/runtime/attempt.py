@@ -24,10 +24,11 @@ from forebay.flink.task_managers import standalone_cluster
 from forebay.ports import free_port
 from forebay.runtime.inference import Served
 from forebay.runtime.job_graph import build, connector_jars
-from forebay.runtime.kafka_offsets import GroupOffsets, begin, ends, settlement
+from forebay.runtime.kafka_offsets import GroupOffsets, settlement
+from forebay.runtime.kafka_start import KafkaStart, begin, resumed
 from forebay.runtime.kafka_transactions import NAMES, CommitWatch, Resumed, Start, Topic
 from forebay.runtime.preflight import await_brokers
-from forebay.runtime.reports import AwaitsKafka, Ready, Report
+from forebay.runtime.reports import AwaitsKafka, NewTopics, Ready, Report, Skipped
 from forebay.runtime.resume import check_same_kafka, fingerprint
 from forebay.runtime.run_state import RunState
 from forebay.runtime.snapshot import Snapshot
@@ -72,10 +73,11 @@ class Attempt:
         self._report = report
         self._wishes = wishes
         self._kafka: str | None = None
+        self._topics = KafkaStart()
 
     def check(self) -> None:
         """Wait for Kafka, and hold what the job wants of it against what is there. Raises as
-        `await_brokers`, and `SettingError` where the checkpoint is of another Kafka."""
+        `await_brokers` and `resumed`, and `SettingError` where the checkpoint is of another Kafka."""
         order = self._order
         self._kafka = await_brokers(
             order.spec,
@@ -84,6 +86,8 @@ class Attempt:
         )
         if order.restore_from is not None:
             check_same_kafka(order.state.kafka, self._kafka)
+            topics = order.state.topics
+            self._begin_at(resumed(order.spec, order.restore_from, topics, order.job_id, chosen=order.chosen))
 
     def run(self, served: Served) -> Snapshot:
         """Build the job, submit it once `report` has taken note of it, and watch it; returns its last look.
@@ -91,12 +95,13 @@ class Attempt:
         Raises `SettingError` where Flink does not take one of its options, and as `watch_until_end`.
         """
         port = free_port()
-        config = _config(self._order, port)
+        config = _config(self._order, port, replaces_offsets=self._topics.replaces_offsets)
         with standalone_cluster(config, archive_dir=self._order.settings.java):
             return self._run(served, config, port)
 
     def _run(self, served: Served, config: FlinkConfig, port: int) -> Snapshot:
         order, spec = self._order, self._order.spec
+        until = self._ends()
         env = flink_environment(config)
         commits = _commit_watch(order)
         with ThreadPoolExecutor(1) as beside:
@@ -109,12 +114,13 @@ class Attempt:
                 scaling=served.scaling,
                 job=order.job_id,
                 state_id=order.state.id,
+                topics=self._topics.start,
             )
             noted_commits.result()
-        until = _ends(order)
         noted = tuple((end.topic, end.partition, end.offset) for end in until)
         rest_port = None if order.cluster else port
-        self._report(Ready(jvm_process(), self._kafka, noted, rest_port))
+        generations = dict(self._topics.start.generations)
+        self._report(Ready(jvm_process(), self._kafka, noted, generations, rest_port))
         rest = FlinkRest(f"http://{order.cluster}") if order.cluster else embedded_rest(config, port)
         try:
             job = submit(env, spec.name, rest)
@@ -128,7 +134,12 @@ class Attempt:
     def _watch(self, job: RunningJob, until: tuple[Place, ...], commits: CommitWatch) -> Snapshot:
         order, spec = self._order, self._order.spec
         offsets = GroupOffsets(
-            spec, until, job.checkpoints, settlement(spec, cluster=order.cluster is not None)
+            spec,
+            until,
+            job.checkpoints,
+            settlement(spec, cluster=order.cluster is not None),
+            ids=self._topics.ids,
+            seen=lambda ids: self._report(NewTopics(dict(ids))),
         )
         waits = lag_watched(spec, job, restored=order.restore_from is not None)
         with closing(offsets), closing(commits), waits as waiting:
@@ -148,6 +159,23 @@ class Attempt:
             with suppress(KafkaAway, KafkaRefused):
                 offsets.finished()
         return last
+
+    def _ends(self) -> tuple[Place, ...]:
+        """Where the pipeline's topics ended at its first start. Sets where a start without a checkpoint
+        begins."""
+        spec, state = self._order.spec, self._order.state
+        noted = None if state.ends is None else tuple(Place(*end) for end in state.ends)
+        first = False
+        if self._order.restore_from is None:
+            first = self._order.fresh or noted is None or state.traits != fingerprint(spec)
+            self._begin_at(begin(spec, state.topics, first=first))
+        return self._topics.ends if first or noted is None else self._topics.end(noted)
+
+    def _begin_at(self, topics: KafkaStart) -> None:
+        self._topics = topics
+        if topics.gaps:
+            records = sum(gap.records for gap in topics.gaps)
+            self._report(Skipped(tuple(map(str, topics.gaps)), records))
 
 
 def _nothing() -> None: ...
@@ -180,19 +208,7 @@ def _commit_watch(order: Order) -> CommitWatch:
     return CommitWatch(topics, start, open_store(location_of(spec.checkpoint.dir)).kept(order.job_id))
 
 
-def _ends(order: Order) -> tuple[Place, ...]:
-    """Where the pipeline's topics ended at its first start. Sets where a start without a checkpoint
-    begins."""
-    spec, state = order.spec, order.state
-    noted = None if state.ends is None else tuple(Place(*end) for end in state.ends)
-    if order.restore_from is not None:
-        return ends(spec) if noted is None else noted
-    first = order.fresh or noted is None or state.traits != fingerprint(spec)
-    now = begin(spec, first=first)
-    return now if first or noted is None else noted
-
-
-def _config(order: Order, port: int) -> FlinkConfig:
+def _config(order: Order, port: int, *, replaces_offsets: bool) -> FlinkConfig:
     spec, settings = order.spec, order.settings
     local = {
         "rest.port": str(port),
@@ -220,6 +236,8 @@ def _config(order: Order, port: int) -> FlinkConfig:
             **order.file_systems,
             # Known before the job is submitted, it is found again after a kill at any moment.
             "$internal.pipeline.job-id": order.job_id,
+            # The state of the source before, whose place the new one does not take.
+            **({"execution.state-recovery.ignore-unclaimed-state": "true"} if replaces_offsets else {}),
             "execution.checkpointing.timeout": f"{round(spec.checkpoint.timeout_s * 1000)} ms",
             **{key: flink_value(value) for key, value in spec.flink.items()},
         },

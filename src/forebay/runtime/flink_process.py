@@ -22,7 +22,7 @@ import orjson
 
 from forebay.connectors.jars import plugins
 from forebay.errors import PipelineFailed
-from forebay.processes import module_command
+from forebay.processes import module_command, own_name
 from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, Post, end_of
 from forebay.runtime.lease_guard import MOMENT
 from forebay.runtime.reports import Lost, Report, decode_report
@@ -166,7 +166,7 @@ class FlinkProcess:
         self.planner = planner or bool(jars)
         log_dir = settings.run / "flink"
         log_dir.mkdir(parents=True, exist_ok=True)
-        self.log = log_dir / f"flink-client-{os.getpid()}-{next(_numbers)}.log"
+        self.log = log_dir / f"flink-client-{own_name()}-{next(_numbers)}.log"
         self._reports, reports = os.pipe()
         confirmations, confirm = os.pipe()
         os.set_blocking(confirm, False)

@@ -12,6 +12,7 @@ from forebay.config.spec import PipelineSpec
 from forebay.connectors.base import DEAD_LETTERS, RESULTS, Written
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.connectors.kafka.settings import KafkaSource
+from forebay.connectors.kafka.start import AS_FIRST, TopicStart
 from forebay.engine.prompt import FieldTemplate
 from forebay.fleet.discovery import ReplicaList
 from forebay.flink.infer import infer
@@ -47,11 +48,15 @@ def build(
     scaling: ScalingLink | None = None,
     job: str = "",
     state_id: str | None = None,
+    topics: TopicStart = AS_FIRST,
 ) -> None:
     """Put the whole pipeline into `env`; nothing runs until it is executed. `job` is the id that the job will
     have: files are named after it. `state_id` is that of the pipeline's state: transactions are named after
-    it."""
-    stream = spec.source.stream(env, spec)
+    it. `topics` is how a Kafka source begins."""
+    if isinstance(spec.source, KafkaSource):
+        stream = spec.source.stream(env, spec, topics)
+    else:
+        stream = spec.source.stream(env, spec)
     # A name made by Flink changes with what it is chained to, and with it where a checkpoint's state goes.
     stream.uid(spec.source.uid)
     has_clock = spec.application is not None and spec.application.own_clock
@@ -74,8 +79,9 @@ def build(
         answered = infer(stream, ordering=spec.ordering, **vars(parts))
     else:
         answered = spec.application.build(stream, parts)
-    spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, state_id))
-    spec.dead_letters.attach(answered.dead_letters, Written(DEAD_LETTERS, spec.name, job, state_id))
+    refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, state_id))
+    letters = answered.dead_letters if refused is None else answered.dead_letters.union(refused)
+    spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, job, state_id))
 
 
 def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:

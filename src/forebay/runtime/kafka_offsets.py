@@ -1,4 +1,5 @@
-"""Where a pipeline begins in its topics, how far it has come, and when it has read them to the end.
+"""How far a pipeline has come in its topics, when it has read them to the end, and whether they are still the
+same topics.
 
 Two groups of Kafka's keep its place. Under the source's own group are the offsets whose records all have
 committed answers: what others see as progress and lag, and where a start without a checkpoint begins. Under
@@ -7,25 +8,22 @@ another, named like it with `-read` behind, Flink commits what it has read into 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.kafka.admin import (
-    START_TIMEOUT_S,
-    KafkaAdmin,
-    KafkaRefused,
-    Place,
-    all_read,
-    kafka_admin,
-)
+from forebay.connectors.kafka.admin import KafkaAdmin, KafkaRefused, Place, all_read, kafka_admin
+from forebay.connectors.kafka.gaps import changed
+from forebay.connectors.kafka.lag import furthest
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError
 from forebay.flink.job import Checkpoints
+from forebay.runtime.kafka_start import topic_names
 from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.watch import JobLost
 
 Offsets = TypeVar("Offsets")
 
@@ -121,6 +119,7 @@ def _until(holds: Callable[[Sight], bool]) -> Steps:
 
 
 LOOK_S = 1.0
+COMPARE_EVERY_S = 30.0
 METRICS_S = 3.0
 CLUSTER_METRICS_S = 30.0
 """Metrics that Flink's REST service tells are younger than this; a cluster's, by default, are fetched every
@@ -136,66 +135,13 @@ def settlement(spec: PipelineSpec, *, cluster: bool) -> OffsetSettlement[tuple[P
     return OffsetSettlement(CLUSTER_METRICS_S, CLUSTER_SKEW_MS, many_readers=many)
 
 
-def begin(spec: PipelineSpec, *, first: bool) -> tuple[Place, ...]:
-    """Commit where a start of `spec` without a checkpoint begins; returns where its topics end now, see
-    `ends`.
-
-    The `first` start begins where the source says; a later one at the records that have no answer yet, also
-    where the first began at the latest. Flink begins at committed offsets. Nothing is done where the source
-    is none of Kafka. Raises `KafkaAway` where Kafka does not answer, `KafkaRefused` where it does not let us.
-    """
-    source = spec.source
-    if not isinstance(source, KafkaSource):
-        return ()
-    group = source.group_of(spec.name)
-    with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
-        topics = topic_names(source, admin)
-        if source.start == "committed" or not first:
-            places = _known_or_first(admin, group, topics)
-        else:
-            places = admin.offsets(topics, source.start)
-        admin.commit(group, places)
-        admin.commit(source.reading_group_of(spec.name), places)
-        return admin.ends(topics)
-
-
-def read_before(spec: PipelineSpec) -> tuple[Place, ...]:
-    """What earlier starts of `spec` have read into their checkpoints, or where they began; nothing before the
-    first. `begin` sets it back. Raises as `begin`."""
-    source = spec.source
-    if not isinstance(source, KafkaSource):
-        return ()
-    with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
-        return admin.committed(source.reading_group_of(spec.name))
-
-
-def ends(spec: PipelineSpec) -> tuple[Place, ...]:
-    """Where the topics of `spec` end now; nothing where its source is none of Kafka. Raises as `begin`."""
-    source = spec.source
-    if not isinstance(source, KafkaSource):
-        return ()
-    with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
-        return admin.ends(topic_names(source, admin))
-
-
-def topic_names(source: KafkaSource, admin: KafkaAdmin) -> tuple[str, ...]:
-    """The topics that `source` reads now."""
-    if source.pattern is None:
-        return source.topics
-    return tuple(name for name in sorted(admin.topics()) if source.reads(name))
-
-
-def _known_or_first(admin: KafkaAdmin, group: str, topics: Sequence[str]) -> tuple[Place, ...]:
-    known = {(place.topic, place.partition): place for place in admin.committed(group)}
-    first = admin.offsets(topics, "earliest")
-    return tuple(known.get((place.topic, place.partition), place) for place in first)
-
-
 class GroupOffsets:
     """Keeps the offsets of a running pipeline's group, and knows when a source with an end has reached it.
 
     To be called with each snapshot of the run; asks Flink and Kafka about once a second, and blocks for
     seconds where one does not answer. Does nothing where the source is none of Kafka.
+
+    `ids` are the topics' ids at the start; None: nobody wants to know of others. New topics go to `seen`.
     """
 
     def __init__(
@@ -205,8 +151,12 @@ class GroupOffsets:
         checkpoints: Callable[[], Checkpoints],
         settling: OffsetSettlement[tuple[Place, ...]],
         *,
+        ids: Mapping[str, str] | None = None,
+        seen: Callable[[Mapping[str, str]], None] = lambda ids: None,
         clock: Clock | None = None,
     ) -> None:
+        self._ids = None if ids is None else dict(ids)
+        self._seen = seen
         self._source = spec.source if isinstance(spec.source, KafkaSource) else None
         self._name = spec.name
         self._ends = ends
@@ -217,12 +167,16 @@ class GroupOffsets:
         self._read_to_end_ms: int | None = None
         self._read: tuple[Place, ...] | None = None
         self._owed: tuple[Place, ...] | None = None
+        self._settled: tuple[Place, ...] | None = None
+        self._compare_s = self._looked_s
+        self._through: tuple[Place, ...] = ()
         # Opened once: a client starts threads, and logs all that it is configured with.
         self._client = ExitStack()
         self._admin: KafkaAdmin | None = None
 
     def __call__(self, now: Snapshot) -> bool:
         """Whether every record before the end has been read and answered; False for a source that goes on.
+        Raises `JobLost` if a topic was deleted and created again.
 
         Offsets of the reading group are in a completed checkpoint, so what lies before them is in state or
         answered. It is answered once nothing is awaited, or nothing that was read before those offsets were
@@ -244,6 +198,9 @@ class GroupOffsets:
             return False
         if self._read_to_end_ms is None:
             return False
+        if now.oldest_read_ms == 0 and self._clock.wall_ms() - self._read_to_end_ms < METRICS_S * 1000:
+            # The operator's counts are not there yet: a run that ends now would report that nothing came in.
+            return False
         return not (now.in_flight or now.pending) or now.oldest_read_ms > self._read_to_end_ms
 
     @property
@@ -255,7 +212,8 @@ class GroupOffsets:
         """The pipeline has come to its end: what was read is answered. Raises `KafkaAway`."""
         if self._source is not None:
             admin = self._open(self._source)
-            self._commit(admin, self._source, admin.committed(self._source.reading_group_of(self._name)))
+            read = admin.committed(self._source.reading_group_of(self._name))
+            self._commit(admin, self._source, furthest(read, self._through))
 
     def close(self) -> None:
         """End the connection to Kafka; the next look makes another."""
@@ -280,6 +238,7 @@ class GroupOffsets:
         )
         cluster, reading = source.cluster(), source.reading_group_of(self._name)
         admin = self._open(source)
+        self._check_ids(admin, source)
         read = admin.committed(reading)
         # While offsets move, there is more to read.
         unsure = source.until_latest and self._read_to_end_ms is None and read == self._read
@@ -289,7 +248,37 @@ class GroupOffsets:
         self._owed = self._settling.look(sight, read) or self._owed
         if self._owed is not None:
             self._commit(admin, source, self._owed)
-            self._owed = None
+            self._settled, self._owed = self._owed, None
+        if read == self._settled and not (now.in_flight or now.pending):
+            self._pass_markers(admin, source, read)
+
+    def _pass_markers(self, admin: KafkaAdmin, source: KafkaSource, read: tuple[Place, ...]) -> None:
+        """Commit the topics' ends for the group, if only ends of transactions lie between them and what is
+        read and answered. Flink's offsets stay before those, and Kafka deletes them like records."""
+        partitions = {(place.topic, place.partition) for place in read}
+        ends = admin.ends({place.topic for place in read})
+        ends = tuple(end for end in ends if (end.topic, end.partition) in partitions)
+        passed = furthest(read, self._through)
+        now_s = self._clock.monotonic_s()
+        if now_s < self._compare_s or furthest(passed, ends) == passed:
+            return
+        # It makes a client, and waits for an open transaction.
+        self._compare_s = now_s + COMPARE_EVERY_S
+        if all_read(source.cluster(), read, ends, source.isolation):
+            self._commit(admin, source, ends)
+            self._through = ends
+
+    def _check_ids(self, admin: KafkaAdmin, source: KafkaSource) -> None:
+        if self._ids is None:
+            return
+        now = admin.topic_ids(topic_names(source, admin))
+        again = [topic for topic in sorted(now) if changed(topic, self._ids, now)]
+        if again:
+            raise JobLost(f"Kafka topic {', '.join(map(repr, again))} was deleted and created again")
+        new = {topic: id for topic, id in now.items() if topic not in self._ids}
+        if new:
+            self._ids |= new
+            self._seen(new)
 
     def _commit(self, admin: KafkaAdmin, source: KafkaSource, places: tuple[Place, ...]) -> None:
         admin.commit(source.group_of(self._name), places)

@@ -61,7 +61,7 @@ class OutputCounts:
         failed, cut = Counter(last.failed), 0
         for line in self._lines(self._results):
             result = orjson.loads(line)
-            cut += result["finish_reason"] == CUT
+            cut += result.get("finish_reason") == CUT
             if not self._one_each:
                 failed.update(result["answer"].get(FAILURES) or {})
         return replace(last, failed=dict(failed), cut_answers=cut)

@@ -102,9 +102,9 @@ def await_brokers(
     Returns the id of the Kafka cluster that is read; None where the source is none. One client asks all of a
     cluster. Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` where a
     Kafka does not answer within two minutes, and `SettingError`, naming the key, where a topic is missing,
-    another consumer reads in the source's group, a transaction may not stay open for as long as the sink
-    says, or Kafka has thrown away what the `resumed` checkpoint is to commit; at once also where Kafka does
-    not let the client in (`KafkaRefused`).
+    another consumer reads in the source's group, a topic takes no records as large as the producer sends, a
+    transaction may not stay open for as long as the sink says, or Kafka has thrown away what the `resumed`
+    checkpoint is to commit; at once also where Kafka does not let the client in (`KafkaRefused`).
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s()
@@ -161,5 +161,7 @@ def _check_source(admin: KafkaAdmin, source: KafkaSource, group: str) -> None:
 
 def _check_sink(admin: KafkaAdmin, key: str, sink: KafkaSink) -> None:
     check_topic_written(admin, sink.topic, f"{key}.topic")
+    taken_bytes = admin.longest_record_bytes(sink.topic)
+    sink.record_limit().check(sink.topic, taken_bytes, f"{key}.properties")
     if sink.guarantee == "exactly-once":
         check_transaction_timeout(admin, sink.transaction_timeout_s, f"{key}.transaction_timeout_s")

@@ -28,14 +28,33 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """Records that Kafka no longer has are skipped: each gap in words, and how many records there were at
+    most."""
+
+    gaps: tuple[str, ...]
+    records: int
+    kind: Literal["skipped"] = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopics:
+    """Topics that the running job has found, with their ids."""
+
+    ids: dict[str, str]
+    kind: Literal["new topics"] = "new topics"
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """The job is built, and submitted once this has been taken note of: the process of its JVM and its birth,
-    the id of the Kafka cluster that is read, where its topics ended at the first start, and the port of an
-    embedded Flink's REST service."""
+    the id of the Kafka cluster that is read, where its topics ended at the first start, the ids that they
+    have had, and the port of an embedded Flink's REST service."""
 
     jvm: tuple[int, float]
     kafka: str | None = None
     ends: tuple[tuple[str, int, int], ...] = ()
+    topics: dict[str, tuple[str, ...]] = field(default_factory=dict)
     rest_port: int | None = None
     kind: Literal["ready"] = "ready"
 
@@ -92,7 +111,7 @@ class Lost:
     kind: Literal["lost"] = "lost"
 
 
-Report = AwaitsKafka | Checked | Ready | Look | Finished | Failed | Lost
+Report = AwaitsKafka | Skipped | Checked | Ready | NewTopics | Look | Finished | Failed | Lost
 
 _ANY: TypeAdapter[Report] = TypeAdapter(Annotated[Report, Field(discriminator="kind")])
 

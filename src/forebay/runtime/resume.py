@@ -11,16 +11,15 @@ from typing import Any
 import psutil
 
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.files.sink import committed_by
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import Checkpoint, job_of
 from forebay.flink.job import end_job
 from forebay.flink.rest import FlinkRest
-from forebay.processes import is_same, kill, wait_gone
+from forebay.processes import is_same, kill, pid_space, wait_gone
 from forebay.runtime.run_state import FILE, Completed, RunRecordBroken, RunState
 from forebay.runtime.state_store import StateStore, newest_of, number_of
 from forebay.s3.client import StoreAway, StoreRefused
-from forebay.s3.location import Location, location_of, within
+from forebay.s3.location import Location, within
 
 ORPHAN_S = 30.0
 KEPT_LOGS = 20
@@ -64,7 +63,7 @@ def end_orphan(store: StateStore, state: RunState) -> RunState:
     """
     if state.finished:
         return state
-    if state.jvm and is_same(*state.jvm):
+    if state.jvm and state.jvm_space == pid_space() and is_same(*state.jvm):
         _end_process(state.jvm[0])
     if state.job is not None:
         store.fence(state.job, _last_number(store, state))
@@ -114,7 +113,7 @@ def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState)
     if state.lost is not None:
         raise SettingError(f"the last run of pipeline {spec.name!r} lost results. {state.lost}")
     found = None if state.job is None else newest_of(store, state.job)
-    if state.finished or (found is None and _ended_unnoted(spec, store, state)):
+    if state.finished or (found is None and state.job is not None and store.has_finished(state.job)):
         raise AlreadyFinished(
             f"pipeline {spec.name!r} has finished: its results are in the sink. Run it again from the "
             f"beginning with --fresh"
@@ -175,7 +174,7 @@ def unfingerprinted(spec: PipelineSpec) -> set[str]:
 
 def _restored(store: StateStore, state: RunState) -> Location | None:
     """What the last job was started from, where it left no checkpoint of its own."""
-    if state.job is not None and state.completed is not None:
+    if state.job is not None and state.completed is not None and not state.restored_at_end:
         raise SettingError(
             f"{store.home} lacks the checkpoints of job {state.job}, which has completed some: it was copied "
             f"in part. Bring them back, {MENDS}"
@@ -202,19 +201,6 @@ def _whole(store: StateStore, newest: Checkpoint[Location], completed: Completed
     return newest.path
 
 
-def _ended_unnoted(spec: PipelineSpec, store: StateStore, state: RunState) -> bool:
-    """Whether the last run, of which no checkpoint is left, came to its end and was killed before it could
-    note that.
-
-    Flink deletes a job's checkpoints when it finishes, and leaves their folder. So a job that has completed a
-    checkpoint, or committed a file, has finished where the folder is there.
-    """
-    if state.job is None or not store.has_begun(state.job):
-        return False
-    paths = spec.directories().values()
-    return state.completed is not None or any(committed_by(location_of(path), state.job) for path in paths)
-
-
 def check_same_kafka(noted: str | None, kafka: str | None) -> None:
     """Raises `SettingError` where a checkpoint has offsets of another Kafka (`noted`) than the one that is
     read now: addresses may change, offsets mean nothing elsewhere."""
@@ -225,11 +211,11 @@ def check_same_kafka(noted: str | None, kafka: str | None) -> None:
         )
 
 
-def forget(store: StateStore, id: str | None) -> RunState:
-    """Delete the checkpoints; returns the new record, of a state with the same `id`: what a killed job left
-    open in Kafka is ended by the next one that has it. A crash on the way must not bring the checkpoints
-    back."""
-    state = RunState(id=id)
+def forget(store: StateStore, before: RunState) -> RunState:
+    """Delete the checkpoints; returns the new record, of a state with the id of the one `before`: what a
+    killed job left open in Kafka is ended by the next one that has it. A crash on the way must not bring the
+    checkpoints back."""
+    state = RunState(id=before.id, topics=before.topics)
     store.write(state)
     for job in store.jobs():
         store.delete(job)

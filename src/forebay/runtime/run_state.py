@@ -50,16 +50,17 @@ def new_id() -> str:
 class RunState(BaseModel):
     """What is known of a pipeline's last run. Fields of other versions are ignored.
 
-    `id` is drawn once for a folder of checkpoints, and names the pipeline's transactions in Kafka; None where
-    they were begun before there was one. `traits` are the settings that checkpoints are bound to.
-    `job` is the last job, None before the first; `restored` the checkpoint that it was started from, below
-    the folder of the record or absolute, None for the beginning; `completed` the newest of its own that was
-    seen. A record of version 1 does not know what was restored. `jvm` is the process of an embedded cluster
-    with its birth, `rest_port` the port of its REST service; `cluster` says where else it ran. `ends` are
-    topics, partitions and the offsets at which they ended when the pipeline was first started. `kafka` is the
-    id of the Kafka cluster that was read.
-    `writer` is the run that wrote the record to an object store.
-    `lost` says which of its results the last job lost, and how to have them made again; None for none.
+    `id` is drawn once for a folder of checkpoints, and names the pipeline's transactions in Kafka. `traits`
+    are the settings that checkpoints are bound to. `job` is the last job, None before the first; `restored`
+    the checkpoint that it was started from, below the folder of the record or absolute, None for the
+    beginning; `restored_at_end`: that was of a job which had come to the end of its input, so that the last
+    one had nothing left but to commit; `completed` the newest of its own that was seen. `jvm` is the process
+    of an embedded cluster with its birth, `jvm_space` the `pid_space` of its number, `rest_port` the port of
+    its REST service; `cluster` the address of the cluster, if it ran on one. `ends` are topics, partitions
+    and the offsets at which they ended when the pipeline was first started. `kafka` is the id of the Kafka
+    cluster that was read, `topics` the ids that each of its topics has had, oldest first: they name
+    positions, and so outlive a start from the beginning. `writer` is the run that wrote the record to an
+    object store. `lost` names the results that the last job lost, and how to have them made again.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -70,13 +71,16 @@ class RunState(BaseModel):
     traits: dict[str, Any] | None = None
     job: JobId | None = None
     restored: str | None = None
+    restored_at_end: bool = False
     completed: Completed | None = None
     parallelism: int | None = None
     jvm: tuple[int, float] | None = None
+    jvm_space: str = ""
     rest_port: int | None = None
     cluster: str | None = None
     ends: tuple[tuple[str, int, int], ...] | None = None
     kafka: str | None = None
+    topics: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     lost: str | None = None
     writer: str | None = None
 

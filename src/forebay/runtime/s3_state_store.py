@@ -1,7 +1,7 @@
 """A pipeline's state in an object store: another machine finds all of it there.
 
 `PREFIX/run.json` is the record of the runs, `PREFIX/lock` the lease of the run that is active, and
-`PREFIX/JOB/` holds what Flink writes, with an object of ours that marks the job as begun.
+`PREFIX/JOB/` holds what Flink writes.
 
 The record is replaced on condition that this run wrote it or read it last. A job whose run did not release
 the lease may still be active on a machine that cannot be reached. It is fenced: the names that Flink would
@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from forebay.clock import Clock, SystemClock
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import (
+    END_MARK,
     HEADER,
     JOB_DIRECTORY,
     LOCK,
@@ -41,13 +42,13 @@ from forebay.s3.lock import Fenced, Hold, held_lock
 
 log = logging.getLogger(__name__)
 
-BEGUN = "begun"
 FENCES = 128
 """How many checkpoint numbers are occupied. A job of which every checkpoint fails ends after 121: Flink
 restarts it after 11 failures in a row, ten times."""
 FENCE_KEPT_S = 30 * 86_400.0
 """How long fences outlive the job's other objects: a machine may be suspended for days."""
 AT_A_TIME = 16
+MAX_METADATA_BYTES = 256 << 20
 PATIENCE_S = 120.0
 PAUSE_S = 1.0
 IN_CHECKPOINT = re.compile(r"(chk-(\d+))/.*")
@@ -141,12 +142,8 @@ class S3Store:
             f"{self.home / FILE} was written by another run, which has taken over; this one has stopped"
         )
 
-    def begin(self, job: str) -> None:
-        with suppress(Changed):
-            self._client.put(self._key(f"{job}/{BEGUN}"), b"", replacing=None)
-
-    def has_begun(self, job: str) -> bool:
-        return bool(self._client.entries(self._key(job)))
+    def has_finished(self, job: str) -> bool:
+        return self._client.head(self._key(f"{job}/{END_MARK}"), 0) is not None
 
     def fence(self, job: str, after: int) -> None:
         if self._hold is None or not self._hold.unfenced:
@@ -234,3 +231,12 @@ def number_in_store(checkpoint: S3Path) -> int:
     if head is None:
         raise FileNotFoundError(str(path))
     return number_in(head, path)
+
+
+def metadata_in_store(checkpoint: S3Path) -> bytes:
+    """As `metadata_of`, for a checkpoint in an object store."""
+    path = checkpoint / METADATA
+    found = S3Client(path.bucket).get(path.key, MAX_METADATA_BYTES)
+    if found is None:
+        raise FileNotFoundError(str(path))
+    return found.content

@@ -111,14 +111,16 @@ class Snapshot:
     causes for which the run started Flink anew by itself, one text each time, in order; what it does about
     the last is in `resuming`. `checkpoint_failure` is why the last checkpoint failed, empty where it
     completed. `failed_commits` is how many transactions with results or dead letters could not be committed
-    in this run: Kafka had ended them, and what they held may be lost. `backlog` is what waits in the topics
-    of a Kafka source, counted every few seconds; None before that, and for other sources. `scaling` is how
-    its replicas stand where the run starts and stops them, else None. `suspect_times` counts events with
-    times in 1970 or 1900. `store_failure` is why the object
-    store that holds the state cannot be used now, empty where it can. `kv_transfers` is None before the first
-    answer, and without servers for prefill. `cut_answers` were cut at `max_tokens`, and are results with the
-    finish reason `length`. `failed` counts, by cause, dead letters and the calls that an application went on
-    without.
+    in this run: Kafka had ended them, and what they held may be lost. `gaps` are the places at which Kafka
+    had deleted records that were not read and the run went on, one text each; `skipped_records` is how many
+    they were at most, without those of topics that were created again. `replaced_files` is how many files of
+    a followed folder were replaced and read as new ones since the job's last start. `backlog` is what waits
+    in the topics of a Kafka source, counted every few seconds; None before that, and for other sources.
+    `scaling` is the state of the replicas if the run starts and stops them, else None. `suspect_times` counts
+    events with times in 1970 or 1900. `store_failure` is why the object store that holds the state cannot be
+    used now, empty if it can. `kv_transfers` is None before the first answer, and without servers for
+    prefill. `cut_answers` were cut at `max_tokens`, and are results with the finish reason `length`. `failed`
+    counts, by cause, dead letters and the calls that an application went on without.
     """
 
     elapsed_s: float
@@ -145,6 +147,9 @@ class Snapshot:
     resuming: str = ""
     checkpoint_failure: str = ""
     failed_commits: int = 0
+    gaps: tuple[str, ...] = ()
+    skipped_records: int = 0
+    replaced_files: int = 0
     backlog: TopicBacklog | None = None
     scaling: Scaling | None = None
     store_failure: str = ""

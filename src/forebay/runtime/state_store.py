@@ -16,7 +16,9 @@ from typing import Protocol
 from forebay.errors import SettingError
 from forebay.files import check_nobody_else_writes, try_lock
 from forebay.flink.checkpoints import (
+    END_MARK,
     LOCK,
+    METADATA,
     Checkpoint,
     Contents,
     KeptCheckpoints,
@@ -89,12 +91,9 @@ class StateStore(Protocol):
         that cannot be written now, as long as a start may take."""
         ...
 
-    def begin(self, job: str) -> None:
-        """The job is about to be submitted: what it leaves is told from what is missing (see `has_begun`)."""
-        ...
-
-    def has_begun(self, job: str) -> bool:
-        """Whether anything is there of the job: Flink deletes its checkpoints when it finishes."""
+    def has_finished(self, job: str) -> bool:
+        """Whether the job has marked its end, see `forebay.flink.end_mark`. If it has no checkpoint either,
+        it has finished: Flink has deleted them."""
         ...
 
     def fence(self, job: str, after: int) -> None:
@@ -163,10 +162,8 @@ class LocalStore:
     def write(self, state: RunState, *, patient: bool = True) -> None:
         write_state(self.home, state)
 
-    def begin(self, job: str) -> None: ...
-
-    def has_begun(self, job: str) -> bool:
-        return (self.home / job).is_dir()
+    def has_finished(self, job: str) -> bool:
+        return (self.home / job / END_MARK).is_file()
 
     def fence(self, job: str, after: int) -> None: ...
 
@@ -202,6 +199,15 @@ def number_of(checkpoint: Location) -> int:
     from forebay.runtime.s3_state_store import number_in_store
 
     return number_in_store(checkpoint)
+
+
+def metadata_of(checkpoint: Location) -> bytes:
+    """A checkpoint's `_metadata`, wherever it lies. Raises as `number_of`."""
+    if isinstance(checkpoint, Path):
+        return (checkpoint / METADATA).read_bytes()
+    from forebay.runtime.s3_state_store import metadata_in_store
+
+    return metadata_in_store(checkpoint)
 
 
 def open_store(home: Location) -> StateStore:

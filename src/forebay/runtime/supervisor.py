@@ -19,13 +19,25 @@ from forebay.config.spec import PipelineSpec
 from forebay.connectors.stdout import StdoutSink
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.flink.jvm import HEAP_MB, start_jvm
+from forebay.processes import pid_space
 from forebay.runtime.attempt import Attempt, Order
 from forebay.runtime.file_systems import file_system_options
 from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
 from forebay.runtime.inference import Served, served_by
 from forebay.runtime.job_graph import connector_jars
 from forebay.runtime.output_counts import OutputCounts
-from forebay.runtime.reports import AwaitsKafka, Checked, Failed, Finished, Look, Lost, Ready, Report
+from forebay.runtime.reports import (
+    AwaitsKafka,
+    Checked,
+    Failed,
+    Finished,
+    Look,
+    Lost,
+    NewTopics,
+    Ready,
+    Report,
+    Skipped,
+)
 from forebay.runtime.resume import (
     AlreadyFinished,
     CheckpointCleaner,
@@ -233,8 +245,16 @@ class Supervisor:
             case AwaitsKafka(words, waited_s):
                 waits = replace(self._last, state=AWAITS_KAFKA, engine_failure=words)
                 self._watch(waits if self._begun_s else replace(waits, elapsed_s=waited_s))
+            case Skipped(gaps, records):
+                skipped = self._last.skipped_records + records
+                self._last = replace(self._last, gaps=(*self._last.gaps, *gaps), skipped_records=skipped)
+                self._watch(self._last)
             case Ready():
                 self._note(report)
+            case NewTopics(ids):
+                topics = self._state.topics | {topic: (id,) for topic, id in ids.items()}
+                self._state = self._state.model_copy(update={"topics": topics})
+                self._store.write(self._state)
             case Look():
                 self._looked(report)
             case Lost(cause):
@@ -250,23 +270,30 @@ class Supervisor:
         order = self._order
         assert order is not None
         if self._fresh:
-            self._state = forget(self._store, self._state.id)
+            self._state = forget(self._store, self._state)
         self._fresh = False
+        at_end = order.restore_from is not None and self._is_at_end(order.restore_from.parent.name)
         self._state = RunState(
             id=self._state.id,
             traits=fingerprint(self._spec),
             job=order.job_id,
             restored=None if order.restore_from is None else below(self._store.home, order.restore_from),
+            restored_at_end=at_end,
             parallelism=self._spec.parallelism,
             jvm=ready.jvm,
+            jvm_space=pid_space(),
             cluster=order.cluster,
             rest_port=ready.rest_port,
             ends=ready.ends,
             kafka=ready.kafka,
+            topics=ready.topics,
         )
         self._store.write(self._state)
-        self._store.begin(order.job_id)
         self._tidy = CheckpointCleaner(self._store, order.job_id, order.restore_from)
+
+    def _is_at_end(self, job: str) -> bool:
+        """Whether checkpoints of the job hold the end of its input."""
+        return (job == self._state.job and self._state.restored_at_end) or self._store.has_finished(job)
 
     def _looked(self, look: Look) -> None:
         assert self._tidy is not None
@@ -292,6 +319,8 @@ class Supervisor:
             resuming=self._last.resuming,
             scaling=self._last.scaling,
             store_failure=self._last.store_failure,
+            gaps=self._last.gaps,
+            skipped_records=self._last.skipped_records,
         )
         self._watch(self._last)
 

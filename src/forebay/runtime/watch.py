@@ -16,12 +16,13 @@ from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.feeds.feed import FeedRefused
 from forebay.connectors.kafka.admin import KafkaRefused, Place, kafka_admin
+from forebay.connectors.kafka.gaps import LOST_POSITION
 from forebay.connectors.kafka.lag import LagProbe, is_place
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError, PipelineFailed
-from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RunningJob, end_job
-from forebay.flink.metrics import FAILED, KV_COUNTERS, NOTHING_READ_MS
+from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, REPLACED_FILES, Checkpoints, RunningJob, end_job
+from forebay.flink.metrics import FAILED, KV_COUNTERS, NOTHING_READ_MS, TOO_LARGE
 from forebay.flink.rest import RestSilent
 from forebay.runtime.reports import Look, Signs
 from forebay.runtime.snapshot import KvTransfers, Snapshot, Spent, SpentInAll, estimate
@@ -39,6 +40,7 @@ BROKEN = (
     "NoResourceAvailableException",
     "OutOfMemoryError",
     "TimeoutException: The heartbeat of TaskManager",
+    *LOST_POSITION,
 )
 """What causes hold of which a new Flink mends, and no restart in the old one."""
 
@@ -89,7 +91,7 @@ def watch_until_end(
     started_s = time.monotonic()
     last, signs = Snapshot(0.0, "CREATED"), Signs()
     silent = False
-    failed_commits, rests = FailedCommits(), Rests()
+    failed_commits, rests, limit = FailedCommits(), Rests(), ReachedLimit()
     try:
         # To ask Java itself has no time-out: not while Flink's REST service, which is in it, is silent.
         while silent or (cause := job.ended()) is None:
@@ -103,14 +105,12 @@ def watch_until_end(
                 continue
             try:
                 before = last
-                last, signs = _look(
-                    job, last, savepoints, failed_commits, one_each=one_each, committed=committed
-                )
+                last, signs = _look(job, last, failed_commits, limit, one_each=one_each, committed=committed)
                 last = replace(last, backlog=waiting.backlog(last))
                 rests.looked(before, last, awaits=awaits())
                 if rests.settled:
                     at_rest()
-                if wishes.drain or answered(last):
+                if wishes.drain or limit.answered or answered(last):
                     job.drain(savepoints)
             except LaunchError as error:
                 # One that refuses connections may be ending with its job; the next round will tell.
@@ -141,13 +141,7 @@ class Rests:
     def looked(self, before: Snapshot, now: Snapshot, *, awaits: bool = False) -> None:
         """A look was made; `awaits`: somebody needs the next ones."""
         same = replace(now, elapsed_s=before.elapsed_s, backlog=before.backlog) == before
-        waits = (
-            awaits
-            or now.in_flight
-            or now.pending
-            or 0 < now.oldest_read_ms < NOTHING_READ_MS
-            or (now.backlog is not None and now.backlog.records)
-        )
+        waits = awaits or _awaits_answers(now) or (now.backlog is not None and now.backlog.records)
         self._still = self._still + 1 if same and now.state == "RUNNING" and not waits else 0
         settled = self._still >= SETTLED_LOOKS
         self._left = SETTLED_ROUNDS if settled else RESTING_ROUNDS if self._still >= STILL_LOOKS else 0
@@ -161,6 +155,30 @@ class Rests:
         """Whether the round that begins makes no look."""
         self._left -= 1
         return self._left >= 0
+
+
+class ReachedLimit:
+    """Decides when a job ends whose feed has reached its limit: a feed has no end of its own.
+
+    `answered` is true once two looks in a row found the limit reached and no answer awaited: what the first
+    one counted may be older than the last record. While a job is drained, no checkpoint completes but the
+    savepoint behind its last answer, so a drain that began earlier would hold all results back until then.
+    """
+
+    def __init__(self) -> None:
+        self._found = 0
+
+    def looked(self, now: Snapshot, *, reached: bool) -> None:
+        """Take a look into account, with what it counted."""
+        self._found = self._found + 1 if reached and not _awaits_answers(now) else 0
+
+    @property
+    def answered(self) -> bool:
+        return self._found >= 2
+
+
+def _awaits_answers(now: Snapshot) -> bool:
+    return bool(now.in_flight or now.pending or 0 < now.oldest_read_ms < NOTHING_READ_MS)
 
 
 class FailedCommits:
@@ -189,8 +207,8 @@ class FailedCommits:
 def _look(
     job: RunningJob,
     before: Snapshot,
-    savepoints: Location,
     failed_commits: FailedCommits,
+    limit: ReachedLimit,
     *,
     one_each: bool,
     committed: Callable[[Checkpoints], None],
@@ -199,6 +217,9 @@ def _look(
     now = replace(before, state=state, restarts=restarts)
     if restarts != before.restarts:
         now = replace(now, failure=job.failure())
+        if any(words in now.failure for words in LOST_POSITION):
+            # A restart begins at the same offset. A new attempt compares it with the topic first.
+            raise JobLost(f"Kafka no longer has the next record: {now.failure}")
         if before.accepted == before.restored and now.failure.startswith(REFUSED):
             # The file is wrong, and no restart will mend it.
             raise PipelineFailed(now.failure)
@@ -215,10 +236,9 @@ def _look(
     if not counts:
         return now, signs
     now = replace(now, failed_commits=failed_commits(int(counts.get(FAILED_COMMITS, 0)), checkpoints))
-    if counts.get(LIMIT_REACHED):
-        # A feed has no end of its own.
-        job.drain(savepoints)
-    return counted(now, counts, one_each=one_each), signs
+    now = counted(now, counts, one_each=one_each)
+    limit.looked(now, reached=counts.get(LIMIT_REACHED, 0) > 0)
+    return now, signs
 
 
 def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Snapshot:
@@ -236,8 +256,9 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         now,
         accepted=came_in,
         restored=whole("restored"),
-        results=whole("results"),
-        dead_letters=whole("dead_letters"),
+        results=whole("results") - whole(TOO_LARGE),
+        dead_letters=whole("dead_letters") + whole(TOO_LARGE),
+        replaced_files=whole(REPLACED_FILES),
         in_flight=max(0, min(whole("in_flight"), left)),
         pending=whole("pending"),
         oldest_read_ms=whole("oldest_read_ms"),

@@ -74,6 +74,7 @@ def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
         record_key=item.event.record_key,
         headers=item.event.headers,
         timeline=item.timeline,
+        raw=item.event.raw,
     )
     if carrier is None:
         return result
@@ -103,4 +104,5 @@ def letter_of(turn: Turn, failure: Failure) -> DeadLetter:
         position=item.event.position,
         record_key=item.event.record_key,
         headers=item.event.headers,
+        record_ms=item.event.record_ms,
     )

@@ -193,3 +193,18 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         Summaries(window="sliding", size_s=60, step_s=50).program(event_time=True)
     with pytest.raises(SettingError, match="event time"):
         Summaries().program(event_time=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"who": "ann", "text": "hello"}, "ann: hello"),
+        ({"who": None, "text": "hello"}, "hello"),
+        ({"text": "hello"}, "hello"),
+        ({"who": True, "text": {"a": [None, False]}}, 'true: {"a":[null,false]}'),
+        ({"who": "ann", "text": None}, "ann: "),
+    ],
+)
+def test_what_is_said_has_no_words_of_python(said: dict[str, Any], words: str) -> None:
+    program: Any = SMALL.program(event_time=True)
+    assert program._said(said) == words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import orjson
@@ -19,7 +19,7 @@ COUNTS = {"results": 3, "dead_letters": 1}
 
 
 def problems(
-    results: list[tuple[str | None, Any]],
+    results: Sequence[tuple[str | None, Any]],
     letters: list[bytes],
     skipped: Collection[str] = (),
     deleted: Collection[str] = (),

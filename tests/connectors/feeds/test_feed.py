@@ -12,10 +12,11 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
-from benchmarks.feeds import Drops, FeedServer, serve
+from benchmarks.feeds import SECOND_US, Drops, FeedServer, serve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.connectors.feeds import sse
 from forebay.connectors.feeds.feed import (
     RECENT,
     Backoff,
@@ -84,7 +85,7 @@ async def test_a_new_reader_goes_on_after_the_cursor(kind: str, inclusive: bool)
     with serve(FeedServer(RECORDS, inclusive=inclusive)) as server:
         feed = SseFeed(server.events_url) if kind == "sse" else JetstreamFeed(server.subscribe_url)
         first = await collect(feed, 120)
-        rest = await collect(feed, 180, first[-1].cursor)
+        rest = await collect(feed, 180, str(first[-1].cursor))
         assert server.cursors[0] is None
         assert server.cursors[1] is not None
     assert [orjson.loads(record.raw)["n"] for record in first + rest] == list(range(300))
@@ -94,18 +95,42 @@ class ThreeAtATime(FeedServer):
     """Each three messages have the same time."""
 
     def message(self, number: int) -> bytes:
-        return orjson.dumps({"n": number, "time_us": self.first_us + number // 3})
+        return orjson.dumps({"n": number, "time_us": self.first_us + SECOND_US * (number // 3)})
 
     def _from(self, cursor: str | None) -> int:
-        after = -1 if cursor is None else int(cursor) - self.first_us
-        return max(0, 3 * (after if self.inclusive else after + 1))
+        return 0 if cursor is None else 3 * super()._from(cursor)
 
 
 @pytest.mark.parametrize("inclusive", [False, True])
 async def test_jetstream_events_of_one_microsecond_all_come(inclusive: bool) -> None:
-    with serve(ThreeAtATime(RECORDS[:60], Drops(1, every=4), inclusive=inclusive)) as server:
+    with serve(ThreeAtATime(RECORDS[:60], Drops(1, every=15), inclusive=inclusive)) as server:
         received = await collect(JetstreamFeed(server.subscribe_url, backoff=FAST), 60)
     assert [orjson.loads(record.raw)["n"] for record in received] == list(range(60))
+
+
+class OutOfOrder(FeedServer):
+    """Each message is up to 1.5 s older than one before it."""
+
+    def message(self, number: int) -> bytes:
+        return orjson.dumps({"n": number, "time_us": self._time_us(number)})
+
+    def _time_us(self, number: int) -> int:
+        return self.first_us + 100_000 * (number ^ 15)
+
+    def _from(self, cursor: str | None) -> int:
+        after = -1 if cursor is None else int(cursor) - (1 if self.inclusive else 0)
+        return next(n for n in range(len(self.records)) if self._time_us(n) > after)
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+async def test_jetstream_messages_out_of_order_come_once(seed: int, inclusive: bool) -> None:
+    with serve(OutOfOrder(RECORDS[:200], Drops(seed, every=60), inclusive=inclusive)) as server:
+        feed = JetstreamFeed(server.subscribe_url, backoff=FAST)
+        first = await collect(feed, 110)
+        received = first + await collect(feed, 90, str(first[-1].cursor))
+        assert len(server.cursors) > 2
+    assert [orjson.loads(record.raw)["n"] for record in received] == list(range(200))
 
 
 async def test_jetstream_messages_without_a_time_are_handed_on() -> None:
@@ -212,6 +237,37 @@ async def test_the_last_id_is_sent_at_each_reconnect_until_the_server_resets_it(
         received = await collect(SseFeed(server.events_url, backoff=FAST), 5)
     assert [record.raw for record in received] == [b"a", b"b", b"c", b"d", b"e"]
     assert server.cursors[:5] == [None, "1", "1", "1", None]
+
+
+class NoEvents(SomeWithoutId):
+    """Sends a delay and an id without an event, then an event on the next connection."""
+
+    async def _one(self, request: web.Request) -> web.Response:
+        self.cursors.append(request.headers.get("Last-Event-ID"))
+        texts = ["retry: 7\nid: 4\n\n", "event: edit\nid: 5\ndata: a\n\n", "data: b\n\n"]
+        return web.Response(text=texts[min(len(self.cursors), 3) - 1], content_type="text/event-stream")
+
+
+async def test_a_delay_and_an_id_count_without_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    wished: list[float | None] = []
+
+    def with_retry(backoff: Backoff, retry_s: float | None) -> Backoff:
+        wished.append(retry_s)
+        return FAST
+
+    monkeypatch.setattr(sse, "_with_retry", with_retry)
+    with serve(NoEvents([])) as server:
+        received = await collect(SseFeed(server.events_url), 2)
+    assert wished == [0.007, 0.007]
+    assert server.cursors == [None, "4", "5"]
+    assert [record.fields for record in received] == [
+        {"sse": {"event": "edit", "id": "5"}},
+        {"sse": {"event": "message", "id": "5"}},
+    ]
+    assert [record.headers for record in received] == [
+        {"sse-event": b"edit", "sse-id": b"5"},
+        {"sse-event": b"message", "sse-id": b"5"},
+    ]
 
 
 @pytest.mark.parametrize("kind", ["sse", "jetstream"])

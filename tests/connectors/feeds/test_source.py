@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
 from tests.harness.keyed_state import OneKeyContext, Room
 
+from forebay.codec import decode
 from forebay.connectors.feeds import source as feed_source
 from forebay.connectors.feeds.feed import FeedRefused, Received
 from forebay.connectors.feeds.source import Poll, Polled, polled_source
 from forebay.errors import SettingError
 from forebay.flink.types import END_OF_TIME_MS
+from forebay.records import DeadLetter
 
 
 @dataclass
@@ -205,6 +207,26 @@ def test_the_end_of_the_input_is_waited_for_from_the_first_call_on(monkeypatch: 
     run.call()
     assert run.context.event_timers == {END_OF_TIME_MS}
     run.close()
+
+
+@pytest.mark.parametrize(
+    ("raw", "fields"),
+    [
+        (b'{"a": 1}', {"a": 1, "sse": {"event": "edit"}}),
+        (b'{"a": 1, "sse": "own"}', {"a": 1, "sse": "own"}),
+        (b"no JSON", None),
+    ],
+)
+def test_what_a_feed_adds_is_with_the_record(raw: bytes, fields: dict[str, Any] | None) -> None:
+    poll = Poll(Polled(Scripted(1)))
+    received = Received("c", raw, "p", {"sse": {"event": "edit"}}, {"sse-event": b"edit"})
+    record = decode(poll._encoded(received))
+    assert record.headers == {"sse-event": b"edit"}
+    assert record.raw == raw
+    if fields is None:
+        assert isinstance(record, DeadLetter)
+    else:
+        assert record.fields == fields
 
 
 @pytest.mark.parametrize("wrong", [{"room": 0}, {"limit": 0}])

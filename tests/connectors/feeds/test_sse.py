@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.connectors.feeds.feed import Backoff
-from forebay.connectors.feeds.sse import MAX_RETRY_S, SseDecoder, _with_retry
+from forebay.connectors.feeds.sse import MAX_ID_BYTES, MAX_RETRY_S, SseDecoder, _with_retry
 
 
 def decode(*chunks: bytes, max_bytes: int = 1000) -> list[tuple[bytes, str | None, bool]]:
@@ -50,6 +50,54 @@ def test_any_cut_gives_the_same_events(lines: list[tuple[bytes, bytes]], cuts: l
     assert decode(*pieces) == decode(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "types"),
+    [
+        (b"data: a\n\n", ["message"]),
+        (b"event: edit\ndata: a\n\ndata: b\n\n", ["edit", "message"]),
+        (b"event: x\nevent: y\ndata: a\n\n", ["y"]),
+        (b"event: x\nevent\ndata: a\n\n", ["message"]),
+        (b"event:  \xc3\xa9\ndata: a\n\n", [" é"]),
+        # A block without data is no event, and its type ends with it.
+        (b"event: x\n\ndata: a\n\n", ["message"]),
+        (b"event: " + b"x" * MAX_ID_BYTES + b"\ndata: a\n\n", ["x" * MAX_ID_BYTES]),
+        (b"event: " + b"x" * (MAX_ID_BYTES + 1) + b"\ndata: a\n\n", [None]),
+        (b"event: a\0b\ndata: a\n\n", ["a\0b"]),
+    ],
+)
+def test_the_type_of_an_event(text: bytes, types: list[str | None]) -> None:
+    assert [event.type for event in SseDecoder(max_bytes=100_000).feed(text)] == types
+
+
+@pytest.mark.parametrize(
+    ("text", "retry_s"),
+    [
+        (b"retry: 2500\n", 2.5),
+        (b"retry:0\n", 0.0),
+        (b"retry: 0000000000002500\n", 2.5),
+        (b"retry: " + b"9" * 5000 + b"\n", MAX_RETRY_S),
+        (b"retry: 5 \n", None),
+        (b"retry: -5\n", None),
+        (b"retry: 1.5\n", None),
+        (b"retry: \xd9\xa1\n", None),
+        (b"retry\n", None),
+        (b"retry: 5", None),
+    ],
+)
+def test_the_delay_that_a_server_wishes_is_of_digits_alone(text: bytes, retry_s: float | None) -> None:
+    decoder = SseDecoder(max_bytes=100_000)
+    assert list(decoder.feed(text)) == []
+    assert decoder.retry_s == retry_s
+
+
+def test_a_block_without_data_changes_the_id_in_force() -> None:
+    decoder = SseDecoder(last_id="1")
+    assert list(decoder.feed(b"id: 2\n")) == []
+    assert decoder.last_id == "1"
+    assert list(decoder.feed(b"\n")) == []
+    assert decoder.last_id == "2"
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_are_taken(text: bytes) -> None:
     decode(text)
@@ -83,5 +131,6 @@ def test_the_servers_wish_for_a_delay() -> None:
     assert decoder.retry_s == 2.5
     list(decoder.feed(b"retry: soon\nretry: 999999999\n"))
     assert decoder.retry_s == MAX_RETRY_S
-    assert _with_retry(Backoff(0.5, 30), 2.5) == Backoff(2.5, 30)
+    assert _with_retry(Backoff(0.5, 30), 2.5) == Backoff(5.0, 30)
+    assert _with_retry(Backoff(0.5, 30), 60.0) == Backoff(120.0, 120.0)
     assert _with_retry(Backoff(0.5, 30), None) == Backoff(0.5, 30)

@@ -107,6 +107,7 @@ def test_a_file_that_is_replaced_is_read_as_a_new_one_and_reported(
     run = run.again() if restarted else run
     assert read(run) == [(f"in/a@2:{n}", line) for n, line in enumerate(content.split(), 1)]
     assert "in/a was replaced after line 2 was read: it is read from its start as a new file" in caplog.text
+    assert run.context.counted == 1
     assert read(run.again()) == []
 
 

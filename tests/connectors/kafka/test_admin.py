@@ -20,6 +20,8 @@ def answers_of(bootstrap: str, topic: str, moment_ms: int) -> dict[str, Any]:
     with kafka_admin(KafkaCluster(bootstrap), timeout_s=120.0) as admin:
         answers["there"] = topic in admin.topics()
         answers["partitions"] = admin.partitions([topic, "no-such-topic"])
+        ids = admin.topic_ids([topic, "no-such-topic"])
+        answers["ids"] = (list(ids), ids == admin.topic_ids([topic]))
         cluster_id = admin.cluster_id()
         with kafka_admin(KafkaCluster(bootstrap.replace("127.0.0.1", "localhost")), timeout_s=120.0) as same:
             answers["same"] = same.cluster_id() == cluster_id != ""
@@ -88,6 +90,7 @@ def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
     answers = answers_of(node.bootstrap, name, 2000)
     assert answers["there"] is True
     assert answers["partitions"] == {name: 2}
+    assert answers["ids"] == ([name], True)
     assert answers["longest"] == 900_000
     assert answers["same"] is True
     assert answers["no host"].startswith("KafkaAway: Kafka at kafka.invalid:9092: no such host name")

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import orjson
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from forebay.codec import decode, encode
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.sink import KafkaSink, record_of, sink_options
-from forebay.connectors.kafka.source import KafkaSource, read_record, source_options
+from forebay.connectors.kafka.sink import EncodedWriter, KafkaSink, sink_options
+from forebay.connectors.kafka.source import KafkaSource, read_record, source_options, text_of
+from forebay.connectors.kafka.written import record_of
 from forebay.errors import SettingError
 from forebay.records import DeadLetter, Event, Result, Usage
 from forebay.settings import SecretRef
@@ -27,19 +30,57 @@ def test_a_record_is_an_event_with_its_place_key_headers_and_time() -> None:
         raw=b'{"text": "hi"}',
         fields={
             "text": "hi",
-            "kafka": {**PLACE, "key": "ann", "headers": {"trace": "t1", "bin": None}},
+            "kafka": {**PLACE, "key": "ann", "headers": {"trace": "t1", "bin": "base64:/w=="}},
         },
         time_ms=PLACE["time_ms"],
         position="in/3@17",
         record_key=b"ann",
         headers={"trace": b"t1", "bin": b"\xff"},
+        record_ms=PLACE["time_ms"],
     )
     assert decode(encode(event)) == event
 
 
+def test_a_value_keeps_a_field_of_its_own_that_is_named_kafka() -> None:
+    event = read_record(Format(), None, b'{"kafka": {"key": "mine"}}', {}, PLACE)
+    assert isinstance(event, Event)
+    assert event.fields == {"kafka": {**PLACE, "key": None, "headers": {}, "own": {"key": "mine"}}}
+
+
+def test_a_header_without_a_value_is_not_an_empty_one() -> None:
+    headers = {"null": None, "empty": b""}
+    event = read_record(Format(), b"", b"{}", headers, PLACE)
+    assert isinstance(event, Event)
+    assert (event.headers, event.record_key) == (headers, b"")
+    assert event.fields["kafka"] == {**PLACE, "key": "", "headers": {"null": None, "empty": ""}}
+    assert decode(encode(event)) == event
+
+
+@given(st.sets(st.none() | st.binary(max_size=9) | st.text(max_size=9).map(str.encode), min_size=2))
+@example({b"\xff", b"base64:/w==", None, b"None", b""})
+@example({(n).to_bytes(8, "big") for n in range(300)})
+def test_different_keys_have_different_texts(keys: set[bytes | None]) -> None:
+    texts = {key: text_of(key) for key in keys}
+    assert len(set(texts.values())) == len(keys)
+    assert all((text is None) == (key is None) for key, text in texts.items())
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("é".encode(), "é"),
+        (b"\xff", "base64:/w=="),
+        ((1).to_bytes(8, "big"), "base64:AAAAAAAAAAE="),
+        (b"base64:x", "base64:YmFzZTY0Ong="),
+    ],
+)
+def test_a_key_that_is_no_text_is_base64(key: bytes, text: str) -> None:
+    assert text_of(key) == text
+
+
 def test_a_time_of_its_own_wins_over_the_records() -> None:
     event = read_record(Format(time=EventTime("at", "unix_ms")), None, b'{"at": 5}', {}, PLACE)
-    assert (event.time_ms, event.record_key) == (5, None)
+    assert (event.time_ms, event.record_key, event.record_ms) == (5, None, PLACE["time_ms"])
 
 
 @pytest.mark.parametrize(
@@ -57,7 +98,8 @@ def test_what_is_no_event_is_a_dead_letter_with_its_bytes_key_and_headers(
     letter = read_record(Format(), b"k", value, {"trace": b"t1"}, PLACE)
     assert isinstance(letter, DeadLetter)
     assert words in letter.detail
-    assert (letter.raw, letter.cause, letter.position) == (value or b"", "malformed_record", "in/3@17")
+    cause = "malformed_record" if value else "tombstone"
+    assert (letter.raw, letter.cause, letter.position) == (value or b"", cause, "in/3@17")
     assert (letter.record_key, letter.headers, letter.time_ms) == (b"k", {"trace": b"t1"}, PLACE["time_ms"])
     assert decode(encode(letter)) == letter
 
@@ -87,6 +129,18 @@ def test_results_and_dead_letters_carry_key_headers_and_the_requests_id() -> Non
     assert orjson.loads(value)["input"] == "x"
     _, _, headers = record_of(replace(letter, position="in/3@17"))
     assert headers["forebay-id"] == b"in/3@17"
+
+
+def test_a_result_that_is_too_large_is_a_dead_letter_with_its_record() -> None:
+    result = Result(
+        "in/3@17", "ann", {"text": "hi"}, "yes", Usage(1, 2), 2, 5, 0.1, 0.1,
+        time_ms=7, position="in/3@17", record_key=b"k", headers={"trace": b"t1"}, raw=b'{"text": "hi"}',
+    )  # fmt: skip
+    letter = EncodedWriter(40_000).refused(encode(result), "too large")
+    assert letter == DeadLetter(
+        b'{"text": "hi"}', "too_large_for_sink", "too large", 2, "in/3@17", "ann", 7, "in/3@17", b"k",
+        {"trace": b"t1"},
+    )  # fmt: skip
 
 
 def test_the_connectors_options_of_a_source() -> None:

@@ -20,6 +20,7 @@ from forebay.deploy.kubernetes.metrics import (
     PENDING,
     RESULTS,
     RUNNING,
+    TOO_LARGE,
     WANTED,
     of_pipeline,
     series,
@@ -52,6 +53,10 @@ CASES: dict[str, tuple[Mapping[str, str], str | None]] = {
     "dead letters only": ({**IDLE, PENDING: "5x60", DEAD_LETTERS: "0+10x60"}, "ForebayDeadLetters"),
     "a dead letter in ten": (
         {**IDLE, IN_FLIGHT: "5x60", RESULTS: "0+90x60", DEAD_LETTERS: "0+10x60"},
+        "ForebayDeadLetters",
+    ),
+    "a result in ten is too large": (
+        {**IDLE, IN_FLIGHT: "5x60", RESULTS: "0+100x60", TOO_LARGE: "0+10x60"},
         "ForebayDeadLetters",
     ),
     "a dead letter in a hundred": (

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from forebay.engine.launch import local
+from forebay.engine.launch.local import machine_registry
 from forebay.engine.launch.registry import Registry, Replica
 from forebay.processes import birth_s
+from forebay.settings import Settings
 
 
 def entry(replica_id: str, *, pid: int = 2**30, kept: bool = True) -> Replica:
@@ -14,6 +17,19 @@ def entry(replica_id: str, *, pid: int = 2**30, kept: bool = True) -> Replica:
         id=replica_id, url="http://127.0.0.1:8100", port=8100, model="m", log=Path("log"), cores=(0, 1),
         pid=pid, born_s=birth_s(pid) or 0.0, owner_pid=1, kept=kept, members=((5, 1.5),),
     )  # fmt: skip
+
+
+def test_each_container_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replicas of another one seem to be dead here, and would be dropped."""
+    settings = Settings(home=tmp_path, python=Path())
+    (tmp_path / "run").mkdir()
+    with machine_registry(settings).changing() as registered:
+        registered["owned"] = entry("owned", pid=os.getpid(), kept=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "pid_space", lambda: "elsewhere")
+        with machine_registry(settings).changing() as registered:
+            assert registered == {}
+    assert [replica.id for replica in machine_registry(settings).read()] == ["owned"]
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ from forebay.autoscale.meter import DemandReport, Waiting
 from forebay.autoscale.settings import ScalingSettings
 from forebay.autoscale.topic_queue import COUNTED_S, TopicBacklog
 from forebay.engine.launch import LocalPlaces
-from forebay.processes import pid_namespace
+from forebay.processes import pid_space
 from forebay.runtime.scaling import learned
 from forebay.runtime.scaling.engine import SILENT_S, ScaledEngine
 from forebay.runtime.scaling.learned import LEARNED
 from forebay.runtime.scaling.record import COURSE, read_course
 
-HERE = pid_namespace()
+HERE = pid_space()
 SETTINGS = ScalingSettings(Limits(0, 2), timings=Timings(interval_s=0.5), answer_tokens=50.0)
 
 
@@ -98,15 +98,15 @@ def test_a_report_that_is_old_and_whose_process_has_ended_is_removed_at_once(
         process.wait()
     ended_pid = process.pid
 
-    def told(pid: int, age_s: float, namespace: int = HERE) -> Path:
-        name = report_name(namespace, pid, f"{age_s:.0f}").removesuffix(SUFFIX)
+    def told(pid: int, age_s: float, space: str = HERE) -> Path:
+        name = report_name(space, pid, f"{age_s:.0f}").removesuffix(SUFFIX)
         return bench.report(name, age_s, waits=2.0)
 
     ended, hangs = told(ended_pid, FRESH_S), told(os.getpid(), FRESH_S)
     # One that is fresh is not asked after.
     last = told(ended_pid, 0.0)
     # Of a container: which process that is, and whether it has ended, is not known here.
-    contained = told(ended_pid, FRESH_S, HERE + 1)
+    contained = told(ended_pid, FRESH_S, "elsewhere")
     assert bench.mend()["waiting"] == 6
     assert [path.exists() for path in (ended, hangs, last, contained)] == [False, True, True, True]
 

@@ -4,20 +4,43 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from forebay.autoscale.base import Decision, Signals
 from forebay.autoscale.loop import ScalingStep
-from forebay.runtime.scaling.record import COURSE, ScalingRecord, read_course
+from forebay.runtime.scaling import record
+from forebay.runtime.scaling.record import (
+    COURSE,
+    ScalingRecord,
+    read_course,
+    running_statuses,
+    scaling_folder,
+)
+from forebay.settings import Settings
 
 STEP = ScalingStep(Signals(10.0, ready=1), Decision(2, "60 s of work wait"))
 
 
 def test_a_run_begins_on_a_line_of_its_own_also_after_one_that_was_cut_off(tmp_path: Path) -> None:
-    record = ScalingRecord(tmp_path / "scaling", "p")
-    record.begin(0)
-    record.step(STEP, 1000)
-    record.step(STEP, 2000)
+    written = ScalingRecord(tmp_path / "scaling", "p")
+    written.begin(0)
+    written.step(STEP, 1000)
+    written.step(STEP, 2000)
     path = tmp_path / "scaling" / COURSE
     path.write_bytes(path.read_bytes()[:-9])
-    record.begin(5000)
-    record.step(STEP, 6000)
+    written.begin(5000)
+    written.step(STEP, 6000)
     assert [line["at_ms"] for line in read_course(path)] == [6000]
+
+
+def test_only_runs_whose_process_lives_here_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=tmp_path, python=Path())
+    folder = scaling_folder(settings, "p", "state")
+    written = ScalingRecord(folder, "p")
+    written.status([], 0)
+    assert [found["pipeline"] for found in running_statuses(settings)] == ["p"]
+    # There, a process of this number is another one, whenever it was born.
+    monkeypatch.setattr(record, "pid_space", lambda: "another container")
+    assert list(running_statuses(settings)) == []

@@ -20,6 +20,7 @@ from forebay.apps.summaries.values import Refused, Summary, WindowKind
 from forebay.documents.fields import AnyInt, FieldPath, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
 from forebay.engine.context import ContextNeed
 from forebay.errors import SettingError
+from forebay.json_numbers import dump_json
 from forebay.records import JSON, Event, Sampling
 from forebay.stateful.program import Answer, Ask, Failure, Moment, Output, Program, Step, Timer
 
@@ -205,7 +206,8 @@ class SummaryOfKey(Program[KeyState]):
         text = _field(fields, self._settings.text)
         if self._settings.author is None:
             return text
-        return f"{_field(fields, self._settings.author)}: {text}"
+        author = _field(fields, self._settings.author)
+        return f"{author}: {text}" if author else text
 
 
 def _output(summary: Summary) -> Output:
@@ -213,11 +215,13 @@ def _output(summary: Summary) -> Output:
 
 
 def _field(fields: Mapping[str, JSON], path: str) -> str:
-    """The field at `path`, dots for nesting; empty where there is none."""
+    """The field at `path`, dots for nesting: text, or its JSON; empty if it is missing or null."""
     value: Any = fields
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return "" if value is None else str(value)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return dump_json(value).decode()
 
 
 SUMMARIES = Summaries()

@@ -8,7 +8,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import aiohttp
@@ -16,6 +16,7 @@ import orjson
 from yarl import URL
 
 from forebay.errors import ForebayError
+from forebay.records import JSON
 from forebay.settings import SecretRef, read_secret
 
 log = logging.getLogger(__name__)
@@ -24,13 +25,25 @@ RECENT = 32
 """Digests of the last records that a cursor remembers, against doubles after a reconnect."""
 
 
+class Cursor(Protocol):
+    """Where to go on. Its text is what a checkpoint holds and `Feed.read` takes."""
+
+    def __str__(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One record of a feed. `cursor`: where to go on after it. `position`: its name within the feed."""
+    """One record of a feed. `cursor`: where to go on after it. `position`: its name within the feed.
 
-    cursor: str
+    `fields` are added to those that are read of `raw`, which has its own where they have one name. `headers`
+    go with an event and a dead letter.
+    """
+
+    cursor: Cursor
     raw: bytes
     position: str
+    fields: Mapping[str, JSON] = field(default_factory=dict)
+    headers: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Feed(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -14,7 +15,6 @@ from forebay.connectors.feeds.feed import (
     Backoff,
     FeedBroken,
     Headers,
-    Mark,
     Received,
     broken,
     connected_for_ever,
@@ -22,20 +22,26 @@ from forebay.connectors.feeds.feed import (
     header_values,
     redirects,
 )
+from forebay.connectors.feeds.replay_window import MAX_TIME_US, REWIND_US, ReplayWindow
+
+log = logging.getLogger(__name__)
 
 JETSTREAM_URL = "wss://jetstream2.us-east.bsky.network/subscribe"
+MOST_FRUITLESS = 3
+"""Connections in a row that only repeat what was delivered. After more, less is asked for: with a server that
+closes every connection before it has repeated all, the feed would never go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class JetstreamFeed:
     """The messages of a Jetstream server, each as one record.
 
-    The cursor is the `time_us` of the last message. A reconnect asks for one microsecond before it, and
-    drops what had come: it does not matter whether the server takes cursors as inclusive. Without a cursor
-    the feed starts with what happens now. A connection on which nothing came, not even a ping, for
-    `silence_s` is given up and made anew. A message over `max_message_bytes` closes the connection, and is
-    met again at the next attempt: the bound must be above what the server sends. `headers` go to the origin
-    of `url` only.
+    The cursor is a time, so a reconnect and a resume go back five seconds behind the newest `time_us` and
+    drop what was delivered (`ReplayWindow`). Without a cursor the feed starts with what happens now; a
+    reconnect soon afterwards may bring messages from just before. A message without a `time_us` is delivered
+    whenever it comes. A connection on which nothing came, not even a ping, for `silence_s` is replaced. A
+    message over `max_message_bytes` closes the connection and comes again at the next attempt: the bound must
+    be above what the server sends. `headers` go to the origin of `url` only.
     """
 
     url: str = JETSTREAM_URL
@@ -51,41 +57,62 @@ class JetstreamFeed:
         return f"jetstream:{urlsplit(self.url).hostname}"
 
     async def read(self, cursor: str | None) -> AsyncIterator[Received]:
-        mark = Mark.of(cursor)
-        async for received in connected_for_ever(
-            self.name, lambda: self._messages(mark), backoff=lambda: self.backoff
-        ):
+        window = ReplayWindow.of(cursor)
+        fruitless = 0
+
+        async def once() -> AsyncIterator[Received]:
+            nonlocal fruitless
+            rewind_us = REWIND_US // 10 ** max(0, fruitless - MOST_FRUITLESS)
+            newest_us, last_us, new = window.newest_us, None, False
+            try:
+                async for raw in self._payloads(window.cursor_us(rewind_us)):
+                    last_us = _time_us(raw)
+                    received = self._received(window, raw, last_us)
+                    if received is not None:
+                        new = True
+                        yield received
+            finally:
+                fruitless = 0 if new or last_us is None else fruitless + 1
+                if fruitless == MOST_FRUITLESS + 1 and (last_us or 0) < (newest_us or 0):
+                    log.warning(
+                        "%s: %d connections in a row ended before they had repeated the last %.0f s; going "
+                        "back less, so messages that are further out of order can be lost",
+                        *(self.name, fruitless, REWIND_US / 1e6),
+                    )
+
+        async for received in connected_for_ever(self.name, once, backoff=lambda: self.backoff):
             yield received
 
-    def _query(self, mark: Mark) -> list[tuple[str, str]]:
+    def _query(self, cursor_us: int | None) -> list[tuple[str, str]]:
         query = [("wantedCollections", name) for name in self.collections]
-        if mark.at is not None:
-            query.append(("cursor", str(int(mark.at) - 1)))
+        if cursor_us is not None:
+            query.append(("cursor", str(cursor_us)))
         return query
 
-    async def _messages(self, mark: Mark) -> AsyncIterator[Received]:
-        before = int(mark.at) if mark.at is not None else None
+    def _received(self, window: ReplayWindow, raw: bytes, time_us: int | None) -> Received | None:
+        """The record of a message; None if it was delivered before."""
+        digest = digest_of(raw)
+        if time_us is not None and not window.add(time_us, digest):
+            return None
+        place = window.newest_us if time_us is None else time_us
+        return Received(window.snapshot(), raw, f"{self.name}@{place}/{digest}")
+
+    async def _payloads(self, cursor_us: int | None) -> AsyncIterator[bytes]:
+        """The messages of one connection. Raises `FeedBroken` or `FeedRefused`."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s, connect=self.connect_s)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout, trace_configs=redirects(self.headers)) as session,
                 session.ws_connect(
                     self.url,
-                    params=self._query(mark),
+                    params=self._query(cursor_us),
                     headers=header_values(self.headers),
                     timeout=aiohttp.ClientWSTimeout(ws_receive=self.silence_s),
                     max_msg_size=self.max_message_bytes,
                 ) as socket,
             ):
                 async for message in socket:
-                    raw = _payload(message.type, message.data)
-                    time_us, digest = _time_us(raw), digest_of(raw)
-                    if time_us is not None:
-                        if mark.has(digest) or (before is not None and time_us < before):
-                            continue
-                        before = None if before is not None and time_us > before else before
-                    mark.advance(mark.at if time_us is None else str(time_us), digest)
-                    yield Received(str(mark), raw, f"{self.name}@{mark.at}/{digest}")
+                    yield _payload(message.type, message.data)
                 if socket.exception() is not None:
                     raise broken(socket.exception() or EOFError())
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
@@ -104,4 +131,4 @@ def _time_us(raw: bytes) -> int | None:
     except orjson.JSONDecodeError:
         return None
     time_us = value.get("time_us") if isinstance(value, dict) else None
-    return time_us if isinstance(time_us, int) and not isinstance(time_us, bool) else None
+    return time_us if type(time_us) is int and 0 <= time_us <= MAX_TIME_US else None

@@ -79,7 +79,10 @@ class FeedSource(Enveloped):
 
 
 class SseSource(FeedSource):
-    """A feed of server-sent events; the cursor is the last event's id."""
+    """A feed of server-sent events; the cursor is the last event's id.
+
+    In templates, `sse` has `event`, the event's type, and `id`, unless the event's data has a field `sse`.
+    """
 
     type: Literal["sse"]
     preset: Literal["wikimedia"] | None = Field(
@@ -98,7 +101,7 @@ class SseSource(FeedSource):
 
 
 class WebSocketSource(FeedSource):
-    """A feed over a WebSocket that speaks Jetstream's protocol; the cursor is a message's `time_us`."""
+    """A feed over a WebSocket that speaks Jetstream's protocol; the cursor is the newest `time_us`."""
 
     type: Literal["websocket"]
     preset: Literal["jetstream"] = Field(

@@ -7,7 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 
 from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
@@ -21,6 +21,7 @@ from forebay.connectors.python_source import MOST_WAIT_S, CallLimit, IdleWait, c
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm_task import is_cancelled, output_room
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
+from forebay.records import Event
 from forebay.thread_names import name_thread
 
 
@@ -217,7 +218,7 @@ class Poll(KeyedProcessFunction):
                 break
         if taken is not None:
             self._idle.came()
-            self._state.update(pack_state(STATE_FORMAT, taken.cursor, count))
+            self._state.update(pack_state(STATE_FORMAT, str(taken.cursor), count))
         if count == limit or (self._reader is not None and self._reader.exhausted):
             self._leave()
 
@@ -228,4 +229,9 @@ class Poll(KeyedProcessFunction):
 
     def _encoded(self, received: Received) -> bytes:
         form = self._config.format
-        return received.raw if form is None else encode(form.read(received.raw, received.position))
+        if form is None:
+            return received.raw
+        record = replace(form.read(received.raw, received.position), headers=received.headers)
+        if isinstance(record, Event):
+            record = replace(record, fields={**received.fields, **record.fields})
+        return encode(record)

@@ -29,26 +29,40 @@ WIKIMEDIA_URL = "https://stream.wikimedia.org/v2/stream/recentchange"
 MAX_RETRY_S = 300.0
 MAX_ID_BYTES = 16_384
 LINE_END = b"\n"
+MESSAGE = "message"
+"""The type of an event that names none."""
+FIELD = "sse"
+"""The field of an event that has its type and id."""
 
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """One event: its data, and the id in force (which an event without `id:` inherits)."""
+    """One event: its data, its type, and the id in force, which an event without `id:` inherits.
+
+    `type` is None if it was longer than an id may be.
+    """
 
     data: bytes
     id: str | None
     own_id: bool
+    type: str | None = MESSAGE
 
 
 class SseDecoder:
     """The HTML standard's event stream (9.2.6), fed in any cut.
 
     `max_bytes` bounds what is held of an event: data beyond it is dropped, so that a larger event comes out
-    cut to `max_bytes` + 1 bytes. `last_id` is the id in force at the end of the connection before.
-    `retry_s` is the server's last wish for a reconnection delay.
+    cut to `max_bytes` + 1 bytes. `last_id` is the id in force, at first that at the end of the connection
+    before; a block without data changes it too. `retry_s` is the reconnection delay that the server wishes.
     """
 
-    def __init__(self, *, max_bytes: int = MAX_RECORD_BYTES, last_id: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_bytes: int = MAX_RECORD_BYTES,
+        last_id: str | None = None,
+        retry_s: float | None = None,
+    ) -> None:
         self._max_bytes = max_bytes
         self._line = bytearray()
         self._data = bytearray()
@@ -57,7 +71,9 @@ class SseDecoder:
         self._first = True
         self._own_id = False
         self._id = last_id
-        self.retry_s: float | None = None
+        self._type: str | None = MESSAGE
+        self.last_id = last_id
+        self.retry_s = retry_s
 
     def feed(self, chunk: bytes) -> Iterator[SseEvent]:
         """The events that `chunk` completes."""
@@ -93,15 +109,21 @@ class SseDecoder:
         elif name == b"id" and b"\0" not in value and len(value) <= MAX_ID_BYTES:
             self._id = value.decode("utf-8", "replace")
             self._own_id = True
-        elif name == b"retry" and value.isdigit() and len(value) < 10:
-            self.retry_s = min(int(value) / 1000, MAX_RETRY_S)
+        elif name == b"event":
+            self._type = value.decode("utf-8", "replace") if len(value) <= MAX_ID_BYTES else None
+        elif name == b"retry" and value.isdigit():
+            digits = value.lstrip(b"0") or b"0"
+            self.retry_s = min(int(digits) / 1000, MAX_RETRY_S) if len(digits) < 10 else MAX_RETRY_S
         return None
 
     def _dispatch(self) -> SseEvent | None:
-        event = SseEvent(bytes(self._data), self._id, self._own_id) if self._has_data else None
+        type = MESSAGE if self._type == "" else self._type
+        event = SseEvent(bytes(self._data), self._id, self._own_id, type) if self._has_data else None
+        self.last_id = self._id
         self._data.clear()
         self._has_data = False
         self._own_id = False
+        self._type = MESSAGE
         return event
 
 
@@ -109,11 +131,14 @@ class SseDecoder:
 class SseFeed:
     """The events of `url`, each one's data as one record; JSON in Wikimedia's case.
 
+    A record has the event's type and id in the field `sse`, as `event` and `id`, unless its data has a field
+    of that name, and in the headers `sse-event` and `sse-id`.
+
     Resumes after the last event by its id, and drops events that the server sends once more after a
-    reconnect (same id and data as one of the last 32). Events without an id cannot be resumed exactly: the
-    last id before them counts. A connection on which nothing came, not even a comment, for `silence_s` is
-    given up and made anew. An event over `max_record_bytes` is cut to one byte more, which the parser then
-    refuses. `headers` go to the origin of `url` only.
+    reconnect (same id, type and data as one of the last 32). Events without an id cannot be resumed exactly:
+    the last id before them counts. A connection on which nothing came, not even a comment, for `silence_s` is
+    replaced. An event over `max_record_bytes` is cut to one byte more, which the parser then refuses.
+    `headers` go to the origin of `url` only.
     """
 
     url: str = WIKIMEDIA_URL
@@ -129,16 +154,20 @@ class SseFeed:
 
     async def read(self, cursor: str | None) -> AsyncIterator[Received]:
         mark = Mark.of(cursor)
-        backoff = self.backoff
+        retry_s: float | None = None
 
         async def once() -> AsyncIterator[Received]:
-            nonlocal backoff
-            decoder = SseDecoder(max_bytes=self.max_record_bytes, last_id=mark.at)
-            async for event in self._events(mark, decoder):
-                backoff = _with_retry(self.backoff, decoder.retry_s)
-                yield event
+            nonlocal retry_s
+            decoder = SseDecoder(max_bytes=self.max_record_bytes, last_id=mark.at, retry_s=retry_s)
+            try:
+                async for event in self._events(mark, decoder):
+                    yield event
+            finally:
+                retry_s = decoder.retry_s
 
-        async for received in connected_for_ever(self.name, once, backoff=lambda: backoff):
+        async for received in connected_for_ever(
+            self.name, once, backoff=lambda: _with_retry(self.backoff, retry_s)
+        ):
             yield received
 
     async def _events(self, mark: Mark, decoder: SseDecoder) -> AsyncIterator[Received]:
@@ -159,16 +188,33 @@ class SseFeed:
                     raise FeedRefused(f"the server answered with {response.content_type}, not {EVENT_STREAM}")
                 async for chunk in response.content.iter_any():
                     for event in decoder.feed(chunk):
-                        digest = digest_of((event.id or "").encode(), event.data)
-                        if event.own_id and mark.has(digest):
-                            continue
-                        mark.advance(event.id, digest)
-                        yield Received(str(mark), event.data, f"{self.name}@{digest}")
+                        received = self._received(mark, event)
+                        if received is not None:
+                            yield received
+                    mark.at = decoder.last_id
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise broken(error) from None
 
+    def _received(self, mark: Mark, event: SseEvent) -> Received | None:
+        """The record of an event; None if it was delivered before."""
+        id, type = (event.id or "").encode(), (event.type or "").encode()
+        digest = digest_of(id, type, event.data)
+        if event.own_id and mark.has(digest):
+            return None
+        mark.advance(event.id, digest)
+        headers = {"sse-event": type, "sse-id": id}
+        return Received(
+            str(mark),
+            event.data,
+            f"{self.name}@{digest}",
+            {FIELD: {"event": event.type, "id": event.id or None}},
+            {name: value for name, value in headers.items() if value},
+        )
+
 
 def _with_retry(backoff: Backoff, retry_s: float | None) -> Backoff:
+    """`backoff` from the server's wish on. A delay is at least half of `first_s`."""
     if retry_s is None:
         return backoff
-    return replace(backoff, first_s=max(retry_s, 0.001), most_s=max(retry_s, backoff.most_s))
+    first_s = max(2 * retry_s, 0.001)
+    return replace(backoff, first_s=first_s, most_s=max(first_s, backoff.most_s))

@@ -24,6 +24,7 @@ from forebay.connectors.files.source import place_from, place_values
 from forebay.connectors.files.unpack import UNREADABLE, Unreadable, members_of, packing_of
 from forebay.connectors.python_source import CallLimit, IdleWait
 from forebay.errors import SettingError, UnreadFile
+from forebay.flink.job import REPLACED_FILES
 from forebay.flink.jvm_task import output_room
 from forebay.flink.types import END_OF_TIME_MS, STATE
 from forebay.records import DeadLetter
@@ -66,6 +67,8 @@ class FollowFolder(KeyedProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_map_state(MapStateDescriptor("followed", Types.STRING(), STATE))
+        metrics = runtime_context.get_metrics_group().add_group("forebay")
+        self._replaced_files = metrics.counter(REPLACED_FILES)
         self._call = CallLimit(output_room(runtime_context), clock=self._clock)
         self._idle = IdleWait(self._clock)
 
@@ -161,6 +164,7 @@ class FollowFolder(KeyedProcessFunction):
         assert self._known is not None
         for path, before in changes.replaced.items():
             now = self._known[path]
+            self._replaced_files.inc()
             log.warning(
                 "%s was replaced after line %d was read: it is read from its start as a new file, "
                 "with positions that begin with %s%s",

@@ -24,7 +24,8 @@ from forebay.connectors.files.lines import (
 )
 from forebay.connectors.files.rows import Row, Rows
 from forebay.connectors.files.unpack import UNREADABLE
-from forebay.connectors.formats import BOM, Format, parse_dead_letter
+from forebay.connectors.formats import BOM, Format
+from forebay.connectors.letters import read_letter
 from forebay.errors import MalformedRecord, SettingError
 from forebay.records import DeadLetter, Event
 
@@ -41,7 +42,7 @@ class LineReader:
     """What each row of a file becomes.
 
     `header`: the first row of each file names its columns, and no row that repeats it is a record. `letters`:
-    each line is a dead letter, whose untouched record is read; a record without a time has the letter's.
+    each line is a dead letter, whose untouched record is read under its own position, see `read_letter`.
     `limit`: records (events and dead letters) after which the rest is ignored. `encoding`: that of the files;
     a record in another one than UTF-8 is kept as UTF-8.
     """
@@ -85,13 +86,8 @@ class LineReader:
         return after, encode(record)
 
     def _record(self, raw: bytes, position: str, columns: tuple[str, ...] | None) -> Event | DeadLetter:
-        time_ms = None
         if self.letters:
-            try:
-                letter = parse_dead_letter(raw)
-                raw, time_ms = letter.raw, letter.time_ms
-            except MalformedRecord as error:
-                return DeadLetter(raw=raw, cause=error.cause, detail=str(error), position=position)
+            return read_letter(self.format, raw, position)
         form = self.format if columns is None else replace(self.format, columns=columns)
         if self.header and not columns:
             return self._letter(
@@ -102,8 +98,6 @@ class LineReader:
         record = form.read(raw, position)
         if isinstance(record, DeadLetter):
             record = replace(record, detail=self._with_hint(record.detail, raw))
-        if record.time_ms is None and time_ms is not None:
-            record = replace(record, time_ms=time_ms)
         return record
 
     def _letter(self, raw: bytes, detail: str, position: str) -> DeadLetter:
@@ -111,7 +105,7 @@ class LineReader:
 
     def _with_hint(self, detail: str, raw: bytes) -> str:
         """`detail`, and the likely encoding if that is what is wrong."""
-        hint = encoding_hint(raw) if self.encoding == UTF_8 and not self.letters else ""
+        hint = encoding_hint(raw) if self.encoding == UTF_8 else ""
         return f"{detail}; {hint}" if hint else detail
 
     def _header(self, after: Place, row: Row, position: str) -> Step:

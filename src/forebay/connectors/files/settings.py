@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from forebay.connectors.base import (
     RESULTS,
@@ -164,13 +164,14 @@ class CsvSource(FileSource):
 
 
 class DeadLetterSource(SourceSettings):
-    """Dead letters, fed in again as the records that they were."""
+    """Dead letters in files, fed in again as the records that they were, under the same ids. Those in a topic
+    are read by `kafka` with `dead_letters: true`."""
 
     bound: ClassVar[frozenset[str] | None] = frozenset(("path", "format"))
 
     type: Literal["dead_letters"]
     path: LocalPath = Field(description="The dead letters' file or directory; relative to the pipeline file.")
-    format: Literal["jsonl", "csv"] = Field("jsonl", description="What the records were.")
+    format: Literal["jsonl", "text", "csv"] = Field("jsonl", description="What the records were.")
     delimiter: OneCharacter = Field(",", description="For csv: character between fields.")
     columns: tuple[str, ...] | None = Field(None, description="For csv: names of the columns; needed there.")
     payload: FieldPath | None = Field(
@@ -180,6 +181,15 @@ class DeadLetterSource(SourceSettings):
     max_record_bytes: PositiveInt = Field(
         1_048_576, le=16_777_216, description="A longer record becomes a dead letter again."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_files(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "bootstrap" in given:
+            raise wrong(
+                "expected 'path'; dead letters in a topic need 'type: kafka' with 'dead_letters: true'"
+            )
+        return given
 
     def model_post_init(self, context: Any, /) -> None:
         if self.format == "csv" and self.columns is None:
@@ -205,6 +215,11 @@ class DeadLetterSource(SourceSettings):
 
     def check(self, key: str) -> None:
         check_files(key, self.files())
+
+    def first_records(self) -> Iterator[Event | DeadLetter]:
+        from forebay.connectors.files.source import first_records
+
+        return first_records(self.files())
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         from forebay.connectors.files.source import file_source

@@ -29,7 +29,7 @@ class JsonlFiles:
 
     A file appears under its name when a checkpoint has completed, and never changes after; until then it is
     hidden (its name starts with a dot). Without checkpoints, files appear when a bounded job ends. With
-    `job`, the id of the job that writes them, their names say which it was: `committed_by` finds them.
+    `job`, the id of the job that writes them, their names say which it was.
     """
 
     path: Location
@@ -89,12 +89,6 @@ def committed_parts(path: Location) -> list[Part]:
     named = [(COMMITTED.fullmatch(part.name), part) for part in _parts(path)]
     ordered = [(part.written_ns, match[1], int(match[2]), part) for match, part in named if match is not None]
     return [part for *_, part in sorted(ordered, key=lambda each: each[:3])]
-
-
-def committed_by(path: Location, job: str) -> bool:
-    """Whether a file of the sink was committed that the job with this id wrote."""
-    begin = f"{_prefix(job)}-"
-    return any(part.name.startswith(begin) for part in _parts(path))
 
 
 def _prefix(job: str) -> str:

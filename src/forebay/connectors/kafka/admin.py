@@ -73,9 +73,17 @@ class KafkaAdmin:
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
         """How many partitions each of `topics` has; without those that do not exist."""
+        return {name: each.partitions().size() for name, each in self._described(topics).items()}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The id of each of `topics`, which a topic that is created again does not share; without those that
+        do not exist."""
+        return {name: str(each.topicId().toString()) for name, each in self._described(topics).items()}
+
+    def _described(self, topics: Iterable[str]) -> dict[str, Any]:
         there = sorted(set(topics) & self.topics())
         found = self._ask(self._client.describeTopics(_java_list(there)).allTopicNames())
-        return {str(name): found.get(name).partitions().size() for name in found}
+        return {str(name): found.get(name) for name in found}
 
     def cluster_id(self) -> str:
         """The id of this Kafka cluster, the same from each of its brokers."""
@@ -84,14 +92,24 @@ class KafkaAdmin:
     def longest_transaction_ms(self) -> int:
         """The longest transaction that the brokers allow (`transaction.max.timeout.ms`)."""
         node = self._ask(self._client.describeCluster().nodes()).iterator().next()
-        jvm = get_gateway().jvm
-        # Where the connector came after the JVM had started, only this loader has it.
-        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        kind = loader.loadClass(f"{SHADED}.common.config.ConfigResource$Type")
-        broker = next(value for value in kind.getEnumConstants() if value.name() == "BROKER")
-        resource = _shaded().common.config.ConfigResource(broker, node.idString())
+        return int(self._config("BROKER", node.idString(), "transaction.max.timeout.ms"))
+
+    def longest_record_bytes(self, topic: str) -> int | None:
+        """The largest batch that `topic` takes (its `max.message.bytes`, from the brokers'
+        `message.max.bytes` unless the topic has its own); None if this client may not know."""
+        try:
+            return int(self._config("TOPIC", topic, "max.message.bytes"))
+        except KafkaRefused:
+            return None
+
+    def _config(self, kind: str, name: str, key: str) -> str:
+        # If the connector came after the JVM had started, only this loader has it.
+        loader = get_gateway().jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        kinds = loader.loadClass(f"{SHADED}.common.config.ConfigResource$Type").getEnumConstants()
+        wanted = next(each for each in kinds if each.name() == kind)
+        resource = _shaded().common.config.ConfigResource(wanted, name)
         found = self._ask(self._client.describeConfigs(_java_list([resource])).all())
-        return int(found.get(resource).get("transaction.max.timeout.ms").value())
+        return str(found.get(resource).get(key).value())
 
     def members(self, group: str) -> int:
         """How many consumers are in `group` now; none where there is no such group."""

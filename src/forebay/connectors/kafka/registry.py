@@ -14,9 +14,12 @@ from forebay.connectors.feeds.feed import PASSING, Backoff
 from forebay.errors import ForebayError, MalformedRecord, SettingError, SetupError
 from forebay.settings import SecretRef, read_secret
 
-UNKNOWN_SCHEMA = 40403
-"""The registry's own code for an id that it has no schema for; other 404s come from a wrong address."""
+UNKNOWN = frozenset((40401, 40402, 40403))
+"""The registry's own codes for a subject, a version and an id that it does not have; other 404s come from a
+wrong address."""
 MAX_SCHEMA_CHARS = 1 << 20
+MAX_REFERENCE_DEPTH = 20
+MAX_REFERENCES = 100
 MAX_ANSWER_BYTES = 4 << 20
 """A schema of `MAX_SCHEMA_CHARS` fits in also where JSON escapes much of it."""
 REQUEST_TIMEOUT_S = 5.0
@@ -43,14 +46,15 @@ class Registry:
     ca: str | None = None
 
 
-def require_avro() -> None:
-    """Raise `SetupError` where what reads Avro is not installed."""
+def require_registry() -> None:
+    """Raise `SetupError` if what reads a schema registry's values is not installed."""
     try:
-        import confluent_kafka.schema_registry.avro  # noqa: F401
+        for module in ("confluent_kafka.schema_registry", "fastavro", "google.protobuf"):
+            importlib.import_module(module)
     except ImportError as error:
         raise SetupError(
-            f"format: avro needs an extra that is not installed ({error.name}); "
-            f"run: pip install 'forebay[avro]'"
+            f"format: registry needs an extra that is not installed ({error.name}); "
+            f"run: pip install 'forebay[registry]'"
         ) from None
 
 
@@ -99,8 +103,11 @@ class Patience:
         status = getattr(error, "http_status_code", None)
         if status is None:
             return str(error) if isinstance(error, ForebayError) else type(error).__name__
-        if getattr(error, "error_code", None) == UNKNOWN_SCHEMA:
-            raise MalformedRecord("the schema registry has no schema of the value's id") from None
+        if getattr(error, "error_code", None) in UNKNOWN:
+            raise MalformedRecord(
+                "the schema registry does not have it, or not all that it refers to: "
+                f"{str(getattr(error, 'error_message', ''))[:200]}"
+            ) from None
         if 400 <= status < 500 and status not in PASSING:
             raise RegistryRefused(
                 f"the schema registry at {self._url} answered {status}; check the registry's url and auth"
@@ -113,25 +120,32 @@ def registry_client(registry: Registry, patience: Patience) -> Any:
 
     Nothing is asked yet. The methods that fetch a schema raise as `Patience.ask` and `check_schema` do.
     """
-    require_avro()
+    require_registry()
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
     class Client(SchemaRegistryClient):
         known: ClassVar[dict[tuple[object, ...], Any]] = {}
 
-        def get_schema(self, schema_id: int, *_: Any, **__: Any) -> Any:
-            return self._kept(("id", schema_id), lambda: super(Client, self).get_schema(schema_id))
+        def get_schema(self, schema_id: int, *_: Any, fmt: str | None = None, **__: Any) -> Any:
+            fetch = super().get_schema
+            return self._kept(("id", schema_id, fmt), lambda: fetch(schema_id, fmt=fmt))
 
-        def get_schema_by_guid(self, guid: str, *_: Any, **__: Any) -> Any:
-            return self._kept(("guid", guid), lambda: super(Client, self).get_schema_by_guid(guid))
+        def get_schema_by_guid(self, guid: str, fmt: str | None = None) -> Any:
+            fetch = super().get_schema_by_guid
+            return self._kept(("guid", guid, fmt), lambda: fetch(guid, fmt))
 
-        def get_version(self, subject_name: str, version: Any = "latest", *_: Any, **__: Any) -> Any:
-            return self._kept(
-                (subject_name, version), lambda: super(Client, self).get_version(subject_name, version, True)
-            )
+        def get_version(
+            self, subject_name: str, version: Any = "latest", deleted: bool = True, fmt: str | None = None
+        ) -> Any:
+            fetch = super().get_version
+            name = (subject_name, version, fmt)
+            return self._kept(name, lambda: fetch(subject_name, version, deleted, fmt))
 
         def _kept(self, name: tuple[object, ...], fetch: Callable[[], Any]) -> Any:
             if name not in self.known:
+                clear: Callable[[], None] = self.clear_caches
+                # confluent-kafka's own cache knows a schema's id, and not its format.
+                clear()
                 found = patience.ask(fetch)
                 check_schema(getattr(found, "schema", found))
                 self.known[name] = found
@@ -188,11 +202,31 @@ def _too_long(status: int) -> ForebayError:
 
 
 def check_schema(schema: Any) -> None:
-    """Raise `MalformedRecord` where a schema that the client gave is no Avro schema or too long."""
-    kind, text = schema.schema_type or "AVRO", schema.schema_str or ""
-    if kind != "AVRO":
-        raise MalformedRecord(f"the value's schema is {str(kind)[:40]}, not Avro")
+    """Raise `MalformedRecord` if a schema that the client gave is too long."""
+    text = schema.schema_str or ""
     if len(text) > MAX_SCHEMA_CHARS:
-        raise MalformedRecord(
-            f"the value's schema has {len(text)} characters, the limit is {MAX_SCHEMA_CHARS}"
-        )
+        raise MalformedRecord(f"it has {len(text)} characters, the limit is {MAX_SCHEMA_CHARS}")
+
+
+def referenced_schemas(client: Any, schema: Any, fmt: str | None = None) -> dict[str, Any]:
+    """The schemas that `schema` refers to, and those that they refer to, by the names that are used for them.
+
+    Each stands behind those that it refers to itself. Blocks and raises as `registry_client` does, and
+    `MalformedRecord` if references are circular or too many.
+    """
+    found: dict[str, Any] = {}
+
+    def visit(each: Any, depth: int) -> None:
+        if depth > MAX_REFERENCE_DEPTH or len(found) > MAX_REFERENCES:
+            raise MalformedRecord(
+                f"its references are circular, or lead more than {MAX_REFERENCE_DEPTH} schemas deep or to "
+                f"more than {MAX_REFERENCES} schemas"
+            )
+        for reference in each.references or ():
+            if reference.name not in found:
+                inner = client.get_version(reference.subject, reference.version, True, fmt).schema
+                visit(inner, depth + 1)
+                found[reference.name] = inner
+
+    visit(schema, 0)
+    return found

@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from forebay.connectors.base import Connector, Enveloped, PipelineView, Problem, SinkSettings, Written
+from forebay.connectors.base import (
+    RESULTS,
+    Connector,
+    Enveloped,
+    PipelineView,
+    Problem,
+    SinkSettings,
+    Written,
+)
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.registry import Registry, registry_auth, require_avro
+from forebay.connectors.kafka.registry import Registry, registry_auth, require_registry
+from forebay.connectors.kafka.sizes import RecordLimit
+from forebay.connectors.kafka.start import AS_FIRST, TopicStart
 from forebay.documents.fields import (
     HttpUrl,
     LocalPath,
@@ -21,6 +31,7 @@ from forebay.documents.fields import (
     PositiveFloat,
     Scalar,
     SecretField,
+    Switch,
     wrong,
 )
 from forebay.errors import SettingError
@@ -145,7 +156,7 @@ class KafkaAccess(Model):
 
 
 class RegistrySpec(Model):
-    """The schema registry of Avro values, one that speaks Confluent's protocol."""
+    """The schema registry of values, one that speaks Confluent's protocol."""
 
     url: HttpUrl = Field(description="Address of the registry.")
     auth: SecretField | None = Field(
@@ -164,10 +175,11 @@ class RegistrySpec(Model):
 class KafkaSource(Enveloped, KafkaAccess):
     """Records of Kafka topics. Where a record has no `time` of its own, its timestamp in Kafka is its time.
 
-    In templates, `kafka` has `topic`, `partition`, `offset`, `time_ms`, `key` and `headers`.
+    In templates, `kafka` has `topic`, `partition`, `offset`, `time_ms`, `key` and `headers`; a key or header
+    that is not text is `base64:` and its base64. A field `kafka` of the value itself is `kafka.own`.
     """
 
-    bound: ClassVar[frozenset[str] | None] = frozenset(("topics", "pattern", "format"))
+    bound: ClassVar[frozenset[str] | None] = frozenset(("topics", "pattern", "format", "dead_letters"))
 
     type: Literal["kafka"]
     topics: Annotated[tuple[Topic, ...], Field(max_length=1000)] = Field(
@@ -187,13 +199,24 @@ class KafkaSource(Enveloped, KafkaAccess):
         description="Where to begin where there is no checkpoint: at the `committed` offsets of the group "
         "(the `earliest` where it has none), at either end, or at the first record of a time (ISO 8601).",
     )
-    format: Literal["jsonl", "text", "avro"] = Field(
+    format: Literal["jsonl", "text", "registry"] = Field(
         "jsonl",
-        description="What values are: a JSON object each, `text`, whose one field is `text`, or `avro` "
-        "records whose schemas a `registry` holds.",
+        description="What values are: a JSON object each, `text`, whose one field is `text`, or `registry`: "
+        "Avro, JSON or Protobuf with a schema's id in front, whose schema a `registry` holds.",
     )
     registry: RegistrySpec | None = Field(
-        None, description="The schema registry; needed with `format: avro`."
+        None, description="The schema registry; needed with `format: registry`."
+    )
+    dead_letters: Switch = Field(
+        False,
+        description="true: values are dead letters that a pipeline wrote; the records that they were are "
+        "read again, as `format` says, with their keys, headers, places and ids.",
+    )
+    on_gap: Literal["fail", "continue"] = Field(
+        "fail",
+        description="If Kafka no longer has records that were not read (retention, a topic that was created "
+        "again): `fail` names them and ends the run; `continue` names them, counts them and goes on with the "
+        "records after them.",
     )
     discovery_s: PositiveFloat = Field(10.0, description="How often to look for new partitions and topics.")
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
@@ -222,8 +245,8 @@ class KafkaSource(Enveloped, KafkaAccess):
     def model_post_init(self, context: Any, /) -> None:
         if bool(self.topics) == (self.pattern is not None):
             raise wrong("expected either 'topics' or 'pattern'")
-        if (self.format == "avro") != (self.registry is not None):
-            raise wrong("expected 'format: avro' and 'registry' together, found one of them")
+        if (self.format == "registry") != (self.registry is not None):
+            raise wrong("expected 'format: registry' and 'registry' together, found one of them")
         if self.format == "text" and self.payload is not None:
             raise wrong("expected no 'payload' with format: text; JSON objects are read with format: jsonl")
         if self.limit is not None:
@@ -248,13 +271,13 @@ class KafkaSource(Enveloped, KafkaAccess):
     def check_secrets(self, key: str) -> None:
         self.check_access(key)
         if self.registry is not None:
-            require_avro()
+            require_registry()
             try:
                 registry_auth(self.registry.registry())
             except SettingError as error:
                 raise SettingError(f"{key}.registry.auth: {error}") from None
 
-    def topics_of(self, pipeline: PipelineView) -> TopicSource:
+    def topics_of(self, pipeline: PipelineView, start: TopicStart = AS_FIRST) -> TopicSource:
         """The topics as the connector takes them, from the offsets that a first start has committed.
 
         Also one that ends goes on to read: a partition that Flink has read to its end is in no later
@@ -277,18 +300,26 @@ class KafkaSource(Enveloped, KafkaAccess):
             isolation=self.isolation,
             registry=None if self.registry is None else self.registry.registry(),
             parallelism=1 if pipeline.event_time is not None else None,
+            letters=self.dead_letters,
+            reset="none" if start.watched or self.on_gap == "fail" else "earliest",
+            uid=start.uid,
+            generations=start.generations,
         )
 
-    def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
+    def stream(
+        self, env: StreamExecutionEnvironment, pipeline: PipelineView, start: TopicStart = AS_FIRST
+    ) -> DataStream:
         from forebay.connectors.kafka.source import kafka_source
 
-        return kafka_source(env, self.topics_of(pipeline))
+        return kafka_source(env, self.topics_of(pipeline, start))
 
 
 class KafkaSink(SinkSettings, KafkaAccess):
     """A Kafka topic, one JSON object a record, with the key and the headers of the record that it answers.
 
-    The header `forebay-id` names the request, and `forebay-cause` the cause of a dead letter.
+    The header `forebay-id` names the request, and `forebay-cause` the cause of a dead letter. A record may
+    have `max.request.size` bytes (of `properties`; 1,048,576 by default): a result that is larger becomes a
+    dead letter, and of a dead letter that is larger the input is cut.
     """
 
     bound: ClassVar[frozenset[str] | None] = frozenset()
@@ -305,6 +336,16 @@ class KafkaSink(SinkSettings, KafkaAccess):
         description="How long a transaction may stay open: longer than the pipeline may be down, and no "
         "longer than the brokers allow (`transaction.max.timeout.ms`).",
     )
+
+    def model_post_init(self, context: Any, /) -> None:
+        try:
+            self.record_limit()
+        except SettingError as error:
+            raise wrong(f"properties.{error}") from None
+
+    def record_limit(self) -> RecordLimit:
+        """The largest record that the producer sends."""
+        return RecordLimit.of(self.properties)
 
     def summary(self) -> str:
         return f"topic {self.topic} at {self.bootstrap}, {self.guarantee}"
@@ -324,10 +365,11 @@ class KafkaSink(SinkSettings, KafkaAccess):
             transaction_timeout_s=self.transaction_timeout_s,
         )
 
-    def attach(self, records: DataStream, written: Written) -> None:
-        from forebay.connectors.kafka.sink import kafka_sink
+    def attach(self, records: DataStream, written: Written) -> DataStream | None:
+        from forebay.connectors.kafka.sink import kafka_sink, refused_by
 
-        kafka_sink(records, self.topic_of(written))
+        rows = kafka_sink(records, self.topic_of(written))
+        return refused_by(rows) if written.what == RESULTS else None
 
 
 def transaction_prefix(pipeline: str, what: str, state_id: str | None) -> str:

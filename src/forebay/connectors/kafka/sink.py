@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pyflink.common import Row, Types
-from pyflink.datastream import DataStream, ProcessFunction
+from pyflink.datastream import DataStream, OutputTag, ProcessFunction, RuntimeContext
 from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 
-from forebay.codec import decode
-from forebay.connectors.formats import dead_letter_json, result_json
+from forebay.codec import decode, encode
 from forebay.connectors.kafka.cluster import HEADERS, KEY, VALUE, KafkaCluster, raw_columns, raw_table
-from forebay.errors import SettingError
+from forebay.connectors.kafka.sizes import RecordLimit, record_bytes
+from forebay.connectors.kafka.written import Record, fitting_record, record_of
+from forebay.errors import SettingError, TooLargeForSink, detail_text
+from forebay.flink.metrics import TOO_LARGE
+from forebay.flink.types import BYTES, side_output
 from forebay.records import DeadLetter, Result
-
-ID_HEADER = "forebay-id"
-CAUSE_HEADER = "forebay-cause"
 
 RAW = Types.PRIMITIVE_ARRAY(Types.BYTE())
 ROW = Types.ROW_NAMED([KEY, VALUE, HEADERS], [RAW, RAW, Types.MAP(Types.STRING(), RAW)])
 
-Record = tuple["bytes | None", bytes, dict[str, bytes]]
-"""Key, value and headers."""
-ToRecord = Callable[[Any], Record]
+REFUSED = OutputTag("too-large", BYTES)
 Guarantee = Literal["at-least-once", "exactly-once"]
+
+
+class RecordWriter(Protocol):
+    """Makes the records of a topic."""
+
+    def __call__(self, element: Any) -> Record:
+        """Key, value and headers of an element."""
+        ...
+
+    def refused(self, element: Any, why: str) -> DeadLetter:
+        """The dead letter of an element whose record is too large. Raises if it is to fail the job."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +52,31 @@ class KafkaSink:
     def __post_init__(self) -> None:
         if self.guarantee == "exactly-once" and not self.transactions:
             raise SettingError("a Kafka sink that writes exactly once needs a prefix for its transactions")
+        RecordLimit.of(self.cluster.properties)
+
+    @property
+    def limit(self) -> RecordLimit:
+        """The largest record that the producer sends. Raises `SettingError` for a limit that is not valid."""
+        return RecordLimit.of(self.cluster.properties)
 
 
 def kafka_sink(
-    stream: DataStream, config: KafkaSink, to_record: ToRecord | None = None, name: str | None = None
-) -> None:
+    stream: DataStream, config: KafkaSink, writer: RecordWriter | None = None, name: str | None = None
+) -> DataStream:
     """Write encoded results or dead letters to the topic, as JSON, with their records' keys and headers.
 
     Each also has the header `forebay-id`, the id of its request, and a dead letter `forebay-cause`. Elements
-    of another kind need `to_record`. `name` is how the operator in front of the sink is called; None: as the
+    of another kind need a `writer`. `name` is how the operator in front of the sink is called; None: as the
     topic. Nothing runs until the environment is executed. What one subtask emits stays in order within a
     partition.
+
+    Returns that operator: `refused_by` it are the results that are larger than the producer sends.
     """
     env = stream.get_execution_environment()
     tables = StreamTableEnvironment.create(env)
     parallelism = stream._j_data_stream.getParallelism()
     rows = (
-        stream.process(WriteRecord(to_record or encoded_record), ROW)
+        stream.process(WriteRecord(writer or EncodedWriter(config.limit.bytes), config), ROW)
         .name(records_name(name or config.topic))
         .set_parallelism(parallelism)
     )
@@ -76,6 +94,12 @@ def kafka_sink(
         raw_table(schema, {**sink_options(config), "sink.parallelism": str(parallelism)}), table
     )
     statements.attach_as_datastream()
+    return rows
+
+
+def refused_by(rows: DataStream) -> DataStream:
+    """The encoded dead letters of what `kafka_sink` found too large."""
+    return side_output(rows, REFUSED)
 
 
 def records_name(sink: str) -> str:
@@ -99,34 +123,55 @@ def sink_options(config: KafkaSink) -> dict[str, str]:
 
 
 class WriteRecord(ProcessFunction):
-    """An element as a row of the connector's table."""
+    """An element as a row of the connector's table, or as a dead letter if its record is too large: Kafka's
+    producer would fail the job."""
 
-    def __init__(self, to_record: ToRecord) -> None:
-        self._to_record = to_record
+    def __init__(self, writer: RecordWriter, config: KafkaSink) -> None:
+        self._writer = writer
+        self._topic = config.topic
+        self._limit = config.limit
 
-    def process_element(self, element: Any, ctx: ProcessFunction.Context) -> Iterator[Row]:
-        key, value, headers = self._to_record(element)
-        yield Row(**{KEY: key, VALUE: value, HEADERS: headers})
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._too_large = runtime_context.get_metrics_group().add_group("forebay").counter(TOO_LARGE)
+
+    def process_element(self, element: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        key, value, headers = self._writer(element)
+        size = record_bytes(key, value, headers)
+        if size <= self._limit.bytes:
+            yield Row(**{KEY: key, VALUE: value, HEADERS: headers})
+            return
+        letter = self._writer.refused(element, self._limit.exceeded(self._topic, size))
+        self._too_large.inc()
+        yield REFUSED, encode(letter)
 
 
-def encoded_record(data: bytes) -> Record:
-    """Key, value and headers of what is written for an encoded result or dead letter."""
-    return record_of(decode(bytes(data)))
+@dataclass(frozen=True)
+class EncodedWriter:
+    """Writes encoded results and dead letters; of a dead letter, as much as fits."""
+
+    limit_bytes: int
+
+    def __call__(self, element: Any) -> Record:
+        output = decode(bytes(element))
+        if isinstance(output, DeadLetter):
+            return fitting_record(output, self.limit_bytes)
+        return record_of(output)
+
+    def refused(self, element: Any, why: str) -> DeadLetter:
+        return too_large(decode(bytes(element)), why)
 
 
-def record_of(output: Result | DeadLetter) -> Record:
-    """Key, value and headers of what is written for a result or a dead letter."""
-    value = result_json(output) if isinstance(output, Result) else dead_letter_json(output)
-    return output.record_key, value.encode(), headers_of(output)
-
-
-def headers_of(output: Result | DeadLetter) -> dict[str, bytes]:
-    """Those of its record, and Forebay's own."""
-    headers = dict(output.headers)
-    # What could not be read has no id of its own, but a place.
-    id = output.position if output.id is None else output.id
-    if id is not None:
-        headers[ID_HEADER] = id.encode("utf-8", "replace")
-    if isinstance(output, DeadLetter):
-        headers[CAUSE_HEADER] = output.cause.encode()
-    return headers
+def too_large(result: Result, why: str) -> DeadLetter:
+    """The dead letter of a result that its sink does not take."""
+    return DeadLetter(
+        raw=result.raw,
+        cause=TooLargeForSink.cause,
+        detail=detail_text(why),
+        attempts=result.attempts,
+        id=result.id,
+        key=result.key,
+        time_ms=result.time_ms,
+        position=result.position,
+        record_key=result.record_key,
+        headers=result.headers,
+    )

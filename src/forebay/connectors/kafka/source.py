@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -11,15 +12,21 @@ from pyflink.table import DataTypes, StreamTableEnvironment, TableDescriptor
 
 from forebay.codec import encode
 from forebay.connectors.formats import Format
-from forebay.connectors.kafka.avro import AvroValues
 from forebay.connectors.kafka.cluster import KafkaCluster, raw_columns, raw_table
 from forebay.connectors.kafka.registry import Registry
-from forebay.errors import MalformedRecord, SettingError
+from forebay.connectors.kafka.registry_values import RegistryValues
+from forebay.connectors.kafka.start import Generations, marked
+from forebay.connectors.letters import read_letter
+from forebay.errors import SettingError, Tombstone
 from forebay.flink.types import BYTES
 from forebay.records import JSON, DeadLetter, Event
 
 FIELD = "kafka"
 """The field of an event that says where in Kafka it comes from."""
+OWN = "own"
+"""In that field: the value's own field of that name, if it has one."""
+BASE64 = "base64:"
+"""How the text of bytes that are not text begins."""
 
 Parse = Callable[[bytes, Mapping[str, bytes]], Mapping[str, JSON]]
 Start = Literal["committed", "earliest", "latest"]
@@ -39,8 +46,17 @@ class KafkaSource:
     discovery and without a restore (Flink's enumerator signals the end only where it finds partitions); else
     it has to be drained.
 
-    With `registry`, values are Avro whose schemas are there; of `format`, the time and the limit count then.
+    With `registry`, values name an Avro, JSON or Protobuf schema that is there; of `format`, the time and the
+    limit count then.
     `parallelism` is that of reading; None: the environment's.
+
+    With `letters`, values are dead letters of a pipeline: the records that they were are read again, as
+    `format` or `registry` says, under their own positions.
+
+    `reset` says what a reader does if its offset is not in the topic any more: `none` fails the job, and
+    needs a committed offset for each partition that is there at the start; `earliest` goes on with the oldest
+    record, unnoticed. `uid` names Flink's source, by which its state is found again; None: Flink makes one
+    up. `generations` are the topics' ids, oldest first: positions in the second topic of a name differ.
     """
 
     cluster: KafkaCluster
@@ -54,6 +70,10 @@ class KafkaSource:
     until_latest: bool = False
     registry: Registry | None = None
     parallelism: int | None = None
+    letters: bool = False
+    reset: Literal["none", "earliest"] = "earliest"
+    uid: str | None = None
+    generations: Generations = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if bool(self.topics) == bool(self.pattern):
@@ -65,9 +85,10 @@ class KafkaSource:
 def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str = "kafka") -> DataStream:
     """The topics' records as encoded records, each with its place, its key and its headers.
 
-    A record's position is `topic/partition@offset`. Its event has the value's fields and, under `kafka`,
-    `topic`, `partition`, `offset`, `time_ms`, `key` and `headers` (text; a key or header that is not UTF-8 is
-    null). A tombstone, a value over the format's limit and one that cannot be parsed are dead letters. Order
+    A record's position is `topic/partition@offset`, and `topic~2/partition@offset` in the second topic of
+    that name. Its event has the value's fields and, under `kafka`, `topic`, `partition`, `offset`, `time_ms`,
+    `key` and `headers`, as `text_of` makes texts of them. A field `kafka` of the value itself is there as
+    `own`. A tombstone, a value over the format's limit and one that cannot be parsed are dead letters. Order
     is kept within a partition.
     """
     usual = env.get_parallelism()
@@ -77,7 +98,10 @@ def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str
         rows = tables.to_data_stream(tables.from_descriptor(_source_table(config)))
     finally:
         env.set_parallelism(usual)
-    records = rows.map(ReadRecord(config.format, config.registry), BYTES).name(f"{name}: records")
+    if config.uid is not None:
+        _first_transformation(rows).setUid(config.uid)
+    read = ReadRecord(config)
+    records = rows.map(read, BYTES).name(f"{name}: records")
     return records.set_parallelism(rows._j_data_stream.getParallelism())
 
 
@@ -98,7 +122,7 @@ def source_options(config: KafkaSource) -> dict[str, str]:
         options |= {"scan.startup.mode": "timestamp", "scan.startup.timestamp-millis": str(config.start)}
     elif config.start == "committed":
         options |= {"scan.startup.mode": "group-offsets"}
-        options.setdefault("properties.auto.offset.reset", "earliest")
+        options.setdefault("properties.auto.offset.reset", config.reset)
     else:
         options["scan.startup.mode"] = f"{config.start}-offset"
     if config.until_latest:
@@ -118,64 +142,92 @@ def _source_table(config: KafkaSource) -> TableDescriptor:
     return raw_table(schema, source_options(config))
 
 
+def _first_transformation(rows: DataStream) -> Any:
+    """Flink's source, from which the connector's table makes `rows`."""
+    found = rows._j_data_stream.getTransformation()
+    while not found.getInputs().isEmpty():
+        found = found.getInputs().get(0)
+    return found
+
+
 class ReadRecord(MapFunction):
     """A row of the connector's table as an encoded record."""
 
-    def __init__(self, form: Format, registry: Registry | None = None) -> None:
-        self._format = form
-        self._registry = registry
-        self._avro: AvroValues | None = None
+    def __init__(self, config: KafkaSource) -> None:
+        self._format = config.format
+        self._registry = config.registry
+        self._letters = config.letters
+        self._generations = config.generations
+        self._parse: Parse | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
         if self._registry is not None:
-            self._avro = AvroValues(self._registry)
+            self._parse = RegistryValues(self._registry).fields
 
     def map(self, row: Any) -> bytes:
         key, value, headers, time, topic, partition, offset = row
         place = {"topic": topic, "partition": partition, "offset": offset, "time_ms": _millis(time)}
-        parse = None if self._avro is None else self._avro.fields
-        return encode(read_record(self._format, key, value, headers or {}, place, parse=parse))
+        position = f"{marked(topic, self._generations)}/{partition}@{offset}"
+        if self._letters and value is not None:
+            return encode(read_letter(self._format, bytes(value), position, parse=self._parse))
+        return encode(
+            read_record(self._format, key, value, headers or {}, place, position=position, parse=self._parse)
+        )
 
 
 def read_record(
     form: Format,
     key: bytes | None,
     value: bytes | None,
-    headers: Mapping[str, bytes],
+    headers: Mapping[str, bytes | None],
     place: Mapping[str, Any],
     *,
+    position: str | None = None,
     parse: Parse | None = None,
 ) -> Event | DeadLetter:
-    """The event in a record's value, or a dead letter; `place` has topic, partition, offset and time_ms.
+    """The event in a record's value, or a dead letter; `place` has topic, partition, offset and time_ms,
+    and is called `position`; None: as `topic/partition@offset`.
 
     `parse` makes fields of value and headers, in place of the format.
     """
-    position = f"{place['topic']}/{place['partition']}@{place['offset']}"
-    # A header without a value is one with none.
-    kept = {name: content or b"" for name, content in headers.items()}
+    position = position or f"{place['topic']}/{place['partition']}@{place['offset']}"
+    kept = dict(headers)
     record: Event | DeadLetter
     if value is None:
         record = DeadLetter(
-            raw=b"", cause=MalformedRecord.cause, detail="a tombstone: it has no value", position=position
+            raw=b"", cause=Tombstone.cause, detail="a tombstone: it has no value", position=position
         )
     elif parse is None:
         record = form.read(value, position)
     else:
-        record = form.read(value, position, lambda data: parse(data, kept))
+        given = {name: content for name, content in kept.items() if content is not None}
+        record = form.read(value, position, lambda data: parse(data, given))
     time_ms = place["time_ms"] if record.time_ms is None else record.time_ms
     if isinstance(record, DeadLetter):
-        return replace(record, time_ms=time_ms, record_key=key, headers=kept)
-    texts = {name: _text(content) for name, content in kept.items()}
-    about = {**place, "key": None if key is None else _text(key), "headers": texts}
+        return replace(record, time_ms=time_ms, record_key=key, headers=kept, record_ms=place["time_ms"])
+    texts = {name: text_of(content) for name, content in kept.items()}
+    about = {**place, "key": text_of(key), "headers": texts}
+    if FIELD in record.fields:
+        about[OWN] = record.fields[FIELD]
     fields = {**record.fields, FIELD: about}
-    return replace(record, fields=fields, time_ms=time_ms, record_key=key, headers=kept)
+    of_kafka = {"record_key": key, "headers": kept, "record_ms": place["time_ms"]}
+    return replace(record, fields=fields, time_ms=time_ms, **of_kafka)
 
 
-def _text(data: bytes) -> str | None:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
+def text_of(data: bytes | None) -> str | None:
+    """A key or the value of a header for templates, different for different bytes; None for None.
+
+    What is not UTF-8 or holds a NUL (numbers and ids of a serializer for them) is `base64:` and its base64;
+    so is a text that begins so itself.
+    """
+    if data is None:
         return None
+    if b"\0" not in data and not data.startswith(BASE64.encode()):
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            pass
+    return BASE64 + base64.b64encode(data).decode("ascii")
 
 
 def _millis(time: Any) -> int:

@@ -19,6 +19,8 @@ IN_FLIGHT = f"{PREFIX}_in_flight"
 PENDING = f"{PREFIX}_pending"
 RESULTS = f"{PREFIX}_results"
 DEAD_LETTERS = f"{PREFIX}_dead_letters"
+TOO_LARGE = f"{PREFIX}_too_large"
+"""Results that were too large for their topic and became dead letters; missing if the sink is not a topic."""
 RUNNING = "vllm:num_requests_running"
 """Each vLLM that serves has this; one that still loads its model has nothing."""
 

@@ -13,6 +13,7 @@ from forebay.deploy.kubernetes.metrics import (
     IN_FLIGHT,
     PENDING,
     RESULTS,
+    TOO_LARGE,
     of_pipeline,
 )
 from forebay.deploy.kubernetes.names import COMPONENT, INSTANCE, POOL
@@ -92,9 +93,10 @@ def rules(deployment: Deployment) -> Iterator[dict[str, Any]]:
         f"Pipeline {name} holds events and has answered none for ten minutes.",
         "Look at the engine's replicas, then at the job's log.",
     )
+    refused = f"(sum(increase({of(TOO_LARGE)}[15m])) or vector(0))"
     yield _alert(
         "ForebayDeadLetters",
-        f"sum(increase({of(DEAD_LETTERS)}[15m])) > 0.05 * sum(increase({of(RESULTS)}[15m])) + 1",
+        f"sum(increase({of(DEAD_LETTERS)}[15m])) + {refused} > 0.05 * sum(increase({of(RESULTS)}[15m])) + 1",
         "15m",
         f"More than 5 % of the events of {name} become dead letters.",
         "The dead letters name the cause.",

@@ -43,6 +43,7 @@ from forebay.engine.launch.spec import (
 )
 from forebay.errors import SettingError
 from forebay.ports import check_port
+from forebay.processes import pid_space
 from forebay.settings import Settings, load_settings
 
 MAX_REPLICAS = 64
@@ -91,8 +92,9 @@ def ensure_engine(settings: Settings, progress: Progress | None = None) -> Local
 
 
 def machine_registry(settings: Settings) -> Registry:
-    """The registry of this machine's local replicas."""
-    return Registry(settings.run / "replicas.json")
+    """The registry of this machine's local replicas, or of this container's: only their processes can be seen
+    from here, so each has a file of its own in a folder that they share."""
+    return Registry(settings.run / f"replicas-{pid_space()}.json")
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from forebay.engine.replica import ServedModel
 from forebay.errors import SettingError
 from forebay.files import private_folder
 from forebay.fleet.listing import ScaledReplicas
-from forebay.processes import birth_s, pid_namespace
+from forebay.processes import birth_s, pid_space
 from forebay.runtime.inference import Served, context_need
 from forebay.runtime.scaling.drain import has_drained, is_idle
 from forebay.runtime.scaling.learned import LearnedFile
@@ -165,7 +165,7 @@ class ScaledEngine:
         now_ms = self._clock.wall_ms()
         fresh, counted = (within(self._reports, now_ms, age_s) for age_s in (FRESH_S, GONE_S))
         for name in self._reports.keys() - fresh.keys():
-            pid = process_of(name, pid_namespace())
+            pid = process_of(name, pid_space())
             if name in counted and (pid is None or birth_s(pid) is not None):
                 continue
             del self._reports[name]

@@ -15,7 +15,7 @@ import orjson
 from forebay.autoscale.base import Tokens
 from forebay.autoscale.loop import ScalingStep
 from forebay.files import private_folder, read_stamp, write_stamp
-from forebay.processes import birth_s, is_same
+from forebay.processes import birth_s, is_same, pid_space
 from forebay.settings import Settings
 
 STATUS, COURSE, LISTING = "status.json", "course.jsonl", "replicas.json"
@@ -67,6 +67,7 @@ class ScalingRecord:
                 "pipeline": self._name,
                 "pid": os.getpid(),
                 "born_s": self._born_s,
+                "space": pid_space(),
                 "at_ms": at_ms,
                 "decision": self._steps,
                 "replicas": [
@@ -117,7 +118,9 @@ def running_statuses(settings: Settings) -> Iterator[dict[str, Any]]:
     for path in sorted((settings.run / "scaling").glob(f"*/{STATUS}")):
         found: dict[str, Any] = dict(read_stamp(path))
         pid, born_s = found.get("pid"), found.get("born_s")
-        if isinstance(pid, int) and isinstance(born_s, float) and is_same(pid, born_s):
+        if found.get("space") != pid_space() or not (isinstance(pid, int) and isinstance(born_s, float)):
+            continue
+        if is_same(pid, born_s):
             yield {**found, "course": str(path.parent / COURSE)}
 
 

@@ -58,7 +58,7 @@ def test_every_avro_record_gives_one_result_or_one_dead_letter(
                 **access,
                 "topics": [read],
                 "until_latest": True,
-                "format": "avro",
+                "format": "registry",
                 "registry": {"url": registry.url, "auth": {"file": str(secret)}},
             },
             prompt="{{ text }} costs {{ price }}",

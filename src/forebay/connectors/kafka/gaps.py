@@ -1,0 +1,129 @@
+"""Records that Kafka no longer has although a pipeline has not read them: found, described, and skipped.
+
+A place is compared with the topic as it is now. Offsets without a record inside the log (compaction,
+transaction markers) are not gaps: the log still covers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from forebay.connectors.kafka.admin import Place
+from forebay.connectors.kafka.start import Generations
+
+OnGap = Literal["fail", "continue"]
+Kind = Literal["deleted", "recreated", "shrunk"]
+MOST_NAMED = 20
+LOST_POSITION = ("OffsetOutOfRangeException", "LogTruncationException", "NoOffsetForPartitionException")
+"""Errors of Kafka's consumer whose position is not in the topic any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Topics as they are now: the first offset of each partition, the offset after its newest record, and
+    the topics' ids by name."""
+
+    begins: tuple[Place, ...]
+    ends: tuple[Place, ...]
+    ids: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A partition that does not go on at `offset`, where the pipeline would read next.
+
+    `deleted`: its first record is now at `now`. `shrunk`: it ends at `now`. `recreated`: its topic has
+    another id, and begins at `now`.
+    """
+
+    kind: Kind
+    topic: str
+    partition: int
+    offset: int
+    now: int
+
+    @property
+    def records(self) -> int:
+        """The most records that are known to be skipped: some offsets may have had none. 0 if unknown."""
+        return self.now - self.offset if self.kind == "deleted" else 0
+
+    def __str__(self) -> str:
+        where = f"{self.topic}/{self.partition}"
+        if self.kind == "deleted":
+            count = f"{self.records} records at most" if self.records > 1 else "one record at most"
+            return f"{where}: offsets {self.offset} to {self.now - 1} were deleted unread ({count})"
+        if self.kind == "shrunk":
+            return f"{where}: it ends at offset {self.now}, before the next offset to read, {self.offset}"
+        return (
+            f"{where}: the topic was deleted and created again; what the old one had from offset "
+            f"{self.offset} on is gone, and the new one begins at offset {self.now}"
+        )
+
+
+def find_gaps(places: Iterable[Place], now: Topics, known: Mapping[str, str]) -> tuple[Gap, ...]:
+    """The gaps between `places`, the offsets to read next, and the topics `now`. `known`: the topics' ids
+    when those places were read. A partition that is not there now is no gap if its topic is not either."""
+    begins = {(place.topic, place.partition): place.offset for place in now.begins}
+    ends = {(place.topic, place.partition): place.offset for place in now.ends}
+    found = []
+    for place in sorted(places, key=lambda each: (each.topic, each.partition)):
+        at = (place.topic, place.partition)
+        if place.topic not in now.ids:
+            continue
+        kind: Kind | None = None
+        goes_on = begins.get(at, 0)
+        if changed(place.topic, known, now.ids):
+            kind = "recreated"
+        elif at not in ends or place.offset > ends[at]:
+            kind, goes_on = "shrunk", ends.get(at, 0)
+        elif place.offset < begins[at]:
+            kind = "deleted"
+        if kind is not None:
+            found.append(Gap(kind, place.topic, place.partition, place.offset, goes_on))
+    return tuple(found)
+
+
+def unread(gaps: Iterable[Gap], answered: Iterable[Place]) -> tuple[Gap, ...]:
+    """`gaps` less what lies before the `answered` offsets, up to which all records have committed answers."""
+    done = {(place.topic, place.partition): place.offset for place in answered}
+    found = []
+    for gap in gaps:
+        offset = done.get((gap.topic, gap.partition), 0)
+        if gap.kind != "deleted" or offset <= gap.offset:
+            found.append(gap)
+        elif offset < gap.now:
+            found.append(replace(gap, offset=offset))
+    return tuple(found)
+
+
+def changed(topic: str, known: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Whether `topic` is another one of that name now."""
+    return topic in known and topic in now and known[topic] != now[topic]
+
+
+def moved(places: Iterable[Place], gaps: Iterable[Gap]) -> tuple[Place, ...]:
+    """`places`, with each gap skipped."""
+    skipped = {(gap.topic, gap.partition): gap.now for gap in gaps}
+    return tuple(
+        Place(at.topic, at.partition, skipped.get((at.topic, at.partition), at.offset)) for at in places
+    )
+
+
+def next_generations(before: Generations, now: Mapping[str, str], gaps: Iterable[Gap]) -> Generations:
+    """`before` with the ids of the topics `now`, and one more for each whose offsets count again."""
+    again = {gap.topic for gap in gaps if gap.kind == "shrunk"}
+    found = dict(before)
+    for topic, id in now.items():
+        ids = found.get(topic, ())
+        if not ids or ids[-1] != id or topic in again:
+            found[topic] = (*ids, id)
+    return found
+
+
+def gaps_text(gaps: Iterable[Gap]) -> str:
+    """The gaps in words, at most `MOST_NAMED` of them."""
+    texts = [str(gap) for gap in gaps]
+    left = len(texts) - MOST_NAMED
+    return "; ".join(texts[:MOST_NAMED]) + (f"; and {left} more partitions" if left > 0 else "")

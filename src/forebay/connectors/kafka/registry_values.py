@@ -1,0 +1,144 @@
+"""Values that name their schema in a schema registry: Avro, JSON Schema and Protobuf, as JSON values."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from forebay.connectors.formats import json_object
+from forebay.connectors.kafka.avro import read_value
+from forebay.connectors.kafka.json_scalars import Unreadable
+from forebay.connectors.kafka.protobuf import (
+    NotADescriptor,
+    ProtobufSchema,
+    file_descriptor,
+    message_indexes,
+)
+from forebay.connectors.kafka.registry import (
+    Patience,
+    Registry,
+    RegistryRefused,
+    referenced_schemas,
+    registry_client,
+)
+from forebay.errors import ForebayError, MalformedRecord
+from forebay.records import JSON
+
+HEADER = "__value_schema_id"
+SERIALIZED = "serialized"
+"""The format in which a registry serves a Protobuf schema as a descriptor."""
+
+Read = Callable[[bytes, list[int]], JSON]
+"""Takes a value without what names its schema, and the message indexes of a Protobuf value."""
+KINDS = {"AVRO": "Avro", "JSON": "JSON", "PROTOBUF": "Protobuf"}
+"""The types of schemas whose values can be read, and the names of their formats."""
+
+
+class RegistryValues:
+    """Reads values that name their schema by an id in front of them, or in the header `__value_schema_id`.
+
+    Schemas are fetched once, by id. Rules and migrations that a registry may hold with a schema are not
+    applied, and values of a JSON Schema are not validated: a value is read as it was written.
+    """
+
+    def __init__(self, registry: Registry, patience: Patience | None = None) -> None:
+        """Raises `SetupError` without the extra `registry`, `SettingError` if the secret is missing."""
+        self._client = registry_client(registry, patience or Patience(registry.url))
+        self._url = registry.url
+        self._readers: dict[int | str, tuple[str, Read]] = {}
+
+    def fields(self, data: bytes, headers: Mapping[str, bytes]) -> Mapping[str, JSON]:
+        """The fields of the record in `data`. Blocks while the registry is away.
+
+        Raises `MalformedRecord` if `data` is not such a value, whatever its content; `RegistryAway` and
+        `RegistryRefused` if that cannot be known, because the registry does not serve its schema.
+        """
+        header = headers.get(HEADER)
+        naming = data if header is None else header
+        id, at = _schema_id(naming)
+        if id not in self._readers:
+            try:
+                self._readers[id] = self._reader(id)
+            except MalformedRecord as error:
+                raise MalformedRecord(f"schema {id} cannot be used: {error}") from None
+        kind, read = self._readers[id]
+        try:
+            indexes, at = message_indexes(naming, at) if kind == "PROTOBUF" else ([], at)
+            value = read(data[at:] if header is None else data, indexes)
+        except MalformedRecord as error:
+            raise MalformedRecord(f"not {KINDS[kind]} of its schema {id}: {error}") from None
+        except Exception as error:
+            # A schema is not trusted, and the libraries raise what they like for one that makes no sense.
+            raise MalformedRecord(
+                f"not {KINDS[kind]} of its schema {id}: {type(error).__name__}: {str(error)[:300]}"
+            ) from None
+        if not isinstance(value, dict):
+            raise MalformedRecord(f"schema {id}: a record is needed, found {type(value).__name__}")
+        return value
+
+    def _reader(self, id: int | str) -> tuple[str, Read]:
+        """The type of the schema `id`, and what reads its values. Raises `Unreadable` if nothing can."""
+        schema = self._fetch(id)
+        kind = schema.schema_type or "AVRO"
+        if kind not in KINDS:
+            raise Unreadable(f"its type is {str(kind)[:40]!r}, supported are {', '.join(KINDS)}")
+        if kind == "AVRO":
+            return kind, self._avro(schema)
+        return kind, self._protobuf(id) if kind == "PROTOBUF" else _read_json
+
+    def _fetch(self, id: int | str, fmt: str | None = None) -> Any:
+        if isinstance(id, int):
+            return self._client.get_schema(id, fmt=fmt)
+        return self._client.get_schema_by_guid(id, fmt)
+
+    def _avro(self, schema: Any) -> Read:
+        from fastavro import parse_schema
+
+        names: dict[str, Any] = {}
+        try:
+            for each in referenced_schemas(self._client, schema).values():
+                parse_schema(_avro_schema(each.schema_str), named_schemas=names)
+            parsed = parse_schema(_avro_schema(schema.schema_str), named_schemas=names)
+        except ForebayError:
+            raise
+        except Exception as error:
+            raise Unreadable(f"{type(error).__name__}: {str(error)[:300]}") from None
+        return lambda data, _: read_value(parsed, names, data)
+
+    def _protobuf(self, id: int | str) -> Read:
+        schema = self._fetch(id, SERIALIZED)
+        imported = referenced_schemas(self._client, schema, SERIALIZED)
+        try:
+            file = file_descriptor(schema.schema_str, f"schema-{id}.proto")
+            files = {name: file_descriptor(each.schema_str, name) for name, each in imported.items()}
+        except NotADescriptor:
+            raise RegistryRefused(
+                f"the schema registry at {self._url} does not serve Protobuf schemas as descriptors "
+                "(format=serialized), which is needed to read their values"
+            ) from None
+        made = ProtobufSchema(file, files)
+        return lambda data, indexes: made.read(indexes, data)
+
+
+def _schema_id(naming: bytes) -> tuple[int | str, int]:
+    """The number or the GUID of the schema that `naming` begins with, and where it ends."""
+    size = {0: 4, 1: 16}.get(naming[0], 0) if naming else 0
+    if not size or len(naming) <= size:
+        raise MalformedRecord(
+            "the value names no schema: expected a byte 0 and an id of 4 bytes in front of it, or a byte 1 "
+            f"and a GUID of 16, found {naming[:17].hex() or 'nothing'}"
+        )
+    named = naming[1 : 1 + size]
+    return int.from_bytes(named, "big") if size == 4 else str(uuid.UUID(bytes=named)), 1 + size
+
+
+def _read_json(data: bytes, _: list[int]) -> JSON:
+    return dict(json_object(data))
+
+
+def _avro_schema(text: str) -> Any:
+    """A schema may be the bare name of a type."""
+    return orjson.loads(text) if text.lstrip()[:1] in ("{", "[", '"') else text.strip()

@@ -1,0 +1,91 @@
+"""What is written to a topic for a result or a dead letter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forebay.connectors.formats import dead_letter_json, result_json
+from forebay.connectors.kafka.sizes import record_bytes
+from forebay.records import DeadLetter, Result
+
+ID_HEADER = "forebay-id"
+CAUSE_HEADER = "forebay-cause"
+TEXTS = ("cause", "detail", "id", "key", "position")
+MAX_TEXT_CHARS = 128
+"""What is left of a text of a dead letter that has to be cut."""
+
+Headers = dict[str, "bytes | None"]
+Record = tuple["bytes | None", bytes, Headers]
+"""Key, value and headers."""
+
+
+def record_of(output: Result | DeadLetter) -> Record:
+    """Key, value and headers of what is written for a result or a dead letter."""
+    value = result_json(output) if isinstance(output, Result) else dead_letter_json(output)
+    return output.record_key, value.encode(), headers_of(output)
+
+
+def headers_of(output: Result | DeadLetter) -> Headers:
+    """The headers of its record, and Forebay's own."""
+    headers = dict(output.headers)
+    # What could not be read has no id of its own, but a place.
+    id = output.position if output.id is None else output.id
+    if id is not None:
+        headers[ID_HEADER] = id.encode("utf-8", "replace")
+    if isinstance(output, DeadLetter):
+        headers[CAUSE_HEADER] = output.cause.encode("utf-8", "replace")
+    return headers
+
+
+def fitting_record(letter: DeadLetter, limit_bytes: int) -> Record:
+    """`record_of` a dead letter, cut to `limit_bytes`, which is at least `MIN_LIMIT_BYTES`.
+
+    Cut is the end of the input, and no more of it than needed. If a record without any input does not fit
+    either, the largest of the rest are cut first: the headers and the key of the original record, which are
+    left out, and texts. The field `cut_bytes` counts the bytes that are missing, by the name of what was cut.
+    """
+    whole = record_of(letter)
+    if record_bytes(*whole) <= limit_bytes:
+        return whole
+    cut: dict[str, int] = {}
+
+    def made(input_bytes: int) -> Record:
+        value = dead_letter_json(letter, input_bytes=input_bytes, cut_bytes=cut)
+        return letter.record_key, value.encode(), headers_of(letter)
+
+    def fits(input_bytes: int) -> bool:
+        return record_bytes(*made(input_bytes)) <= limit_bytes
+
+    sizes = _sizes(letter)
+    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if fits(0):
+            break
+        letter = _without(letter, name)
+        cut[name] = sizes[name] - _sizes(letter)[name]
+    kept, too_many = 0, min(len(letter.raw), limit_bytes) + 1
+    while too_many - kept > 1:
+        middle = (kept + too_many) // 2
+        if fits(middle):
+            kept = middle
+        else:
+            too_many = middle
+    return made(kept)
+
+
+def _sizes(letter: DeadLetter) -> dict[str, int]:
+    """The bytes of all that can be cut of a dead letter, apart from its input."""
+    texts = {name: (getattr(letter, name) or "").encode("utf-8", "replace") for name in TEXTS}
+    headers = sum(
+        len(name.encode("utf-8", "replace")) + len(of or b"") for name, of in letter.headers.items()
+    )
+    sizes = {name: len(text) for name, text in texts.items()}
+    return {**sizes, "headers": headers, "record_key": len(letter.record_key or b"")}
+
+
+def _without(letter: DeadLetter, name: str) -> DeadLetter:
+    """`letter` without the part `name`, or with the begin of it if it is a text."""
+    if name == "headers":
+        return replace(letter, headers={})
+    if name == "record_key":
+        return replace(letter, record_key=None)
+    return replace(letter, **{name: getattr(letter, name) and getattr(letter, name)[:MAX_TEXT_CHARS]})

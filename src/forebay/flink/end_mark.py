@@ -1,0 +1,48 @@
+"""The mark of a job that has come to its end: a file in the folder of its checkpoints.
+
+Flink deletes a job's last checkpoint when the job finishes. A command that is killed before it has noted the
+end would find nothing, as if the job had never completed a checkpoint, and would run it again. So the mark is
+written before: when a task at the end of its input learns that its final checkpoint has completed. Flink
+finishes no job before that. If there is a mark and no checkpoint, the job has finished.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pyflink.datastream import RuntimeContext
+
+from forebay.flink.checkpoints import END_MARK
+from forebay.flink.java_objects import find_class, java_field, java_method, java_proxy, unbound_method
+from forebay.flink.jvm_task import stream_task
+
+log = logging.getLogger(__name__)
+
+
+def mark_end(runtime_context: RuntimeContext) -> None:
+    """Have the task with this context write the mark of its job when its final checkpoint has completed.
+
+    To be called when the function opens; does nothing outside a JVM, or if the job has no folder for
+    checkpoints. All of it is done by Java: PyFlink closes a function before the final checkpoint.
+    """
+    if getattr(runtime_context, "_runtime_context", None) is None:
+        return
+    try:
+        task = stream_task(runtime_context)
+        storage = java_field(java_field(task, "subtaskCheckpointCoordinator"), "checkpointStorage")
+        folder = java_field(java_field(storage, "delegate"), "checkpointsDirectory")
+        if folder is not None:
+            java_field(task, "finalCheckpointCompleted").thenRun(_writes(folder))
+    except Exception as error:
+        log.warning("the end of this job is not marked, and a kill at its end may run it again: %s", error)
+
+
+def _writes(folder: Any) -> Any:
+    """A Java `Runnable` that writes the mark into a `folder` of Flink's: an empty file."""
+    place = folder.suffix(f"/{END_MARK}")
+    mode = find_class("org.apache.flink.core.fs.FileSystem$WriteMode").OVERWRITE
+    create = java_method(place.getFileSystem(), "create", 2).bindTo(place).bindTo(mode)
+    close = unbound_method(create.type().returnType(), "close")
+    written = find_class("java.lang.invoke.MethodHandles").filterReturnValue(create, close)
+    return java_proxy("java.lang.Runnable", written)

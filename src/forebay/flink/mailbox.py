@@ -1,0 +1,57 @@
+"""The mailbox of a task of Flink's: a function that waits for long runs its mails meanwhile.
+
+Flink gives a function's thread checkpoints, timers and commits as mails, between two records. At the end of
+the input the operator waits for its answers inside one call, and none of them would get through.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pyflink.datastream import RuntimeContext
+
+from forebay.flink.java_objects import java_field
+from forebay.flink.jvm_task import stream_task
+
+log = logging.getLogger(__name__)
+
+MOST_MAILS = 1000
+"""Mails that one call runs at most: each may send another."""
+
+
+class Mailbox:
+    """Runs the mails of the task of a keyed function, on the function's thread.
+
+    Outside a JVM it runs none. It takes Flink's own names, some of which are private; if one is missing, no
+    mails run, and checkpoints wait until the function returns.
+    """
+
+    def __init__(self, runtime_context: RuntimeContext) -> None:
+        self._executor: Any = None
+        if getattr(runtime_context, "_runtime_context", None) is None:
+            return
+        try:
+            # That of the task: an operator's own runs no checkpoints.
+            self._executor = java_field(stream_task(runtime_context), "mainMailboxExecutor")
+            self._backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
+        except Exception as error:
+            log.warning("at the end of the input, checkpoints wait for the last answer: %s", error)
+
+    def run_mails(self) -> None:
+        """Run what waits in the mailbox; returns when it is empty, and never waits for a mail.
+
+        A mail may call the function again, with another key. Afterwards the key in hand is that of before.
+        The function's state must be as consistent as between two of its calls, and what it has handed on
+        must have left it. Raises what a mail raises, as when the task is cancelled.
+        """
+        if self._executor is None:
+            return
+        # As Java's own object: a key that went through Python may come back as another type.
+        key = self._backend.getCurrentKey()
+        try:
+            for _ in range(MOST_MAILS):
+                if not self._executor.tryYield():
+                    break
+        finally:
+            self._backend.setCurrentKey(key)

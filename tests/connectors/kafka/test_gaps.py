@@ -1,0 +1,107 @@
+"""Which records a topic no longer has that are still to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.connectors.kafka.admin import Place
+from forebay.connectors.kafka.gaps import (
+    MOST_NAMED,
+    Gap,
+    Topics,
+    find_gaps,
+    gaps_text,
+    moved,
+    next_generations,
+    unread,
+)
+from forebay.connectors.kafka.start import marked
+
+IDS = {"a": "id-a"}
+
+
+def topics(begin: int, end: int, ids: Mapping[str, str] = IDS) -> Topics:
+    """One topic `a` of one partition."""
+    return Topics((Place("a", 0, begin),), (Place("a", 0, end),), ids)
+
+
+@pytest.mark.parametrize(
+    ("at", "begin", "end", "kind"),
+    [
+        (5, 0, 9, None),
+        (5, 5, 9, None),
+        (5, 0, 5, None),
+        (5, 5, 5, None),
+        (0, 0, 0, None),
+        (5, 6, 9, "deleted"),
+        (5, 9, 9, "deleted"),
+        (5, 0, 4, "shrunk"),
+        (5, 0, 0, "shrunk"),
+    ],
+)
+def test_a_place_is_compared_with_the_log(at: int, begin: int, end: int, kind: str | None) -> None:
+    found = find_gaps([Place("a", 0, at)], topics(begin, end), IDS)
+    assert [gap.kind for gap in found] == ([] if kind is None else [kind])
+
+
+def test_another_topic_of_the_name_is_a_gap_wherever_its_log_is() -> None:
+    (gap,) = find_gaps([Place("a", 0, 5)], topics(0, 9, {"a": "another"}), IDS)
+    assert (gap.kind, gap.now, gap.records) == ("recreated", 0, 0)
+
+
+def test_a_topic_or_a_partition_that_is_not_there() -> None:
+    assert find_gaps([Place("gone", 0, 5)], topics(0, 9), {"gone": "x"}) == ()
+    (gap,) = find_gaps([Place("a", 1, 5)], topics(0, 9), IDS)
+    assert gap.kind == "shrunk"
+
+
+def test_a_topic_whose_id_was_not_noted_is_judged_by_its_log() -> None:
+    assert find_gaps([Place("a", 0, 5)], topics(0, 9), {}) == ()
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.booleans())
+def test_what_is_read_next_is_in_the_log(at: int, begin: int, length: int, again: bool) -> None:
+    now = topics(begin, begin + length, {"a": "another"} if again else IDS)
+    places = (Place("a", 0, at),)
+    (place,) = moved(places, find_gaps(places, now, IDS))
+    assert begin <= place.offset <= begin + length
+    assert find_gaps((place,), now, now.ids) == ()
+    if not again and begin <= at <= begin + length:
+        assert place.offset == at
+
+
+def test_what_is_answered_is_no_gap() -> None:
+    (gap,) = find_gaps([Place("a", 0, 5)], topics(9, 9), IDS)
+    assert unread([gap], [Place("a", 0, 9)]) == ()
+    assert unread([gap], [Place("a", 0, 10)]) == ()
+    assert unread([gap], [Place("a", 0, 7)]) == (replace(gap, offset=7),)
+    assert unread([gap], [Place("a", 0, 5), Place("b", 0, 9)]) == (gap,)
+    (again,) = find_gaps([Place("a", 0, 5)], topics(0, 9, {"a": "another"}), IDS)
+    assert unread([again], [Place("a", 0, 9)]) == (again,)
+
+
+def test_each_topic_of_a_name_has_a_mark_of_its_own() -> None:
+    first = next_generations({}, IDS, ())
+    assert marked("a", first) == "a"
+    assert next_generations(first, IDS, ()) == first
+    second = next_generations(first, {"a": "another"}, ())
+    assert marked("a", second) == "a~2"
+    shrunk = next_generations(second, {"a": "another"}, [Gap("shrunk", "a", 0, 5, 4)])
+    assert marked("a", shrunk) == "a~3"
+    assert next_generations(second, {"a": "another"}, [Gap("deleted", "a", 0, 5, 9)]) == second
+    assert marked("unknown", second) == "unknown"
+    # A topic that is not there now may come back.
+    assert next_generations(second, {}, ()) == second
+
+
+def test_a_text_names_partitions_and_ranges() -> None:
+    gaps = [Gap("deleted", "a", n, 5, 7) for n in range(MOST_NAMED + 3)]
+    text = gaps_text(gaps)
+    assert text.startswith("a/0: offsets 5 to 6 were deleted unread (2 records at most); a/1: ")
+    assert text.endswith("; and 3 more partitions")
+    assert "ends at offset 7, before the next offset to read, 9" in gaps_text([Gap("shrunk", "a", 0, 9, 7)])

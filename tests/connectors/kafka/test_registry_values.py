@@ -1,0 +1,466 @@
+"""Values with a scripted registry: what is read, what is a dead letter, and what must be neither."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastavro import schemaless_writer
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from tests.harness.clock import ManualClock
+from tests.harness.schema_registry import ScriptedRegistry
+
+from forebay.connectors.event_time import EventTime
+from forebay.connectors.formats import Format
+from forebay.connectors.kafka.registry import (
+    MAX_ANSWER_BYTES,
+    MAX_SCHEMA_CHARS,
+    Patience,
+    Registry,
+    RegistryAway,
+    RegistryRefused,
+    require_registry,
+)
+from forebay.connectors.kafka.registry_values import RegistryValues
+from forebay.connectors.kafka.source import read_record
+from forebay.errors import SettingError, SetupError
+from forebay.records import DeadLetter, Event
+from forebay.settings import SecretRef
+
+PLACE = {"topic": "in", "partition": 0, "offset": 1, "time_ms": 7}
+
+
+def record(*fields: tuple[str, Any], name: str = "R") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields]}
+
+
+def logical(kind: str, what: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": what, **more}
+
+
+TICKET = record(("text", "string"), ("n", "long"))
+NODE = record(("next", ["null", "Node"]), name="Node")
+SCHEMAS: dict[int, Any] = {
+    1: TICKET,
+    2: NODE,
+    3: record(("a", {"type": "array", "items": "null"})),
+    4: "string",
+    5: {"type": "nonsense"},
+    6: record(("d", logical("bytes", "decimal", precision=4, scale=2))),
+}
+
+
+def framed(id: int, payload: bytes) -> bytes:
+    return b"\0" + id.to_bytes(4, "big") + payload
+
+
+def written(id: int, schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    schemaless_writer(out, schema, value)
+    return framed(id, out.getvalue())
+
+
+@pytest.fixture
+def registry() -> Iterator[ScriptedRegistry]:
+    with ScriptedRegistry(SCHEMAS) as made:
+        yield made
+
+
+def read(
+    registry: ScriptedRegistry,
+    raw: bytes,
+    headers: Mapping[str, bytes] | None = None,
+    form: Format | None = None,
+) -> Event | DeadLetter:
+    values = RegistryValues(Registry(registry.url))
+    return read_record(form or Format(), b"k", raw, headers or {}, PLACE, parse=values.fields)
+
+
+class Ticking(ManualClock):
+    """A clock that goes on by itself whenever it is read."""
+
+    def __init__(self, tick_s: float) -> None:
+        super().__init__()
+        self._tick_s = tick_s
+
+    def monotonic_s(self) -> float:
+        self.advance(self._tick_s)
+        return super().monotonic_s()
+
+
+class Waits:
+    """A registry's reader whose waiting is seen and takes no time."""
+
+    def __init__(
+        self, registry: ScriptedRegistry, mend_after: int | None = None, tick_s: float = 0.0, **more: Any
+    ) -> None:
+        self.clock = Ticking(tick_s)
+        self.waits_s: list[float] = []
+        self._registry, self._mend_after = registry, mend_after
+        patience = Patience(registry.url, clock=self.clock, sleep=self._sleep)
+        self.values = RegistryValues(Registry(registry.url, **more), patience)
+
+    def _sleep(self, seconds: float) -> None:
+        self.waits_s.append(seconds)
+        self.clock.advance(seconds)
+        if len(self.waits_s) == self._mend_after:
+            self._registry.status = 200
+
+
+def test_a_record_is_an_event_and_its_schema_is_fetched_once(registry: ScriptedRegistry) -> None:
+    avro = RegistryValues(Registry(registry.url))
+    for n in range(3):
+        raw = written(1, TICKET, {"text": "hi", "n": n})
+        event = read_record(Format(), b"k", raw, {"h": b"v"}, PLACE, parse=avro.fields)
+        assert isinstance(event, Event)
+        assert (event.raw, event.fields["text"], event.fields["n"]) == (raw, "hi", n)
+        assert event.fields["kafka"]["headers"] == {"h": "v"}
+    assert registry.asked == ["/schemas/ids/1"]
+
+
+def test_a_timestamp_can_be_the_events_time(registry: ScriptedRegistry) -> None:
+    schema = registry.schemas[9] = record(("at", logical("long", "timestamp-nanos")))
+    raw = written(9, record(("at", "long")), {"at": 1_769_860_800_123_456_789})
+    event = read(registry, raw, form=Format(time=EventTime("at")))
+    assert isinstance(event, Event), (event, schema)
+    assert event.fields["at"] == "2026-01-31T12:00:00.123456789+00:00"
+    assert event.time_ms == 1_769_860_800_123
+
+
+def test_a_field_that_cannot_be_read_is_named(registry: ScriptedRegistry) -> None:
+    inner = record(("at", logical("int", "time-millis")), name="Inner")
+    registry.schemas[9] = record(("text", "string"), ("inner", {"type": "array", "items": inner}))
+    schema = record(
+        ("text", "string"), ("inner", {"type": "array", "items": record(("at", "int"), name="I")})
+    )
+    letter = read(registry, written(9, schema, {"text": "hi", "inner": [{"at": 5}, {"at": -1}]}))
+    assert isinstance(letter, DeadLetter)
+    assert letter.detail == (
+        "not Avro of its schema 9: field 'inner.at': a time of day is between 0 and 86400000, found -1"
+    )
+
+
+def test_a_schema_that_refers_to_another(registry: ScriptedRegistry) -> None:
+    registry.subjects["people"] = record(("name", "string"), name="Person")
+    registry.schemas[9] = record(("who", "Person"))
+    registry.references[9] = [{"name": "Person", "subject": "people", "version": 1}]
+    avro = RegistryValues(Registry(registry.url))
+    assert avro.fields(framed(9, b"\x06ann"), {}) == {"who": {"name": "ann"}}
+    asked = len(registry.asked)
+    registry.status = 503
+    assert avro.fields(framed(9, b"\x06bob"), {}) == {"who": {"name": "bob"}}
+    assert len(registry.asked) == asked
+
+
+def test_schemas_that_refer_to_one_another_in_a_circle(registry: ScriptedRegistry) -> None:
+    registry.schemas[9] = registry.subjects["people"] = record(("who", "Person"))
+    registry.references[9] = registry.references["people"] = [
+        {"name": "Person", "subject": "people", "version": 1}
+    ]
+    letter = read_record(
+        Format(), None, framed(9, b"\x06ann"), {}, PLACE, parse=Waits(registry).values.fields
+    )
+    assert isinstance(letter, DeadLetter)
+    assert "its references are circular" in letter.detail
+
+
+def test_a_recursive_schema(registry: ScriptedRegistry) -> None:
+    value = {"next": {"next": {"next": None}}}
+    assert RegistryValues(Registry(registry.url)).fields(written(2, NODE, value), {}) == value
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b'{"text": "JSON"}', "the value names no schema: expected a byte 0 and an id of 4 bytes"),
+        (b"", "found nothing"),
+        (b"\0\0", "found 0000"),
+        (framed(77, b"\x02a\x02"), "schema 77 cannot be used: the schema registry does not have it"),
+        (framed(1, b"\x02a"), "a number has no end"),
+        (framed(1, b"\x04a\x02"), "not Avro of its schema"),
+        (framed(1, b"\x04\xff\xfe\x02"), "field 'text': a text is not UTF-8"),
+        (framed(1, b"\x02a\x02\x02"), "1 bytes are left over"),
+        (framed(2, b"\x02" * 1_000_000 + b"\0"), "nested deeper than 200"),
+        (framed(3, b"\x80\x80\x80\x80\x10\0"), "more items than bytes"),
+        (framed(4, b"\x02a"), "schema 4: a record is needed, found str"),
+        (framed(5, b"\x02a"), "schema 5 cannot be used: UnknownType"),
+        (framed(6, b"\x80\x80\x20" + b"\x7f" * 262144), "the limit is 1024"),
+        (framed(1, b"\0" * 2_000_000), "the limit is 1048576"),
+    ],
+)
+def test_what_is_no_such_value_is_a_dead_letter_with_its_bytes(
+    registry: ScriptedRegistry, raw: bytes, words: str
+) -> None:
+    letter = read_record(Format(), b"k", raw, {}, PLACE, parse=RegistryValues(Registry(registry.url)).fields)
+    assert isinstance(letter, DeadLetter)
+    assert words in letter.detail
+    assert (letter.raw, letter.cause, letter.record_key) == (raw, "malformed_record", b"k")
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_a_registry_that_is_away_is_waited_for_and_nothing_is_given_up(
+    registry: ScriptedRegistry, status: int
+) -> None:
+    registry.status = status
+    waits = Waits(registry, mend_after=4)
+    raw = written(1, TICKET, {"text": "hi", "n": 1})
+    assert isinstance(read_record(Format(), None, raw, {}, PLACE, parse=waits.values.fields), Event)
+    assert len(waits.waits_s) == 4
+    assert waits.waits_s == sorted(waits.waits_s) or max(waits.waits_s) <= 5.0
+
+
+def test_a_registry_that_stays_away_fails_the_task(registry: ScriptedRegistry) -> None:
+    registry.status = 503
+    waits = Waits(registry)
+    with pytest.raises(RegistryAway, match=r"127.0.0.1.* is away: it answered 503"):
+        waits.values.fields(framed(1, b"\x02a\x02"), {})
+    assert 30.0 <= sum(waits.waits_s) <= 35.0
+
+
+def test_an_answer_that_is_too_long_is_broken_off(registry: ScriptedRegistry) -> None:
+    registry.padding = MAX_ANSWER_BYTES
+    raw = written(1, TICKET, {"text": "hi", "n": 1})
+    letter = read_record(Format(), None, raw, {}, PLACE, parse=Waits(registry).values.fields)
+    assert isinstance(letter, DeadLetter)
+    assert "the schema registry's answer is longer than 4194304 bytes" in letter.detail
+    # What stands before the registry may fail at length: that is no fault of the value.
+    registry.status = 502
+    with pytest.raises(RegistryAway, match=r"is away: .* is longer than 4194304 bytes"):
+        Waits(registry).values.fields(raw, {})
+    registry.status, registry.padding = 200, MAX_ANSWER_BYTES // 2
+    assert Waits(registry).values.fields(raw, {})["text"] == "hi"
+
+
+def test_a_compressed_answer_is_not_unpacked(registry: ScriptedRegistry) -> None:
+    registry.gzip, registry.padding = True, MAX_ANSWER_BYTES
+    with pytest.raises(RegistryRefused, match=r"127.0.0.1.* compresses answers"):
+        Waits(registry).values.fields(written(1, TICKET, {"text": "hi", "n": 1}), {})
+
+
+def test_an_answer_that_drips_is_broken_off(registry: ScriptedRegistry) -> None:
+    registry.padding = MAX_ANSWER_BYTES // 2
+    waits = Waits(registry, tick_s=10.0)
+    with pytest.raises(RegistryAway, match="its answer took longer than 30 s"):
+        waits.values.fields(written(1, TICKET, {"text": "hi", "n": 1}), {})
+
+
+def test_one_that_takes_no_connections_is_away_too() -> None:
+    with ScriptedRegistry(SCHEMAS) as gone:
+        waits = Waits(gone)
+    with pytest.raises(RegistryAway, match="is away: ConnectError"):
+        waits.values.fields(framed(1, b"\x02a\x02"), {})
+
+
+def test_the_secret_is_read_from_its_file_and_never_shown(tmp_path: Path) -> None:
+    right, wrong, bare = (tmp_path / name for name in ("right", "wrong", "bare"))
+    right.write_text("ann:hush-hush\n")
+    wrong.write_text("ann:hush-wrong\n")
+    bare.write_text("hush-bare")
+    raw = written(1, TICKET, {"text": "hi", "n": 1})
+    with ScriptedRegistry(SCHEMAS, auth="ann:hush-hush") as registry:
+        assert Waits(registry, auth=SecretRef(file=str(right))).values.fields(raw, {})["text"] == "hi"
+        for ref in (SecretRef(file=str(wrong)), None):
+            waits = Waits(registry, auth=ref)
+            with pytest.raises(
+                RegistryRefused, match="answered 401; check the registry's url and auth"
+            ) as said:
+                waits.values.fields(raw, {})
+            assert waits.waits_s == []
+            assert "hush" not in str(said.value)
+        with pytest.raises(SettingError, match="USER:PASSWORD") as said_bare:
+            RegistryValues(Registry(registry.url, SecretRef(file=str(bare))))
+        assert "hush" not in str(said_bare.value)
+
+
+def test_an_address_that_is_no_registry_gives_no_record_up(registry: ScriptedRegistry) -> None:
+    waits = Waits(registry)
+    waits.values._client.close()
+    wrong = RegistryValues(Registry(f"{registry.url}/elsewhere"))
+    with pytest.raises(RegistryRefused, match="answered 404"):
+        wrong.fields(framed(1, b"\x02a\x02"), {})
+
+
+def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
+    with pytest.raises(SetupError, match=r"pip install 'forebay\[registry\]'"):
+        require_registry()
+
+
+def test_a_schema_that_is_too_long_is_refused(registry: ScriptedRegistry) -> None:
+    registry.schemas[9] = "x" * MAX_SCHEMA_CHARS
+    letter = read(registry, framed(9, b"\x02a"))
+    assert isinstance(letter, DeadLetter)
+    assert letter.detail == "schema 9 cannot be used: it has 1048578 characters, the limit is 1048576"
+
+
+def test_a_schema_of_an_unsupported_type_is_named(registry: ScriptedRegistry) -> None:
+    registry.schemas[9], registry.types[9] = "<schema/>", "XSD"
+    letter = read(registry, framed(9, b"<a/>"))
+    assert isinstance(letter, DeadLetter)
+    assert letter.detail == ("schema 9 cannot be used: its type is 'XSD', supported are AVRO, JSON, PROTOBUF")
+
+
+def test_a_reference_that_the_registry_lacks_is_named(registry: ScriptedRegistry) -> None:
+    registry.schemas[9] = record(("who", "Person"))
+    registry.references[9] = [{"name": "Person", "subject": "people", "version": 1}]
+    letter = read(registry, framed(9, b"\x06ann"))
+    assert isinstance(letter, DeadLetter)
+    assert "schema 9 cannot be used" in letter.detail
+    assert "not all that it refers to: Subject not found" in letter.detail
+
+
+@pytest.fixture
+def json_schema(registry: ScriptedRegistry) -> ScriptedRegistry:
+    registry.schemas[9], registry.types[9] = '{"type": "object"}', "JSON"
+    return registry
+
+
+def test_a_value_of_a_json_schema(json_schema: ScriptedRegistry) -> None:
+    event = read(json_schema, framed(9, b'{"text": "hi", "n": [1.5, null]}'))
+    assert isinstance(event, Event)
+    assert {name: event.fields[name] for name in ("text", "n")} == {"text": "hi", "n": [1.5, None]}
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"[1]", "not JSON of its schema 9: a JSON object is needed, found an array"),
+        (b'{"a": ', "not JSON of its schema 9: not JSON"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+        (b'{"a":' * 300 + b"1" + b"}" * 300, "nested deeper than 200 levels"),
+    ],
+)
+def test_what_is_no_value_of_a_json_schema(json_schema: ScriptedRegistry, raw: bytes, words: str) -> None:
+    letter = read(json_schema, framed(9, raw))
+    assert isinstance(letter, DeadLetter)
+    assert words in letter.detail
+
+
+FIELD = FieldDescriptorProto
+IMPORTED = FileDescriptorProto(
+    package="people",
+    syntax="proto3",
+    dependency=["google/protobuf/timestamp.proto"],
+    message_type=[
+        {
+            "name": "Person",
+            "field": [
+                {"name": "name", "number": 1, "type": FIELD.TYPE_STRING, "label": FIELD.LABEL_OPTIONAL},
+                {
+                    "name": "born",
+                    "number": 2,
+                    "type": FIELD.TYPE_MESSAGE,
+                    "type_name": ".google.protobuf.Timestamp",
+                    "label": FIELD.LABEL_OPTIONAL,
+                },
+            ],
+        }
+    ],
+)
+FILE = FileDescriptorProto(
+    name="default",
+    syntax="proto3",
+    dependency=["common/person.proto"],
+    message_type=[
+        {"name": "Other"},
+        {
+            "name": "Ticket",
+            "nested_type": [
+                {"name": "First"},
+                {
+                    "name": "Second",
+                    "field": [
+                        {"name": "n", "number": 1, "type": FIELD.TYPE_INT64, "label": FIELD.LABEL_OPTIONAL},
+                        {
+                            "name": "who",
+                            "number": 2,
+                            "type": FIELD.TYPE_MESSAGE,
+                            "type_name": ".people.Person",
+                            "label": FIELD.LABEL_REPEATED,
+                        },
+                    ],
+                },
+            ],
+        },
+    ],
+)
+# Ticket.Second of n = 2**63 - 1 and a Person "ann", who was born at second 5.
+SECOND = b"\x08" + b"\xff" * 8 + b"\x7f" + b"\x12\x09\x0a\x03ann\x12\x02\x08\x05"
+READ = {"n": 2**63 - 1, "who": [{"name": "ann", "born": "1970-01-01T00:00:05+00:00"}]}
+INDEXES = b"\x04\x02\x02"  # Two of them: 1 and 1.
+
+
+@pytest.fixture
+def protobuf(registry: ScriptedRegistry) -> ScriptedRegistry:
+    registry.schemas[9], registry.types[9] = 'syntax = "proto3"; …', "PROTOBUF"
+    registry.references[9] = [{"name": "common/person.proto", "subject": "people", "version": 2}]
+    registry.descriptors[9] = FILE.SerializeToString()
+    registry.subjects["people"] = 'syntax = "proto3"; …'
+    registry.types["people"] = "PROTOBUF"
+    registry.descriptors["people"] = IMPORTED.SerializeToString()
+    return registry
+
+
+def test_a_protobuf_value_with_a_reference(protobuf: ScriptedRegistry) -> None:
+    values = RegistryValues(Registry(protobuf.url))
+    assert values.fields(framed(9, INDEXES + SECOND), {}) == READ
+    asked = len(protobuf.asked)
+    assert values.fields(framed(9, INDEXES + SECOND), {}) == READ
+    assert len(protobuf.asked) == asked == 3
+
+
+def test_a_single_index_of_zero_is_one_byte(protobuf: ScriptedRegistry) -> None:
+    assert RegistryValues(Registry(protobuf.url)).fields(framed(9, b"\0"), {}) == {}
+
+
+def test_a_protobuf_schema_that_is_named_in_a_header(protobuf: ScriptedRegistry) -> None:
+    headers = {"__value_schema_id": framed(9, INDEXES)}
+    assert RegistryValues(Registry(protobuf.url)).fields(SECOND, headers) == READ
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "its message indexes have no end"),
+        (b"\xff" * 20, "its message indexes have no end"),
+        (b"\xfe\xff\x7f", "it has 1048575 message indexes, the limit is 100"),
+        (b"\x01", "it has -1 message indexes"),
+        (b"\x02\x08", "its message indexes are [4], and the schema has no such message"),
+        (b"\x02\x01", "its message indexes are [-1], and the schema has no such message"),
+        (INDEXES + SECOND[:-1], "not Protobuf of its schema 9: not a message Ticket.Second"),
+        (INDEXES + b"\x12\x05\x0a\x03\xff\xff\xff", "not a message Ticket.Second"),
+    ],
+)
+def test_what_is_no_protobuf_value(protobuf: ScriptedRegistry, raw: bytes, words: str) -> None:
+    letter = read(protobuf, framed(9, raw))
+    assert isinstance(letter, DeadLetter)
+    assert words in letter.detail
+    assert letter.raw == framed(9, raw)
+
+
+def test_a_protobuf_schema_without_its_reference(protobuf: ScriptedRegistry) -> None:
+    protobuf.references[9] = []
+    letter = read(protobuf, framed(9, INDEXES + SECOND))
+    assert isinstance(letter, DeadLetter)
+    assert letter.detail == (
+        "schema 9 cannot be used: it imports 'common/person.proto', "
+        "which it does not list among its references"
+    )
+
+
+@pytest.mark.parametrize("descriptor", [b"\xff", b"\x22\x03\x12\x01x", FILE.SerializeToString() * 2])
+def test_a_protobuf_schema_that_makes_no_sense(protobuf: ScriptedRegistry, descriptor: bytes) -> None:
+    protobuf.descriptors[9] = descriptor
+    letter = read(protobuf, framed(9, b"\0"))
+    assert isinstance(letter, DeadLetter)
+    assert "schema 9 cannot be used" in letter.detail
+
+
+def test_a_registry_that_serves_no_descriptors_is_refused(protobuf: ScriptedRegistry) -> None:
+    protobuf.serializes = False
+    with pytest.raises(RegistryRefused, match=r"does not serve Protobuf schemas as descriptors"):
+        read(protobuf, framed(9, INDEXES + SECOND))

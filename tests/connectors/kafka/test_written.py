@@ -1,0 +1,97 @@
+"""Dead letters that are cut to the size that a topic takes."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.connectors.formats import parse_dead_letter
+from forebay.connectors.kafka.sizes import MIN_LIMIT_BYTES, record_bytes
+from forebay.connectors.kafka.written import fitting_record, record_of
+from forebay.errors import MalformedRecord
+from forebay.records import DeadLetter
+
+LETTER = DeadLetter(
+    raw=b"x" * 10,
+    cause="timeout",
+    detail="d",
+    id="in/0@1",
+    record_key=b"k",
+    headers={"trace": b"t", "null": None},
+)
+times = st.integers(0, 30_000)
+scripts = st.sampled_from(["a", "é", "€", "😀", "\n", "\0", '"'])
+raws = st.builds(lambda text, n: text.encode() * n, scripts, times) | st.builds(
+    lambda n: b"\xff" * n, st.integers(0, 60_000)
+)
+
+
+def test_a_letter_that_fits_is_written_as_it_is() -> None:
+    key, value, headers = fitting_record(LETTER, MIN_LIMIT_BYTES)
+    assert (key, value, headers) == record_of(LETTER)
+    assert "cut_bytes" not in orjson.loads(value)
+    assert headers == {"trace": b"t", "null": None, "forebay-id": b"in/0@1", "forebay-cause": b"timeout"}
+
+
+@given(raws, st.integers(MIN_LIMIT_BYTES, 2 * MIN_LIMIT_BYTES))
+def test_as_little_of_the_input_is_cut_as_possible(raw: bytes, limit: int) -> None:
+    letter = replace(LETTER, raw=raw)
+    record = fitting_record(letter, limit)
+    size = record_bytes(*record)
+    assert size <= limit
+    line = orjson.loads(record[1])
+    kept = base64.b64decode(line["input_base64"]) if "input_base64" in line else line["input"].encode()
+    cut = line.get("cut_bytes", {"input": 0})
+    assert raw.startswith(kept)
+    assert cut == {"input": len(raw) - len(kept)}
+    assert (record[0], record[2]["trace"]) == (b"k", b"t")
+    if cut["input"]:
+        # A character takes at most six bytes as JSON, three bytes four as base64; one digit may be saved.
+        assert size > limit - 8
+        with pytest.raises(MalformedRecord, match=f"cut by {cut['input']} bytes"):
+            parse_dead_letter(record[1])
+    else:
+        assert parse_dead_letter(record[1]).raw == raw
+
+
+@pytest.mark.parametrize(
+    ("changes", "cut"),
+    [
+        ({"headers": {"a": b"x" * 40_000, "b": None}}, {"headers": 40_002}),
+        ({"record_key": b"x" * 40_000}, {"record_key": 40_000}),
+        ({"id": "i" * 40_000}, {"id": 39_872}),
+        ({"detail": "\0" * 4096, "position": "é" * 40_000}, {"position": 79_744, "detail": 3968}),
+    ],
+)
+def test_what_else_is_too_large_is_cut_as_well_and_counted(
+    changes: dict[str, object], cut: dict[str, int]
+) -> None:
+    letter = replace(LETTER, **changes)  # type: ignore[arg-type]
+    record = fitting_record(letter, MIN_LIMIT_BYTES)
+    assert record_bytes(*record) <= MIN_LIMIT_BYTES
+    line = orjson.loads(record[1])
+    assert line["cut_bytes"] == cut
+    assert line["input"] == "x" * 10
+    assert record[2]["forebay-cause"] == b"timeout"
+
+
+@given(
+    st.builds(
+        DeadLetter,
+        raw=raws,
+        cause=st.just("\0" * 9999),
+        detail=st.just("\0" * 4096),
+        id=st.just("\0" * 50_000),
+        key=st.just("😀" * 50_000),
+        position=st.just("\n" * 50_000),
+        record_key=st.none() | st.just(b"k" * 50_000),
+        headers=st.just({"\0" * 50_000: b"x"}),
+    )
+)
+def test_every_letter_fits_into_the_smallest_limit(letter: DeadLetter) -> None:
+    assert record_bytes(*fitting_record(letter, MIN_LIMIT_BYTES)) <= MIN_LIMIT_BYTES

@@ -1,0 +1,78 @@
+"""Dead letters that are fed in again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.connectors.event_time import EventTime
+from forebay.connectors.formats import Format, dead_letter_json
+from forebay.connectors.kafka.source import read_record
+from forebay.connectors.letters import read_letter
+from forebay.records import DeadLetter, Event
+
+PLACE = {"topic": "tickets", "partition": 0, "offset": 17, "time_ms": 1_000}
+
+
+def given_up(record: Event | DeadLetter) -> bytes:
+    """The line of a dead letter of a record."""
+    if isinstance(record, DeadLetter):
+        return dead_letter_json(record).encode()
+    letter = DeadLetter(
+        record.raw,
+        "timeout",
+        "too slow",
+        id=record.position,
+        time_ms=record.time_ms,
+        position=record.position,
+        record_key=record.record_key,
+        headers=record.headers,
+        record_ms=record.record_ms,
+    )
+    return dead_letter_json(letter).encode()
+
+
+@given(
+    key=st.none() | st.binary(),
+    value=st.sampled_from([b'{"text": "hi", "at": 5}', b'{"text": "hi"}', b"no json", b"\xff"]),
+    headers=st.dictionaries(st.text(min_size=1), st.binary(), max_size=3),
+    generation=st.sampled_from(["tickets/0@17", "tickets~2/0@17"]),
+    form=st.sampled_from([Format(), Format("text"), Format(time=EventTime("at", "unix_ms"))]),
+)
+def test_a_record_of_kafka_comes_back_with_all_that_it_had(
+    key: bytes | None, value: bytes, headers: dict[str, bytes], generation: str, form: Format
+) -> None:
+    first = read_record(form, key, value, headers, PLACE, position=generation)
+    assert read_letter(form, given_up(first), "letters/0@3") == first
+
+
+def test_a_tombstone_is_one_again() -> None:
+    first = read_record(Format(), b"ann", None, {}, PLACE)
+    assert isinstance(first, DeadLetter)
+    assert first.cause == "tombstone"
+    assert read_letter(Format(), given_up(first), "letters/0@3") == first
+
+
+def test_a_record_of_a_file_keeps_its_position_and_its_time() -> None:
+    event = Event(b'{"a": 1}', {"a": 1}, 5, "in.jsonl@17", record_key=b"k", headers={"h": b"v"})
+    assert read_letter(Format(), given_up(event), "letters.jsonl@1") == event
+    nowhere = replace(event, position=None)
+    assert read_letter(Format(), given_up(nowhere), "letters.jsonl@1").position == "letters.jsonl@1"
+
+
+@pytest.mark.parametrize("position", [None, "", "tickets", "tickets/0@x", "tick ets/0@1", "t/0@" + "9" * 400])
+def test_a_place_in_kafka_must_be_one(position: Any) -> None:
+    line = given_up(Event(b"{}", {}, position=position, record_ms=1))
+    read = read_letter(Format(), line, "letters.jsonl@1")
+    assert isinstance(read, DeadLetter)
+    assert (read.raw, read.cause, read.position) == (line, "malformed_record", "letters.jsonl@1")
+
+
+def test_another_line_is_a_dead_letter_at_its_own_place() -> None:
+    read = read_letter(Format(), b"no letter", "letters.jsonl@1")
+    assert isinstance(read, DeadLetter)
+    assert (read.raw, read.position) == (b"no letter", "letters.jsonl@1")

@@ -1,0 +1,102 @@
+"""Where a pipeline begins in its topics, with a Kafka that does as it is told."""
+
+from __future__ import annotations
+
+import pytest
+from tests.runtime.fake_kafka import FakeKafka, spec, use
+
+from forebay.connectors.kafka.admin import Place
+from forebay.errors import PipelineFailed
+from forebay.runtime.kafka_start import KafkaStart, begin, read_before
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
+    fake = FakeKafka()
+    use(fake, monkeypatch)
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("start", "offsets"),
+    [
+        ("earliest", [10, 11]),
+        ("latest", [90, 91]),
+        ("2026-01-31T12:00:00Z", [50, 51]),
+        ("committed", [10, 70]),
+    ],
+)
+def test_a_first_start_commits_where_it_begins(kafka: FakeKafka, start: str, offsets: list[int]) -> None:
+    kafka.groups["forebay-p"] = (Place("a", 1, 70), Place("b", 0, 3))
+    assert begin(spec(start=start), {}, first=True).ends == (Place("a", 0, 90), Place("a", 1, 91))
+    for group in ("forebay-p", "forebay-p-read"):
+        assert [place.offset for place in kafka.groups[group]] == offsets
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", "committed"])
+def test_a_later_start_begins_at_what_has_no_answer(kafka: FakeKafka, start: str) -> None:
+    kafka.groups["forebay-p"] = (Place("a", 0, 30), Place("a", 1, 40))
+    kafka.groups["forebay-p-read"] = (Place("a", 0, 60), Place("a", 1, 70))
+    begin(spec(start=start), {}, first=False)
+    assert [place.offset for place in kafka.groups["forebay-p-read"]] == [30, 40]
+
+
+def test_what_earlier_starts_have_read_is_known_until_the_next_begins(kafka: FakeKafka) -> None:
+    assert read_before(spec()) == ()
+    begin(spec(), {}, first=True)
+    kafka.groups["forebay-p-read"] = read = (Place("a", 0, 60), Place("a", 1, 70))
+    assert read_before(spec()) == read
+    begin(spec(), {}, first=False)
+    assert [place.offset for place in read_before(spec())] == [10, 11]
+
+
+def test_a_kafka_that_is_held_up_for_a_while_does_not_end_the_start(kafka: FakeKafka) -> None:
+    begin(spec(), {}, first=True)
+    assert kafka.timeouts_s == [60.0]
+
+
+def test_a_pattern_means_whole_names(kafka: FakeKafka) -> None:
+    begun = begin(spec(topics=[], pattern="a.?", group="g"), {}, first=True)
+    assert [end.topic for end in begun.ends] == ["a", "a", "ab"]
+    assert [place.offset for place in kafka.groups["g"]] == [10, 11, 10]
+
+
+def test_a_later_start_does_not_skip_records_unless_it_may(kafka: FakeKafka) -> None:
+    kafka.groups["forebay-p"] = (Place("a", 0, 30), Place("a", 1, 40))
+    kafka.begin = 35
+    with pytest.raises(PipelineFailed, match="a/0: offsets 30 to 34 were deleted unread"):
+        begin(spec(), {}, first=False)
+    assert "forebay-p-read" not in kafka.groups
+    begun = begin(spec(on_gap="continue"), {}, first=False)
+    assert sum(gap.records for gap in begun.gaps) == 5
+    assert [place.offset for place in kafka.groups["forebay-p-read"]] == [35, 40]
+
+
+def test_the_first_record_that_is_there_is_no_gap_at_a_first_start(kafka: FakeKafka) -> None:
+    kafka.begin = 35
+    assert begin(spec(start="earliest"), {}, first=True).gaps == ()
+
+
+def test_a_topic_of_the_same_name_gets_a_generation(kafka: FakeKafka) -> None:
+    kafka.groups["forebay-p"] = (Place("a", 0, 30), Place("a", 1, 40))
+    before = {"a": ("id-before",)}
+    with pytest.raises(PipelineFailed, match="created again"):
+        begin(spec(), before, first=False)
+    again = begin(spec(on_gap="continue"), before, first=False)
+    assert again.start.generations == {"a": ("id-before", "id-a")}
+    assert [place.offset for place in kafka.groups["forebay-p-read"]] == [10, 11]
+    assert begin(spec(start="earliest"), before, first=True).start.generations["a"][-1] == "id-a"
+
+
+def test_only_the_platform_knows_of_a_checkpoint(kafka: FakeKafka) -> None:
+    kafka.groups["forebay-p"] = (Place("a", 0, 30), Place("a", 1, 40))
+    kafka.begin = 35
+    begun = begin(spec(), {}, first=False, strict=False)
+    assert len(begun.gaps) == 1
+    assert not begun.start.watched
+
+
+def test_an_end_is_no_further_than_its_topic() -> None:
+    now = KafkaStart(ends=(Place("a", 0, 5), Place("a", 1, 50)))
+    noted = (Place("a", 0, 9), Place("a", 1, 40), Place("gone", 0, 7))
+    assert now.end(noted) == (Place("a", 0, 5), Place("a", 1, 40))
