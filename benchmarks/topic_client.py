@@ -71,10 +71,10 @@ def produce(
         raise TimeoutError(f"not all records were taken by {topic} within {WAIT_S:.0f} s")
 
 
-def delete_before(bootstrap: str, topic: str, offset: int) -> None:
-    """Delete the records of partition 0 before `offset`, as retention would; blocks until they are gone."""
+def delete_before(bootstrap: str, topic: str, offset: int, *, partition: int = 0) -> None:
+    """Delete the records of a partition before `offset`, as retention would; blocks until they are gone."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    at = TopicPartition(topic, 0, offset)
+    at = TopicPartition(topic, partition, offset)
     admin.delete_records([at])[at].result(WAIT_S)
 
 

@@ -6,6 +6,7 @@ Exit status 1 where one of them failed; its scenario is printed, and made smalle
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import signal
@@ -23,12 +24,24 @@ from typing import Any, get_args
 import orjson
 from rich.console import Console
 
-from benchmarks.drill.play import Outcome, Surroundings, play
-from benchmarks.drill.scenario import Application, FaultKind, Range, Scenario, SinkKind, SourceKind, draw
+from benchmarks.drill.outcome import Outcome, Surroundings
+from benchmarks.drill.play import play
+from benchmarks.drill.scenario import (
+    Application,
+    FaultKind,
+    Range,
+    Scenario,
+    SinkKind,
+    SourceKind,
+    StateKind,
+    draw,
+)
 from benchmarks.drill.shim import compiler
 from benchmarks.drill.shrink import shrink
+from benchmarks.object_store import object_store
 from benchmarks.places import kafka_to_start
 from forebay.cli.output import STDOUT, check_json, errors_console, say, write_json
+from forebay.connectors.jars import KAFKA, S3, Jar, install_jar
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
 from forebay.testing.kafka import local_kafka
@@ -55,7 +68,7 @@ class Drill:
             "by_kind": dict(
                 Counter(kind for outcome in self.outcomes for kind in outcome.made).most_common()
             ),
-            **{f"by_{name}": self._by(name) for name in ("application", "source", "sink", "parallelism")},
+            **{f"by_{name}": self._by(name) for name in ("application", "source", "sink", "state")},
             "starts": sum(outcome.starts for outcome in self.outcomes),
             "seconds": round(seconds, 1),
             "failed": [outcome.document() for outcome in wrong],
@@ -96,7 +109,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="FILE",
         help="write one JSON document at the end; - or nothing: standard output",
     )
-    for name, kind in (("application", Application), ("source", SourceKind), ("sink", SinkKind)):
+    for name, kind in (
+        ("application", Application),
+        ("source", SourceKind),
+        ("sink", SinkKind),
+        ("state", StateKind),
+    ):
         parser.add_argument(
             f"--{name}", action="append", choices=get_args(kind), help="only this; repeatable"
         )
@@ -105,15 +123,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def range_of(options: argparse.Namespace, *, kafka: bool) -> Range:
+def range_of(options: argparse.Namespace, *, kafka: bool, s3: bool) -> Range:
     """What the options let scenarios be drawn from."""
-    everything = Range(kafka=kafka, shim=compiler() is not None)
+    everything = Range(kafka=kafka, shim=compiler() is not None, s3=s3)
     kinds = tuple(options.kind or everything.faults)
     return replace(
         everything,
         applications=tuple(options.application or everything.applications),
         sources=tuple(options.source or everything.sources),
         sinks=tuple(options.sink or everything.sinks),
+        states=tuple(options.state or everything.states),
         faults=tuple(kind for kind in kinds if kind not in (options.without or ())),
     )
 
@@ -132,7 +151,8 @@ def main(arguments: Sequence[str]) -> int:
             if options.scenario is not None:
                 session.one(_read_scenario(options.scenario))
             else:
-                session.many(options, range_of(options, kafka=around.kafka is not None))
+                kafka, s3 = around.kafka is not None, around.store is not None
+                session.many(options, range_of(options, kafka=kafka, s3=s3))
         except KeyboardInterrupt:
             say(console, "stopped")
         except SettingError as error:
@@ -154,13 +174,26 @@ def _surroundings(
     around = Surroundings(patience_s=options.patience)
     if compiler() is None:
         say(console, "without full disks, slow disks and set clocks: they need Linux and a C compiler")
+    around = replace(around, connectors=settings.connectors)
     try:
         home = kafka_to_start(settings)
+        _install(KAFKA, settings)
+        around = replace(around, kafka=stack.enter_context(local_kafka(home, work / "kafka")))
     except SettingError as error:
         say(console, f"without Kafka: {error}")
+    try:
+        _install(S3, settings)
+        store = stack.enter_context(object_store(work))
+    except SettingError as error:
+        say(console, f"without S3: {error}")
         return around
-    node = stack.enter_context(local_kafka(home, work / "kafka"))
-    return replace(around, kafka=node, connectors_from=settings.connectors_from or str(settings.connectors))
+    # For this process, which reads what the runs write; they have their own way there.
+    os.environ.update({**store.variables, "AWS_ENDPOINT_URL": store.direct_url})
+    return replace(around, store=store)
+
+
+def _install(jar: Jar, settings: Settings) -> None:
+    install_jar(jar, settings.connectors, settings.connectors_from or str(settings.connectors))
 
 
 def _read_scenario(path: str) -> Scenario:
@@ -193,7 +226,10 @@ class _Session:
 
     def one(self, scenario: Scenario) -> None:
         """One scenario; where it fails, the smallest of its kind that fails too."""
-        name = f"seed {scenario.seed}: {scenario.application} from {scenario.source} to {scenario.sink}"
+        name = (
+            f"seed {scenario.seed}: {scenario.application} from {scenario.source} to {scenario.sink}, "
+            f"state in {scenario.state}"
+        )
         with self._console.status(f"{self._drill.made} faults so far; {name}"):
             outcome = self._played(scenario, f"seed-{scenario.seed}")
         self._drill.outcomes.append(outcome)

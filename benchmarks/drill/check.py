@@ -1,45 +1,59 @@
-"""What came out against what must come out: nothing lost, doubled, wrong or out of order."""
+"""What came out against what must come out: nothing lost, doubled, wrong, out of order or silent.
+
+Each event has to end in exactly one place: a result with its answer, a dead letter with its cause, or a range
+of records that the command itself names as deleted unread.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import orjson
 
+from benchmarks.drill.records import input_number
 from benchmarks.drill.workload import Expected
-from benchmarks.tally import NUMBER
 
 SHOWN = 5
-NUMBERED = re.compile(rf'"{NUMBER}":\s*(\d+)')
+GAP = re.compile(r"([\w.-]+)/(\d+): offsets (\d+) to (\d+) were deleted unread")
+Place = tuple[str, int, int]
+"""A record's topic, partition and offset."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is after a scenario. Results are in the order in which they were committed, as far as one
+    key goes. `skipped`: the names of events that the command named as deleted; `deleted`: of those that were
+    deleted before they were read, or might have been."""
+
+    results: Iterable[bytes]
+    letters: Iterable[bytes]
+    skipped: Collection[str] = ()
+    deleted: Collection[str] = ()
 
 
 def check(
-    expected: Expected,
-    results: Iterable[bytes],
-    letters: Iterable[bytes],
-    name_of: Callable[[Mapping[str, Any]], str | None],
+    expected: Expected, found: Found, name_of: Callable[[Mapping[str, Any]], str | None]
 ) -> tuple[str, ...]:
-    """One sentence for each kind of mistake; none where all is right. Results are in the order in which they
-    were committed, as far as one key goes."""
-    return tuple(_problems(expected, [_object(line) for line in results], letters, name_of))
+    """One sentence for each kind of mistake; none if all is right."""
+    return tuple(_problems(expected, found, name_of))
 
 
 def _problems(
-    expected: Expected,
-    results: Sequence[Mapping[str, Any]],
-    letters: Iterable[bytes],
-    name_of: Callable[[Mapping[str, Any]], str | None],
+    expected: Expected, found: Found, name_of: Callable[[Mapping[str, Any]], str | None]
 ) -> Iterator[str]:
+    results = [_object(line) for line in found.results]
     names = [name_of(line) for line in results]
     seen = Counter(name for name in names if name is not None)
+    skipped = set(found.skipped)
     yield from _told(
         "nameless results", [str(dict(r))[:200] for r, n in zip(results, names, strict=True) if n is None]
     )
-    yield from _told("lost", [name for name in expected.results if name not in seen])
+    yield from _told("lost", [name for name in expected.results if name not in seen and name not in skipped])
     yield from _told("doubled", [f"{name} ({n} times)" for name, n in seen.items() if n > 1])
     yield from _told("not expected", [name for name in seen if name not in expected.results])
     wrong = [
@@ -48,11 +62,44 @@ def _problems(
         if name is not None and name in expected.results and line.get("answer") != expected.results[name]
     ]
     yield from _told("wrong", wrong)
-    refused = Counter(_letter_name(_object(line), expected) for line in letters)
-    yield from _told("dead letters lost", sorted(expected.letters - set(refused)))
+    letters = [(_letter_name(line, expected), line) for line in map(_object, found.letters)]
+    refused = Counter(name for name, _ in letters)
+    missing = set(expected.letters) - set(refused) - skipped
+    yield from _told("dead letters lost", sorted(missing))
     yield from _told("dead letters doubled", [f"{name} ({n} times)" for name, n in refused.items() if n > 1])
     yield from _told("dead letters not expected", [name for name in refused if name not in expected.letters])
+    causes = [
+        f"{name}: {line.get('cause')} instead of {expected.letters[name]}: {str(line.get('detail'))[:80]}"
+        for name, line in letters
+        if name in expected.letters and line.get("cause") != expected.letters[name]
+    ]
+    yield from _told("dead letters with a wrong cause", causes)
+    yield from _told("named as deleted, and there", sorted(skipped & (set(seen) | set(refused))))
+    yield from _told("named as deleted, and were not", sorted(skipped - set(found.deleted)))
     yield from _told("out of order", list(_disorder(expected, [name for name in names if name is not None])))
+
+
+def skipped_places(texts: Iterable[str]) -> frozenset[Place]:
+    """The records that a command has named as deleted before they were read."""
+    return frozenset(
+        (gap[1], int(gap[2]), offset)
+        for text in texts
+        for gap in GAP.finditer(text)
+        for offset in range(int(gap[3]), int(gap[4]) + 1)
+    )
+
+
+def check_report(report: Mapping[str, Any], results: int | None, letters: int | None) -> tuple[str, ...]:
+    """The document of `--json` against the records that this run added to the sinks (None: not known), and
+    its number of deleted records against the ranges that it names."""
+    problems = []
+    for name, count in (("results", results), ("dead_letters", letters)):
+        if count is not None and report.get(name) != count:
+            problems.append(f"the report has {report.get(name)} {name}, the run wrote {count}")
+    named = sum(int(gap[4]) - int(gap[3]) + 1 for gap in GAP.finditer(" ".join(report.get("gaps", ()))))
+    if report.get("skipped_records", 0) != named:
+        problems.append(f"the report has {report['skipped_records']} skipped records, its ranges {named}")
+    return tuple(problems)
 
 
 def _disorder(expected: Expected, names: Sequence[str]) -> Iterator[str]:
@@ -65,18 +112,10 @@ def _disorder(expected: Expected, names: Sequence[str]) -> Iterator[str]:
 
 
 def _letter_name(line: Mapping[str, Any], expected: Expected) -> str:
-    # The input of a large record is cut, and then no JSON.
-    number = NUMBERED.search(str(line.get("input", "")))
-    name = str(number and number[1])
-    if name in expected.letters:
+    name = input_number(line)
+    if name is not None and name in expected.letters:
         return name
-    # Rows of CSV begin with the number.
-    first = str(line.get("input", "")).partition(",")[0]
-    return (
-        first
-        if first in expected.letters
-        else f"{line.get('cause')}: {str(line.get('detail'))[:120]} ({name})"
-    )
+    return f"{line.get('cause')}: {str(line.get('detail'))[:120]} ({name})"
 
 
 def _told(what: str, which: Sequence[str]) -> Iterator[str]:

@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from benchmarks.drill.check import Place
 from benchmarks.drill.link import Link
+from benchmarks.drill.records import PAD, Flaw, flaw_of, json_bytes, row_bytes
 from benchmarks.drill.scenario import Scenario
 from benchmarks.drill.workload import DIRECTORY, FILES_IN_DIRECTORY, ROWS, Workload, events_per_file
 from benchmarks.expected_events import FILE
 from benchmarks.feeds import Drops, FeedServer, serve
-from benchmarks.places import write_events
 from benchmarks.tally import NUMBER
 from forebay.connectors.files.sink import committed_parts, read_jsonl_sink
 from forebay.connectors.formats import dead_letter_json
-from forebay.connectors.kafka.sizes import MIN_LIMIT_BYTES, REQUEST
 from forebay.records import DeadLetter
+from forebay.s3.location import Location
 from forebay.testing.kafka import LocalKafka
 
 PARTITIONS = 3
 FILES_FOLLOWED = 8
 LETTERS = "letters.jsonl"
+MAX_KAFKA_BYTES = 20_000_000
+DELETED_SHARE = 2 / 3
+"""How much of a portion Kafka deletes before it is read."""
 
 
 class Places(AbstractContextManager["Places"]):
-    """The input and the sinks of one scenario, in `disk` and, where a scenario needs it, in `kafka`."""
+    """The input of one scenario, in `disk` or in `kafka`, and its sinks, in `out` or in `kafka`."""
 
-    def __init__(self, scenario: Scenario, work: Workload, disk: Path, kafka: LocalKafka | None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        work: Workload,
+        disk: Path,
+        out: Location,
+        kafka: LocalKafka | None,
+    ) -> None:
         self._scenario = scenario
         self._work = work
         self._disk = disk
+        self._out = out
         self._kafka = kafka
         self._stem = f"drill-{uuid.uuid4().hex[:8]}"
+        self._places: dict[Place, str] = {}
+        self._deleted: set[Place] = set()
         self._stack = ExitStack()
         self._to_come: list[Sequence[dict[str, Any]]] = []
         self._given = 0
@@ -60,12 +70,10 @@ class Places(AbstractContextManager["Places"]):
         """The part of a pipeline file that names the sinks."""
         if self._scenario.sink == "files":
             return {
-                "sink": {"type": "jsonl", "path": "results"},
-                "dead_letters": {"type": "jsonl", "path": "dead-letters"},
+                "sink": {"type": "jsonl", "path": str(self._out / "results")},
+                "dead_letters": {"type": "jsonl", "path": str(self._out / "dead-letters")},
             }
-        access: dict[str, Any] = {"type": "kafka", "bootstrap": self._node.bootstrap}
-        if self._scenario.application == "infer":
-            access["properties"] = {REQUEST: MIN_LIMIT_BYTES}
+        access = {"type": "kafka", "bootstrap": self._node.bootstrap}
         return {
             "sink": {**access, "topic": f"{self._stem}-results"},
             "dead_letters": {**access, "topic": f"{self._stem}-letters"},
@@ -74,28 +82,55 @@ class Places(AbstractContextManager["Places"]):
     @property
     def endless(self) -> bool:
         """Whether a pipeline never comes to the end of its input by itself."""
-        return self._scenario.source == "followed"
+        return self._scenario.source == "followed" or self._scenario.portions > 1
 
     def give(self, requests: int) -> None:
         """Let the next file appear in a directory that is followed, once most events of those before have
         become requests."""
-        if self._to_come and requests >= self._given * 2 // 3:
+        if self._scenario.source == "followed" and self._to_come and requests >= self._given * 2 // 3:
             events = self._to_come.pop(0)
             number, self._given = FILES_FOLLOWED - len(self._to_come), self._given + len(events)
-            write_events(self._disk / "next.jsonl", events)
+            self._write("next.jsonl", events)
             (self._disk / "next.jsonl").rename(self._disk / DIRECTORY / f"{number}.jsonl")
 
-    def complete(self) -> bool:
-        """Whether as many records have come out as must come out."""
-        expected = self._work.expected
-        if self._to_come:
-            return False
+    def give_and_delete(self) -> None:
+        """Write the next portion of a topic, which is not read meanwhile, and delete the begin of it."""
+        from benchmarks.topic_client import delete_before
+
+        if not self._to_come:
+            return
+        before = set(self._places)
+        self._produce(self._to_come.pop(0))
+        new = sorted(set(self._places) - before)
+        for partition in sorted({place[1] for place in new}):
+            offsets = [place[2] for place in new if place[1] == partition]
+            end = offsets[0] + max(1, round(len(offsets) * DELETED_SHARE))
+            delete_before(self._node.bootstrap, self._topic, end, partition=partition)
+            self._deleted |= {place for place in self._places if place[1] == partition and place[2] < end}
+
+    def names(self, places: Iterable[Place]) -> frozenset[str]:
+        """The names of the events at these places in the topic that is read; a place without one is its own
+        name."""
+        return frozenset(self._places.get(place, f"{place[0]}/{place[1]}@{place[2]}") for place in places)
+
+    @property
+    def deleted(self) -> frozenset[str]:
+        """The names of the events that Kafka has deleted, read or not."""
+        return self.names(self._deleted)
+
+    def answered(self, skipped: int = 0) -> bool:
+        """Whether as many records have come out as events were given, without the `skipped` ones."""
         found = sum(1 for records in (self.results(), self.letters()) for _ in records)
-        return found >= len(expected.results) + len(expected.letters)
+        return found + skipped >= self._given
+
+    @property
+    def more_to_come(self) -> bool:
+        """Whether some of the events are not given yet."""
+        return bool(self._to_come)
 
     def committed(self) -> int:
-        """Something that grows with what is committed; 0 where that is not looked at."""
-        return len(committed_parts(self._disk / "results")) if self._scenario.sink == "files" else 0
+        """Something that grows with what is committed; 0 if that is not looked at."""
+        return len(committed_parts(self._out / "results")) if self._scenario.sink == "files" else 0
 
     def results(self) -> Iterator[bytes]:
         """The committed results; those of one key in order."""
@@ -106,7 +141,7 @@ class Places(AbstractContextManager["Places"]):
 
     def _read(self, name: str) -> Iterator[bytes]:
         if self._scenario.sink == "files":
-            return read_jsonl_sink(self._disk / name)
+            return read_jsonl_sink(self._out / name)
         from benchmarks.topic_client import TopicReader
 
         reader = TopicReader(self._node.bootstrap, f"{self._stem}-{name}")
@@ -119,33 +154,43 @@ class Places(AbstractContextManager["Places"]):
 
     def _source(self) -> dict[str, Any]:
         events = self._work.events
+        self._given = len(events)
         match self._scenario.source:
             case "file" | "replay":
-                write_events(self._disk / FILE, events)
-                return {"type": "jsonl", "path": FILE}
+                self._write(FILE, events)
+                return {"type": "jsonl", "path": str(self._disk / FILE)}
             case "directory":
                 step = events_per_file(len(events))
                 (self._disk / DIRECTORY).mkdir()
                 for n in range(FILES_IN_DIRECTORY):
-                    write_events(self._disk / DIRECTORY / f"{n}.jsonl", events[n * step : (n + 1) * step])
-                return {"type": "jsonl", "path": DIRECTORY}
+                    self._write(f"{DIRECTORY}/{n}.jsonl", events[n * step : (n + 1) * step])
+                return {"type": "jsonl", "path": str(self._disk / DIRECTORY)}
             case "csv":
-                (self._disk / ROWS).write_text(_csv(events), encoding="utf-8", newline="")
-                return {"type": "csv", "path": ROWS}
+                header = ",".join([*events[0], PAD]).encode()
+                rows = b"".join(row_bytes(event, self._flaw(event)) for event in events)
+                (self._disk / ROWS).write_bytes(header + b"\r\n" + rows)
+                return {"type": "csv", "path": str(self._disk / ROWS)}
             case "followed":
-                step = -(-len(events) // FILES_FOLLOWED)
+                self._to_come, self._given = _portions(events, FILES_FOLLOWED), 0
                 (self._disk / DIRECTORY).mkdir()
-                self._to_come = [events[at : at + step] for at in range(0, len(events), step)]
-                return {"type": "jsonl", "path": DIRECTORY, "follow": True}
+                return {"type": "jsonl", "path": str(self._disk / DIRECTORY), "follow": True}
             case "letters":
-                (self._disk / LETTERS).write_text("".join(map(_letter, events)), encoding="utf-8")
-                return {"type": "dead_letters", "path": LETTERS}
+                letters = "".join(_letter(json_bytes(event, self._flaw(event))) for event in events)
+                (self._disk / LETTERS).write_text(letters, encoding="utf-8")
+                return {"type": "dead_letters", "path": str(self._disk / LETTERS)}
             case "generator":
                 return {"type": "generator"}
             case "sse" | "websocket":
                 return self._fed(events)
             case "kafka":
-                return self._topic(events)
+                return self._filled_topic(events)
+
+    def _flaw(self, event: Mapping[str, Any]) -> Flaw | None:
+        return flaw_of(self._scenario, event[NUMBER]) if self._scenario.bad else None
+
+    def _write(self, name: str, events: Sequence[dict[str, Any]]) -> None:
+        lines = (json_bytes(event, self._flaw(event)) + b"\n" for event in events)
+        (self._disk / name).write_bytes(b"".join(lines))
 
     def _fed(self, events: Sequence[dict[str, Any]]) -> dict[str, Any]:
         # Feeds in the wild break off by themselves as well.
@@ -159,40 +204,49 @@ class Places(AbstractContextManager["Places"]):
         url = url.replace(f":{server.port}/", f":{self.feed.port}/")
         return {"type": kind, "url": url, "limit": len(events), "idle_timeout_s": 5.0}
 
-    def _topic(self, events: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def _filled_topic(self, events: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        self._partitions = 1 if self._scenario.in_order else PARTITIONS
+        self._topic = self._make_topic("events", self._partitions)
+        self._to_come, self._given = _portions(events, self._scenario.portions), 0
+        self._produce(self._to_come.pop(0))
+        access = {"type": "kafka", "bootstrap": self._node.bootstrap, "topics": [self._topic]}
+        return {**access, "group": self._topic, "until_latest": not self.endless}
+
+    def _produce(self, events: Sequence[dict[str, Any]]) -> None:
         from benchmarks.topic_client import produce
 
-        partitions = 1 if self._scenario.in_order else PARTITIONS
-        topic = self._make_topic("events", partitions)
-        produce(self._node.bootstrap, topic, (_record(event, partitions) for event in events))
-        access = {"type": "kafka", "bootstrap": self._node.bootstrap}
-        return {**access, "topics": [topic], "group": topic, "until_latest": True}
+        records = [self._record(event) for event in events]
+        produce(self._node.bootstrap, self._topic, records)
+        self._given += len(events)
+        for event, record in zip(events, records, strict=True):
+            partition = record["partition"]
+            offset = sum(place[1] == partition for place in self._places)
+            self._places[self._topic, partition, offset] = str(event[NUMBER])
+
+    def _record(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        # All of one key in one partition, or their order would be lost before Forebay reads them.
+        key = str(event.get("key") or event.get("user") or event[NUMBER])
+        return {
+            "value": json_bytes(event, self._flaw(event)),
+            "partition": sum(key.encode()) % self._partitions,
+        }
 
     def _make_topic(self, name: str, partitions: int) -> str:
         from benchmarks.topic_client import make_topic
 
         topic = f"{self._stem}-{name}"
         # A broker refuses records of the day after: a clock that was set ahead would end the run, rightly.
-        make_topic(
-            self._node.bootstrap, topic, partitions, **{"message.timestamp.after.max.ms": str(2**63 - 1)}
-        )
+        config = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+        if name == "events":
+            config["max.message.bytes"] = str(MAX_KAFKA_BYTES)
+        make_topic(self._node.bootstrap, topic, partitions, **config)
         return topic
 
 
-def _record(event: Mapping[str, Any], partitions: int) -> dict[str, Any]:
-    # All of one key in one partition, or their order would be lost before Forebay reads them.
-    key = str(event.get("key") or event.get("user") or event[NUMBER])
-    return {"value": orjson.dumps(event), "partition": sum(key.encode()) % partitions}
+def _portions(events: Sequence[dict[str, Any]], count: int) -> list[Sequence[dict[str, Any]]]:
+    step = -(-len(events) // count)
+    return [events[at : at + step] for at in range(0, len(events), step)]
 
 
-def _letter(event: Mapping[str, Any]) -> str:
-    letter = DeadLetter(raw=orjson.dumps(event), cause="timeout", detail="of an earlier run")
-    return dead_letter_json(letter) + "\n"
-
-
-def _csv(events: Sequence[Mapping[str, Any]]) -> str:
-    out = io.StringIO()
-    rows = csv.DictWriter(out, list(events[0]))
-    rows.writeheader()
-    rows.writerows(events)
-    return out.getvalue()
+def _letter(raw: bytes) -> str:
+    return dead_letter_json(DeadLetter(raw=raw, cause="timeout", detail="of an earlier run")) + "\n"

@@ -3,76 +3,39 @@
 from __future__ import annotations
 
 import os
-import random
-import shutil
-import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import orjson
 import psutil
 
-from benchmarks.drill.check import check
-from benchmarks.drill.link import Link
+from benchmarks.drill.check import Found, check, check_report, skipped_places
+from benchmarks.drill.engine import Engine
+from benchmarks.drill.faults import Scene, lasting, standing_still
+from benchmarks.drill.machine import Machine
+from benchmarks.drill.outcome import Outcome, Surroundings
 from benchmarks.drill.places import Places
-from benchmarks.drill.process import GONE_S, PipelineRun, go_on
+from benchmarks.drill.process import GONE_S
 from benchmarks.drill.scenario import RESTARTS, SHIMMED, Fault, FaultKind, Scenario
 from benchmarks.drill.shim import Shim
+from benchmarks.drill.state import State
 from benchmarks.drill.workload import name_of, workload
-from forebay.connectors.jars import KAFKA, install_jar
+from benchmarks.object_store import BUCKET
 from forebay.errors import ForebayError, PipelineFailed
 from forebay.processes import wait_gone
-from forebay.testing.kafka import LocalKafka
-from forebay.testing.replica import ReplicaProcess, ReplicaScript
-from forebay.testing.script import Mixture
+from forebay.s3.location import Location, S3Path
 
 POLL_S = 0.03
 LOOK_S = 1.0
-"""Between two looks at all that a pipeline without an end has committed."""
-SETTLE_S = 15.0
-"""A fault that was over before this long is the reason of an end of the command by itself."""
-ANSWER_S = 0.04
-SLOTS = 2
-SLOW_MS = 30
-STATE = ".forebay"
+"""Interval of looks at all that was committed, and at an object store."""
 FINISHED = "has finished: its results are in the sink"
-"""What a command says whose pipeline came to its end before; what is in the sink shows whether it did."""
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What scenarios run with. `command`: what is before `run` on the command line. `kafka`: a node, where
-    one is needed, and where its connector comes from. `patience_s`: a run in which nothing moves for so long
-    stands still."""
-
-    command: tuple[str, ...] = (sys.executable, "-m", "forebay")
-    kafka: LocalKafka | None = None
-    connectors_from: str | None = None
-    patience_s: float = 120.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """`problems`: what was wrong, a sentence each. `made`: the faults that were made before the input was
-    used up. `starts`: how often the command was given."""
-
-    scenario: Scenario
-    problems: tuple[str, ...]
-    made: tuple[FaultKind, ...]
-    starts: int
-    seconds: float
-
-    @property
-    def right(self) -> bool:
-        return not self.problems
-
-    def document(self) -> dict[str, Any]:
-        """The outcome as JSON values."""
-        return asdict(self)
+"""The message of a command whose pipeline has finished before; what is in the sink shows whether it did."""
+TAKEN_OVER = ("has taken over", "is running already", "did not answer")
+"""How a run that was taken over ends: it finds so by the lock, or by the record, or had not begun, or gave up
+before."""
 
 
 def play(scenario: Scenario, folder: Path, around: Surroundings) -> Outcome:
@@ -90,258 +53,313 @@ def play(scenario: Scenario, folder: Path, around: Surroundings) -> Outcome:
 class _Player:
     def __init__(self, scenario: Scenario, folder: Path, around: Surroundings, stack: ExitStack) -> None:
         self._scenario = scenario
+        self._folder = folder
         self._around = around
+        self._stack = stack
         self._work = workload(scenario)
-        self._disk = folder / "disk"
-        self._places = stack.enter_context(Places(scenario, self._work, self._disk, around.kafka))
-        self._engine = stack.enter_context(ReplicaProcess(_script(scenario)))
-        self._to_engine = stack.enter_context(Link(self._engine.port))
-        environment = {**os.environ, "FOREBAY_HOME": str(folder / "home")}
+        disk = folder / "disk"
+        out: Location = disk
+        if scenario.state == "s3":
+            out = S3Path(BUCKET, f"drill-{uuid.uuid4().hex[:8]}")
+        self._places = stack.enter_context(Places(scenario, self._work, disk, out, around.kafka))
+        self._state = State(out / ".forebay", scenario.seed)
+        self._engine = stack.enter_context(Engine(scenario))
         self._shim: Shim | None = None
         if any(fault.kind in SHIMMED for fault in scenario.faults):
-            self._shim = Shim(folder / "shim", self._disk)
+            self._shim = Shim(folder / "shim", disk)
             stack.callback(self._shim.close)
-            environment |= self._shim.environment
-        if "kafka" in (scenario.source, scenario.sink) and around.connectors_from is not None:
-            install_jar(KAFKA, folder / "home" / "connectors", around.connectors_from)
-        self._pipeline = self._disk / "pipeline.yaml"
-        command = [*around.command, "run", str(self._pipeline), "--engine", self._to_engine.url]
-        self._run = stack.enter_context(PipelineRun(command, folder / "logs", environment, folder))
+        self._machines: list[Machine] = []
         self._parallelism = scenario.parallelism
-        self._state = STATE
-        self._calls_before = 0
-        self._calls = 0
-        self._checkpoints: set[str] = set()
+        self._on_gap: str | None = None
         self._moved_s = time.monotonic()
         self._moved: tuple[int, ...] = ()
         self._excuses = 0
         self._over = False
         self._looked_s = 0.0
+        self._completed_s, self._seen = 0.0, 0
+        self._before: tuple[int, int] | None = None
         self._orphans: set[psutil.Process] = set()
+        self._problems: list[str] = []
         self.made: list[FaultKind] = []
 
     @property
     def starts(self) -> int:
-        return self._run.starts
+        return sum(machine.run.starts for machine in self._machines)
+
+    @property
+    def _machine(self) -> Machine:
+        return self._machines[-1]
 
     def play(self) -> Iterator[str]:
+        self._new_machine()
         try:
-            self._write_pipeline()
             self._start()
             for fault in self._scenario.faults:
                 if not self._reached(fault):
                     break
-                self._make(fault)
-                self.made.append(fault.kind)
+                if self._make(fault):
+                    self.made.append(fault.kind)
             while self._runs():
                 time.sleep(POLL_S)
-            if left := wait_gone(self._run.processes("all") | self._orphans, GONE_S):
+            if left := wait_gone(self._machine.run.processes("all") | self._orphans, GONE_S):
                 yield f"processes outlived the command: {[_words(process) for process in left]}"
         except ForebayError as error:
-            yield f"{error}; the run said: {self._run.said()}"
-            self._run.kill("all")
+            yield f"{error}; the run said: {self._machine.run.said()}"
+            self._machine.run.kill("all")
             return
-        yield from check(
-            self._work.expected,
-            self._places.results(),
-            self._places.letters(),
-            lambda line: name_of(self._scenario, line),
-        )
+        self._check_report()
+        yield from self._problems
+        found = Found(self._places.results(), self._places.letters(), self._skipped(), self._places.deleted)
+        yield from check(self._work.expected, found, partial(name_of, self._scenario))
 
-    def _start(self) -> None:
+    def _new_machine(self) -> None:
+        around = self._around
+        machine = Machine(
+            self._folder / f"machine-{len(self._machines) + 1}",
+            around.command,
+            {**os.environ, **(self._shim.environment if self._shim else {})},
+            engine_url=self._engine.link.url,
+            connectors=around.connectors,
+            store=around.store if self._scenario.state == "s3" else None,
+        )
+        self._machines.append(self._stack.enter_context(machine))
+
+    def _start(self, *, alone: bool = True) -> None:
+        """Give the command on the newest machine. `alone`: nothing else writes to the sinks from now on."""
         self._moved_s = time.monotonic()
-        self._run.start()
+        files = self._scenario.sink == "files"
+        self._before = self._written() if alone and files and not self._orphans else None
+        self._write_pipeline()
+        self._machine.run.start()
+
+    def _written(self) -> tuple[int, int]:
+        return sum(1 for _ in self._places.results()), sum(1 for _ in self._places.letters())
+
+    def _check_report(self) -> None:
+        report = self._machine.run.report()
+        if report is None:
+            return
+        results = letters = None
+        if self._before is not None and report.get("state") == "FINISHED":
+            results, letters = (
+                now - before for now, before in zip(self._written(), self._before, strict=True)
+            )
+        self._problems += check_report(report, results, letters)
+
+    def _skipped(self) -> frozenset[str]:
+        """The names of events that the command has named as deleted before they were read."""
+        if self._scenario.portions == 1:
+            return frozenset()
+        texts = (text for machine in self._machines for text in machine.run.texts())
+        return self._places.names(skipped_places(texts))
 
     def _reached(self, fault: Fault) -> bool:
-        """Wait until it is time for a fault; False where the pipeline came to its end before."""
-        count = self._requests if fault.of == "requests" else self._completed
+        """Wait until it is time for a fault; False if the pipeline came to its end before."""
+        if fault.of in {"last request", "last commit"}:
+            return self._at_the_end(fault)
+        count = self._engine.requests if fault.of == "requests" else self._completed
         target = count() + fault.after
         while count() < target:
             if not self._runs():
                 return False
+            if self._places.endless and self._places.more_to_come and self._has_answered():
+                # Nothing moves before a fault brings more.
+                return True
             time.sleep(POLL_S)
         return True
 
+    def _at_the_end(self, fault: Fault) -> bool:
+        """Wait until the last request or commit was made, or the command has ended, and for `away_s`."""
+        expected = self._work.expected
+
+        def there() -> bool:
+            if fault.of == "last request":
+                return self._engine.requests() >= len(expected.results)
+            return self._places.answered()
+
+        near = (self._scenario.state, self._scenario.sink) == ("folder", "files")
+        while not there() and self._runs():
+            time.sleep(POLL_S if near else 10 * POLL_S)
+        time.sleep(fault.away_s)
+        return True
+
     def _runs(self) -> bool:
-        """Look at the run, and give the command again where a fault has ended it. False: it came to its end.
-        Raises `PipelineFailed` where it ended without a reason, or stands still."""
+        """Look at the run, and give the command again if a fault has ended it. False: it came to its end.
+        Raises `PipelineFailed` if it ended without a reason, or stands still."""
         if self._over:
             return False
-        status = self._run.status()
+        run = self._machine.run
+        status = run.status()
         if status == 0:
             return False
         if status is not None:
-            if FINISHED in self._run.said():
+            if FINISHED in run.said():
                 # A fault came between the end of the job and that of the command: nothing is left to do.
                 return False
-            if not self._excuses:
-                raise PipelineFailed(
-                    f"the command ended with status {status} though nothing had happened to it"
-                )
-            self._excuses -= 1
-            self._orphans |= self._run.processes("all")
-            self._start()
+            self._go_on_after(status)
         endless = self._places.endless
         if endless and self._has_all():
             return self._stopped()
         # Without an end, checkpoints go on for ever.
-        moved = (self._requests(), 0 if endless else self._completed(), self._places.committed())
+        committed = self._places.committed() if self._scenario.state == "folder" else 0
+        moved = (self._engine.requests(), 0 if endless else self._completed(), committed)
         if moved != self._moved:
             self._moved, self._moved_s = moved, time.monotonic()
         elif time.monotonic() - self._moved_s > self._around.patience_s:
+            words = f"nothing moved for {self._around.patience_s:.0f} s, after {moved[0]} requests"
             if endless:
-                return self._stopped()  # What is lost is seen when all is compared.
-            raise PipelineFailed(
-                f"nothing moved for {self._around.patience_s:.0f} s, after {moved[0]} requests"
-            )
+                # What is lost is seen when all is compared.
+                self._problems.append(f"{words}; the run said: {run.said()}")
+                return self._stopped()
+            raise PipelineFailed(words)
         return True
+
+    def _go_on_after(self, status: int) -> None:
+        """Give the command again that ended by itself, as a user would who has read why."""
+        said = self._machine.run.said()
+        if not said:
+            raise PipelineFailed(f"the command ended with status {status} and without a word")
+        if self._on_gap is None and skipped_places([said]):
+            self._on_gap = "continue"
+        elif not self._excuses:
+            raise PipelineFailed(f"the command ended with status {status} though nothing had happened to it")
+        else:
+            self._excuses -= 1
+        self._orphans |= self._machine.run.processes("all")
+        self._start()
 
     def _stopped(self) -> bool:
         """False, once a pipeline without an end is stopped."""
-        self._run.stop()
+        self._machine.run.stop()
         self._over = True
         return False
 
     def _has_all(self) -> bool:
         """Look now and then, as a user would, whether all that was handed in has come out."""
-        self._places.give(self._requests())
+        self._places.give(self._engine.requests())
+        return not self._places.more_to_come and self._has_answered()
+
+    def _has_answered(self) -> bool:
         if time.monotonic() - self._looked_s < LOOK_S:
             return False
         self._looked_s = time.monotonic()
-        return self._places.complete()
-
-    def _requests(self) -> int:
-        with suppress(OSError):
-            self._calls = sum(self._engine.report().calls.values())
-        return self._calls_before + self._calls
+        return self._places.answered(len(self._skipped()))
 
     def _completed(self) -> int:
         """Checkpoints that were seen, of all starts."""
-        # Flink removes an older one while we look: the next look sees the rest.
-        with suppress(FileNotFoundError):
-            for path in (self._disk / self._state).glob("**/chk-*/_metadata"):
-                self._checkpoints.add(str(path))
-        return len(self._checkpoints)
+        if self._scenario.state == "folder" or time.monotonic() - self._completed_s > LOOK_S:
+            self._seen = self._state.completed()
+            self._completed_s = time.monotonic()
+        return self._seen
 
-    def _make(self, fault: Fault) -> None:
+    def _make(self, fault: Fault) -> bool:
+        """Make a fault; False if there was nothing to strike."""
         self._excuses = 1
-        if fault.kind in RESTARTS:
+        if fault.kind == "take over":
+            if self._machine.run.status() is not None:
+                return False
+            self._take_over(fault)
+        elif fault.kind == "delete records":
+            self._delete_records(fault)
+        elif fault.kind in RESTARTS:
             self._end(fault)
-            if fault.parallelism is not None:
-                self._parallelism = fault.parallelism
-                self._write_pipeline()
-            # A command may recover by itself, or be about to end.
-            if fault.kind != "kill jvm":
-                if self._run.status() == 0:
-                    return
-                self._excuses = 0
-                self._start()
         else:
-            with _lasting(self._beginning_and_end(fault)):
+            scene = Scene(self._machine, self._engine, self._shim, self._places.feed, self._around.kafka)
+            with lasting(fault, scene):
                 time.sleep(fault.away_s)
         # However long it lasted: from now on something must move again.
         self._moved_s = time.monotonic()
+        return True
 
     def _end(self, fault: Fault) -> None:
+        """End the command, and give it again. After its end by itself it has nothing more to do."""
+        run = self._machine.run
         match fault.kind:
             case "kill all":
-                self._run.kill("all")
+                run.kill("all")
             case "kill command":
-                self._orphans |= self._run.kill("command")
+                self._orphans |= run.kill("command")
             case "kill jvm":
-                self._run.kill("jvm")
+                run.kill("jvm")
             case "stop":
-                self._run.stop()
+                run.stop()
             case "copy state":
-                self._run.kill("all")
-                self._move_state()
+                run.kill("all")
+                self._state.move()
+        self._parallelism = fault.parallelism or self._parallelism
+        if fault.kind == "kill jvm" and run.status() is None:
+            # The command recovers by itself.
+            self._write_pipeline()
+            return
+        if run.status() != 0 or fault.of in {"last request", "last commit"}:
+            self._excuses = 0
+            self._start()
 
-    def _beginning_and_end(self, fault: Fault) -> tuple[Callable[[], object], Callable[[], object]]:
-        """What begins a fault that lasts, and what ends it."""
-        engine, shim, feed = self._to_engine, self._shim, self._places.feed
-        match fault.kind:
-            case "pause all" | "pause command" | "pause jvm":
-                part: Any = fault.kind.removeprefix("pause ")
-                paused: set[psutil.Process] = set()
-                return lambda: paused.update(self._run.pause(part)), lambda: go_on(paused)
-            case "pause engine":
-                assert self._engine.pid is not None
-                process = psutil.Process(self._engine.pid)
-                return process.suspend, process.resume
-            case "kill engine":
-                return self._kill_engine, self._engine.start
-            case "cut engine":
-                return engine.cut, engine.mend
-            case "stall engine":
-                return engine.stall, engine.mend
-            case "cut feed" if feed is not None:
-                return feed.cut, feed.mend
-            case "stall feed" if feed is not None:
-                return feed.stall, feed.mend
-            case "kill broker" if self._around.kafka is not None:
-                return self._around.kafka.kill, self._around.kafka.start
-            case "pause broker" if self._around.kafka is not None:
-                return self._around.kafka.pause, self._around.kafka.go_on
-            case "full disk" if shim is not None:
-                return lambda: shim.full(True), lambda: shim.full(False)
-            case "slow disk" if shim is not None:
-                return lambda: shim.slow(SLOW_MS), lambda: shim.slow(0)
-            case "step clock" if shim is not None:
-                return lambda: shim.step_clock(fault.step_s), lambda: None
-        raise PipelineFailed(f"the scenario has the fault {fault.kind!r}, which it cannot have")
+    def _take_over(self, fault: Fault) -> None:
+        first = self._machine
+        holder = self._state.holder()
+        begin, end = standing_still(fault.still, first)
+        begin()
+        try:
+            self._state.hide_processes()
+            self._new_machine()
+            self._start(alone=False)
+            second = self._machine.run
+            self._wait(
+                lambda: second.status() is not None or self._state.holder() != holder,
+                "the second run has not taken over",
+            )
+            time.sleep(fault.away_s)
+        finally:
+            end()
+        self._wait(lambda: first.run.status() is not None, "the run that was taken over goes on")
+        said = first.run.said()
+        ended_before = first.run.status() == 0 and FINISHED in second.said()
+        if not ended_before and (first.run.status() == 0 or not any(words in said for words in TAKEN_OVER)):
+            self._problems.append(
+                f"the run that was taken over ended with status {first.run.status()}, and said: {said}"
+            )
+        self._orphans |= first.run.processes("all")
 
-    def _kill_engine(self) -> None:
-        self._calls_before = self._requests()
-        self._calls = 0
-        self._engine.kill()
+    def _delete_records(self, fault: Fault) -> None:
+        if fault.still == "dead":
+            self._machine.run.kill("all")
+            self._places.give_and_delete()
+            self._start()
+            return
+        begin, end = standing_still(fault.still, self._machine)
+        begin()
+        try:
+            self._places.give_and_delete()
+        finally:
+            end()
 
-    def _move_state(self) -> None:
-        """As a plain copy to another machine does: the times are those of the copying, in any order."""
-        old, number = self._disk / self._state, len(self.made)
-        self._state = f"state-{number}"
-        files = sorted(path for path in old.rglob("*") if path.is_file()) if old.exists() else []
-        random.Random(f"copy:{self._scenario.seed}:{number}").shuffle(files)
-        for path in files:
-            target = self._disk / self._state / path.relative_to(old)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-        shutil.rmtree(old, ignore_errors=True)
-        self._write_pipeline()
+    def _wait(self, there: Callable[[], bool], otherwise: str) -> None:
+        until_s = time.monotonic() + self._around.patience_s
+        while not there():
+            if time.monotonic() > until_s:
+                raise PipelineFailed(f"{otherwise} after {self._around.patience_s:.0f} s")
+            time.sleep(10 * POLL_S)
 
     def _write_pipeline(self) -> None:
-        # JSON is YAML.
         scenario = self._scenario
-        document = {
-            "name": "drill",
-            "capacity": scenario.capacity,
-            "deadline_s": 1800.0,
-            "timeout_s": 20.0,
-            "retry": {"base_s": 0.05, "max_backoff_s": 0.5},
-            **self._work.document,
-            **self._places.sinks(),
-            "source": self._places.source,
-            "parallelism": self._parallelism,
-            "checkpoint": {
-                "interval_s": scenario.checkpoint_s,
-                "dir": f"{self._state}/drill/checkpoints",
-            },
-        }
-        self._pipeline.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-
-
-def _script(scenario: Scenario) -> ReplicaScript:
-    parts = ((1 - scenario.slow, ANSWER_S), (scenario.slow, 20 * ANSWER_S))
-    return ReplicaScript(delay=Mixture(parts, scenario.seed), slots=SLOTS)
-
-
-@contextmanager
-def _lasting(both: tuple[Callable[[], object], Callable[[], object]]) -> Iterator[None]:
-    begin, end = both
-    begin()
-    try:
-        yield
-    finally:
-        end()
+        source = dict(self._places.source)
+        if self._on_gap is not None:
+            source["on_gap"] = self._on_gap
+        self._machine.write(
+            {
+                "name": "drill",
+                "capacity": scenario.capacity,
+                "deadline_s": 1800.0,
+                "timeout_s": 20.0,
+                "retry": {"base_s": 0.05, "max_backoff_s": 0.5},
+                **self._work.document,
+                **self._places.sinks(),
+                "source": source,
+                "parallelism": self._parallelism,
+                "checkpoint": {"interval_s": scenario.checkpoint_s, "dir": str(self._state.home)},
+            }
+        )
 
 
 def _words(process: psutil.Process) -> Sequence[str]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import orjson
 import psutil
 
 from forebay.errors import PipelineFailed
@@ -19,12 +20,13 @@ from forebay.processes import alive, descendants, session_members, wait_gone
 
 GONE_S = 30.0
 STOP_S = 120.0
-Part = Literal["all", "command", "jvm"]
+Part = Literal["all", "command", "jvm", "all but jvm"]
 
 
 class PipelineRun:
-    """Starts of one command, one after another; what each prints goes to `logs/run-N.log`. A context manager:
-    nothing of the last start outlives the block."""
+    """Starts of one command, one after another. What each prints goes to `logs/run-N.log`, and the document
+    of its `--json` to `logs/report-N.json`. A context manager: nothing of the last start outlives the
+    block."""
 
     def __init__(self, command: Sequence[str], logs: Path, environment: Mapping[str, str], cwd: Path) -> None:
         self._command = list(command)
@@ -40,7 +42,7 @@ class PipelineRun:
         self._logs.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                self._command,
+                [*self._command, "--json", str(self._logs / f"report-{self.starts}.json")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -56,6 +58,17 @@ class PipelineRun:
     def said(self) -> str:
         """The end of what the latest start printed."""
         return self.log.read_text(errors="replace")[-1500:].strip() if self.log.exists() else ""
+
+    def texts(self) -> Iterator[str]:
+        """What all starts printed and reported."""
+        for path in sorted(self._logs.iterdir()):
+            yield path.read_text(errors="replace")
+
+    def report(self) -> Mapping[str, Any] | None:
+        """The document of the latest start's `--json`; None if it wrote none."""
+        path = self._logs / f"report-{self.starts}.json"
+        found = orjson.loads(path.read_bytes()) if path.is_file() and path.stat().st_size else None
+        return found if isinstance(found, dict) else None
 
     def status(self) -> int | None:
         """The command's exit status; None while it runs."""
@@ -77,6 +90,8 @@ class PipelineRun:
                 return {process for process in family if process.pid == self._process.pid}
             case "jvm":
                 return {process for process in family if _named(process, "java")}
+            case "all but jvm":
+                return {process for process in family if not _named(process, "java")}
 
     def kill(self, part: Part) -> set[psutil.Process]:
         """SIGKILL to a part, all of it at one moment; the other processes that are left, which must end."""

@@ -17,6 +17,8 @@ SourceKind = Literal[
 """`directory`: several files; `followed`: they appear while the pipeline runs, which has no end then.
 `letters`: dead letters that are fed in again."""
 SinkKind = Literal["files", "kafka"]
+StateKind = Literal["folder", "s3"]
+"""Where checkpoints are, and the files of results with them."""
 FaultKind = Literal[
     "kill all",
     "kill command",
@@ -37,18 +39,39 @@ FaultKind = Literal[
     "full disk",
     "slow disk",
     "step clock",
+    "take over",
+    "cut store",
+    "stall store",
+    "busy store",
+    "delete records",
 ]
 """`kill all`: every process of the run at once. `kill command`, `kill jvm`: that one process. `stop`: SIGTERM
 to the command. `copy state`: kill all, and resume from a copy of the state folder that has lost its times.
 `pause …`: SIGSTOP, and SIGCONT later. `cut …`: connections are reset and new ones refused for a while;
-`stall …`: they stay, and nothing passes. `full disk`, `slow disk`, `step clock`: as the run's processes see
-it."""
-Measure = Literal["requests", "checkpoints"]
+`stall …`: they stay, and nothing passes; `busy store`: each request is answered with 503. `full disk`,
+`slow disk`, `step clock`: as the run's processes see it.
+
+`take over`: the run stands still (see `Standstill`), the command is given on another machine and goes on
+there, and then the first run continues and has to end. `delete records`: while the run stands still or is
+dead, more records arrive in its topic, and Kafka deletes some of them unread."""
+Measure = Literal["requests", "checkpoints", "last request", "last commit"]
+Standstill = Literal["command", "all but jvm", "all", "cut", "dead"]
+"""What is stopped: these processes, the connection to the object store (`cut`), or all is killed (`dead`)."""
 
 RESTARTS: frozenset[FaultKind] = frozenset(("kill all", "kill command", "kill jvm", "stop", "copy state"))
 """Faults after which the same command is given again, unless it recovers by itself."""
 OF_FEEDS: frozenset[FaultKind] = frozenset(("cut feed", "stall feed"))
 OF_BROKERS: frozenset[FaultKind] = frozenset(("kill broker", "pause broker"))
+OF_TOPICS: frozenset[FaultKind] = frozenset(("delete records",))
+OF_STORES: frozenset[FaultKind] = frozenset(("take over", "cut store", "stall store", "busy store"))
+OF_FOLDERS: frozenset[FaultKind] = frozenset(("copy state", "full disk", "slow disk"))
+"""Faults of checkpoints and results that are in folders of the machine."""
+AT_THE_END: frozenset[FaultKind] = frozenset(("kill all", "kill command", "kill jvm", "stop", "take over"))
+"""Faults that strike when the input has ended."""
+STANDSTILLS: dict[FaultKind, tuple[Standstill, ...]] = {
+    "take over": ("command", "all but jvm", "all", "cut"),
+    "delete records": ("all", "dead"),
+}
 SHIMMED: frozenset[FaultKind] = frozenset(("full disk", "slow disk", "step clock"))
 """Faults that need a compiler: a small library between the processes and the system makes them."""
 
@@ -61,6 +84,8 @@ SOURCES: dict[Application, tuple[SourceKind, ...]] = {
 }
 """Sources that keep the events in order, where an application's answers depend on it, and give them positions
 that are known beforehand, where they depend on those."""
+COUNTED: frozenset[Application] = frozenset(("infer", "sessions"))
+"""Applications that make one request for each event."""
 EVENTS: dict[Application, tuple[int, int]] = {
     "infer": (120, 400),
     "sessions": (120, 400),
@@ -68,7 +93,13 @@ EVENTS: dict[Application, tuple[int, int]] = {
     "topics": (200, 800),
     "trends": (1100, 1800),
 }
+SHORT_INPUT = (1, 40)
+SHORT_SHARE = 0.25
+"""How many pipelines have a short input, and faults at its end."""
+S3_SHARE = 0.4
 AWAY_S = (0.2, 3.0)
+STORE_AWAY_S = (0.5, 8.0)
+"""A run stands still if its store does not answer for 2.5 s."""
 LEAST_FAULTS = 5
 MOST_CHECKPOINTS = 2
 STEPS_S = (-7200.0, -60.0, -5.0, 5.0, 60.0, 7200.0)
@@ -77,8 +108,9 @@ STEPS_S = (-7200.0, -60.0, -5.0, 5.0, 60.0, 7200.0)
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault, made when `after` more requests reached the engine, or checkpoints completed, than at the
-    one before (`of` says which). `away_s`: how long it lasts; `step_s`: by how much the clock is set;
-    `parallelism`: what the pipeline is resumed at (None: as before)."""
+    one before (`of` says which); or `away_s` after the last request, or after all results were committed.
+    `away_s`: how long it lasts; `step_s`: by how much the clock is set; `parallelism`: what the pipeline is
+    resumed at (None: as before); `still`: what stands still meanwhile."""
 
     kind: FaultKind
     after: int
@@ -86,13 +118,14 @@ class Fault:
     away_s: float = 0.0
     step_s: float = 0.0
     parallelism: int | None = None
+    still: Standstill = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One pipeline and its faults. `keys`: among how many keys the events are spread. `slow`: the share of
-    answers that take twenty times as long. `bad`: every so many events, one that cannot be answered (0:
-    none)."""
+    answers that take twenty times as long. `bad`: every so many events, one that is not as the others (0:
+    none, see `benchmarks.drill.records`)."""
 
     seed: int
     application: Application
@@ -108,6 +141,7 @@ class Scenario:
     slow: float
     bad: int
     faults: tuple[Fault, ...]
+    state: StateKind = "folder"
 
     def to_json(self) -> str:
         return orjson.dumps(asdict(self)).decode()
@@ -127,10 +161,15 @@ class Scenario:
         """Whether what comes out depends on the order of all events, and not of those of one key alone."""
         return self.event_time or self.application in {"summary", "topics", "trends"}
 
+    @property
+    def portions(self) -> int:
+        """In how many portions a topic is filled: before each deletion, one that has not been read yet."""
+        return 1 + sum(fault.kind == "delete records" for fault in self.faults)
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What scenarios are drawn from. `kafka`, `shim`: whether this machine has what they need."""
+    """What scenarios are drawn from. `kafka`, `shim`, `s3`: whether this machine has what they need."""
 
     applications: tuple[Application, ...] = get_args(Application)
     sources: tuple[SourceKind, ...] = get_args(SourceKind)
@@ -139,31 +178,40 @@ class Range:
     most_faults: int = 12
     kafka: bool = False
     shim: bool = True
+    s3: bool = False
+    states: tuple[StateKind, ...] = get_args(StateKind)
 
 
 def draw(seed: int, among: Range) -> Scenario:
     """The scenario of a seed: the same for the same arguments. Raises `SettingError` where nothing is left to
     draw from."""
     dice = random.Random(f"scenario:{seed}")
-    pairs = [
-        (application, source, sink)
+    states: tuple[StateKind, ...] = tuple(each for each in among.states if among.s3 or each != "s3")
+    possible = {
+        (application, source, sink, state): kinds
         for application in among.applications
         for source in SOURCES[application]
         for sink in among.sinks
+        for state in states
         if source in among.sources and (among.kafka or "kafka" not in (source, sink))
-    ]
-    if not pairs:
-        raise SettingError("no pipeline is left to draw: allow more applications, sources or sinks")
+        if (kinds := _possible(among, application, source, sink, state))
+    }
+    if not possible:
+        raise SettingError(
+            "no pipeline with a fault is left to draw: allow more applications, sources, sinks or kinds"
+        )
     # One application after another, so that few seeds reach all of them; more often the plain one.
-    applications = sorted({pair[0] for pair in pairs})
+    applications = sorted({each[0] for each in possible})
     weights = [3 if each == "infer" else 2 if each in {"sessions", "summary"} else 1 for each in applications]
     application = dice.choices(applications, weights)[0]
-    source, sink = dice.choice([pair[1:] for pair in pairs if pair[0] == application])
+    own = [each for each in possible if each[0] == application]
+    shares = [S3_SHARE if state == "s3" else 1 - S3_SHARE for *_, state in own]
+    _, source, sink, state = chosen = dice.choices(own, shares)[0]
+    kinds = possible[chosen]
     plain = application == "infer"
-    ordered = plain and source not in {"generator", "followed"} and dice.random() < 0.5
-    timed = application == "summary" or (plain and source != "letters" and dice.random() < 0.3)
-    parallelism = dice.choice((1, 1, 2))
-    events = dice.randint(*EVENTS[application])
+    ends = [kind for kind in kinds if kind in AT_THE_END]
+    short = bool(ends) and application in COUNTED and source != "followed" and dice.random() < SHORT_SHARE
+    events = dice.randint(*(SHORT_INPUT if short else EVENTS[application]))
     return Scenario(
         seed=seed,
         application=application,
@@ -171,34 +219,47 @@ def draw(seed: int, among: Range) -> Scenario:
         sink=sink,
         events=events,
         keys=dice.choice((1, 3, 10)) if application != "summary" else dice.choice((2, 8)),
-        ordered=ordered,
-        event_time=timed,
-        parallelism=parallelism,
+        ordered=plain and source not in {"generator", "followed"} and dice.random() < 0.5,
+        event_time=application == "summary" or (plain and source != "letters" and dice.random() < 0.3),
+        parallelism=dice.choice((1, 1, 2)),
         capacity=dice.choice((2, 8, 32)),
         checkpoint_s=dice.choice((0.2, 0.5, 1.0)),
         slow=dice.choice((0.0, 0.05, 0.2)),
-        bad=dice.choice((0, 0, 17)) if plain and source != "generator" else 0,
-        faults=_faults(dice, among, application, {source, sink}, events),
+        bad=dice.choice((0, 5 if short else 17)) if plain and source != "generator" else 0,
+        faults=_at_the_end(dice, ends) if short else _faults(dice, kinds, among, application, events),
+        state=state,
     )
 
 
-def _faults(
-    dice: random.Random, among: Range, application: Application, places: set[str], events: int
-) -> tuple[Fault, ...]:
-    left_out: set[FaultKind] = set()
-    if not places & {"sse", "websocket"}:
+def _possible(
+    among: Range, application: Application, source: SourceKind, sink: SinkKind, state: StateKind
+) -> list[FaultKind]:
+    """The faults that such a pipeline can have on this machine."""
+    left_out = OF_FOLDERS if state == "s3" else OF_STORES
+    if source not in {"sse", "websocket"}:
         left_out |= OF_FEEDS
-    if "kafka" not in places:
+    if "kafka" not in (source, sink):
         left_out |= OF_BROKERS
+    if source != "kafka" or application != "infer":
+        left_out |= OF_TOPICS
     if not among.shim:
         left_out |= SHIMMED
-    kinds = [kind for kind in among.faults if kind not in left_out]
-    if not kinds:
-        raise SettingError("no fault is left to draw: allow more kinds")
+    return [kind for kind in among.faults if kind not in left_out]
+
+
+def _at_the_end(dice: random.Random, kinds: list[FaultKind]) -> tuple[Fault, ...]:
+    ends: tuple[Measure, ...] = ("last request", "last commit")
+    chosen = dice.choices(kinds, k=dice.randint(1, 3))
+    return tuple(_fault(dice, kind, dice.choice(ends), 1) for kind in chosen)
+
+
+def _faults(
+    dice: random.Random, kinds: list[FaultKind], among: Range, application: Application, events: int
+) -> tuple[Fault, ...]:
     count = dice.randint(min(LEAST_FAULTS, among.most_faults), among.most_faults)
     # Some applications make few calls, or none for long; those count by checkpoints.
     measures: tuple[Measure, ...] = ("checkpoints",)
-    if application in {"infer", "sessions"}:
+    if application in COUNTED:
         measures = ("requests", "requests", "checkpoints")
     share = max(1, events // (count + 1))
     return tuple(_fault(dice, kind, dice.choice(measures), share) for kind in dice.choices(kinds, k=count))
@@ -207,9 +268,10 @@ def _faults(
 def _fault(dice: random.Random, kind: FaultKind, of: Measure, share: int) -> Fault:
     return Fault(
         kind=kind,
-        after=dice.randint(1, share if of == "requests" else MOST_CHECKPOINTS),
+        after=dice.randint(1, MOST_CHECKPOINTS if of == "checkpoints" else share),
         of=of,
-        away_s=round(dice.uniform(*AWAY_S), 1),
+        away_s=round(dice.uniform(*(STORE_AWAY_S if kind in OF_STORES - {"take over"} else AWAY_S)), 1),
         step_s=dice.choice(STEPS_S) if kind == "step clock" else 0.0,
         parallelism=dice.choice((None, 1, 2)) if kind in RESTARTS else None,
+        still=dice.choice(STANDSTILLS.get(kind, ("all",))),
     )

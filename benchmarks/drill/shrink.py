@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from benchmarks.drill.scenario import OF_BROKERS, OF_FEEDS, SOURCES, Scenario
+from benchmarks.drill.scenario import OF_BROKERS, OF_FEEDS, OF_STORES, OF_TOPICS, SOURCES, Scenario
 
 LEAST_EVENTS = 20
 
@@ -22,11 +22,13 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
             for index in range(len(faults)):
                 yield replace(scenario, faults=faults[:index] + faults[index + 1 :])
     of_kafka = any(fault.kind in OF_BROKERS for fault in faults)
-    of_feed = any(fault.kind in OF_FEEDS for fault in faults)
+    of_source = any(fault.kind in OF_FEEDS | OF_TOPICS for fault in faults)
+    if scenario.state == "s3" and not any(fault.kind in OF_STORES for fault in faults):
+        yield replace(scenario, state="folder")
     if scenario.sink != "files" and not (of_kafka and scenario.source != "kafka"):
         yield replace(scenario, sink="files")
     plain = SOURCES[scenario.application][0]
-    if scenario.source != plain and not of_feed and not (of_kafka and scenario.sink != "kafka"):
+    if scenario.source != plain and not of_source and not (of_kafka and scenario.sink != "kafka"):
         yield replace(scenario, source=plain)
     if scenario.events // 2 >= LEAST_EVENTS:
         yield replace(scenario, events=scenario.events // 2)

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.chatter import BEGIN_MS, chatter, expected_summaries
 from benchmarks.conversations import MAX_TOKENS, expected_answers, messages
+from benchmarks.drill.records import REFUSED, cause_of, flaw_of
 from benchmarks.drill.scenario import Scenario, SourceKind
 from benchmarks.expected_events import FILE, TopicsJob, TrendsJob
 from benchmarks.tally import NUMBER
@@ -22,9 +23,7 @@ STEP_MS = 50
 DIRECTORY, ROWS = "in", "events.csv"
 """Names of inputs, beside `FILE`; they go into positions."""
 FILES_IN_DIRECTORY = 3
-LARGE_EVERY, LARGE_CHARS = 23, 40_000
-"""Which events have a field that is too large for the topic of results, whose limit is the smallest."""
-REFUSED, LATE_ANSWER = "((fault:400))", "((fault:503x1))"
+LATE_ANSWER = "((fault:503x1))"
 SPEEDS = {"infer": 2.0, "sessions": 2.0, "summary": 10.0, "topics": 2.0, "trends": 5.0}
 """How much faster than recorded a replay goes: some ten to twenty seconds of events."""
 Line = Mapping[str, Any]
@@ -32,11 +31,11 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Expected:
-    """`results`: the answer of each result by its name; `letters`: the names of the dead letters; `queues`:
-    names whose results must come one after another, by key."""
+    """`results`: the answer of each result by its name; `letters`: the cause of each dead letter by its name;
+    `queues`: names whose results must come one after another, by key."""
 
     results: Mapping[str, Any]
-    letters: frozenset[str] = frozenset()
+    letters: Mapping[str, str] = field(default_factory=dict)
     queues: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
@@ -104,15 +103,14 @@ def _infer(scenario: Scenario) -> Workload:
     document["key"] = "{{ key }}"
     if scenario.ordered:
         document["ordering"] = "key"
-    refused = frozenset(
-        str(event[NUMBER]) for event in events if REFUSED in event["text"] or event.get("pad")
-    )
+    causes = {n: cause_of(scenario, flaw_of(scenario, n)) for n in range(scenario.events)}
+    letters = {str(n): cause for n, cause in causes.items() if cause is not None}
     results = {
         str(event[NUMBER]): echo(f"Event {event[NUMBER]} {event['text']}")
         for event in events
-        if str(event[NUMBER]) not in refused
+        if str(event[NUMBER]) not in letters
     }
-    expected = Expected(results, refused, _queues(events, "key", results) if scenario.ordered else {})
+    expected = Expected(results, letters, _queues(events, "key", results) if scenario.ordered else {})
     return Workload(events, document, _timed(scenario), expected)
 
 
@@ -120,14 +118,11 @@ def _questions(scenario: Scenario) -> Sequence[dict[str, Any]]:
     dice = random.Random(f"events:{scenario.seed}")
     found = []
     for n in range(scenario.events):
-        bad = scenario.bad and n % scenario.bad == scenario.bad - 1
-        fault = REFUSED if bad else LATE_ANSWER if dice.random() < 0.05 else ""
+        late = dice.random() < 0.05
+        fault = REFUSED if flaw_of(scenario, n) == "refused" else LATE_ANSWER if late else ""
         text = f"{fault} {dice.randrange(1_000_000)} says 'é, {n}'".strip()
         key = f"k{dice.randrange(scenario.keys)}"
-        event = {NUMBER: n, "key": key, "text": text, "at": BEGIN_MS + STEP_MS * n}
-        if scenario.sink == "kafka":
-            event["pad"] = "x" * LARGE_CHARS if n % LARGE_EVERY == LARGE_EVERY - 1 else ""
-        found.append(event)
+        found.append({NUMBER: n, "key": key, "text": text, "at": BEGIN_MS + STEP_MS * n})
     return found
 
 

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import orjson
 import pytest
-from benchmarks.drill.check import check
+from benchmarks.drill.check import Found, check, check_report, skipped_places
 from benchmarks.drill.workload import Expected
 
-EXPECTED = Expected({"0": "a", "1": "b", "2": "c"}, frozenset({"3"}), {"k": ("0", "1", "2")})
+EXPECTED = Expected({"0": "a", "1": "b", "2": "c"}, {"3": "bad_request"}, {"k": ("0", "1", "2")})
 RIGHT = [("0", "a"), ("1", "b"), ("2", "c")]
-LETTERS = [b'{"input": "{\\"n\\": 3}"}']
+LETTERS = [b'{"input": "{\\"n\\": 3}", "cause": "bad_request"}']
+
+COUNTS = {"results": 3, "dead_letters": 1}
 
 
-def problems(results: list[tuple[str | None, Any]], letters: list[bytes]) -> tuple[str, ...]:
+def problems(
+    results: Sequence[tuple[str | None, Any]],
+    letters: list[bytes],
+    skipped: Collection[str] = (),
+    deleted: Collection[str] = (),
+) -> tuple[str, ...]:
     lines = [orjson.dumps({"name": name, "answer": answer}) for name, answer in results]
-    return check(EXPECTED, lines, letters, lambda line: line.get("name"))
+    return check(EXPECTED, Found(lines, letters, skipped, deleted), lambda line: line.get("name"))
 
 
 def test_right_is_right() -> None:
     assert problems(RIGHT, LETTERS) == ()
-    assert problems(RIGHT, [b'{"input": "3,k,a row of CSV"}']) == ()
+    assert problems(RIGHT, [b'{"input": "3,k,a row of CSV", "cause": "bad_request"}']) == ()
+
+
+@pytest.mark.parametrize("cut", range(20, 40))
+def test_an_event_is_known_by_the_begin_of_its_input(cut: int) -> None:
+    raw = b'{"n": 3, "text": "' + b"\xff" * 30
+    letter = {"input_base64": base64.b64encode(raw[:cut]).decode(), "cause": "bad_request"}
+    assert problems(RIGHT, [orjson.dumps(letter)]) == ()
+    assert problems(RIGHT, [b'{"input": "{\\"n\\": 3, \\"te", "cause": "bad_request"}']) == ()
 
 
 @pytest.mark.parametrize(
@@ -36,6 +53,11 @@ def test_right_is_right() -> None:
         (RIGHT, [], "dead letters lost: 3"),
         (RIGHT, LETTERS * 2, "dead letters doubled: 3 (2 times)"),
         (RIGHT, [*LETTERS, b'{"input": "1", "cause": "timeout"}'], "dead letters not expected: timeout"),
+        (
+            RIGHT,
+            [b'{"input": "3,k", "cause": "timeout", "detail": "of 2 s"}'],
+            "wrong cause: 3: timeout instead of bad_request: of 2 s",
+        ),
     ],
 )  # fmt: skip
 def test_each_mistake_is_found(
@@ -43,3 +65,44 @@ def test_each_mistake_is_found(
 ) -> None:
     (problem,) = problems(results, letters)
     assert word in problem
+
+
+def test_a_deleted_event_is_right_only_if_it_is_named() -> None:
+    assert problems(RIGHT[:2], LETTERS, skipped={"2"}, deleted={"1", "2"}) == ()
+    assert problems(RIGHT, [], skipped={"3"}, deleted={"3"}) == ()
+    assert problems(RIGHT[:2], LETTERS, deleted={"2"}) == ("1 lost: 2",)
+
+
+def test_what_is_named_as_deleted_must_be_deleted_and_nowhere_else() -> None:
+    both = problems(RIGHT, LETTERS, skipped={"2", "3"}, deleted={"2", "3"})
+    assert both == ("2 named as deleted, and there: 2, 3",)
+    (problem,) = problems(RIGHT[:2], LETTERS, skipped={"2"})
+    assert problem == "1 named as deleted, and were not: 2"
+
+
+def test_ranges_are_read_from_what_a_command_says() -> None:
+    said = "Error: t-1/0: offsets 3 to 5 were deleted unread (3 records at most); t.b/12: offsets 0 to 0 were"
+    assert skipped_places([said, "x", f"{said} deleted unread"]) == {
+        *(("t-1", 0, offset) for offset in (3, 4, 5)),
+        ("t.b", 12, 0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("report", "word"),
+    [
+        (COUNTS, None),
+        ({**COUNTS, "results": 4}, "the report has 4 results, the run wrote 3"),
+        ({**COUNTS, "dead_letters": 0}, "the report has 0 dead_letters, the run wrote 1"),
+        ({"results": 3}, "the report has None dead_letters"),
+        ({**COUNTS, "skipped_records": 2, "gaps": ["t/0: offsets 1 to 2 were deleted unread"]}, None),
+        ({**COUNTS, "skipped_records": 2, "gaps": []}, "2 skipped records, its ranges 0"),
+    ],
+)  # fmt: skip
+def test_a_report_agrees_with_the_sinks(report: dict[str, Any], word: str | None) -> None:
+    found = check_report(report, 3, 1)
+    assert (word is None and not found) or (word is not None and word in found[0])
+
+
+def test_a_report_without_known_counts_is_not_compared() -> None:
+    assert check_report({"results": 4, "dead_letters": 0}, None, None) == ()

@@ -9,9 +9,14 @@ from pathlib import Path
 
 import orjson
 import pytest
-from benchmarks.drill.play import Surroundings, play
+from benchmarks.drill.outcome import Surroundings
+from benchmarks.drill.play import play
 from benchmarks.drill.scenario import Fault, Scenario
 from benchmarks.drill.shim import compiler
+from benchmarks.drill.workload import workload
+from benchmarks.object_store import ObjectStore
+
+from forebay.settings import load_settings
 
 SMALL = Scenario(
     seed=3,
@@ -54,10 +59,25 @@ def test_a_scenario_that_is_right_and_its_report() -> None:
     assert told["starts"] >= 2
 
 
+@pytest.mark.long
+@pytest.mark.flink
+@pytest.mark.xdist_group("object-store")
+@pytest.mark.usefixtures("store", "s3_plugin")
+def test_an_outage_and_a_run_that_is_taken_over(tmp_path: Path, store_server: ObjectStore) -> None:
+    faults = (
+        Fault("busy store", 20, away_s=3.0),
+        Fault("take over", 10, away_s=0.5, still="all but jvm"),
+    )
+    around = Surroundings(store=store_server, connectors=load_settings().connectors)
+    outcome = play(replace(SMALL, state="s3", faults=faults), tmp_path / "work", around)
+    assert outcome.problems == ()
+    assert outcome.made == ("busy store", "take over")
+
+
 # A command that writes results of its own, in place of `forebay`.
 PRETENDER = """
-import sys, pathlib
-folder = pathlib.Path(sys.argv[2]).parent / "results"
+import json, pathlib, sys
+folder = pathlib.Path(json.load(open(sys.argv[2]))["sink"]["path"])
 folder.mkdir(parents=True)
 (folder / "part-a-0.jsonl").write_text('{"fields": {"n": 0}, "answer": "not this"}\\n')
 """
@@ -71,6 +91,41 @@ def test_what_is_lost_or_wrong_is_seen(tmp_path: Path) -> None:
     outcome = play(replace(SMALL, faults=()), tmp_path / "work", pretending())
     assert any("lost" in problem for problem in outcome.problems)
     assert any("wrong: 0: not this instead of" in problem for problem in outcome.problems)
+
+
+def test_a_report_that_does_not_agree_with_the_sink_is_seen(tmp_path: Path) -> None:
+    code = (
+        PRETENDER
+        + """
+report = {"state": "FINISHED", "results": 7, "dead_letters": 0}
+pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps(report))
+"""
+    )
+    around = Surroundings(command=(sys.executable, "-c", code), patience_s=5.0)
+    outcome = play(replace(SMALL, faults=()), tmp_path / "work", around)
+    assert "the report has 7 results, the run wrote 1" in outcome.problems
+
+
+def test_an_end_without_a_word_is_seen(tmp_path: Path) -> None:
+    around = Surroundings(command=(sys.executable, "-c", "raise SystemExit(1)"))
+    (problem,) = play(replace(SMALL, faults=()), tmp_path / "work", around).problems
+    assert "ended with status 1 and without a word" in problem
+
+
+NAMES_A_GAP = """
+import json, sys
+if "on_gap" not in json.load(open(sys.argv[2]))["source"]:
+    sys.exit("t/0: offsets 3 to 4 were deleted unread (2 records at most)")
+"""
+
+
+def test_a_command_that_names_a_gap_is_given_again(tmp_path: Path) -> None:
+    around = Surroundings(command=(sys.executable, "-c", NAMES_A_GAP))
+    outcome = play(replace(SMALL, faults=()), tmp_path / "work", around)
+    assert outcome.starts == 2
+    # A gap of another topic excuses nothing.
+    lost = len(workload(SMALL).expected.results)
+    assert any(f"{lost} lost" in problem for problem in outcome.problems)
 
 
 def test_an_end_that_nothing_explains_is_seen(tmp_path: Path) -> None:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from benchmarks.drill.scenario import OF_BROKERS, OF_FEEDS, SHIMMED, SOURCES, Range, Scenario, draw
+from benchmarks.drill.scenario import (
+    AT_THE_END,
+    OF_BROKERS,
+    OF_FEEDS,
+    OF_FOLDERS,
+    OF_STORES,
+    OF_TOPICS,
+    SHIMMED,
+    SOURCES,
+    Range,
+    Scenario,
+    draw,
+)
 from benchmarks.drill.shrink import smaller
 from benchmarks.drill.workload import workload
 from hypothesis import given
@@ -13,7 +25,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import SettingError
 
-EVERYTHING = Range(kafka=True)
+EVERYTHING = Range(kafka=True, s3=True)
 
 
 @given(st.integers(0, 10**6))
@@ -23,11 +35,12 @@ def test_a_scenario_is_that_of_its_seed_and_survives_json(seed: int) -> None:
     assert Scenario.from_json(scenario.to_json()) == scenario
 
 
-@given(st.integers(0, 10**6), st.booleans(), st.booleans())
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
 def test_only_what_the_machine_has_and_the_pipeline_knows_is_drawn(
-    seed: int, kafka: bool, shim: bool
+    seed: int, kafka: bool, shim: bool, s3: bool
 ) -> None:
-    scenario = draw(seed, Range(kafka=kafka, shim=shim))
+    scenario = draw(seed, Range(kafka=kafka, shim=shim, s3=s3))
+    assert s3 or scenario.state == "folder"
     assert _is_possible(scenario)
     places, kinds = {scenario.source, scenario.sink}, {fault.kind for fault in scenario.faults}
     assert kafka or "kafka" not in places
@@ -44,6 +57,8 @@ def _is_possible(scenario: Scenario) -> bool:
         and len(scenario.faults) >= 1
         and ("kafka" in places or not kinds & OF_BROKERS)
         and (bool(places & {"sse", "websocket"}) or not kinds & OF_FEEDS)
+        and (scenario.source == "kafka" or not kinds & OF_TOPICS)
+        and not kinds & (OF_FOLDERS if scenario.state == "s3" else OF_STORES)
     )
 
 
@@ -52,6 +67,12 @@ def test_every_application_source_sink_and_fault_is_reached_by_few_seeds() -> No
     assert {each.application for each in drawn} == set(EVERYTHING.applications)
     assert {each.source for each in drawn} == set(EVERYTHING.sources)
     assert {each.sink for each in drawn} == set(EVERYTHING.sinks)
+    assert {each.state for each in drawn} == set(EVERYTHING.states)
+    at_the_end = [fault for each in drawn for fault in each.faults if fault.of.startswith("last")]
+    assert {fault.kind for fault in at_the_end} == AT_THE_END
+    assert {fault.still for each in drawn for fault in each.faults} == {
+        *("command", "all but jvm", "all", "cut", "dead")
+    }
     assert {fault.kind for each in drawn for fault in each.faults} == set(EVERYTHING.faults)
     assert {fault.parallelism for each in drawn for fault in each.faults} == {None, 1, 2}
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.connectors.kafka.admin import Place
-from forebay.connectors.kafka.source_state import source_state, splits_in
+from forebay.connectors.kafka.source_state import SourceState, source_state, splits_in
 from forebay.errors import SettingError
 
 
@@ -45,6 +46,17 @@ def test_a_state_that_is_cut_off_is_refused(splits: list[tuple[str, int, int]], 
     data = split(*splits[0])
     with pytest.raises(struct.error):
         list(splits_in(data[: min(kept, len(data) - 1)], [0]))
+
+
+def test_a_source_that_has_read_nothing_yet_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the job does not find its state again, however often it is resumed."""
+    uid = SimpleNamespace(isPresent=lambda: True, get=lambda: "3ce2376ff803")
+    other, source = SimpleNamespace(), SimpleNamespace(getOperatorUid=lambda: uid)
+    states = [(split("tickets", 0, -3), [0])]
+    module = "forebay.connectors.kafka.source_state"
+    monkeypatch.setattr(f"{module}._operators", lambda metadata, checkpoint: [other, source])
+    monkeypatch.setattr(f"{module}._reader_states", lambda each: states if each is source else [])
+    assert source_state(b"", "/state/chk-7") == SourceState("3ce2376ff803", ())
 
 
 @pytest.mark.flink

@@ -24,21 +24,22 @@ SPLIT = struct.Struct(">iqq")
 @dataclass(frozen=True, slots=True)
 class SourceState:
     """What a checkpoint keeps of its Kafka source. `uid` is the source's own, None if it had none; `places`
-    are the offsets to read next. A partition whose reader has not started is not among them."""
+    are the offsets to read next; a partition whose reader has not started is not among them."""
 
     uid: str | None
     places: tuple[Place, ...]
 
 
 def source_state(metadata: bytes, checkpoint: str) -> SourceState | None:
-    """The Kafka source's state in a checkpoint, given its `_metadata`; None if it has no source with splits.
+    """The Kafka source's state in a checkpoint, given its `_metadata`; None if it has no source.
 
     Flink's own classes read it. Raises `SettingError`, naming the `checkpoint`, if they cannot.
     """
     try:
         for operator in _operators(metadata, checkpoint):
-            found = [place for data, at in _reader_states(operator) for place in splits_in(data, at)]
-            if found:
+            readers = list(_reader_states(operator))
+            if readers:
+                found = [place for data, at in readers for place in splits_in(data, at)]
                 uid = operator.getOperatorUid()
                 return SourceState(str(uid.get()) if uid.isPresent() else None, tuple(found))
     except (Py4JJavaError, struct.error, UnicodeDecodeError) as error:

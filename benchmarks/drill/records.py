@@ -1,0 +1,85 @@
+"""Records that are not as the others: bytes that no decoder takes, and sizes near every limit."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import orjson
+
+from benchmarks.drill.scenario import Scenario
+from forebay.connectors.formats import MAX_RECORD_BYTES
+
+Flaw = Literal["refused", "not UTF-8", "too long", "long"]
+"""`refused`: the engine answers 400. `too long`: longer than `max_record_bytes`. `long`: exactly as long, so
+that its result is longer than a Kafka producer sends."""
+FLAWS: tuple[Flaw, ...] = ("refused", "not UTF-8", "too long", "long")
+NOT_TEXT_BYTES = 900_000
+"""In base64 more than a Kafka producer sends."""
+REFUSED = "((fault:400))"
+PAD = "pad"
+NUMBERED = re.compile(rb'\s*\{"n":\s*(\d+)|(\d+),')
+"""How the bytes of an event begin: as JSON, or as a row of CSV."""
+
+
+def flaw_of(scenario: Scenario, number: int) -> Flaw | None:
+    """What is wrong with the event of this number; None: nothing."""
+    if not scenario.bad or number % scenario.bad != scenario.bad - 1:
+        return None
+    flaws = FLAWS
+    if scenario.source in {"sse", "websocket"}:
+        flaws = ("refused",)
+    elif scenario.source == "csv":
+        # A field has at most 128 KiB.
+        flaws = ("refused", "not UTF-8", "too long")
+    return flaws[number // scenario.bad % len(flaws)]
+
+
+def cause_of(scenario: Scenario, flaw: Flaw | None) -> str | None:
+    """The cause of the dead letter of such an event; None: it has a result."""
+    match flaw:
+        case "refused":
+            return "bad_request"
+        case "not UTF-8" | "too long":
+            return "malformed_record"
+        case "long" if scenario.sink == "kafka":
+            return "too_large_for_sink"
+    return None
+
+
+def json_bytes(event: Mapping[str, Any], flaw: Flaw | None) -> bytes:
+    """The event as a line of JSON, without its end."""
+    if flaw is None or flaw == "refused":
+        return orjson.dumps(event)
+    return orjson.dumps({**event, PAD: ""}).removesuffix(b'"}') + _filling(event, flaw) + b'"}'
+
+
+def row_bytes(event: Mapping[str, Any], flaw: Flaw | None) -> bytes:
+    """The event as a row of CSV with its end; its last column is `PAD`."""
+    out = io.StringIO()
+    csv.writer(out).writerow([*event.values(), ""])
+    filling = b"" if flaw is None or flaw == "refused" else _filling(event, flaw)
+    return out.getvalue().encode().removesuffix(b"\r\n") + filling + b"\r\n"
+
+
+def _filling(event: Mapping[str, Any], flaw: Flaw) -> bytes:
+    match flaw:
+        case "not UTF-8":
+            return b"\xff" * NOT_TEXT_BYTES
+        case "too long":
+            return b"x" * MAX_RECORD_BYTES
+    return b"x" * (MAX_RECORD_BYTES - len(orjson.dumps({**event, PAD: ""})))
+
+
+def input_number(letter: Mapping[str, Any]) -> str | None:
+    """The number of the event that a dead letter holds, whole or cut; None if it holds none."""
+    raw = str(letter.get("input") or "").encode()
+    if "input_base64" in letter:
+        # A multiple of four characters, of which a cut one has fewer.
+        raw = base64.b64decode(str(letter["input_base64"])[:400])
+    found = NUMBERED.match(raw)
+    return found and (found[1] or found[2]).decode()
