@@ -226,16 +226,23 @@ def parse_dead_letter(line: bytes | str) -> DeadLetter:
             cause=str(value["cause"]),
             detail=str(value["detail"]),
             attempts=int(value.get("attempts", 0)),
-            id=value.get("id"),
-            key=value.get("key"),
+            id=_text_or_none(value, "id"),
+            key=_text_or_none(value, "key"),
             time_ms=_time_ms(value.get("time_ms")),
-            position=value.get("position"),
+            position=_text_or_none(value, "position"),
             record_key=_json_bytes(kafka.get("key")),
             headers={name: _json_bytes(data) for name, data in kafka.get("headers", {}).items()},
             record_ms=_time_ms(kafka.get("time_ms")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
         raise MalformedRecord(f"not a dead letter: {type(error).__name__}: {error}") from None
+
+
+def _text_or_none(value: Mapping[str, JSON], name: str) -> str | None:
+    found = value.get(name)
+    if found is None or isinstance(found, str):
+        return found
+    raise ValueError(f"{name} is {type(found).__name__}; expected text")
 
 
 def _is_tombstone(value: Mapping[str, JSON]) -> bool:
