@@ -11,13 +11,13 @@ import pytest
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import Format
 from forebay.errors import MalformedRecord
-from forebay.json_numbers import MAX_CHARS
 from forebay.records import DeadLetter, Event
-
-__all__ = ["ADDED", "MAX_CHARS", "Case", "Refused", "at", "cases", "check"]
 
 ADDED = frozenset(("kafka", "sse"))
 """Fields that a source adds."""
+
+
+JSON_LINES = Format()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Case:
     name: str
     raw: bytes
     expected: Mapping[str, Any] | Refused
-    form: Format = Format()
+    form: Format = JSON_LINES
     time_ms: int | None = None
 
 
@@ -46,9 +46,9 @@ def cases(found: Sequence[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", found, ids=names)
 
 
-def at(format: str = "iso8601", zone: str = "UTC") -> Format:
-    """JSON with the time in the field `at`."""
-    return Format(time=EventTime("at", format, zone))
+def at(format: str = "iso8601", zone: str = "UTC", path: str = "at") -> Format:
+    """JSON with the time in the field `path`."""
+    return Format(time=EventTime(path, format, zone))
 
 
 def check(record: Event | DeadLetter, expected: Mapping[str, Any] | Refused, where: str = "") -> None:

@@ -104,13 +104,14 @@ HEADERS = (
     Table("an empty file", b"", {}),
     Table("only a BOM", b"\xef\xbb\xbf", {}),
     Table("reserved names", b"key,event,kafka\n1,2,3\n", {2: {"key": "1", "event": "2", "kafka": "3"}}),
-    Table(
-        "open header", b'"a,b\n1,2\n', {1: OPEN, 2: Refused("the header of its file cannot be read")}
-    ),
+    Table("open header", b'"a,b\n1,2\n', {1: OPEN, 2: Refused("the header of its file cannot be read")}),
     Table(
         "header of Latin-1",
         "ä,b\n1,2\n".encode("latin-1"),
-        {1: Refused("the header is not UTF-8: byte 1 is 0xe4; if the file"), 2: Refused("the columns have no")},
+        {
+            1: Refused("the header is not UTF-8: byte 1 is 0xe4; if the file"),
+            2: Refused("the columns have no"),
+        },
     ),
     Table(
         "header above the limit",
@@ -125,14 +126,34 @@ OTHER = (
     Table("tab", b'a\tb\n1\t" 2"\n', {2: ab("1", " 2")}, Format("csv", delimiter="\t")),
     Table("pipe", b"a|b\n1|2\n", {2: ab("1", "2")}, Format("csv", delimiter="|")),
     Table("tab, open", b'a\tb\n"1\t2\n3\t4\n', {2: OPEN, 3: ab("3", "4")}, Format("csv", delimiter="\t")),
-    Table("columns given", b"1,2\na,b\n", {1: ab("1", "2"), 2: ab("a", "b")}, Format("csv", columns=("a", "b")), False),
+    Table(
+        "columns given",
+        b"1,2\na,b\n",
+        {1: ab("1", "2"), 2: ab("a", "b")},
+        Format("csv", columns=("a", "b")),
+        False,
+    ),
     Table("at the limit", b"a,b\n" + b"x" * 18 + b",1\n", {2: ab("x" * 18, "1")}, SMALL),
-    Table("above the limit", b"a,b\n" + b"x" * 19 + b",1\n3,4\n", {2: Refused("21 bytes"), 3: ab("3", "4")}, SMALL),
-    Table("lines above the limit", b'a,b\n"%s",1\n3,4\n' % (b"x\n" * 10), {2: Refused("24 bytes"), 13: ab("3", "4")}, SMALL),
+    Table(
+        "above the limit",
+        b"a,b\n" + b"x" * 19 + b",1\n3,4\n",
+        {2: Refused("21 bytes"), 3: ab("3", "4")},
+        SMALL,
+    ),
+    Table(
+        "lines above the limit",
+        b'a,b\n"%s",1\n3,4\n' % (b"x\n" * 10),
+        {2: Refused("24 bytes"), 13: ab("3", "4")},
+        SMALL,
+    ),
     Table("Latin-1", b"a,b\n\xe4,1\n3,4\n", {2: Refused("encoding: cp1252"), 3: ab("3", "4")}),
     Table("half a character", b"a,b\n\xc3,1\n3,4\n", {2: Refused("not UTF-8: byte 1"), 3: ab("3", "4")}),
-    Table("wrong byte in quotes", b'a,b\n"1\n\xff",2\n3,4\n', {2: Refused("not UTF-8: byte 4"), 4: ab("3", "4")}),
-    Table("a time", b"at\n2026-03-01\nat\nx\n", {2: {"at": "2026-03-01"}, 4: Refused("is not iso8601")}, TIMED),
+    Table(
+        "wrong byte in quotes", b'a,b\n"1\n\xff",2\n3,4\n', {2: Refused("not UTF-8: byte 4"), 4: ab("3", "4")}
+    ),
+    Table(
+        "a time", b"at\n2026-03-01\nat\nx\n", {2: {"at": "2026-03-01"}, 4: Refused("is not iso8601")}, TIMED
+    ),
 )
 
 

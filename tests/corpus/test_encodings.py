@@ -77,7 +77,9 @@ READ = (
 )
 CP1252, UTF_16 = Refused("`encoding: cp1252`"), Refused("set `encoding: utf-16`")
 WRONG = (
-    wrong("Latin-1 unnamed", "ok\ngrün\nok\n".encode("latin-1"), "utf-8", {"text": "ok"}, CP1252, {"text": "ok"}),
+    wrong(
+        "Latin-1 unnamed", "ok\ngrün\nok\n".encode("latin-1"), "utf-8", {"text": "ok"}, CP1252, {"text": "ok"}
+    ),
     wrong("UTF-16 LE unnamed", LE + "ab\ncd\n".encode("utf-16-le"), "utf-8", *3 * [UTF_16]),
     wrong("one letter a line", "a\n\r\nb\n".encode("utf-16-le"), "utf-8", *4 * [UTF_16]),
     wrong("UTF-16 unnamed, no BOM", "abcd\n".encode("utf-16-be"), "utf-8", UTF_16),
@@ -85,7 +87,9 @@ WRONG = (
     wrong("overlong", b"\xc0\xaf\nok\n", "utf-8", Refused("not UTF-8: byte 1 is 0xc0"), {"text": "ok"}),
     wrong("surrogates", b"\xed\xa0\x80\nok\n", "utf-8", Refused("not UTF-8: byte 1 is 0xed"), {"text": "ok"}),
     wrong("broken UTF-8", b"a\xe2\x82\nok\n", "utf-8", Refused("not UTF-8: byte 2 is 0xe2"), {"text": "ok"}),
-    wrong("undefined in cp1252", b"\x81\nok\n", "cp1252", Refused("not cp1252: byte 1 is 0x81"), {"text": "ok"}),
+    wrong(
+        "undefined in cp1252", b"\x81\nok\n", "cp1252", Refused("not cp1252: byte 1 is 0x81"), {"text": "ok"}
+    ),
     wrong("not ASCII", b"\xe9\nok\n", "ascii", Refused("not ascii: byte 1 is 0xe9"), {"text": "ok"}),
     wrong("half in Shift JIS", b"\x83\nok\n", "shift_jis", Refused("not shift_jis"), {"text": "ok"}),
     wrong(
@@ -98,7 +102,9 @@ WRONG = (
     wrong("beyond Unicode", b"\xff\xff\xff\x7f\n\0\0\0", "utf-32-le", Refused("not utf-32-le")),
 )
 CSV = (
-    Encoded("CSV of UTF-16", "ä,b\n1,\"x\r\ny\"\n".encode("utf-16"), "utf-16", [{"ä": "1", "b": "x\r\ny"}], True),
+    Encoded(
+        "CSV of UTF-16", 'ä,b\n1,"x\r\ny"\n'.encode("utf-16"), "utf-16", [{"ä": "1", "b": "x\r\ny"}], True
+    ),
     Encoded("CSV of BE", "ä,b\n1,2\n".encode("utf-16-be"), "utf-16-be", [{"ä": "1", "b": "2"}], True),
     Encoded("CSV of cp1252", "ä,b\n€,2\n".encode("cp1252"), "cp1252", [{"ä": "€", "b": "2"}], True),
     Encoded("CSV with 0x5c", "a,b\n表,ソ\n".encode("shift_jis"), "shift_jis", [{"a": "表", "b": "ソ"}], True),
@@ -109,7 +115,9 @@ CSV = (
         [Refused("the header is not UTF-8; it looks like UTF-16: set"), Refused(""), Refused("")],
         True,
     ),
-    Encoded("CSV with a wrong byte", b"a\n\x81\n1\n", "cp1252", [Refused("not cp1252: byte 1"), {"a": "1"}], True),
+    Encoded(
+        "CSV with a wrong byte", b"a\n\x81\n1\n", "cp1252", [Refused("not cp1252: byte 1"), {"a": "1"}], True
+    ),
 )
 
 

@@ -38,10 +38,10 @@ class Key:
 
     name: str
     user: bytes
-    key: str | None | Refused
+    key: str | Refused | None
 
 
-def key(name: str, user: Any, expected: str | None | Refused) -> Key:
+def key(name: str, user: Any, expected: str | Refused | None) -> Key:
     return Key(name, orjson.dumps(user), expected)
 
 

@@ -17,7 +17,12 @@ from forebay.connectors.formats import Format
 from forebay.json_numbers import ExactFloat
 from forebay.records import Event
 
-LETTER: Mapping[str, Any] = {"cause": "timeout", "detail": "too slow", "position": "in@3", "input": '{"a": 1}'}
+LETTER: Mapping[str, Any] = {
+    "cause": "timeout",
+    "detail": "too slow",
+    "position": "in@3",
+    "input": '{"a": 1}',
+}
 KAFKA = {"time_ms": 5, "key": "k", "headers": {}}
 NO_LETTER = Refused("not a dead letter")
 
@@ -58,14 +63,32 @@ READ = (
     letter("of Kafka", {"kafka": KAFKA, "position": "in/0@7"}, {"a": 1}, record_key=b"k", record_ms=5),
     letter("second topic", {"kafka": KAFKA, "position": "in~2/0@7"}, {"a": 1}, position="in~2/0@7"),
     letter(
-        "binary key", {"kafka": {**KAFKA, "key": {"base64": "/w=="}}, "position": "in/0@7"}, {"a": 1}, record_key=b"\xff"
+        "binary key",
+        {"kafka": {**KAFKA, "key": {"base64": "/w=="}}, "position": "in/0@7"},
+        {"a": 1},
+        record_key=b"\xff",
     ),
     letter("no key", {"kafka": {**KAFKA, "key": None}, "position": "in/0@7"}, {"a": 1}, record_key=None),
     letter("empty key", {"kafka": {**KAFKA, "key": ""}, "position": "in/0@7"}, {"a": 1}, record_key=b""),
-    letter("null header", {"kafka": {**KAFKA, "headers": {"h": None}}, "position": "in/0@7"}, {"a": 1}, headers={"h": None}),
-    letter("headers of a file", {"kafka": {"headers": {"h": "v"}}}, {"a": 1}, headers={"h": b"v"}, record_ms=None),
-    letter("sse", {"kafka": {"headers": {"sse-event": "e", "sse-id": "5"}}}, {"sse": {"event": "e", "id": "5"}, "a": 1}),
-    letter("sse of bytes", {"kafka": {"headers": {"sse-id": {"base64": "/w=="}}}}, {"sse": {"event": None, "id": "\ufffd"}, "a": 1}),
+    letter(
+        "null header",
+        {"kafka": {**KAFKA, "headers": {"h": None}}, "position": "in/0@7"},
+        {"a": 1},
+        headers={"h": None},
+    ),
+    letter(
+        "headers of a file", {"kafka": {"headers": {"h": "v"}}}, {"a": 1}, headers={"h": b"v"}, record_ms=None
+    ),
+    letter(
+        "sse",
+        {"kafka": {"headers": {"sse-event": "e", "sse-id": "5"}}},
+        {"sse": {"event": "e", "id": "5"}, "a": 1},
+    ),
+    letter(
+        "sse of bytes",
+        {"kafka": {"headers": {"sse-id": {"base64": "/w=="}}}},
+        {"sse": {"event": None, "id": "\ufffd"}, "a": 1},
+    ),
     letter(
         "tombstone",
         {"cause": "tombstone", "input": None, "kafka": KAFKA, "position": "in/0@7"},

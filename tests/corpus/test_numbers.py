@@ -6,13 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import orjson
-from tests.corpus.case import MAX_CHARS, Case, Refused, cases, check
+from tests.corpus.case import JSON_LINES, Case, Refused, cases, check
 from tests.corpus.sources import everywhere, from_kafka
 from tests.corpus.way import check_way, keyed, result_of
 
 from forebay.connectors.formats import result_json
-from forebay.json_numbers import ExactFloat
+from forebay.json_numbers import MAX_CHARS, ExactFloat
 from forebay.records import KeyedEvent
 
 KEPT: dict[str, Any] = {
@@ -118,5 +117,5 @@ def test_a_number_is_written_as_it_was_read(case: Any) -> None:
 
 def test_two_ids_that_differ_in_the_last_digit_stay_two() -> None:
     numbers = [2**64 + n for n in range(3)]
-    records = [from_kafka(orjson.dumps({"n": 0}).replace(b"0", b"%d" % n), case("0", {}).form) for n in numbers]
+    records = [from_kafka(b'{"n": %d}' % number, JSON_LINES) for number in numbers]
     assert [record.fields["n"] for record in records] == numbers  # type: ignore[union-attr]

@@ -83,7 +83,7 @@ SHAPES = (
     Case("empty object", b"{}", {}),
     Case("blanks around", b' \t{"a": 1}\t ', {"a": 1}),
     Case("BOM", b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
-    Case("NFC and NFD are two", '{"é": 1, "é": 2}'.encode(), {"é": 1, "é": 2}),
+    Case("NFC and NFD are two", '{"\u00e9": 1, "e\u0301": 2}'.encode(), {"\u00e9": 1, "e\u0301": 2}),
     Case("the last of two counts", b'{"a": 1, "b": 2, "a": 3}', {"a": 3, "b": 2}),
     Case("of two large ones as well", b'{"a": 1e400, "a": 18446744073709551616}', {"a": 2**64}),
     Case("an escaped double", b'{"a": 1, "\\u0061": 2}', {"a": 2}),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from forebay.codec import decode, encode
 from forebay.connectors.formats import Format, dead_letter_json, parse_dead_letter, result_json
+from forebay.connectors.kafka.source import Parse
 from forebay.connectors.letters import read_letter
 from forebay.engine.prompt import PromptTemplate
 from forebay.flink.keying import EventText, Keying, refused
@@ -51,13 +52,18 @@ def result_of(item: KeyedEvent) -> Result:
     )
 
 
-def check_way(record: Event | DeadLetter, form: Format, where: str = "") -> None:
-    """Follow a record to the line of JSON that leaves the pipeline; no value of it may change."""
+def check_way(
+    record: Event | DeadLetter, form: Format, where: str = "", *, parse: Parse | None = None
+) -> None:
+    """Follow a record to the line of JSON that leaves the pipeline; no value of it may change.
+
+    `form`, or `parse`, is what has read it.
+    """
     assert repr(decode(encode(record))) == repr(record), where
     item = keyed(record)
     if isinstance(record, DeadLetter):
         assert item == record, where
-        check_letter(record, record, form, where)
+        check_letter(record, record, form, where, parse)
         return
     assert isinstance(item, KeyedEvent), (where, item)
     assert (repr(item.event), item.key, item.id) == (repr(record), "", record.position), where
@@ -70,15 +76,17 @@ def check_way(record: Event | DeadLetter, form: Format, where: str = "") -> None
     assert (written["id"], written["position"], written["time_ms"]) == (
         *(item.id, record.position, record.time_ms),
     ), where
-    check_letter(refused(record, ValueError("no"), id=item.id), record, form, where)
+    check_letter(refused(record, ValueError("no"), id=item.id), record, form, where, parse)
 
 
-def check_letter(letter: DeadLetter, record: Event | DeadLetter, form: Format, where: str) -> None:
+def check_letter(
+    letter: DeadLetter, record: Event | DeadLetter, form: Format, where: str, parse: Parse | None
+) -> None:
     """A dead letter is one line, reads back as it was, and is `record` again if it is fed in."""
     line = dead_letter_json(letter)
     assert "\n" not in line, where
     assert parse_dead_letter(line) == letter, where
-    again = read_letter(form, line.encode(), "letters@1")
+    again = read_letter(form, line.encode(), "letters@1", parse=parse)
     if isinstance(record, DeadLetter) and isinstance(again, DeadLetter):
         # Files add a likely encoding.
         assert record.detail.startswith(again.detail), where

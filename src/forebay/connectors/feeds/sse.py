@@ -94,7 +94,8 @@ class SseDecoder:
 
     def _hold(self, piece: bytes) -> None:
         # Room for the field's name; what is cut off here could not have been kept either.
-        self._line += piece[: max(0, self._max_bytes + 64 - len(self._line))]
+        most = max(self._max_bytes, MAX_ID_BYTES) + 64
+        self._line += piece[: max(0, most - len(self._line))]
 
     def _take(self, line: bytes) -> SseEvent | None:
         if self._first:
