@@ -112,7 +112,10 @@ CSV = (
         "CSV of UTF-16 unnamed",
         "a,b\n1,2\n".encode("utf-16"),
         "utf-8",
-        [Refused("the header is not UTF-8; it looks like UTF-16: set"), Refused(""), Refused("")],
+        [
+            Refused("the header is not UTF-8; it looks like UTF-16: set"),
+            *2 * [Refused("the columns have no names")],
+        ],
         True,
     ),
     Encoded(
