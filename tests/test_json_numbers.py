@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.json_numbers import ExactFloat, NumberRefused, check_numbers, dump_json, read_json
+from forebay.json_numbers import TOO_DEEP, ExactFloat, NumberRefused, check_numbers, dump_json, read_json
 
 DOUBLES = [
     *("-0.0", "1.10", "1E5", "5e-324", "0e-400", "1.7976931348623157e308"),
@@ -97,6 +97,13 @@ def test_texts_with_digits_are_no_numbers(number: float, text: str) -> None:
 def test_what_is_not_json_is_refused_as_such(data: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         read_json(data)
+
+
+@pytest.mark.parametrize("number", [b"9" * 20, b"1e400", b"1"], ids=["integer", "decimal", "short"])
+def test_a_value_that_is_nested_too_deep_is_refused_as_such(number: bytes) -> None:
+    levels = 1000 if len(number) > 1 else 5000
+    with pytest.raises(orjson.JSONDecodeError, match=TOO_DEEP):
+        read_json(b"[" * levels + number + b"]" * levels)
 
 
 @pytest.mark.parametrize("number", [1 << 4000, float("nan"), float("-inf")], ids=["long", "nan", "inf"])

@@ -34,6 +34,8 @@ LONG = re.compile(rb"[0-9.eE+-]{%d}" % MAX_CHARS)
 LITERAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
 TOO_LARGE = "infinity"
 """Part of orjson's message for a number that is too large for a double."""
+TOO_DEEP = "depth limit exceeded"
+"""Part of orjson's message for a value that is nested too deep."""
 TOO_WIDE = "64-bit"
 """Part of orjson's message for an integer that it cannot write."""
 
@@ -105,8 +107,8 @@ def read_json(data: bytes) -> Any:
             return _read_exactly(data)
         except NumberRefused:
             raise
-        except (ValueError, RecursionError):
-            raise error from None
+        except ValueError as exact:
+            raise (exact if TOO_DEEP in str(exact) else error) from None
     return value if SUSPECT.search(data) is None else _read_exactly(data)
 
 
@@ -143,7 +145,11 @@ def check_numbers(value: Any) -> None:
 
 
 def _read_exactly(data: bytes) -> Any:
-    value = json.loads(data, parse_int=_int, parse_float=_float, parse_constant=_constant)
+    try:
+        value = json.loads(data, parse_int=_int, parse_float=_float, parse_constant=_constant)
+    except RecursionError:
+        # Python's limit is below orjson's, and counts the calls of whoever reads.
+        raise orjson.JSONDecodeError(TOO_DEEP, "", 0) from None
     if LONG.search(data) is not None:
         _each(value, _refuse_long)
     return value

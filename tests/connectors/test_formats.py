@@ -48,7 +48,7 @@ def test_two_hundred_levels_are_read() -> None:
         (Format(), b'{"a": "\\ud800"}', "not JSON"),
         (Format(), b'{"a": "\xff"}', "not UTF-8: byte 8 is 0xff (invalid start byte)"),
         (Format(), b'{"a":' * 900 + b"1" + b"}" * 900, "deeper than 200"),
-        (Format(), b'{"a":' * 5000, "not JSON"),
+        (Format(), b'{"a":' * 5000, "nested deeper than 200 levels"),
         (Format(max_record_bytes=5), b'{"a":1}', "7 bytes, the limit is 5"),
         (Format("text"), b"\xff", "not UTF-8"),
         (CSV, b"1,2,3", "3 columns, the header has 2"),

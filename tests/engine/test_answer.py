@@ -35,6 +35,7 @@ def test_an_answer_that_keeps_the_schema_is_its_value() -> None:
         ("[" * 2000, "not JSON"),
         ('{"mood": 1%s}' % ("0" * 1000), r"field 'mood' is 1000"),
         ("[" * 100 + "]" * 100, "nested deeper than 64"),
+        ("[" * 1000 + "9" * 20 + "]" * 1000, "depth limit exceeded"),
         ("{}", r"at \$: 'mood' is a required"),
         ('{"mood": "so-so"}', r"at \$\.mood: 'so-so' is not one of"),
         ('{"mood": "good", "tags": ["a", 1]}', r"at \$\.tags\[1\]: 1 is not of type 'string'"),

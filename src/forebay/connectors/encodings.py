@@ -71,7 +71,7 @@ def looks_utf_16(data: bytes) -> str | None:
     for mark, name in MARKS:
         if data.startswith(mark):
             return name
-    if data.count(0) * 3 < len(data) or len(data) < 4:
+    if 0 not in data or data.count(0) * 3 < len(data):
         return None
     # The bytes of a line that was split at 0x0a may begin in the middle of a character.
     even, odd = data[::2].count(0), data[1::2].count(0)

@@ -17,7 +17,7 @@ from forebay.codec import decode, encode
 from forebay.connectors.envelope import record_in
 from forebay.connectors.event_time import EventTime
 from forebay.errors import MalformedRecord, RecordError, Tombstone
-from forebay.json_numbers import NumberRefused, dump_json, read_json
+from forebay.json_numbers import TOO_DEEP, NumberRefused, dump_json, read_json
 from forebay.records import JSON, DeadLetter, Event, Result
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MAX_RECORD_BYTES = 1 << 20
 MAX_DEPTH = 200
 """Levels of nesting in one record; the codec and other JSON readers have limits of their own above this."""
+NESTED = f"the record is nested deeper than {MAX_DEPTH} levels"
 
 BOM = b"\xef\xbb\xbf"
 
@@ -110,11 +111,11 @@ def json_object(data: bytes) -> Mapping[str, JSON]:
         raise MalformedRecord(str(error)) from None
     except orjson.JSONDecodeError as error:
         _text(data)
-        raise MalformedRecord(f"not JSON: {error}") from None
+        raise MalformedRecord(NESTED if TOO_DEEP in str(error) else f"not JSON: {error}") from None
     if not isinstance(value, dict):
         raise MalformedRecord(f"a JSON object is needed, found {_json_type(value)}")
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
-        raise MalformedRecord(f"the record is nested deeper than {MAX_DEPTH} levels")
+        raise MalformedRecord(NESTED)
     return value
 
 
@@ -225,16 +226,23 @@ def parse_dead_letter(line: bytes | str) -> DeadLetter:
             cause=str(value["cause"]),
             detail=str(value["detail"]),
             attempts=int(value.get("attempts", 0)),
-            id=value.get("id"),
-            key=value.get("key"),
+            id=_text_or_none(value, "id"),
+            key=_text_or_none(value, "key"),
             time_ms=_time_ms(value.get("time_ms")),
-            position=value.get("position"),
+            position=_text_or_none(value, "position"),
             record_key=_json_bytes(kafka.get("key")),
             headers={name: _json_bytes(data) for name, data in kafka.get("headers", {}).items()},
             record_ms=_time_ms(kafka.get("time_ms")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
         raise MalformedRecord(f"not a dead letter: {type(error).__name__}: {error}") from None
+
+
+def _text_or_none(value: Mapping[str, JSON], name: str) -> str | None:
+    found = value.get(name)
+    if found is None or isinstance(found, str):
+        return found
+    raise ValueError(f"{name} is {type(found).__name__}; expected text")
 
 
 def _is_tombstone(value: Mapping[str, JSON]) -> bool:

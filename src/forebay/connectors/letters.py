@@ -24,7 +24,7 @@ def read_letter(
     cannot be read. `position` is for a `line` that is not a dead letter, and for one without a position.
 
     A record without a time of its own has the dead letter's. A record of Kafka has its key, its headers and
-    its place again.
+    its place again, a server-sent event its type and id.
     """
     try:
         letter = parse_dead_letter(line)
@@ -33,6 +33,11 @@ def read_letter(
     except MalformedRecord as error:
         return DeadLetter(raw=line, cause=error.cause, detail=str(error), position=position)
     record = form.read(letter.raw, letter.position or position)
+    if isinstance(record, Event) and letter.headers.keys() & {"sse-event", "sse-id"}:
+        # It needs aiohttp, which most jobs do not load.
+        from forebay.connectors.feeds.sse import added_fields
+
+        record = replace(record, fields={**added_fields(letter.headers), **record.fields})
     time_ms = letter.time_ms if record.time_ms is None else record.time_ms
     return replace(record, time_ms=time_ms, record_key=letter.record_key, headers=letter.headers)
 

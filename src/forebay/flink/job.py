@@ -30,7 +30,7 @@ ENDED = frozenset(("FINISHED", "FAILED", "CANCELED"))
 POLL_S = 0.1
 TRACEBACK = "Traceback (most recent call last):"
 PEMJA = re.compile(r"^pemja\.core\.PythonException: <class '([^']+)'>: ?")
-FRAME = re.compile(r"\n\s+(?:at [\w.$/<>]+\(|\.\.\. \d+ more)")
+FRAME = re.compile(r"\n\s+(?:at [^\s(]+\(|\.\.\. \d+ more)")
 """Where a line of a Java stack trace begins; a line of Python may begin with `at` as well."""
 UNREADABLE = re.compile(r"Could not parse value ('[^\n]{0,200}') for key '([^'\n]+)'")
 QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
@@ -23,6 +23,7 @@ from forebay.connectors.feeds.feed import (
     redirects,
 )
 from forebay.connectors.formats import MAX_RECORD_BYTES
+from forebay.records import JSON
 
 EVENT_STREAM = "text/event-stream"
 WIKIMEDIA_URL = "https://stream.wikimedia.org/v2/stream/recentchange"
@@ -33,6 +34,7 @@ MESSAGE = "message"
 """The type of an event that names none."""
 FIELD = "sse"
 """The field of an event that has its type and id."""
+TYPE_HEADER, ID_HEADER = "sse-event", "sse-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class SseDecoder:
 
     def _hold(self, piece: bytes) -> None:
         # Room for the field's name; what is cut off here could not have been kept either.
-        self._line += piece[: max(0, self._max_bytes + 64 - len(self._line))]
+        most = max(self._max_bytes, MAX_ID_BYTES) + 64
+        self._line += piece[: max(0, most - len(self._line))]
 
     def _take(self, line: bytes) -> SseEvent | None:
         if self._first:
@@ -202,14 +205,16 @@ class SseFeed:
         if event.own_id and mark.has(digest):
             return None
         mark.advance(event.id, digest)
-        headers = {"sse-event": type, "sse-id": id}
-        return Received(
-            str(mark),
-            event.data,
-            f"{self.name}@{digest}",
-            {FIELD: {"event": event.type, "id": event.id or None}},
-            {name: value for name, value in headers.items() if value},
-        )
+        headers = {name: value for name, value in ((TYPE_HEADER, type), (ID_HEADER, id)) if value}
+        fields = added_fields(headers)
+        return Received(str(mark), event.data, f"{self.name}@{digest}", fields, headers)
+
+
+def added_fields(headers: Mapping[str, bytes | None]) -> dict[str, JSON]:
+    """The field `sse` of a record with these headers, also if it is read from a dead letter."""
+    values = (headers.get(name) for name in (TYPE_HEADER, ID_HEADER))
+    type, id = (value.decode("utf-8", "replace") if value else None for value in values)
+    return {FIELD: {"event": type, "id": id}}
 
 
 def _with_retry(backoff: Backoff, retry_s: float | None) -> Backoff:

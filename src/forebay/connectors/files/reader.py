@@ -93,7 +93,7 @@ class LineReader:
             return self._letter(
                 raw, "the header of its file cannot be read: the columns have no names", position
             )
-        if form.kind != "jsonl" and b"\0" in raw and looks_utf_16(raw):
+        if form.kind != "jsonl" and self.encoding == UTF_8 and b"\0" in raw and looks_utf_16(raw):
             return self._letter(raw, "not UTF-8", position)
         record = form.read(raw, position)
         if isinstance(record, DeadLetter):
