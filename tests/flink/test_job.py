@@ -14,6 +14,7 @@ from tests.harness.clock import ManualClock
 
 from forebay.errors import PipelineFailed
 from forebay.flink import job as module
+from forebay.flink.checkpoints import MOST_DRAINS
 from forebay.flink.job import Checkpoints, RunningJob, end_job
 from forebay.flink.rest import FlinkRest, NotFound
 
@@ -121,8 +122,22 @@ def test_a_drain_is_asked_for_again_only_where_it_failed_or_was_forgotten(
         job.drain(tmp_path)
         asked.append(len(rest.wishes))
     assert asked == [1, 1, 2, 2, 3]
-    wish = {"drain": True, "targetDirectory": tmp_path.as_uri(), "formatType": "NATIVE"}
-    assert rest.wishes == [wish] * 3
+    assert rest.wishes == [
+        {"drain": True, "targetDirectory": (tmp_path / f"drain-{tried}").as_uri(), "formatType": "NATIVE"}
+        for tried in range(3)
+    ]
+
+
+def test_a_drain_is_given_up_after_many_failures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run that takes over occupies the folders of as many."""
+    failed = {"failure-cause": {"class": "x"}}
+    serve(monkeypatch, Savepoints(*[failed] * MOST_DRAINS))
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    job = RunningJob(client, FlinkRest("http://flink"))
+    for _ in range(MOST_DRAINS):
+        job.drain(tmp_path)
+    with pytest.raises(PipelineFailed, match="the job could not be drained: 32 savepoints in .* failed"):
+        job.drain(tmp_path)
 
 
 class Metrics:

@@ -32,6 +32,7 @@ def test_the_last_cause_without_frames_and_package() -> None:
     assert root_cause(JAVA.format(told="no room")) == "RuntimeException: Error received: no room"
     assert root_cause("a.b.C: x\n\tat app//a.b.C$D.lambda$run$0(C.java:1)\n") == "C: x"
     assert root_cause("a.b.C: x\n\t... 7 more") == "C: x"
+    assert root_cause("a.b.C: x\n\tat /home/my-jobs/p.refuse(p.py:53)\n") == "C: x"
 
 
 def test_an_error_of_python_is_its_own_line_whatever_its_source_looks_like() -> None:
