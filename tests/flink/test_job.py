@@ -136,7 +136,7 @@ def test_a_drain_is_given_up_after_many_failures(monkeypatch: pytest.MonkeyPatch
     job = RunningJob(client, FlinkRest("http://flink"))
     for _ in range(MOST_DRAINS):
         job.drain(tmp_path)
-    with pytest.raises(PipelineFailed, match="the job could not be drained: 32 savepoints in .* failed"):
+    with pytest.raises(PipelineFailed, match=r"could not be drained: 32 savepoints in .* failed"):
         job.drain(tmp_path)
 
 
