@@ -122,3 +122,22 @@ def test_other_values_are_written_as_told() -> None:
 def test_an_exact_float_is_a_number_of_json(text: str) -> None:
     with pytest.raises(ValueError, match="not a number of JSON"):
         ExactFloat(text)
+
+
+@pytest.mark.parametrize("depth", [150, 900, 1010])
+@pytest.mark.parametrize("number", [b"12345678901234567890", b"1e400", b"1"])
+def test_deep_nesting_with_a_long_number_does_not_end_the_process(depth: int, number: bytes) -> None:
+    data = b"[" * depth + number + b"]" * depth
+    try:
+        read_json(data)
+    except orjson.JSONDecodeError:
+        assert depth > 500
+
+
+def test_integers_of_other_objects_are_written_with_all_digits() -> None:
+    class Wrapped:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+    written = dump_json([Wrapped(2**70)], lambda item: {"value": item.value})
+    assert written == b'[{"value":1180591620717411303424}]'

@@ -95,7 +95,7 @@ class _TooLong(str):
 def read_json(data: bytes) -> Any:
     """The JSON value in `data`; its integers are exact, and a decimal of too many digits for a double is an
     `ExactFloat`. Raises `NumberRefused` for a number of more than 1,000 characters, and
-    `orjson.JSONDecodeError` for what is not JSON."""
+    `orjson.JSONDecodeError` for what is not JSON or is nested too deep."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -105,7 +105,7 @@ def read_json(data: bytes) -> Any:
             return _read_exactly(data)
         except NumberRefused:
             raise
-        except (ValueError, RecursionError):
+        except ValueError:
             raise error from None
     return value if SUSPECT.search(data) is None else _read_exactly(data)
 
@@ -125,7 +125,7 @@ def dump_json(value: Any, default: Callable[[Any], Any] | None = None, option: i
     except TypeError as error:
         if TOO_WIDE not in str(error):
             raise
-    return orjson.dumps(_with_fragments(value), other, option)
+    return orjson.dumps(_with_fragments(value), lambda item: _with_fragments(other(item)), option)
 
 
 def check_numbers(value: Any) -> None:
@@ -143,7 +143,11 @@ def check_numbers(value: Any) -> None:
 
 
 def _read_exactly(data: bytes) -> Any:
-    value = json.loads(data, parse_int=_int, parse_float=_float, parse_constant=_constant)
+    try:
+        value = json.loads(data, parse_int=_int, parse_float=_float, parse_constant=_constant)
+    except RecursionError:
+        # Python's limit is lower than that of orjson.
+        raise orjson.JSONDecodeError("nested too deep", "", 0) from None
     if LONG.search(data) is not None:
         _each(value, _refuse_long)
     return value

@@ -270,7 +270,7 @@ class Result:
         read_ms: When the pipeline read the event, in wall-clock milliseconds since the Unix epoch.
         elapsed_s: Seconds from the first call to the answer, retries included.
         called_s: Seconds of the last call alone.
-        time_ms, position, record_key, headers: Those of the event.
+        time_ms, position, record_key, headers, record_ms: Those of the event.
         finish_reason: Why the engine stopped, in its own word: `stop`; `length`: the answer was cut at
             `max_tokens`.
         restored: The event was found in the checkpoint after a restart. Its request may have been sent before
@@ -308,3 +308,4 @@ class Result:
     timeline: Timeline | None = None
     reasoning: str | None = None
     raw: bytes = b""
+    record_ms: int | None = None

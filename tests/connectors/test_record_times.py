@@ -128,6 +128,8 @@ def test_an_unknown_time_zone_is_a_setting_error(zone: str) -> None:
         ("unix_s", 1_700_000_000_000_000, "; with time_format: unix_us it is not"),
         ("unix_ms", "1700000000000000", "; with time_format: unix_us it is not"),
         ("unix_ms", 10**18, "10"),
+        ("unix_ms", 10**400, "10"),
+        ("unix_us", -(10**999), "-10"),
     ],
 )
 def test_a_number_of_a_finer_unit_is_recognised(form: str, value: object, hint: str) -> None:

@@ -99,9 +99,13 @@ class EventTime:
 
     def _hint(self, value: JSON) -> str:
         """A finer unit in which the number is a time of this era."""
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            return ""  # A text that is no number, or an integer that is too large for a float.
         if self.format in UNITS:
             for unit, factor in UNITS.items():
-                if factor < UNITS[self.format] and 0 < float(value) * factor < MODERN_MS:
+                if factor < UNITS[self.format] and 0 < number * factor < MODERN_MS:
                     return f"; with time_format: {unit} it is not"
         return ""
 

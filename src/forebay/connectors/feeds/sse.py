@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
@@ -23,6 +23,7 @@ from forebay.connectors.feeds.feed import (
     redirects,
 )
 from forebay.connectors.formats import MAX_RECORD_BYTES
+from forebay.records import JSON
 
 EVENT_STREAM = "text/event-stream"
 WIKIMEDIA_URL = "https://stream.wikimedia.org/v2/stream/recentchange"
@@ -33,6 +34,7 @@ MESSAGE = "message"
 """The type of an event that names none."""
 FIELD = "sse"
 """The field of an event that has its type and id."""
+TYPE_HEADER, ID_HEADER = "sse-event", "sse-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +204,22 @@ class SseFeed:
         if event.own_id and mark.has(digest):
             return None
         mark.advance(event.id, digest)
-        headers = {"sse-event": type, "sse-id": id}
+        headers = {name: value for name, value in ((TYPE_HEADER, type), (ID_HEADER, id)) if value}
         return Received(
-            str(mark),
-            event.data,
-            f"{self.name}@{digest}",
-            {FIELD: {"event": event.type, "id": event.id or None}},
-            {name: value for name, value in headers.items() if value},
+            str(mark), event.data, f"{self.name}@{digest}", fields_of(headers) or NO_TYPE_OR_ID, headers
         )
+
+
+NO_TYPE_OR_ID: Mapping[str, JSON] = {FIELD: {"event": None, "id": None}}
+
+
+def fields_of(headers: Mapping[str, bytes | None]) -> Mapping[str, JSON]:
+    """The field `sse` of an event that has these headers; nothing if they are not those of an event."""
+    found = [headers.get(name) for name in (TYPE_HEADER, ID_HEADER)]
+    if found == [None, None]:
+        return {}
+    type, id = (None if data is None else data.decode("utf-8", "replace") for data in found)
+    return {FIELD: {"event": type, "id": id}}
 
 
 def _with_retry(backoff: Backoff, retry_s: float | None) -> Backoff:

@@ -194,8 +194,10 @@ class DeadLetterSource(SourceSettings):
     def model_post_init(self, context: Any, /) -> None:
         if self.format == "csv" and self.columns is None:
             raise wrong("expected 'columns' with format: csv; a dead letter does not hold its file's header")
-        if self.format == "csv" and self.payload is not None:
-            raise wrong("expected no 'payload' with format: csv, whose values are no objects")
+        if self.format != "jsonl" and self.payload is not None:
+            raise wrong(
+                f"expected no 'payload' with format: {self.format}; JSON objects are read with format: jsonl"
+            )
 
     def files(self) -> Files:
         """The files that are read, and how."""

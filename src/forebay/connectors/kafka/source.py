@@ -168,10 +168,17 @@ class ReadRecord(MapFunction):
         key, value, headers, time, topic, partition, offset = row
         place = {"topic": topic, "partition": partition, "offset": offset, "time_ms": _millis(time)}
         position = f"{marked(topic, self._generations)}/{partition}@{offset}"
+        headers = headers or {}
         if self._letters and value is not None:
-            return encode(read_letter(self._format, bytes(value), position, parse=self._parse))
+            line = bytes(value)
+            record = read_letter(self._format, line, position, parse=self._parse)
+            if isinstance(record, DeadLetter) and record.raw == line:
+                # The line itself cannot be read: the key and the headers are those of its own record.
+                own = {"record_key": key, "headers": dict(headers), "record_ms": place["time_ms"]}
+                record = replace(record, time_ms=place["time_ms"], **own)
+            return encode(record)
         return encode(
-            read_record(self._format, key, value, headers or {}, place, position=position, parse=self._parse)
+            read_record(self._format, key, value, headers, place, position=position, parse=self._parse)
         )
 
 
