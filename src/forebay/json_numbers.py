@@ -17,9 +17,9 @@ import orjson
 
 LEAST_INT, MOST_INT = -(2**63), 2**64 - 1
 MAX_CHARS = 1000
-"""Of a number. To convert an integer takes time that grows with the square of its digits."""
+"""Longest number. The time to convert an integer grows with the square of its digits."""
 MAX_INT_BITS = 3322
-"""Of integers with so many digits."""
+"""Bits of the largest integer of `MAX_CHARS` digits."""
 SHORT = 15
 """A number of so many characters without an exponent is a double."""
 MAX_DOUBLE_DIGITS = 767

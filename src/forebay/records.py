@@ -237,10 +237,10 @@ cache, or the request's first decoding failed: then the KV cache may have expire
 class Completion:
     """A finished answer, which may hold no content: `forebay.engine.content` decides whether it is one.
 
-    `replica` is the address of who gave it, None where that is not known. `kv_transfer` is where another
-    replica finds the KV cache of the prompt, in the engine's own words; None: nowhere. `handover` is None
-    where there are no servers for prefill. `reasoning` is what the model wrote before its answer (None:
-    nothing, or the engine does not separate it), `tool` the name of the first tool that the model called, and
+    `replica` is the address of the replica that answered, None if it is not known. `kv_transfer` is the
+    engine's own description of where another replica finds the prompt's KV cache; None: nowhere. `handover`
+    is None without servers for prefill. `reasoning` is what the model wrote before its answer (None: nothing,
+    or the engine does not separate it), `tool` the name of the first tool that the model called, and
     `refusal` the text with which it refused.
     """
 

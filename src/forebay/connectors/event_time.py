@@ -24,7 +24,7 @@ SUSPECT_TIMES = (
     "is the source's time_format right? Seconds that are read as milliseconds are in 1970, dates without a "
     "year in 1900"
 )
-"""What to say of times in these years."""
+"""The hint for times in these years."""
 MAX_TEXT_CHARS = 200
 ZONE_NAME = re.compile(r"[A-Za-z]+")
 NAMES_ZONE = re.compile(r"(?<!%)(?:%%)*%Z")
@@ -98,7 +98,7 @@ class EventTime:
         return int(float(value) * UNITS[self.format] // 1)
 
     def _hint(self, value: JSON) -> str:
-        """A finer unit in which the number is a time of this era."""
+        """The hint that names a finer unit, if the number is a time before 2100 in it."""
         try:
             number = float(value)
         except (ValueError, OverflowError):
@@ -106,7 +106,7 @@ class EventTime:
         if self.format in UNITS:
             for unit, factor in UNITS.items():
                 if factor < UNITS[self.format] and 0 < number * factor < MODERN_MS:
-                    return f"; with time_format: {unit} it is not"
+                    return f"; try time_format: {unit}"
         return ""
 
     def _pattern_ms(self, value: JSON) -> int:
@@ -117,7 +117,7 @@ class EventTime:
         return self._in_zone_ms(datetime.strptime(value, self.format))
 
     def _with_named_zone(self, value: str) -> datetime:
-        """By itself strptime takes the names of this machine's own zone, and drops them."""
+        """Read a time with `%Z`. `strptime` accepts the names of this machine's zone only, and drops them."""
         if len(value) > MAX_TEXT_CHARS:
             raise ValueError
         for word in reversed(list(ZONE_NAME.finditer(value))):
@@ -136,8 +136,8 @@ class EventTime:
             if (local.tzname() or "").upper() == name:
                 return local
         raise UnknownZone(
-            f"{name!r} is no name of the time zone {self.zone} at this time; set time_zone to the zone that "
-            f"is meant, such as America/New_York"
+            f"{name!r} is not a name of the time zone {self.zone} at this time; set time_zone to the zone of "
+            f"these times, such as America/New_York"
         )
 
     def _iso8601_ms(self, value: JSON) -> int:
@@ -164,7 +164,7 @@ class EventTime:
 
 
 class UnknownZone(Exception):
-    """A time has the name of a time zone that is not the source's."""
+    """A time names a time zone other than the source's."""
 
 
 def zone_of(name: str) -> tzinfo:

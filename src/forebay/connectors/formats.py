@@ -57,7 +57,7 @@ class Format:
         position: str | None = None,
         parse: Callable[[bytes], Mapping[str, JSON]] | None = None,
     ) -> Event | DeadLetter:
-        """The event in `raw`, or a dead letter with cause `malformed_record`; no content makes it raise.
+        """The event in `raw`, or a dead letter with its cause; no content makes it raise.
 
         With `parse`, the fields are what it gives, and a `RecordError` that it raises makes a dead letter.
         """
@@ -142,7 +142,7 @@ WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT
 MAX_TIME_MS = 2**62
 """More than nanoseconds that a producer wrote as milliseconds, less than Flink's end of time."""
 NEEDED = ("input", "record_key", "headers", "position")
-"""Parts of a dead letter without which the record is another one."""
+"""Parts that a dead letter must have in full: otherwise another record would be read."""
 
 
 def result_json(result: Result) -> str:

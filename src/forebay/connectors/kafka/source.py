@@ -53,10 +53,11 @@ class KafkaSource:
     With `letters`, values are dead letters of a pipeline: the records that they were are read again, as
     `format` or `registry` says, under their own positions.
 
-    `reset` says what a reader does if its offset is not in the topic any more: `none` fails the job, and
-    needs a committed offset for each partition that is there at the start; `earliest` goes on with the oldest
-    record, unnoticed. `uid` names Flink's source, by which its state is found again; None: Flink makes one
-    up. `generations` are the topics' ids, oldest first: positions in the second topic of a name differ.
+    `reset` is what a reader does if its offset is not in the topic any more: `none` fails the job, and needs
+    a committed offset for each partition that is there at the start; `earliest` continues with the oldest
+    record, and nothing reports it. `uid` names Flink's source, by which its state is found again; None: Flink
+    generates one. `generations` are the topics' ids, oldest first: positions in the second topic of a name
+    differ.
     """
 
     cluster: KafkaCluster
