@@ -11,6 +11,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.attacks.bounds import within_bounds
 
 from forebay.json_numbers import ExactFloat, NumberRefused, check_numbers, dump_json, read_json
 
@@ -63,6 +64,12 @@ def test_the_path_of_a_number_takes_no_more_memory_than_its_record() -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 200 << 20
+
+
+def test_texts_that_look_like_long_numbers_take_no_more_time() -> None:
+    data = b'["' + (b"e" * 999 + b"x") * 16_000 + b'",1234567890123456789]'
+    with within_bounds():
+        assert read_json(data)[1] == 1234567890123456789
 
 
 @given(st.integers() | st.integers(-(2**70), 2**70))

@@ -29,8 +29,8 @@ MAX_SHOWN_CHARS = 60
 MAX_SHOWN_PARTS = 10
 SUSPECT = re.compile(rb"[0-9](?:[0-9.]{15}|[eE][+-]?[0-9]{3})")
 """What a number contains that orjson may round. Texts may match as well, which costs time only."""
-LONG = re.compile(rb"[0-9.eE+-]{%d}" % MAX_CHARS)
-"""What a number contains that may be too long."""
+LONG = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{%d}" % MAX_CHARS)
+"""How a number begins that may be too long. Each run of such characters is looked at once."""
 LITERAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
 TOO_LARGE = "infinity"
 """Part of orjson's message for a number that is too large for a double."""
