@@ -60,7 +60,7 @@ class Replay(Model):
 class FileSource(Timed):
     """What JSONL and CSV files share."""
 
-    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow"))
+    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow", "encoding"))
 
     path: LocalPath = Field(
         description="A file, or a directory whose files are read in the order of their names; "
@@ -145,6 +145,9 @@ class JsonlSource(FileSource, Enveloped):
 
 class CsvSource(FileSource):
     """Comma-separated values; every field is a text."""
+
+    # With other columns, or none, the next row of a file in hand would be taken for its header.
+    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow", "encoding", "columns"))
 
     type: Literal["csv"]
     delimiter: OneCharacter = Field(",", description="Character between fields.")
