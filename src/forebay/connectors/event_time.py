@@ -59,13 +59,16 @@ class EventTime:
     def of(self, fields: Mapping[str, JSON]) -> int:
         """Milliseconds since the Unix epoch, rounded down.
 
-        Raises `MalformedRecord` where the field is missing, is no such time, or is outside years 1 to 9999.
+        Raises `MalformedRecord` if the field is missing or null, is not such a time, or is outside years 1 to
+        9999.
         """
         value: JSON = fields
         for name in self.path.split("."):
             if not isinstance(value, Mapping) or name not in value:
                 raise MalformedRecord(f"the time field {self.path!r} is missing")
             value = value[name]
+        if value is None:
+            raise MalformedRecord(f"the time field {self.path!r} is null")
         try:
             time_ms = self._reader()(value)
         except UnknownZone as error:
