@@ -11,6 +11,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.attacks.bounds import within_bounds
 
 from forebay.json_numbers import TOO_DEEP, ExactFloat, NumberRefused, check_numbers, dump_json, read_json
 
@@ -63,6 +64,12 @@ def test_the_path_of_a_number_takes_no_more_memory_than_its_record() -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 200 << 20
+
+
+def test_texts_that_look_like_long_numbers_take_no_more_time() -> None:
+    data = b'["' + (b"e" * 999 + b"x") * 16_000 + b'",1234567890123456789]'
+    with within_bounds():
+        assert read_json(data)[1] == 1234567890123456789
 
 
 @given(st.integers() | st.integers(-(2**70), 2**70))
@@ -129,3 +136,22 @@ def test_other_values_are_written_as_told() -> None:
 def test_an_exact_float_is_a_number_of_json(text: str) -> None:
     with pytest.raises(ValueError, match="not a number of JSON"):
         ExactFloat(text)
+
+
+@pytest.mark.parametrize("depth", [150, 900, 1010])
+@pytest.mark.parametrize("number", [b"12345678901234567890", b"1e400", b"1"])
+def test_deep_nesting_with_a_long_number_does_not_end_the_process(depth: int, number: bytes) -> None:
+    data = b"[" * depth + number + b"]" * depth
+    try:
+        read_json(data)
+    except orjson.JSONDecodeError:
+        assert depth > 500
+
+
+def test_integers_of_other_objects_are_written_with_all_digits() -> None:
+    class Wrapped:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+    written = dump_json([Wrapped(2**70)], lambda item: {"value": item.value})
+    assert written == b'[{"value":1180591620717411303424}]'

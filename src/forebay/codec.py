@@ -30,7 +30,7 @@ MOMENTS = tuple(f.name for f in fields(Timeline))
 MOMENTS_OF = attrgetter(*MOMENTS)
 
 NUMBER = 1
-"""Type of msgpack's extension for a number that msgpack does not have, which is its text."""
+"""Type of the msgpack extension that holds the text of a number that msgpack does not have."""
 PLAIN: dict[type, Callable[[Any], object]] = {
     **{dict: dict, list: list, str: str.__str__, bytes: bytes},
     **{int: int, float: float},
@@ -124,7 +124,7 @@ def not_pickled(data: bytes, what: str) -> bytes:
 
 
 def _pack(values: list[object]) -> bytes:
-    # Without strict types msgpack takes a number that prints its own digits for a plain float.
+    # Without strict types msgpack writes an ExactFloat as a plain float.
     packed: bytes = msgpack.packb(values, default=_pack_other, strict_types=True)
     return packed
 

@@ -256,7 +256,7 @@ class ToolCalled(EngineError):
 
 
 class AnswerRefused(EngineError):
-    """The model refused to answer, and the engine said so (`refusal`)."""
+    """The model refused to answer, and the engine reported it (`refusal`)."""
 
     cause = "answer_refused"
 

@@ -17,9 +17,9 @@ import orjson
 
 LEAST_INT, MOST_INT = -(2**63), 2**64 - 1
 MAX_CHARS = 1000
-"""Of a number. To convert an integer takes time that grows with the square of its digits."""
+"""Longest number. The time to convert an integer grows with the square of its digits."""
 MAX_INT_BITS = 3322
-"""Of integers with so many digits."""
+"""Bits of the largest integer of `MAX_CHARS` digits."""
 SHORT = 15
 """A number of so many characters without an exponent is a double."""
 MAX_DOUBLE_DIGITS = 767
@@ -29,8 +29,8 @@ MAX_SHOWN_CHARS = 60
 MAX_SHOWN_PARTS = 10
 SUSPECT = re.compile(rb"[0-9](?:[0-9.]{15}|[eE][+-]?[0-9]{3})")
 """What a number contains that orjson may round. Texts may match as well, which costs time only."""
-LONG = re.compile(rb"[0-9.eE+-]{%d}" % MAX_CHARS)
-"""What a number contains that may be too long."""
+LONG = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{%d}" % MAX_CHARS)
+"""How a number begins that may be too long. Each run of such characters is looked at once."""
 LITERAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
 TOO_LARGE = "infinity"
 """Part of orjson's message for a number that is too large for a double."""
@@ -97,7 +97,7 @@ class _TooLong(str):
 def read_json(data: bytes) -> Any:
     """The JSON value in `data`; its integers are exact, and a decimal of too many digits for a double is an
     `ExactFloat`. Raises `NumberRefused` for a number of more than 1,000 characters, and
-    `orjson.JSONDecodeError` for what is not JSON."""
+    `orjson.JSONDecodeError` for what is not JSON or is nested too deep."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -127,7 +127,7 @@ def dump_json(value: Any, default: Callable[[Any], Any] | None = None, option: i
     except TypeError as error:
         if TOO_WIDE not in str(error):
             raise
-    return orjson.dumps(_with_fragments(value), other, option)
+    return orjson.dumps(_with_fragments(value), lambda item: _with_fragments(other(item)), option)
 
 
 def check_numbers(value: Any) -> None:

@@ -237,10 +237,10 @@ cache, or the request's first decoding failed: then the KV cache may have expire
 class Completion:
     """A finished answer, which may hold no content: `forebay.engine.content` decides whether it is one.
 
-    `replica` is the address of who gave it, None where that is not known. `kv_transfer` is where another
-    replica finds the KV cache of the prompt, in the engine's own words; None: nowhere. `handover` is None
-    where there are no servers for prefill. `reasoning` is what the model wrote before its answer (None:
-    nothing, or the engine does not separate it), `tool` the name of the first tool that the model called, and
+    `replica` is the address of the replica that answered, None if it is not known. `kv_transfer` is the
+    engine's own description of where another replica finds the prompt's KV cache; None: nowhere. `handover`
+    is None without servers for prefill. `reasoning` is what the model wrote before its answer (None: nothing,
+    or the engine does not separate it), `tool` the name of the first tool that the model called, and
     `refusal` the text with which it refused.
     """
 
@@ -270,7 +270,7 @@ class Result:
         read_ms: When the pipeline read the event, in wall-clock milliseconds since the Unix epoch.
         elapsed_s: Seconds from the first call to the answer, retries included.
         called_s: Seconds of the last call alone.
-        time_ms, position, record_key, headers: Those of the event.
+        time_ms, position, record_key, headers, record_ms: Those of the event.
         finish_reason: Why the engine stopped, in its own word: `stop`; `length`: the answer was cut at
             `max_tokens`.
         restored: The event was found in the checkpoint after a restart. Its request may have been sent before
@@ -308,3 +308,4 @@ class Result:
     timeline: Timeline | None = None
     reasoning: str | None = None
     raw: bytes = b""
+    record_ms: int | None = None

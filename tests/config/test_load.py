@@ -163,6 +163,10 @@ def test_a_part_of_checkpoint_keeps_the_default_place() -> None:
         ({"source": {"type": "sse"}}, "source.url: missing"),
         ({"source": {"type": "websocket", "url": "http://x"}}, "source.url: expected a URL such as ws://"),
         ({"source": {"type": "dead_letters", "path": "d", "format": "csv"}}, "source: expected 'columns'"),
+        (
+            {"source": {"type": "dead_letters", "path": "d", "format": "text", "payload": "after"}},
+            "source: expected no 'payload' with format: text",
+        ),
         ({"source": {"type": "csv", "path": "d", "delimiter": ";;"}}, "source.delimiter: expected"),
         ({"engine": {"api_key": {}}}, "engine.api_key: expected exactly one of 'env' and 'file'"),
         ({"engine": {"api_key": {"env": "A", "file": "b"}}}, "engine.api_key: expected exactly one of"),

@@ -21,11 +21,11 @@ LETTERS = st.builds(
     attempts=st.integers(0, 2**31),
     id=MAYBE,
     key=MAYBE,
-    time_ms=st.none() | st.integers(-(2**53), 2**53),
+    time_ms=st.none() | st.integers(-(2**62), 2**62),
     position=MAYBE,
     record_key=st.none() | st.binary(),
     headers=st.dictionaries(TEXT, st.binary(), max_size=3),
-    record_ms=st.none() | st.integers(-(2**53), 2**53),
+    record_ms=st.none() | st.integers(-(2**62), 2**62),
 )
 TOMBSTONE = DeadLetter(b"", "tombstone", "a tombstone: it has no value", record_key=b"k", record_ms=5)
 
@@ -33,6 +33,7 @@ TOMBSTONE = DeadLetter(b"", "tombstone", "a tombstone: it has no value", record_
 @given(LETTERS)
 @example(TOMBSTONE)
 @example(replace(TOMBSTONE, cause="late"))
+@example(replace(TOMBSTONE, raw=b"not empty"))
 def test_dead_letters_come_back_as_they_were(letter: DeadLetter) -> None:
     line = dead_letter_json(letter)
     assert "\n" not in line
@@ -52,8 +53,16 @@ def test_a_dead_letter_that_was_cut_says_so_and_is_not_read_as_its_record() -> N
     with pytest.raises(MalformedRecord, match=r"cut by 2 bytes.* at the position 'in@3'"):
         parse_dead_letter(line)
     assert "cut_bytes" not in dead_letter_json(letter, input_bytes=3)
-    only_headers = dead_letter_json(letter, cut_bytes={"headers": 7})
-    assert parse_dead_letter(only_headers) == letter
+    assert parse_dead_letter(dead_letter_json(letter, cut_bytes={"detail": 7, "id": 1, "key": 1})) == letter
+
+
+@pytest.mark.parametrize("name", ["headers", "record_key", "position"])
+@pytest.mark.parametrize("letter", [DeadLetter(b"{}", "c", "d", position="t/0@1"), TOMBSTONE])
+def test_a_letter_without_its_key_headers_or_place_is_not_read(letter: DeadLetter, name: str) -> None:
+    line = dead_letter_json(letter, cut_bytes={name: 7})
+    assert orjson.loads(line)["cut_bytes"] == {name: 7}
+    with pytest.raises(MalformedRecord, match=rf"the {name} of this dead letter was cut by 7 bytes"):
+        parse_dead_letter(line)
 
 
 def test_a_dead_letter_of_kafka_has_its_key_and_headers_in_a_readable_form() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.connectors.event_time import EventTime
+from forebay.connectors.feeds.feed import Mark
+from forebay.connectors.feeds.sse import SseDecoder, SseFeed
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.kafka.source import read_record
 from forebay.connectors.letters import read_letter
@@ -70,6 +73,46 @@ def test_a_place_in_kafka_must_be_one(position: Any) -> None:
     read = read_letter(Format(), line, "letters.jsonl@1")
     assert isinstance(read, DeadLetter)
     assert (read.raw, read.cause, read.position) == (line, "malformed_record", "letters.jsonl@1")
+
+
+@pytest.mark.parametrize("position", [5, ["t/0@1"], {"a": 1}, True])
+@pytest.mark.parametrize("kafka", [None, {"time_ms": 5}])
+def test_a_position_that_is_no_text_is_no_dead_letter(position: Any, kafka: Any) -> None:
+    line = orjson.dumps(
+        {"cause": "c", "detail": "d", "input": "{}", "position": position, "kafka": kafka},
+    )
+    read = read_letter(Format(), line, "letters.jsonl@1")
+    assert isinstance(read, DeadLetter)
+    assert (read.raw, read.cause, read.position) == (line, "malformed_record", "letters.jsonl@1")
+    assert "position is" in read.detail
+
+
+@pytest.mark.parametrize("cause", ["unread_file", "too_large_for_sink"])
+@pytest.mark.parametrize("form", [Format(), Format("text")])
+def test_a_letter_that_holds_no_record_is_the_same_again(cause: str, form: Format) -> None:
+    letter = DeadLetter(b"", cause, "from line 5 on: the file was removed", position="in/a.csv@5-")
+    line = dead_letter_json(letter).encode()
+    assert read_letter(form, line, "letters.jsonl@1") == letter
+    nowhere = read_letter(form, dead_letter_json(replace(letter, position=None)).encode(), "letters.jsonl@1")
+    assert nowhere == replace(letter, position="letters.jsonl@1")
+
+
+@pytest.mark.parametrize("sent", [b"event: sale\nid: 7\n", b"", b"id: 7\n"])
+def test_an_event_of_a_feed_has_its_type_and_its_id_again(sent: bytes) -> None:
+    (event,) = SseDecoder().feed(sent + b'data: {"a": 1}\n\n')
+    received = SseFeed()._received(Mark(), event)
+    assert received is not None
+    given = Event(
+        received.raw, {**received.fields, "a": 1}, position=received.position, headers=received.headers
+    )
+    assert read_letter(Format(), given_up(given), "letters.jsonl@1") == given
+
+
+def test_headers_of_a_feed_need_not_be_utf8() -> None:
+    line = given_up(Event(b"{}", {}, position="x", headers={"sse-event": b"\xff", "sse-id": None}))
+    read = read_letter(Format(), line, "letters.jsonl@1")
+    assert isinstance(read, Event)
+    assert read.fields == {"sse": {"event": "\ufffd", "id": None}}
 
 
 def test_another_line_is_a_dead_letter_at_its_own_place() -> None:

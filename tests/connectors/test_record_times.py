@@ -111,7 +111,8 @@ def test_a_time_without_a_zone_is_in_that_of_its_source(
 )
 @pytest.mark.usefixtures("machine")
 def test_the_name_of_another_zone_is_refused_on_every_machine(zone: str, value: str) -> None:
-    with pytest.raises(MalformedRecord, match=rf"'t': '{value[20:23]}' is no name of the time zone {zone}"):
+    name = value[20:23]
+    with pytest.raises(MalformedRecord, match=rf"'t': '{name}' is not a name of the time zone {zone}"):
         EventTime("t", JAVA, zone).of({"t": value})
 
 
@@ -121,13 +122,21 @@ def test_an_unknown_time_zone_is_a_setting_error(zone: str) -> None:
         EventTime("t", "iso8601", zone)
 
 
+@pytest.mark.parametrize("form", ["iso8601", "unix_ms", "%d"])
+def test_a_time_that_is_null_is_named_so(form: str) -> None:
+    with pytest.raises(MalformedRecord, match=r"the time field 'a\.t' is null$"):
+        EventTime("a.t", form).of({"a": {"t": None}})
+
+
 @pytest.mark.parametrize(
     ("form", "value", "hint"),
     [
-        ("unix_s", 1_700_000_000_000, "; with time_format: unix_ms it is not"),
-        ("unix_s", 1_700_000_000_000_000, "; with time_format: unix_us it is not"),
-        ("unix_ms", "1700000000000000", "; with time_format: unix_us it is not"),
+        ("unix_s", 1_700_000_000_000, "; try time_format: unix_ms"),
+        ("unix_s", 1_700_000_000_000_000, "; try time_format: unix_us"),
+        ("unix_ms", "1700000000000000", "; try time_format: unix_us"),
         ("unix_ms", 10**18, "10"),
+        ("unix_ms", 10**400, "10"),
+        ("unix_us", -(10**999), "-10"),
     ],
 )
 def test_a_number_of_a_finer_unit_is_recognised(form: str, value: object, hint: str) -> None:

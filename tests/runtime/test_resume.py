@@ -374,6 +374,17 @@ def test_what_an_application_remembers_is_bound_to_its_shards_and_its_kind(place
         place.prepare()
 
 
+def test_a_file_that_is_read_in_part_is_not_read_in_another_way(place: Place) -> None:
+    source = {"type": "csv", "path": "in.csv", "columns": ["text"]}
+    place.started(JOB_A, source=source)
+    place.checkpoint(JOB_A, 1)
+    assert place.prepare(source={**source, "delimiter": ";"}) is not None
+    with pytest.raises(SettingError, match=r"source\.encoding: expected utf-8, as in the .*, found utf-16"):
+        place.prepare(source={**source, "encoding": "utf-16"})
+    with pytest.raises(SettingError, match=r"source\.columns: expected \['text'\], .* found None"):
+        place.prepare(source={**source, "columns": None})
+
+
 KEYED = {"ordering": "key", "key": "{{ user }}"}
 
 

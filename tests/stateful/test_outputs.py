@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from forebay.codec import encode
-from forebay.records import Event, KeyedEvent, Result, Timeline, Usage
+from forebay.connectors.kafka.sink import too_large
+from forebay.flink.request_handler import result as result_of
+from forebay.records import Completion, Event, KeyedEvent, Result, Timeline, Timing, Usage
 from forebay.stateful.entries import Firing, Turn, pack_turn, unpack_turn
 from forebay.stateful.machine import Emit
 from forebay.stateful.outputs import leaving
 from forebay.stateful.program import Output, Step
+
+KEPT = [each for each in fields(Event) if each.name != "fields"]
 
 
 def test_a_result_names_the_replica_of_its_call() -> None:
@@ -23,6 +29,19 @@ def test_a_result_names_the_replica_of_its_call() -> None:
     assert (result.replica, result.finish_reason, result.called_s) == ("http://a:1", "stop", 0.25)
     _, (alone,) = leaving(turn, Step(None, outputs=(Output("a"),)), None)
     assert alone.record.replica is None
+
+
+def test_a_result_has_all_that_a_dead_letter_of_its_record_needs() -> None:
+    event = Event(b"x", {"text": "x"}, 7, "t/0@1", b"k", {"h": b"v"}, record_ms=9)
+    item = KeyedEvent("i", "k", event, 5)
+    turn = Turn(seq=1, key="k", read_ms=5, data=encode(item))
+    _, (effect,) = leaving(turn, Step(None, outputs=(Output("a"),)), None)
+    assert isinstance(effect, Emit)
+    done = Completion("a", "stop", Usage(), Timing(0, 0))
+    for given in (effect.record, result_of(item, done, "a", attempts=1)):
+        assert isinstance(given, Result)
+        letter = too_large(given, "too large")
+        assert all(getattr(letter, each.name) == getattr(event, each.name) for each in KEPT)
 
 
 def test_a_result_has_the_timeline_of_its_call_and_without_one_that_of_its_event() -> None:

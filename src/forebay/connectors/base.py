@@ -113,7 +113,7 @@ class SourceSettings(ConnectorSettings):
         return iter(())
 
     def warnings(self) -> list[str]:
-        """What is odd about the source, as far as it can be known before the start; blocks."""
+        """Warnings about the source that can be made before the start; blocks."""
         return []
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
@@ -135,8 +135,8 @@ class SinkSettings(ConnectorSettings):
     def attach(self, records: DataStream, written: Written) -> DataStream | None:
         """Put what writes the encoded records into their job.
 
-        Returns the encoded dead letters of results that the sink turns out not to take; None: it takes all.
-        A sink of dead letters takes all.
+        Returns the encoded dead letters of results that the sink refuses while the job runs; None: it
+        refuses none. A sink of dead letters must refuse none.
         """
         raise NotImplementedError
 

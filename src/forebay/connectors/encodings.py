@@ -51,7 +51,7 @@ def canonical_encoding(name: str) -> str:
 
 
 def encoding_of(name: str, head: bytes) -> Encoding:
-    """The encoding `name` with its byte order, which the mark at the start of a file decides.
+    """The encoding `name` with its byte order, according to the byte order mark of a file.
 
     Without a mark, `utf-16` and `utf-32` are little-endian. `head`: the first 4 bytes of the file.
     """
@@ -79,7 +79,7 @@ def looks_utf_16(data: bytes) -> str | None:
 
 
 def likely_encoding(data: bytes) -> str | None:
-    """The encoding that `data` is likely in, if that is not UTF-8; None if it is UTF-8."""
+    """The likely encoding of `data`; None if it is UTF-8."""
     found = looks_utf_16(data)
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""Records that stand inside of another object: change events of Debezium, CloudEvents, notifications."""
+"""Records in a field of another object: change events of Debezium, CloudEvents, notifications."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def record_in(
     """The fields of the record in the field `path` of `value`, and as `envelope` the rest of the object that
     holds it. A record's own field `envelope` stays.
 
-    `parse` reads a record that stands there as text. Raises `NoRecord` if the field is missing or null, and
+    `parse` reads a record that is there as text. Raises `NoRecord` if the field is missing or null, and
     `MalformedRecord` if it holds something else.
     """
     *outer, last = path.split(".")

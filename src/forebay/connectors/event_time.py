@@ -24,7 +24,7 @@ SUSPECT_TIMES = (
     "is the source's time_format right? Seconds that are read as milliseconds are in 1970, dates without a "
     "year in 1900"
 )
-"""What to say of times in these years."""
+"""The hint for times in these years."""
 MAX_TEXT_CHARS = 200
 ZONE_NAME = re.compile(r"[A-Za-z]+")
 NAMES_ZONE = re.compile(r"(?<!%)(?:%%)*%Z")
@@ -59,13 +59,16 @@ class EventTime:
     def of(self, fields: Mapping[str, JSON]) -> int:
         """Milliseconds since the Unix epoch, rounded down.
 
-        Raises `MalformedRecord` where the field is missing, is no such time, or is outside years 1 to 9999.
+        Raises `MalformedRecord` if the field is missing or null, is not such a time, or is outside years 1 to
+        9999.
         """
         value: JSON = fields
         for name in self.path.split("."):
             if not isinstance(value, Mapping) or name not in value:
                 raise MalformedRecord(f"the time field {self.path!r} is missing")
             value = value[name]
+        if value is None:
+            raise MalformedRecord(f"the time field {self.path!r} is null")
         try:
             time_ms = self._reader()(value)
         except UnknownZone as error:
@@ -98,11 +101,15 @@ class EventTime:
         return int(float(value) * UNITS[self.format] // 1)
 
     def _hint(self, value: JSON) -> str:
-        """A finer unit in which the number is a time of this era."""
+        """The hint that names a finer unit, if the number is a time before 2100 in it."""
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            return ""  # A text that is no number, or an integer that is too large for a float.
         if self.format in UNITS:
             for unit, factor in UNITS.items():
-                if factor < UNITS[self.format] and 0 < float(value) * factor < MODERN_MS:
-                    return f"; with time_format: {unit} it is not"
+                if factor < UNITS[self.format] and 0 < number * factor < MODERN_MS:
+                    return f"; try time_format: {unit}"
         return ""
 
     def _pattern_ms(self, value: JSON) -> int:
@@ -113,7 +120,7 @@ class EventTime:
         return self._in_zone_ms(datetime.strptime(value, self.format))
 
     def _with_named_zone(self, value: str) -> datetime:
-        """By itself strptime takes the names of this machine's own zone, and drops them."""
+        """Read a time with `%Z`. `strptime` accepts the names of this machine's zone only, and drops them."""
         if len(value) > MAX_TEXT_CHARS:
             raise ValueError
         for word in reversed(list(ZONE_NAME.finditer(value))):
@@ -132,8 +139,8 @@ class EventTime:
             if (local.tzname() or "").upper() == name:
                 return local
         raise UnknownZone(
-            f"{name!r} is no name of the time zone {self.zone} at this time; set time_zone to the zone that "
-            f"is meant, such as America/New_York"
+            f"{name!r} is not a name of the time zone {self.zone} at this time; set time_zone to the zone of "
+            f"these times, such as America/New_York"
         )
 
     def _iso8601_ms(self, value: JSON) -> int:
@@ -160,7 +167,7 @@ class EventTime:
 
 
 class UnknownZone(Exception):
-    """A time has the name of a time zone that is not the source's."""
+    """A time names a time zone other than the source's."""
 
 
 def zone_of(name: str) -> tzinfo:

@@ -58,7 +58,7 @@ class Format:
         position: str | None = None,
         parse: Callable[[bytes], Mapping[str, JSON]] | None = None,
     ) -> Event | DeadLetter:
-        """The event in `raw`, or a dead letter with cause `malformed_record`; no content makes it raise.
+        """The event in `raw`, or a dead letter with its cause; no content makes it raise.
 
         With `parse`, the fields are what it gives, and a `RecordError` that it raises makes a dead letter.
         """
@@ -134,14 +134,16 @@ def _deeper_than(value: JSON, levels: int) -> bool:
 
 
 def _json_type(value: JSON) -> str:
-    names = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 
 
-LEFT_OUT = {"record_key", "headers", "timeline", "reasoning", "raw"}
+LEFT_OUT = {"record_key", "headers", "record_ms", "timeline", "reasoning", "raw"}
 WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT_OUT)
-MAX_TIME_MS = 2**53
-"""Farther from 1970 than any event, and a whole number in every JSON reader."""
+MAX_TIME_MS = 2**62
+"""More than nanoseconds that a producer wrote as milliseconds, less than Flink's end of time."""
+NEEDED = ("input", "record_key", "headers", "position")
+"""Parts that a dead letter must have in full: otherwise another record would be read."""
 
 
 def result_json(result: Result) -> str:
@@ -186,8 +188,9 @@ def dead_letter_json(
             "key": _bytes_json(letter.record_key),
             "headers": {name: _bytes_json(value) for name, value in letter.headers.items()},
         }
-    if letter.cause == Tombstone.cause:
-        return orjson.dumps({**line, "input": None}).decode("utf-8")
+    if letter.cause == Tombstone.cause and not letter.raw:
+        given = {"cut_bytes": dict(cut_bytes)} if cut_bytes else {}
+        return orjson.dumps({**line, "input": None, **given}).decode("utf-8")
     kept = letter.raw if input_bytes is None else letter.raw[:input_bytes]
     try:
         letter.raw.decode("utf-8")
@@ -205,17 +208,20 @@ def dead_letter_json(
 def parse_dead_letter(line: bytes | str) -> DeadLetter:
     """The dead letter that `dead_letter_json` wrote.
 
-    Raises `MalformedRecord` if `line` is not one, and if its input was cut: a part of a record must not be
-    taken for the record.
+    Raises `MalformedRecord` if `line` is not one, and if its input, key, headers or position were cut: a part
+    of a record must not be taken for the record.
     """
     try:
         value = orjson.loads(line)
-        missing = value.get("cut_bytes", {}).get("input", 0)
-        if missing:
-            raise MalformedRecord(
-                f"the input of this dead letter was cut by {missing} bytes, because its topic takes no more; "
-                f"read the record from its source, at the position {value.get('position')!r}"
-            )
+        position = _text_or_none(value, "position")
+        missing = value.get("cut_bytes", {})
+        for name in NEEDED:
+            if missing.get(name):
+                raise MalformedRecord(
+                    f"the {name} of this dead letter was cut by {missing[name]} bytes, because its topic "
+                    f"takes no more; read the record from its source, at the position "
+                    f"{(position or '')[:200]!r}"
+                )
         kafka = value.get("kafka") or {}
         if "input" in value:
             raw = b"" if _is_tombstone(value) else value["input"].encode("utf-8")
@@ -229,7 +235,7 @@ def parse_dead_letter(line: bytes | str) -> DeadLetter:
             id=_text_or_none(value, "id"),
             key=_text_or_none(value, "key"),
             time_ms=_time_ms(value.get("time_ms")),
-            position=_text_or_none(value, "position"),
+            position=position,
             record_key=_json_bytes(kafka.get("key")),
             headers={name: _json_bytes(data) for name, data in kafka.get("headers", {}).items()},
             record_ms=_time_ms(kafka.get("time_ms")),
@@ -238,15 +244,15 @@ def parse_dead_letter(line: bytes | str) -> DeadLetter:
         raise MalformedRecord(f"not a dead letter: {type(error).__name__}: {error}") from None
 
 
+def _is_tombstone(value: Mapping[str, JSON]) -> bool:
+    return value["input"] is None and value["cause"] == Tombstone.cause
+
+
 def _text_or_none(value: Mapping[str, JSON], name: str) -> str | None:
     found = value.get(name)
     if found is None or isinstance(found, str):
         return found
-    raise ValueError(f"{name} is {type(found).__name__}; expected text")
-
-
-def _is_tombstone(value: Mapping[str, JSON]) -> bool:
-    return value["input"] is None and value["cause"] == Tombstone.cause
+    raise ValueError(f"{name} is {_json_type(found)}; expected a text or null")
 
 
 def _bytes_json(data: bytes | None) -> JSON:

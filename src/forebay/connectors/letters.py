@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from forebay.connectors.feeds.sse import fields_of
 from forebay.connectors.formats import Format, parse_dead_letter
 from forebay.errors import MalformedRecord, Tombstone
 from forebay.records import DeadLetter, Event
@@ -24,7 +25,8 @@ def read_letter(
     cannot be read. `position` is for a `line` that is not a dead letter, and for one without a position.
 
     A record without a time of its own has the dead letter's. A record of Kafka has its key, its headers and
-    its place again, a server-sent event its type and id.
+    its place again, an event of a feed its field `sse`. A dead letter that is not about one record, such as
+    that of the rest of a file, is the same dead letter again.
     """
     try:
         letter = parse_dead_letter(line)
@@ -32,14 +34,14 @@ def read_letter(
             return _of_kafka(form, letter, parse)
     except MalformedRecord as error:
         return DeadLetter(raw=line, cause=error.cause, detail=str(error), position=position)
+    if not letter.raw:
+        return replace(letter, position=letter.position or position)
     record = form.read(letter.raw, letter.position or position)
-    if isinstance(record, Event) and letter.headers.keys() & {"sse-event", "sse-id"}:
-        # It needs aiohttp, which most jobs do not load.
-        from forebay.connectors.feeds.sse import added_fields
-
-        record = replace(record, fields={**added_fields(letter.headers), **record.fields})
     time_ms = letter.time_ms if record.time_ms is None else record.time_ms
-    return replace(record, time_ms=time_ms, record_key=letter.record_key, headers=letter.headers)
+    record = replace(record, time_ms=time_ms, record_key=letter.record_key, headers=letter.headers)
+    if isinstance(record, Event):
+        record = replace(record, fields={**fields_of(letter.headers), **record.fields})
+    return record
 
 
 def _of_kafka(form: Format, letter: DeadLetter, parse: Parse | None) -> Event | DeadLetter:

@@ -281,6 +281,7 @@ def result(
         timeline=timeline,
         reasoning=completion.reasoning,
         raw=item.event.raw,
+        record_ms=item.event.record_ms,
     )
 
 

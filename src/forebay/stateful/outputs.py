@@ -75,6 +75,7 @@ def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
         headers=item.event.headers,
         timeline=item.timeline,
         raw=item.event.raw,
+        record_ms=item.event.record_ms,
     )
     if carrier is None:
         return result

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from forebay.codec import decode, encode
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.formats import Format
+from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.sink import EncodedWriter, KafkaSink, sink_options
-from forebay.connectors.kafka.source import KafkaSource, read_record, source_options, text_of
+from forebay.connectors.kafka.source import KafkaSource, ReadRecord, read_record, source_options, text_of
 from forebay.connectors.kafka.written import record_of
+from forebay.connectors.letters import read_letter
 from forebay.errors import SettingError
 from forebay.records import DeadLetter, Event, Result, Usage
 from forebay.settings import SecretRef
@@ -135,11 +136,32 @@ def test_a_result_that_is_too_large_is_a_dead_letter_with_its_record() -> None:
     result = Result(
         "in/3@17", "ann", {"text": "hi"}, "yes", Usage(1, 2), 2, 5, 0.1, 0.1,
         time_ms=7, position="in/3@17", record_key=b"k", headers={"trace": b"t1"}, raw=b'{"text": "hi"}',
+        record_ms=9,
     )  # fmt: skip
     letter = EncodedWriter(40_000).refused(encode(result), "too large")
     assert letter == DeadLetter(
         b'{"text": "hi"}', "too_large_for_sink", "too large", 2, "in/3@17", "ann", 7, "in/3@17", b"k",
-        {"trace": b"t1"},
+        {"trace": b"t1"}, 9,
+    )  # fmt: skip
+    again = read_letter(Format(), dead_letter_json(letter).encode(), "letters/0@1")
+    place = {**PLACE, "time_ms": 9}
+    first = read_record(Format(), b"k", b'{"text": "hi"}', {"trace": b"t1"}, place, position="in/3@17")
+    assert again == replace(first, time_ms=7)
+
+
+class Moment:
+    def toEpochMilli(self) -> int:
+        return 9
+
+
+def test_a_line_that_is_no_dead_letter_keeps_its_key_and_headers() -> None:
+    reader = ReadRecord(KafkaSource(CLUSTER, topics=("letters",), group="g", letters=True))
+    row = (b"k", b"no letter", {"trace": b"t1"}, Moment(), "letters", 0, 5)
+    letter = decode(reader.map(row))
+    assert letter.detail.startswith("not a dead letter: JSONDecodeError")
+    assert replace(letter, detail="") == DeadLetter(
+        b"no letter", "malformed_record", "", time_ms=9, position="letters/0@5", record_key=b"k",
+        headers={"trace": b"t1"}, record_ms=9,
     )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def read(
 
 
 class Ticking(ManualClock):
-    """A clock that goes on by itself whenever it is read."""
+    """A clock that advances whenever it is read."""
 
     def __init__(self, tick_s: float) -> None:
         super().__init__()

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.formats import parse_dead_letter
+from forebay.connectors.formats import Format, parse_dead_letter
 from forebay.connectors.kafka.sizes import MIN_LIMIT_BYTES, record_bytes
+from forebay.connectors.kafka.source import read_record
 from forebay.connectors.kafka.written import fitting_record, record_of
+from forebay.connectors.letters import read_letter
 from forebay.errors import MalformedRecord
-from forebay.records import DeadLetter
+from forebay.records import DeadLetter, Event
 
 LETTER = DeadLetter(
     raw=b"x" * 10,
@@ -95,3 +97,23 @@ def test_what_else_is_too_large_is_cut_as_well_and_counted(
 )
 def test_every_letter_fits_into_the_smallest_limit(letter: DeadLetter) -> None:
     assert record_bytes(*fitting_record(letter, MIN_LIMIT_BYTES)) <= MIN_LIMIT_BYTES
+
+
+@given(
+    value=st.none() | st.builds(lambda n: b"{" + b" " * n + b"}", times),
+    key=st.none() | st.builds(lambda n: b"k" * n, times),
+    header=st.none() | st.builds(lambda n: b"h" * n, times),
+    id=st.builds(lambda n: "i" * n, times),
+)
+def test_a_letter_comes_back_as_its_whole_record_or_is_refused(
+    value: bytes | None, key: bytes | None, header: bytes | None, id: str
+) -> None:
+    place = {"topic": "t" * 249, "partition": 0, "offset": 1, "time_ms": 5}
+    record = read_record(Format(), key, value, {"h": header}, place)
+    letter = replace(
+        DeadLetter(record.raw, "timeout", "d") if isinstance(record, Event) else record,
+        id=id, time_ms=5, position=record.position, record_key=key, headers={"h": header}, record_ms=5,
+    )  # fmt: skip
+    _, line, _ = fitting_record(letter, MIN_LIMIT_BYTES)
+    again = read_letter(Format(), line, "letters/0@1")
+    assert again == record or "was cut by" in getattr(again, "detail", "")

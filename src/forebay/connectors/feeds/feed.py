@@ -35,7 +35,7 @@ class Cursor(Protocol):
 class Received:
     """One record of a feed. `cursor`: where to go on after it. `position`: its name within the feed.
 
-    `fields` are added to those that are read of `raw`, which has its own where they have one name. `headers`
+    `fields` are added to those that are read of `raw`; if both have a name, that of `raw` counts. `headers`
     go with an event and a dead letter.
     """
 

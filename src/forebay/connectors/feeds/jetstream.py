@@ -39,7 +39,7 @@ class JetstreamFeed:
     The cursor is a time, so a reconnect and a resume go back five seconds behind the newest `time_us` and
     drop what was delivered (`ReplayWindow`). Without a cursor the feed starts with what happens now; a
     reconnect soon afterwards may bring messages from just before. A message without a `time_us` is delivered
-    whenever it comes. A connection on which nothing came, not even a ping, for `silence_s` is replaced. A
+    each time that it is received. A connection without any data, even a ping, for `silence_s` is replaced. A
     message over `max_message_bytes` closes the connection and comes again at the next attempt: the bound must
     be above what the server sends. `headers` go to the origin of `url` only.
     """

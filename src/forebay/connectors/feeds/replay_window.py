@@ -1,4 +1,4 @@
-"""Which messages of a feed with a time cursor were delivered lately, so that a replay delivers none twice."""
+"""Remembers recent messages of a feed with a time cursor, so that a replay delivers none of them twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 from forebay.errors import ForebayError
 
 REWIND_US = 5_000_000
-"""How far a cursor goes back behind the newest time: messages may come out of order by as much."""
+"""How far a cursor is before the newest time. Messages may be out of order by as much."""
 REMEMBER_US = 2 * REWIND_US
 """Messages are remembered for longer: a server may begin some time before the cursor."""
 MAX_REMEMBERED = 8192
@@ -39,11 +39,11 @@ class Snapshot:
 class ReplayWindow:
     """Remembers the messages of the last ten seconds of a feed's own time, at most 8,192.
 
-    A feed that is asked again from `cursor_us` delivers each message exactly once, if the server sends all
-    messages from there on, by time or as they came at first, and none was out of order by more than five
-    seconds or, if that is less, by more than what is remembered.
+    A feed that reconnects from `cursor_us` delivers each message exactly once, if the server sends all
+    messages from there on, ordered by time or as before, and none was out of order by more than five seconds
+    or, if that is less, by more than the remembered messages span.
 
-    The newest time counts once the message behind it is as new: one time that is far ahead moves nothing.
+    A newest time counts once the next message confirms it, so a single time far ahead changes nothing.
     """
 
     __slots__ = ("_ahead", "_digests", "_entries", "_first", "_floor", "_high")
@@ -87,7 +87,7 @@ class ReplayWindow:
         return self._ahead if self._high is None else self._high
 
     def cursor_us(self, rewind_us: int = REWIND_US) -> int | None:
-        """The time from which the server has to send; None if nothing was delivered yet."""
+        """The cursor to send to the server; None if nothing was delivered yet."""
         newest = self.newest_us
         if newest is None:
             return None
@@ -105,7 +105,7 @@ class ReplayWindow:
         return True
 
     def snapshot(self) -> Snapshot:
-        """What a checkpoint needs to go on behind the last message that was added."""
+        """The state from which a checkpoint resumes after the last message that was added."""
         return Snapshot(self._entries, self._first, len(self._entries), self._high, self._ahead, self._floor)
 
     def _advance(self, time_us: int) -> None:
@@ -136,11 +136,11 @@ class ReplayWindow:
 
 def _time(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= MAX_TIME_US:
-        raise ValueError("a time that is not one")
+        raise ValueError(f"expected a time in microseconds, found {str(value)[:40]!r}")
     return value
 
 
 def _digest(value: Any) -> str:
     if not isinstance(value, str) or len(value) > 16:
-        raise ValueError("a digest that is not one")
+        raise ValueError(f"expected a digest, found {str(value)[:40]!r}")
     return value

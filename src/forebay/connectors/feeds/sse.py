@@ -206,14 +206,20 @@ class SseFeed:
             return None
         mark.advance(event.id, digest)
         headers = {name: value for name, value in ((TYPE_HEADER, type), (ID_HEADER, id)) if value}
-        fields = added_fields(headers)
-        return Received(str(mark), event.data, f"{self.name}@{digest}", fields, headers)
+        return Received(
+            str(mark), event.data, f"{self.name}@{digest}", fields_of(headers) or NO_TYPE_OR_ID, headers
+        )
 
 
-def added_fields(headers: Mapping[str, bytes | None]) -> dict[str, JSON]:
-    """The field `sse` of a record with these headers, also if it is read from a dead letter."""
-    values = (headers.get(name) for name in (TYPE_HEADER, ID_HEADER))
-    type, id = (value.decode("utf-8", "replace") if value else None for value in values)
+NO_TYPE_OR_ID: Mapping[str, JSON] = {FIELD: {"event": None, "id": None}}
+
+
+def fields_of(headers: Mapping[str, bytes | None]) -> Mapping[str, JSON]:
+    """The field `sse` of an event that has these headers; nothing if they are not those of an event."""
+    found = [headers.get(name) for name in (TYPE_HEADER, ID_HEADER)]
+    if found == [None, None]:
+        return {}
+    type, id = (None if data is None else data.decode("utf-8", "replace") for data in found)
     return {FIELD: {"event": type, "id": id}}
 
 

@@ -1,4 +1,4 @@
-"""What became of the files in a folder between two looks at it: new, grown, renamed, replaced, gone.
+"""Changes of the files in a folder between two scans: new, grown, renamed, replaced, gone.
 
 A file is known by its content: as long as it still begins with the bytes that were read of it, it is the same
 file, which may have grown. Otherwise it is a new file under an old name.
@@ -16,7 +16,7 @@ from forebay.connectors.files.lines import START, Place
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What the file system says about a file. If it stays the same, so does the content."""
+    """Metadata of a file. If it stays the same, so does the content."""
 
     inode: int
     size: int
@@ -44,7 +44,7 @@ class Known:
 
     @property
     def version_mark(self) -> str:
-        """What stands between the name and the line in positions. No file name can have it in this place."""
+        """The separator of name and line in positions. No file name can have it in this place."""
         return "@" if self.version == 1 else f"@{self.version}:"
 
 
@@ -90,7 +90,7 @@ def stamps(root: Path) -> Iterator[tuple[str, Stamp]]:
 def compare(
     known: Mapping[str, Known], found: Mapping[str, Stamp], name_of: Callable[[str], str], same: Same
 ) -> Changes:
-    """What changed since the files were `known`, if these are `found` now."""
+    """Compare the `known` files with those that are `found` now."""
     changes = Changes({}, {}, {})
     renamed = _renamed(known, found, same)
     left = {before for before, _ in renamed.values()}

@@ -40,7 +40,7 @@ SCAN_SHARE = 0.05
 
 
 class FollowFolder(KeyedProcessFunction):
-    """At each call, records of files that have some. What is known of each file is state."""
+    """Returns records of the files at each call. The state holds an entry for each file."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class FollowFolder(KeyedProcessFunction):
     # The folder
 
     def _scan(self, now_s: float) -> Iterator[bytes]:
-        """Look at the folder. Returns dead letters for what cannot be read any more."""
+        """Scan the folder. Returns dead letters for files that cannot be read any more."""
         assert self._known is not None
         try:
             found = {_key(path): stamp for path, stamp in stamps(self._root)}
@@ -206,14 +206,14 @@ class FollowFolder(KeyedProcessFunction):
     # One file
 
     def _read(self, path: str, *, final: bool) -> Iterator[bytes | None]:
-        """The rows of a file from its place on, each as its record, if it is one. The place goes along."""
+        """The rows of a file from its place on, each as its record or None. Moves the place with each."""
         assert self._known is not None
         try:
             while True:
                 entry = self._known[path]
                 parts, rows = self._rows(path, entry)
                 if rows is None:
-                    # Another file came under the path: the next look at the folder decides what it is.
+                    # The path is that of another file now: the next scan of the folder decides what it is.
                     return
                 row = rows.next(final=final)
                 if row is not None:
@@ -251,7 +251,7 @@ class FollowFolder(KeyedProcessFunction):
             self._open = (path, parts, self._reader.rows(parts[entry.member], entry.place))
             now = os.stat(self._root / _path(path))
             stamp = entry.stamp
-            # Some network file systems number files anew each time, but keep the time.
+            # On some network file systems a file's inode changes, but not its time.
             if stamp is None or (now.st_ino != stamp.inode and now.st_mtime_ns != stamp.changed_ns):
                 self.close()
                 return parts, None
@@ -279,7 +279,7 @@ def _path(key: str) -> str:
 
 
 def pack_known(entry: Known) -> bytes:
-    """What is known of a file, as state keeps it."""
+    """`entry` as bytes for the state."""
     stamp = None if entry.stamp is None else (entry.stamp.inode, entry.stamp.size, entry.stamp.changed_ns)
     own = (entry.name, entry.version, entry.latest, entry.member, entry.done, entry.gone)
     return pack_state(STATE_FORMAT, stamp, *own, place_values(entry.place))

@@ -30,7 +30,7 @@ def columns_at(config: Files) -> tuple[str, ...]:
 
 
 def header_warnings(config: Files) -> list[str]:
-    """What is odd about the headers of CSV files, in words. Blocks.
+    """Warnings about the headers of CSV files. Blocks.
 
     A file whose header cannot be read is among them. At most `MOST_WARNINGS`, and how many more there are.
     """
@@ -47,7 +47,7 @@ def header_warnings(config: Files) -> list[str]:
 
 def compare_headers(name: str, names: Sequence[str], first: str, expected: Sequence[str]) -> Iterator[str]:
     """Warnings about the header of the file `name`: columns that occur twice, and those that are not in the
-    header `expected` of the file `first`, or only there. Another order is no reason for a warning."""
+    header `expected` of the file `first`, or only there. Columns may be in another order."""
     renamed: dict[str, list[str]] = {}
     for column, new in zip(names, distinct(names), strict=True):
         if column != new:

@@ -1,4 +1,4 @@
-"""The files of a source, and the lines of one file, each with the place behind it."""
+"""The files of a source, and the lines of one file, each with the place after it."""
 
 from __future__ import annotations
 

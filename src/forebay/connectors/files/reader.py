@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 LONGEST_LINE_BYTES = 16 << 20
 BLOCK_BYTES = 1 << 16
 Step = tuple[Place, bytes | None]
-"""The place behind a row, and the record in it, if it is one: encoded."""
+"""The place after a row, and its encoded record, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class LineReader:
 
     @property
     def longest_line(self) -> int:
-        """Bytes of a line that are kept, of a longer one as well: enough for every record that can be right.
+        """The most bytes of a line that are kept: more than any valid record has.
 
         A dead letter's line holds a record with some bytes doubled.
         """
@@ -104,7 +104,7 @@ class LineReader:
         return DeadLetter(raw, MalformedRecord.cause, self._with_hint(detail, raw), position=position)
 
     def _with_hint(self, detail: str, raw: bytes) -> str:
-        """`detail`, and the likely encoding if that is what is wrong."""
+        """`detail`, and the likely encoding if `raw` is not in the source's."""
         hint = encoding_hint(raw) if self.encoding == UTF_8 else ""
         return f"{detail}; {hint}" if hint else detail
 
@@ -142,7 +142,7 @@ def names_in(header: bytes, form: Format) -> list[str]:
 
 
 def distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """`names`, of which one that occurs again gets a number: `text`, `text_2`."""
+    """`names`, with a number for each that occurs again: `text`, `text_2`."""
     taken, columns, numbers = set(names), dict[str, None](), dict[str, int]()
     for name in names:
         free = name
@@ -180,8 +180,8 @@ class FilesReader:
         return self._starts[-1]
 
     def records(self, cursor: Cursor, until: int | None = None) -> Iterator[tuple[Cursor, bytes | None]]:
-        """What the rows behind `cursor` are that begin before byte `until` of the whole (None: all of them):
-        each as the cursor after it, and the encoded record if it is one.
+        """The rows after `cursor` that begin before byte `until` of all parts (None: all of them): for each,
+        the cursor after it, and its encoded record if it has one.
 
         Raises `ForebayError` if a file cannot be read any more or has other content than what was read of it.
         """

@@ -1,4 +1,4 @@
-"""The rows of one file: one line each, or in CSV several lines if a quoted field goes on over them."""
+"""The rows of one file: one line each, or in CSV several lines if a quoted field spans them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MAX_ROW_BYTES = 16 << 20
 """How far the end of a quoted field is looked for."""
 
 Quote = Literal["closed", "open", "misplaced"]
-"""At the end of a line: no quoted field is open, one is, or one was closed by a quote within its text."""
+"""At the end of a line: no quoted field is open, one is open, or a quote within its text closed one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """A row as UTF-8 without the end of its last line. `number`: of its first line, from 1. `raw`: its bytes
-    in the file. `problem`: why it is no record; None if nothing is known against it."""
+    in the file. `problem`: why it is not a record; None: it may be one."""
 
     number: int
     text: bytes
@@ -35,7 +35,7 @@ class Rows:
 
     `delimiter`: that of CSV; None: each line is a row. A quoted field that is not closed within
     `MAX_ROW_LINES` lines and `MAX_ROW_BYTES` bytes, or is closed by a quote within its text, costs the row's
-    first line only: that is a row with a problem, and reading goes on with the second line. Each line is
+    first line only: that is a row with a problem, and the second line begins the next row. Each line is
     looked at twice at most, whatever the file holds.
     """
 
@@ -43,11 +43,11 @@ class Rows:
         self._file = file
         self._delimiter = None if delimiter is None else delimiter.encode()
         self._ahead: deque[Line] = deque()
-        # Of the lines ahead, those after the first that a quote that is open before them leaves open, and the
-        # bytes of the first and of these.
+        # How many lines after the first do not close a quote that is open before them, and the bytes of the
+        # first line and of these.
         self._open = 0
         self._bytes = 0
-        # What ends the lines that leave it open, once that is known.
+        # How the line after these ends the quote, once that is known.
         self._end: Quote | None = None
 
     def next(self, *, final: bool = True) -> Row | None:
@@ -88,7 +88,7 @@ class Rows:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the file goes on behind the last row, without the end of another one."""
+        """Whether there is more of the file after the last row, but not a whole row."""
         return bool(self._ahead)
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ def without_end(line: bytes) -> bytes:
 
 
 def quote_after(line: bytes, delimiter: bytes, *, inside: bool) -> Quote:
-    """What of a quoted field there is at the end of `line`; `inside`: one is open at its start.
+    """The state of a quoted field at the end of `line`; `inside`: one is open at its start.
 
     As in Python's csv module, a quote opens a field only if it is the field's first character.
     """

@@ -60,7 +60,7 @@ class Replay(Model):
 class FileSource(Timed):
     """What JSONL and CSV files share."""
 
-    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow"))
+    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow", "encoding"))
 
     path: LocalPath = Field(
         description="A file, or a directory whose files are read in the order of their names; "
@@ -146,6 +146,9 @@ class JsonlSource(FileSource, Enveloped):
 class CsvSource(FileSource):
     """Comma-separated values; every field is a text."""
 
+    # With other columns, or none, the next row of a file in hand would be taken for its header.
+    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow", "encoding", "columns"))
+
     type: Literal["csv"]
     delimiter: OneCharacter = Field(",", description="Character between fields.")
     columns: tuple[str, ...] | None = Field(
@@ -194,8 +197,10 @@ class DeadLetterSource(SourceSettings):
     def model_post_init(self, context: Any, /) -> None:
         if self.format == "csv" and self.columns is None:
             raise wrong("expected 'columns' with format: csv; a dead letter does not hold its file's header")
-        if self.format == "csv" and self.payload is not None:
-            raise wrong("expected no 'payload' with format: csv, whose values are no objects")
+        if self.format != "jsonl" and self.payload is not None:
+            raise wrong(
+                f"expected no 'payload' with format: {self.format}; JSON objects are read with format: jsonl"
+            )
 
     def files(self) -> Files:
         """The files that are read, and how."""

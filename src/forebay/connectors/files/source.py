@@ -44,8 +44,8 @@ class Files:
     which each member is a file. In CSV, each file has its own header, unless the format names the columns.
 
     Lines end with LF or CRLF; a record's `raw` is without the end of its last line, and as UTF-8 if
-    `encoding` is another one. Of a line longer than 16 MiB and than the format's `max_record_bytes`, the
-    bytes up to that and a few more are kept, and refused.
+    `encoding` is another one. A line longer than 16 MiB and than the format's `max_record_bytes` becomes
+    a dead letter with the first bytes of it.
     """
 
     path: Path

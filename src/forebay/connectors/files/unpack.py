@@ -48,7 +48,7 @@ def packing_of(path: str | Path) -> Packing | None:
 
 
 def data_suffix(path: Path) -> str:
-    """The suffix that says what a file holds: `.csv` of `posts.csv` and of `posts.CSV.gz`."""
+    """The suffix of a file's content: `.csv` for `posts.csv` and for `posts.CSV.gz`."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if len(suffixes) == 2 and suffixes[1] in PACKED_SUFFIXES:
         return suffixes[0]
@@ -111,7 +111,7 @@ class _Bounded(io.RawIOBase):
         if self._taken > self._most:
             raise Unreadable(
                 f"it unpacks to more than {MOST_RATIO:,} times its size, as only a decompression bomb does; "
-                "if it is none, unpack it first"
+                "if it is not one, unpack it first"
             )
         return len(got)
 

@@ -64,7 +64,7 @@ class Gap:
 
 def find_gaps(places: Iterable[Place], now: Topics, known: Mapping[str, str]) -> tuple[Gap, ...]:
     """The gaps between `places`, the offsets to read next, and the topics `now`. `known`: the topics' ids
-    when those places were read. A partition that is not there now is no gap if its topic is not either."""
+    when those places were read. A partition of a topic that does not exist now is not a gap."""
     begins = {(place.topic, place.partition): place.offset for place in now.begins}
     ends = {(place.topic, place.partition): place.offset for place in now.ends}
     found = []

@@ -192,7 +192,7 @@ class KafkaSource(Enveloped, KafkaAccess):
         None,
         description="Group under which offsets are committed once all results before them are, for others "
         "to see; null: `forebay-` and the pipeline's name. Two pipelines must not share one. Flink uses "
-        "another of this name with `-read` behind.",
+        "another one, this name and `-read`.",
     )
     start: Annotated[Literal["committed", "earliest", "latest"] | int, BeforeValidator(_start)] = Field(
         "committed",
@@ -215,8 +215,7 @@ class KafkaSource(Enveloped, KafkaAccess):
     on_gap: Literal["fail", "continue"] = Field(
         "fail",
         description="If Kafka no longer has records that were not read (retention, a topic that was created "
-        "again): `fail` names them and ends the run; `continue` names them, counts them and goes on with the "
-        "records after them.",
+        "again): `fail` names them and ends the run; `continue` names, counts and skips them.",
     )
     discovery_s: PositiveFloat = Field(10.0, description="How often to look for new partitions and topics.")
     isolation: Literal["read_committed", "read_uncommitted"] = Field(

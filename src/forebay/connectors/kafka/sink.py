@@ -174,4 +174,5 @@ def too_large(result: Result, why: str) -> DeadLetter:
         position=result.position,
         record_key=result.record_key,
         headers=result.headers,
+        record_ms=result.record_ms,
     )

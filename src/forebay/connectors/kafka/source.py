@@ -53,10 +53,11 @@ class KafkaSource:
     With `letters`, values are dead letters of a pipeline: the records that they were are read again, as
     `format` or `registry` says, under their own positions.
 
-    `reset` says what a reader does if its offset is not in the topic any more: `none` fails the job, and
-    needs a committed offset for each partition that is there at the start; `earliest` goes on with the oldest
-    record, unnoticed. `uid` names Flink's source, by which its state is found again; None: Flink makes one
-    up. `generations` are the topics' ids, oldest first: positions in the second topic of a name differ.
+    `reset` is what a reader does if its offset is not in the topic any more: `none` fails the job, and needs
+    a committed offset for each partition that is there at the start; `earliest` continues with the oldest
+    record, and nothing reports it. `uid` names Flink's source, by which its state is found again; None: Flink
+    generates one. `generations` are the topics' ids, oldest first: positions in the second topic of a name
+    differ.
     """
 
     cluster: KafkaCluster
@@ -168,10 +169,17 @@ class ReadRecord(MapFunction):
         key, value, headers, time, topic, partition, offset = row
         place = {"topic": topic, "partition": partition, "offset": offset, "time_ms": _millis(time)}
         position = f"{marked(topic, self._generations)}/{partition}@{offset}"
+        headers = headers or {}
         if self._letters and value is not None:
-            return encode(read_letter(self._format, bytes(value), position, parse=self._parse))
+            line = bytes(value)
+            record = read_letter(self._format, line, position, parse=self._parse)
+            if isinstance(record, DeadLetter) and record.raw == line:
+                # The line itself cannot be read: the key and the headers are those of its own record.
+                own = {"record_key": key, "headers": dict(headers), "record_ms": place["time_ms"]}
+                record = replace(record, time_ms=place["time_ms"], **own)
+            return encode(record)
         return encode(
-            read_record(self._format, key, value, headers or {}, place, position=position, parse=self._parse)
+            read_record(self._format, key, value, headers, place, position=position, parse=self._parse)
         )
 
 

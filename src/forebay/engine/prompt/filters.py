@@ -317,7 +317,7 @@ _UNBOUNDED: dict[str, Callable[..., Any]] = {
 
 
 def _bounded(function: Callable[..., Any], *, null: bool = False) -> Callable[..., Any]:
-    """`function` that charges for what it is given and for what it gives, and never gives an iterator.
+    """`function` that charges for its arguments and its result, and never returns an iterator.
     `null`: it takes what is null."""
 
     @pass_context
