@@ -245,7 +245,7 @@ def test_fences_outlive_the_job_that_they_hold_off(place: Place) -> None:
     clock = ManualClock(wall_ms=int(time.time() * 1000))
     taker = taken_over(place, state, clock)
     taker.read()
-    forget(taker, None)
+    forget(taker, RunState())
     assert not taker.checkpoints(JOB_A)
     for name in ("chk-8/_metadata", f"chk-{7 + FENCES}/_metadata", "drain-0", f"drain-{MOST_DRAINS - 1}"):
         with pytest.raises(Changed):
@@ -311,6 +311,28 @@ def test_a_record_whose_answer_was_lost_is_ones_own(place: Place, monkeypatch: p
             with pytest.raises(StoreAway):
                 place.store.write(RunState(job=JOB_A, parallelism=2), patient=False)
         place.store.write(RunState(job=JOB_A, parallelism=3))
+    found = S3Store(place.home).read()
+    assert found is not None
+    assert found.parallelism == 3
+
+
+def test_a_record_is_looked_at_again_if_the_server_is_away(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, failures = S3Client.get, [StoreAway("no answer")]
+
+    def away_once(self: S3Client, key: str, most_bytes: int = 1 << 20) -> Any:
+        if failures:
+            raise failures.pop()
+        return get(self, key, most_bytes)
+
+    clock = ManualClock()
+    store = S3Store(place.home, clock=clock, sleep=clock.pause)
+    with store.lock("p"):
+        store.write(RunState(job=JOB_A))
+        store._record = None  # The answer to the write was lost.
+        monkeypatch.setattr(S3Client, "get", away_once)
+        store.write(RunState(job=JOB_A, parallelism=3))
     found = S3Store(place.home).read()
     assert found is not None
     assert found.parallelism == 3

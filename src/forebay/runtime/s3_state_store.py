@@ -117,15 +117,22 @@ class S3Store:
         while True:
             self.check_held()
             try:
-                self._record = self._client.put(self._key(FILE), content, replacing=self._record)
-                return
-            except Changed:
-                self._record = self._own_record(writer)
+                if self._replace_record(content, writer):
+                    return
                 continue
             except StoreAway:
                 if not patient or self._clock.monotonic_s() - begun_s >= PATIENCE_S:
                     raise
             self._sleep(PAUSE_S)
+
+    def _replace_record(self, content: bytes, writer: str | None) -> bool:
+        """Write the record; False if the one that is there is this run's own, and is to be replaced next."""
+        try:
+            self._record = self._client.put(self._key(FILE), content, replacing=self._record)
+        except Changed:
+            self._record = self._own_record(writer)
+            return False
+        return True
 
     def _own_record(self, writer: str | None) -> str:
         """The ETag of the record, if this run wrote it and the answer was lost; else raises `Fenced`."""
