@@ -29,7 +29,7 @@ from forebay.runtime.state_store import newest_of, number_of, open_store
 from forebay.s3.client import Changed, S3Client, StoreAway
 from forebay.s3.lease import Lock, encode_lock
 from forebay.s3.location import S3Path
-from forebay.s3.lock import Fenced
+from forebay.s3.lock import Fenced, Hold
 
 pytestmark = pytest.mark.xdist_group("object-store")
 JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
@@ -139,6 +139,19 @@ def test_a_record_that_cannot_be_read_is_refused(place: Place) -> None:
         place.resumed()
 
 
+def test_a_record_is_read_while_nobody_else_can_hold_the_lock(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run that was suspended would replace the record of the one that has taken over."""
+    certain = iter([False, True])
+    monkeypatch.setattr(Hold, "certain", property(lambda hold: next(certain)))
+    late = S3Store(place.home, sleep=lambda seconds: place.store.write(RunState(parallelism=7)))
+    with late.lock("p"):
+        found = late.read()
+    assert found is not None
+    assert found.parallelism == 7
+
+
 def test_two_cannot_write_one_record(place: Place) -> None:
     first, second = S3Store(place.home), S3Store(place.home)
     assert first.read() is second.read() is None
@@ -227,6 +240,25 @@ def test_the_next_checkpoints_of_a_silent_run_are_taken(place: Place) -> None:
         place.checkpoint(JOB_A, 7 + FENCES + 1)
         end_orphan(taker, state)
         assert not place.client.head(f"{place.home.key}/{JOB_A}/chk-{7 + FENCES + 2}/_metadata", 1)
+
+
+def test_checkpoints_that_complete_while_fences_are_put_up_count(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.put("lock", encode_lock(Lock("p")))
+    state = place.started(JOB_A)
+    place.checkpoint(JOB_A, 7)
+    occupy, late = S3Store._occupy, [20]
+
+    def outrun(self: S3Store, *paths: S3Path) -> None:
+        if late and JOB_A in str(paths[-1]) and paths[-1].name == "_metadata":
+            place.checkpoint(JOB_A, late.pop())
+        occupy(self, *paths)
+
+    monkeypatch.setattr(S3Store, "_occupy", outrun)
+    taken_over(place, state, ManualClock())
+    with pytest.raises(Changed):
+        place.put(f"{JOB_A}/chk-{20 + FENCES}/_metadata", b"of the job that is still active")
 
 
 def taken_over(place: Place, state: RunState, clock: ManualClock) -> S3Store:
