@@ -270,7 +270,7 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         event_p99_s=counts.get("event_p99_us", 0) / 1e6,
         engine_p50_s=counts.get("engine_p50_us", 0) / 1e6,
         kv_transfers=_kv_transfers(counts),
-        # Flink's counters begin anew with each restart.
+        # Flink's counters start at 0 after each restart.
         suspect_times=max(now.suspect_times, whole("suspect_times")),
         cut_answers=whole("cut_answers"),
         failed=_failed(counts) | ({TooLargeForSink.cause: refused} if refused else {}),
