@@ -74,7 +74,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 @cache
 def pid_space() -> str:
     """The name of the pids that this process can see: another one for each boot of each machine, and for each
-    PID namespace, as of a container. A pid of another space says nothing here."""
+    PID namespace, as of a container. Pids of another space have no meaning here."""
     try:
         space = f"{BOOT_ID.read_text(encoding='ascii').strip()} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:

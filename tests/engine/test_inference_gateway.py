@@ -132,7 +132,7 @@ def test_a_model_that_is_named_is_not_asked_for() -> None:
     spec = pipeline("http://gateway.invalid", inference_gateway={})
     replicas = spec.engine.replicas()
     assert replicas is not None
-    assert served_model(spec, replicas) == "fake"
+    assert served_model(spec, replicas).name == "fake"
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,12 @@ def test_a_topic_of_the_same_name_gets_a_generation(kafka: FakeKafka) -> None:
     assert begin(spec(start="earliest"), before, first=True).start.generations["a"][-1] == "id-a"
 
 
+def test_a_topic_that_is_away_keeps_its_id(kafka: FakeKafka) -> None:
+    """Else a topic of that name that is created later would give the same positions."""
+    begun = begin(spec(topics=[], pattern="a"), {"away": ("id-1", "id-2")}, first=False)
+    assert begun.ids == {"a": "id-a", "away": "id-2"}
+
+
 def test_only_the_platform_knows_of_a_checkpoint(kafka: FakeKafka) -> None:
     kafka.groups["forebay-p"] = (Place("a", 0, 30), Place("a", 1, 40))
     kafka.begin = 35

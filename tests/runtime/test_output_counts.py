@@ -44,3 +44,49 @@ def test_failures_are_counted_by_cause(tmp_path: Path, application: dict[str, An
     # An answer of the user's own may have a field of that name.
     more = {} if one_each else {"timeout": 3, "answer_cut": 1}
     assert found.failed == {"timeout": 1, "late": 2, **more}
+
+
+def test_failures_in_no_file_are_those_of_the_metrics(tmp_path: Path) -> None:
+    kafka = {"type": "kafka", "bootstrap": "127.0.0.1:9092", "topic": "t"}
+    files = {"type": "jsonl", "path": "out"}
+
+    def failed(sink: dict[str, Any], dead_letters: dict[str, Any], metrics: dict[str, int]) -> dict[str, int]:
+        spec = parse_spec(
+            {
+                "name": "p",
+                "source": {"type": "generator"},
+                "application": {"type": "summary"},
+                "key": "k",
+                "event_time": {},
+                "sink": sink,
+                "dead_letters": dead_letters,
+            },
+            base=tmp_path,
+        )
+        counts = OutputCounts(spec, None)
+        if sink is files:
+            part(tmp_path / "out", 1, [result({"failures": {"timeout": 2}})])
+        else:
+            part(tmp_path / "letters", 1, [{"cause": "late"}, {"cause": "late"}])
+        return counts.since(Snapshot(1.0, "FINISHED", failed=metrics)).failed
+
+    metrics = {"timeout": 2, "late": 1}
+    assert failed(files, {**kafka, "topic": "letters"}, metrics) == metrics
+    assert failed(kafka, {"type": "jsonl", "path": "letters"}, metrics) == {"timeout": 2, "late": 2}
+
+
+def test_a_result_may_hold_numbers_that_no_double_holds(tmp_path: Path) -> None:
+    spec = parse_spec(
+        {
+            "name": "p",
+            "source": {"type": "generator"},
+            "prompt": "x",
+            "sink": {"type": "jsonl", "path": "out"},
+        },
+        base=tmp_path,
+    )
+    counts = OutputCounts(spec, None)
+    part(tmp_path / "out", 1, [result("a")])
+    (file,) = (tmp_path / "out").iterdir()
+    file.write_bytes(file.read_bytes().replace(b'"a"', b"1e400"))
+    assert counts.since(LAST).results == 1

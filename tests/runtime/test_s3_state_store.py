@@ -29,7 +29,7 @@ from forebay.runtime.state_store import newest_of, number_of, open_store
 from forebay.s3.client import Changed, S3Client, StoreAway
 from forebay.s3.lease import Lock, encode_lock
 from forebay.s3.location import S3Path
-from forebay.s3.lock import Fenced
+from forebay.s3.lock import Fenced, Hold
 
 pytestmark = pytest.mark.xdist_group("object-store")
 JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
@@ -139,6 +139,19 @@ def test_a_record_that_cannot_be_read_is_refused(place: Place) -> None:
         place.resumed()
 
 
+def test_a_record_is_read_while_nobody_else_can_hold_the_lock(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run that was suspended would replace the record of the one that has taken over."""
+    certain = iter([False, True])
+    monkeypatch.setattr(Hold, "certain", property(lambda hold: next(certain)))
+    late = S3Store(place.home, sleep=lambda seconds: place.store.write(RunState(parallelism=7)))
+    with late.lock("p"):
+        found = late.read()
+    assert found is not None
+    assert found.parallelism == 7
+
+
 def test_two_cannot_write_one_record(place: Place) -> None:
     first, second = S3Store(place.home), S3Store(place.home)
     assert first.read() is second.read() is None
@@ -229,6 +242,25 @@ def test_the_next_checkpoints_of_a_silent_run_are_taken(place: Place) -> None:
         assert not place.client.head(f"{place.home.key}/{JOB_A}/chk-{7 + FENCES + 2}/_metadata", 1)
 
 
+def test_checkpoints_that_complete_while_fences_are_put_up_count(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.put("lock", encode_lock(Lock("p")))
+    state = place.started(JOB_A)
+    place.checkpoint(JOB_A, 7)
+    occupy, late = S3Store._occupy, [20]
+
+    def outrun(self: S3Store, *paths: S3Path) -> None:
+        if late and JOB_A in str(paths[-1]) and paths[-1].name == "_metadata":
+            place.checkpoint(JOB_A, late.pop())
+        occupy(self, *paths)
+
+    monkeypatch.setattr(S3Store, "_occupy", outrun)
+    taken_over(place, state, ManualClock())
+    with pytest.raises(Changed):
+        place.put(f"{JOB_A}/chk-{20 + FENCES}/_metadata", b"of the job that is still active")
+
+
 def taken_over(place: Place, state: RunState, clock: ManualClock) -> S3Store:
     """What a run does that takes over the job of `state`; it ends at once."""
     taker = S3Store(place.home, clock=clock, sleep=clock.pause)
@@ -245,7 +277,7 @@ def test_fences_outlive_the_job_that_they_hold_off(place: Place) -> None:
     clock = ManualClock(wall_ms=int(time.time() * 1000))
     taker = taken_over(place, state, clock)
     taker.read()
-    forget(taker, None)
+    forget(taker, RunState())
     assert not taker.checkpoints(JOB_A)
     for name in ("chk-8/_metadata", f"chk-{7 + FENCES}/_metadata", "drain-0", f"drain-{MOST_DRAINS - 1}"):
         with pytest.raises(Changed):
@@ -311,6 +343,28 @@ def test_a_record_whose_answer_was_lost_is_ones_own(place: Place, monkeypatch: p
             with pytest.raises(StoreAway):
                 place.store.write(RunState(job=JOB_A, parallelism=2), patient=False)
         place.store.write(RunState(job=JOB_A, parallelism=3))
+    found = S3Store(place.home).read()
+    assert found is not None
+    assert found.parallelism == 3
+
+
+def test_a_record_is_looked_at_again_if_the_server_is_away(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, failures = S3Client.get, [StoreAway("no answer")]
+
+    def away_once(self: S3Client, key: str, most_bytes: int = 1 << 20) -> Any:
+        if failures:
+            raise failures.pop()
+        return get(self, key, most_bytes)
+
+    clock = ManualClock()
+    store = S3Store(place.home, clock=clock, sleep=clock.pause)
+    with store.lock("p"):
+        store.write(RunState(job=JOB_A))
+        store._record = None  # The answer to the write was lost.
+        monkeypatch.setattr(S3Client, "get", away_once)
+        store.write(RunState(job=JOB_A, parallelism=3))
     found = S3Store(place.home).read()
     assert found is not None
     assert found.parallelism == 3

@@ -14,7 +14,7 @@ from tests.harness.operators import complete_checkpoint
 from forebay.config import parse_spec
 from forebay.engine.replica import ServedModel
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
-from forebay.flink.checkpoints import END_MARK
+from forebay.flink.checkpoints import END_MARK, drain_folder
 from forebay.runtime import inference, run, supervisor
 from forebay.runtime.attempt import Order, Preparation
 from forebay.runtime.reports import (
@@ -442,6 +442,39 @@ def test_what_is_restored_at_its_end_is_noted_as_such(bench: Bench) -> None:
     )
     bench.run()
     assert noted == [False, True, True]
+
+
+def test_the_savepoint_of_a_drained_job_is_noted_as_an_end(bench: Bench) -> None:
+    def drained(process: Process) -> None:
+        assert process.order is not None
+        job = bench.home / process.order.job_id
+        complete_checkpoint(job / drain_folder(0), 7, name="savepoint-1a2b")
+        (job / END_MARK).touch()
+
+    noted: list[bool] = []
+    bench.attempts(
+        (*STARTS, drained, Lost("gone")),
+        (*STARTS, lambda process: noted.append(bench.state.restored_at_end), DONE),
+    )
+    bench.run()
+    assert [order.restore_from.name for order in bench.orders() if order.restore_from] == ["savepoint-1a2b"]
+    assert noted == [True]
+
+
+def test_new_topics_are_noted_later_if_the_disk_is_full(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = LocalStore.write
+
+    def full(self: LocalStore, state: RunState, *, patient: bool = True) -> None:
+        if state.topics and state.completed is None:
+            raise OSError("no space left on device")
+        write(self, state, patient=patient)
+
+    monkeypatch.setattr(LocalStore, "write", full)
+    bench.attempts((*STARTS, RUNS, NewTopics({"u": "id-u"}), complete(1), RUNS, DONE))
+    assert bench.run().state == "FINISHED"
+    assert bench.state.topics == {"u": ("id-u",)}
 
 
 @pytest.mark.parametrize(("submitted", "said"), [(True, ["go", "cancel", "kill"]), (False, ["kill"])])

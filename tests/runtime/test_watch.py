@@ -39,6 +39,8 @@ def test_results_that_the_sink_did_not_take_are_dead_letters() -> None:
     counts = {"accepted": 9.0, "results": 7.0, "dead_letters": 2.0, "too_large": 3.0}
     now = counted(NOW, counts, one_each=True)
     assert (now.accepted, now.results, now.dead_letters) == (9, 4, 5)
+    assert now.failed == {"too_large_for_sink": 3}
+    assert counted(NOW, counts | {"results": 0.0}, one_each=True).results == 0
 
 
 def test_a_count_grows_old_and_keeps_its_records() -> None:

@@ -179,6 +179,10 @@ class Run:
         try:
             yield from self._take()
             found = yield self.store.get("record")
+            while self.world.now_s >= self.until_s:
+                # It may be the record of a run that has taken over.
+                yield from self._renew()
+                found = yield self.store.get("record")
             record_etag, (job, restored) = (None, (None, None)) if found is None else found
             if job is not None and self.unfenced and not self.fails:
                 yield from self._fence(job, 0 if restored is None else restored[1])
@@ -259,11 +263,16 @@ class Run:
 
     def _fence(self, job: int, newest: int) -> Steps:
         if self.world.fences:
-            there = yield self.store.checkpoints(job)
-            first = max(newest, *there, 0) + 1
-            for number in range(first, first + FENCES):
-                with contextlib.suppress(Conflict):
-                    yield self.store.put(("chk", job, number), None, None)
+            fenced = None
+            while True:
+                there = yield self.store.checkpoints(job)
+                newest = max(newest, *there, 0)
+                if newest == fenced:
+                    break
+                for number in range(newest + 1, newest + 1 + FENCES):
+                    with contextlib.suppress(Conflict):
+                        yield self.store.put(("chk", job, number), None, None)
+                fenced = newest
         self.unfenced = False
 
     def _flink(self, job: int, number: int, lineage: Lineage) -> Steps:
@@ -417,6 +426,32 @@ THOROUGH = settings(max_examples=200, stateful_step_count=60, deadline=None)
 @pytest.mark.parametrize("machine", [GuardAlone, FencesAlone, Takeover])
 def test_one_job_commits_each_part(machine: type[Takeover]) -> None:
     run_state_machine_as_test(machine, settings=THOROUGH)
+
+
+def test_a_run_that_lost_its_lease_replaces_no_record() -> None:
+    """It had taken the lock, was left, and read the record of the run that took over."""
+    machine = GuardAlone()
+    machine.restart(0, False, False)
+    machine.pause(0, False)
+    machine.restart(0, False, False)
+    machine.take_over(0, whole=False, fails=True, ticks=14)
+    machine.one_that_was_left_goes_on()
+    machine.take_over(1, whole=False, fails=False, ticks=14)
+    machine.one_that_was_left_goes_on()
+    machine.take_over(2, whole=False, fails=False, ticks=15)
+    machine.each_part_is_committed_by_one_job()
+
+
+def test_a_job_does_not_outrun_its_fences() -> None:
+    """It completes a checkpoint behind those that are occupied already."""
+    machine = FencesAlone()
+    machine.restart(0, True, False)
+    machine.restart(1, False, False)
+    machine.take_over(2, whole=False, fails=True, ticks=14)
+    machine.take_over(1, whole=False, fails=False, ticks=14)
+    machine.flink_steps(1, 2)
+    machine.time_passes(2, True)
+    machine.each_part_is_committed_by_one_job()
 
 
 def test_the_model_finds_doubles_without_a_defence() -> None:

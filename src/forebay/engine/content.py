@@ -26,7 +26,7 @@ BROKEN_OFF = frozenset(("abort", "error"))
 def check_content(completion: Completion, sampling: Sampling) -> None:
     """Raise the `EngineError` of the cause if `completion` holds no answer.
 
-    A text that was cut at `max_tokens` is an answer, and its finish reason says so.
+    A text that was cut at `max_tokens` is an answer, with the finish reason `length`.
     """
     reason = completion.finish_reason
     if completion.refusal:

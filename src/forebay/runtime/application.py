@@ -71,7 +71,7 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
     if scaling is not None and port is not None:
         scaling = replace(scaling, queue_url=queue_url)
     read = read_before(spec)
-    # Whether there is a checkpoint, and so a gap, Flink alone knows.
+    # Only Flink can find out whether there is a checkpoint, and so a gap.
     topics = begin(spec, {}, first=not read, strict=False)
     for gap in topics.gaps:
         LOG.warning("if there is no checkpoint, records are skipped that Kafka no longer has: %s", gap)

@@ -18,10 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orjson
-
 from forebay.connectors.jars import plugins
 from forebay.errors import PipelineFailed
+from forebay.json_numbers import read_json
 from forebay.processes import module_command, own_name
 from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, Post, end_of
 from forebay.runtime.lease_guard import MOMENT
@@ -121,10 +120,10 @@ class StdoutResults:
 
     def _count(self, line: bytes) -> bool:
         try:
-            usage = orjson.loads(line)["usage"]
+            usage = read_json(line)["usage"]
             self.prompt_tokens += usage["prompt_tokens"]
             self.completion_tokens += usage["completion_tokens"]
-        except (orjson.JSONDecodeError, TypeError, KeyError, IndexError):
+        except (ValueError, TypeError, KeyError, IndexError):
             return False
         self.results += 1
         return True

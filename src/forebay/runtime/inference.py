@@ -64,7 +64,7 @@ def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, 
 
 
 def context_need(spec: PipelineSpec) -> ContextNeed:
-    """The context that the pipeline's largest call takes, as far as the file says."""
+    """The context that the pipeline's largest call takes, as far as the settings decide it."""
     if spec.application is not None:
         return spec.application.context_need(spec.sampling.max_tokens)
     # Each event has its own length of answer.

@@ -141,7 +141,8 @@ class GroupOffsets:
     To be called with each snapshot of the run; asks Flink and Kafka about once a second, and blocks for
     seconds where one does not answer. Does nothing where the source is none of Kafka.
 
-    `ids` are the topics' ids at the start; None: nobody wants to know of others. New topics go to `seen`.
+    `ids` are the topics' ids at the start; None: they are not compared. New topics are
+    passed to `seen`.
     """
 
     def __init__(

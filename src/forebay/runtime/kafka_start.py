@@ -9,7 +9,7 @@ source, which begins at the committed offsets.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka.admin import START_TIMEOUT_S, KafkaAdmin, Place, kafka_admin
@@ -34,14 +34,18 @@ NEW_UID_CHARS = 12
 
 @dataclass(frozen=True, slots=True)
 class KafkaStart:
-    """How a job begins: what its source is made with, the topics' ids and where they end, the gaps that it
-    skips, and whether the checkpoint's offsets are replaced. Empty if the source is not Kafka."""
+    """How a job begins: what its source is made with, where the topics end, the gaps that it skips, and
+    whether the checkpoint's offsets are replaced. Empty if the source is not Kafka."""
 
     start: TopicStart = AS_FIRST
-    ids: Mapping[str, str] = field(default_factory=dict)
     ends: tuple[Place, ...] = ()
     gaps: tuple[Gap, ...] = ()
     replaces_offsets: bool = False
+
+    @property
+    def ids(self) -> Mapping[str, str]:
+        """The newest known id of each topic, also of those that are not there now."""
+        return _newest(self.start.generations)
 
     def end(self, noted: Iterable[Place]) -> tuple[Place, ...]:
         """`noted`, the ends at the first start, but no further than the topics go now."""
@@ -81,7 +85,7 @@ def resumed(
             start = replace(start, uid=new_uid[:NEW_UID_CHARS])
             known = (*admin.committed(reading), *moved(places, behind))
             admin.commit(reading, _known_or_first(known, now))
-    return KafkaStart(start, now.ids, now.ends, gaps, replaces_offsets=bool(behind))
+    return KafkaStart(start, now.ends, gaps, replaces_offsets=bool(behind))
 
 
 def begin(spec: PipelineSpec, generations: Generations, *, first: bool, strict: bool = True) -> KafkaStart:
@@ -108,7 +112,7 @@ def begin(spec: PipelineSpec, generations: Generations, *, first: bool, strict: 
         admin.commit(group, places)
         admin.commit(source.reading_group_of(spec.name), places)
     start = TopicStart(generations=next_generations(generations, now.ids, gaps), watched=strict)
-    return KafkaStart(start, now.ids, now.ends, gaps)
+    return KafkaStart(start, now.ends, gaps)
 
 
 def read_before(spec: PipelineSpec) -> tuple[Place, ...]:

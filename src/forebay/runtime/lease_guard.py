@@ -2,7 +2,7 @@
 
 The command renews the lease, and writes into a pipe until when it holds it. If that moment passes without the
 next one, because the command is stopped, the store does not answer or another run has taken over, the JVMs
-get SIGSTOP. They get SIGCONT once the lease is renewed, which proves that nobody else had it meanwhile.
+get SIGSTOP. They get SIGCONT once the lease is renewed, which proves that no other run had it meanwhile.
 
 The moments are on the clock `uptime_s`, which counts the time in which a machine was suspended, and so does
 the timer: it expires as soon as the machine wakes.

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-import orjson
-
 from forebay.apps.base import FAILURES
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import Part, committed_parts
 from forebay.engine.content import CUT
+from forebay.json_numbers import read_json
 from forebay.runtime.flink_process import StdoutResults
 from forebay.runtime.snapshot import Snapshot
 from forebay.s3.location import Location, location_of
@@ -30,11 +29,18 @@ class OutputCounts:
 
     def since(self, last: Snapshot) -> Snapshot:
         """`last` with the exact numbers where results went to files; reads what was written."""
-        letters = last.dead_letters
+        letters, failed = last.dead_letters, Counter[str]()
         if self._letters is not None:
-            causes = Counter(orjson.loads(line)["cause"] for line in self.dead_letters())
-            letters = causes.total()
-            last = replace(last, failed=dict(causes))
+            failed = Counter(read_json(line)["cause"] for line in self.dead_letters())
+            letters = failed.total()
+        if self._results is not None:
+            cut, named = self._failures_in_results()
+            failed += named
+            last = replace(last, cut_answers=cut)
+        if self._letters is None or (self._results is None and not self._one_each):
+            # Some are in no file: of those, only the metrics know.
+            failed |= Counter(last.failed)
+        last = replace(last, failed=dict(failed))
         if self._results is None and self._printed is None:
             # A topic is not counted: it may hold more than this run's, or less by now.
             return replace(last, dead_letters=letters)
@@ -42,8 +48,6 @@ class OutputCounts:
         if counted is None:
             return replace(last, dead_letters=letters)
         results, prompt_tokens, completion_tokens = counted
-        if self._results is not None:
-            last = self._with_failures(last)
         return replace(
             last,
             results=results,
@@ -56,15 +60,15 @@ class OutputCounts:
             completion_tokens=completion_tokens,
         )
 
-    def _with_failures(self, last: Snapshot) -> Snapshot:
-        """`last` with the answers that were cut, and the failed calls that results name."""
-        failed, cut = Counter(last.failed), 0
+    def _failures_in_results(self) -> tuple[int, Counter[str]]:
+        """How many answers were cut, and the failed calls that results name, by cause."""
+        failed, cut = Counter[str](), 0
         for line in self._lines(self._results):
-            result = orjson.loads(line)
+            result = read_json(line)
             cut += result.get("finish_reason") == CUT
             if not self._one_each:
                 failed.update(result["answer"].get(FAILURES) or {})
-        return replace(last, failed=dict(failed), cut_answers=cut)
+        return cut, failed
 
     def dead_letters(self) -> Iterator[bytes]:
         """The dead letters that went to files, as lines; reads them."""
@@ -73,7 +77,7 @@ class OutputCounts:
     def _results_in_files(self) -> tuple[int, int, int]:
         found: Counter[str] = Counter()
         for line in self._lines(self._results):
-            usage = orjson.loads(line)["usage"]
+            usage = read_json(line)["usage"]
             found["results"] += 1
             found["prompt"] += usage["prompt_tokens"]
             found["completion"] += usage["completion_tokens"]

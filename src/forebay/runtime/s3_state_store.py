@@ -89,7 +89,10 @@ class S3Store:
     def lock(self, pipeline: str) -> Iterator[None]:
         with held_lock(self.home / LOCK, pipeline, clock=self._clock, sleep=self._sleep) as hold:
             self._hold = hold
-            yield
+            try:
+                yield
+            finally:
+                self._hold = None
 
     def check_held(self) -> None:
         if self._hold is not None:
@@ -106,7 +109,16 @@ class S3Store:
         return "" if self._hold is None else self._hold.trouble
 
     def read(self) -> RunState | None:
-        found = self._client.get(self._key(FILE), MAX_BYTES)
+        begun_s = self._clock.monotonic_s()
+        while True:
+            found = self._client.get(self._key(FILE), MAX_BYTES)
+            if self._hold is None or self._hold.certain:
+                break
+            # It may be the record of a run that has taken over, which this one must not replace.
+            self.check_held()
+            if self._clock.monotonic_s() - begun_s >= PATIENCE_S:
+                raise StoreAway(self.trouble() or f"the lock {self.home / LOCK} is not renewed")
+            self._sleep(PAUSE_S)
         self._record = None if found is None else found.etag
         return None if found is None else decode_state(found.content, self.home / FILE)
 
@@ -117,15 +129,22 @@ class S3Store:
         while True:
             self.check_held()
             try:
-                self._record = self._client.put(self._key(FILE), content, replacing=self._record)
-                return
-            except Changed:
-                self._record = self._own_record(writer)
+                if self._replace_record(content, writer):
+                    return
                 continue
             except StoreAway:
                 if not patient or self._clock.monotonic_s() - begun_s >= PATIENCE_S:
                     raise
             self._sleep(PAUSE_S)
+
+    def _replace_record(self, content: bytes, writer: str | None) -> bool:
+        """Write the record; False if the one that is there is this run's own, and is to be replaced next."""
+        try:
+            self._record = self._client.put(self._key(FILE), content, replacing=self._record)
+        except Changed:
+            self._record = self._own_record(writer)
+            return False
+        return True
 
     def _own_record(self, writer: str | None) -> str:
         """The ETag of the record, if this run wrote it and the answer was lost; else raises `Fenced`."""
@@ -150,8 +169,17 @@ class S3Store:
             return
         # Before a look at what is there: a savepoint that begins later finds its folder occupied.
         self._occupy(*(self.home / job / drain_folder(number) for number in range(MOST_DRAINS)))
+        fenced = None
+        while (newest := max(after, *(each.number for each in self.checkpoints(job)), 0)) != fenced:
+            # One that completed meanwhile has used up names that were to be occupied.
+            self._occupy_next(job, newest)
+            fenced = newest
+        self._hold.unfenced = False
+
+    def _occupy_next(self, job: str, newest: int) -> None:
+        """Occupy the names of the checkpoints that `job` completes next, after number `newest`, and those of
+        checkpoints and savepoints that it has begun."""
         names = self._client.names(self._key(job))
-        newest = max(after, *(each.number for each in self.checkpoints(job)), 0)
         begun = {found[1] for name in names if (found := IN_DRAIN.fullmatch(name))} | {
             found[1] for name in names if (found := IN_CHECKPOINT.fullmatch(name)) and int(found[2]) > newest
         }
@@ -162,7 +190,6 @@ class S3Store:
         for folder in {*begun, following[0]}:
             # MinIO lists uploads by whole keys only.
             self._client.abort_uploads_of(self._key(f"{job}/{folder}/{METADATA}"))
-        self._hold.unfenced = False
 
     def _occupy(self, *paths: S3Path) -> None:
         def occupy(path: S3Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from forebay.clock import uptime_s
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.stdout import StdoutSink
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
+from forebay.flink.checkpoints import job_of
 from forebay.flink.jvm import HEAP_MB, start_jvm
 from forebay.processes import pid_space
 from forebay.runtime.attempt import Attempt, Order
@@ -52,6 +53,7 @@ from forebay.runtime.snapshot import AWAITS_KAFKA, FAILED, INTERRUPTED, RESUMING
 from forebay.runtime.state_store import StateStore
 from forebay.runtime.supervision import EngineSupervisor, Restarts, Vigil
 from forebay.runtime.watch import CANCEL_S, JobLost, StopRequests
+from forebay.s3.client import StoreAway, StoreRefused
 from forebay.s3.location import Location, below
 from forebay.s3.lock import Fenced
 from forebay.settings import Settings
@@ -254,7 +256,9 @@ class Supervisor:
             case NewTopics(ids):
                 topics = self._state.topics | {topic: (id,) for topic, id in ids.items()}
                 self._state = self._state.model_copy(update={"topics": topics})
-                self._store.write(self._state)
+                # If the place cannot be written now, they are noted with the next checkpoint.
+                with suppress(OSError, StoreAway, StoreRefused):
+                    self._store.write(self._state, patient=False)
             case Look():
                 self._looked(report)
             case Lost(cause):
@@ -272,7 +276,7 @@ class Supervisor:
         if self._fresh:
             self._state = forget(self._store, self._state)
         self._fresh = False
-        at_end = order.restore_from is not None and self._is_at_end(order.restore_from.parent.name)
+        at_end = order.restore_from is not None and self._is_at_end(job_of(order.restore_from))
         self._state = RunState(
             id=self._state.id,
             traits=fingerprint(self._spec),

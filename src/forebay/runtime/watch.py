@@ -20,7 +20,7 @@ from forebay.connectors.kafka.gaps import LOST_POSITION
 from forebay.connectors.kafka.lag import LagProbe, is_place
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.connectors.kafka.settings import KafkaSource
-from forebay.errors import LaunchError, PipelineFailed
+from forebay.errors import LaunchError, PipelineFailed, TooLargeForSink
 from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, REPLACED_FILES, Checkpoints, RunningJob, end_job
 from forebay.flink.metrics import FAILED, KV_COUNTERS, NOTHING_READ_MS, TOO_LARGE
 from forebay.flink.rest import RestSilent
@@ -249,15 +249,15 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
     def whole(name: str) -> int:
         return int(counts.get(name, 0))
 
-    came_in = whole("accepted") + whole("restored")
+    came_in, refused = whole("accepted") + whole("restored"), whole(TOO_LARGE)
     # What Flink tells in one look is not of one moment.
     left = came_in - whole("results") - whole("dead_letters") if one_each else came_in
     return replace(
         now,
         accepted=came_in,
         restored=whole("restored"),
-        results=whole("results") - whole(TOO_LARGE),
-        dead_letters=whole("dead_letters") + whole(TOO_LARGE),
+        results=max(0, whole("results") - refused),
+        dead_letters=whole("dead_letters") + refused,
         replaced_files=whole(REPLACED_FILES),
         in_flight=max(0, min(whole("in_flight"), left)),
         pending=whole("pending"),
@@ -270,15 +270,20 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         event_p99_s=counts.get("event_p99_us", 0) / 1e6,
         engine_p50_s=counts.get("engine_p50_us", 0) / 1e6,
         kv_transfers=_kv_transfers(counts),
-        # Flink's counters begin anew with each restart.
+        # Flink's counters start at 0 after each restart.
         suspect_times=max(now.suspect_times, whole("suspect_times")),
         cut_answers=whole("cut_answers"),
-        failed={
-            name.removeprefix(FAILED): int(count)
-            for name, count in sorted(counts.items())
-            if name.startswith(FAILED) and count
-        },
+        failed=_failed(counts) | ({TooLargeForSink.cause: refused} if refused else {}),
     )
+
+
+def _failed(counts: Mapping[str, float]) -> dict[str, int]:
+    """Failures of the operator, by cause."""
+    return {
+        name.removeprefix(FAILED): int(count)
+        for name, count in sorted(counts.items())
+        if name.startswith(FAILED) and count
+    }
 
 
 def _kv_transfers(counts: Mapping[str, float]) -> KvTransfers | None:

@@ -1,5 +1,5 @@
 """The lease on a pipeline's state in an object store: one run holds it and renews it, and another run takes
-it once its holder is silent. Pure: what was read and when goes in, what to do comes out.
+it once its holder is silent. Pure: decides from what was read and when.
 
 The lock is one object. Its holder rewrites it every `BEAT_S`, each time on condition that it is unchanged; so
 does a run that takes it. If two runs write at the same time, one of them fails and thereby learns of the

@@ -86,6 +86,11 @@ class Hold:
         """Until when nobody else can hold the lock, by the clock `uptime_s`."""
         return self._renewed_s + HOLD_S
 
+    @property
+    def certain(self) -> bool:
+        """Whether nobody else can hold the lock now."""
+        return self._uptime_s() < self.until_s
+
     def check(self) -> None:
         """Raise `Fenced` if another run has taken the lock."""
         if self.lost:

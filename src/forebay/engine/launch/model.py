@@ -27,7 +27,7 @@ def is_quantized(model: Path) -> bool:
 
 
 def model_context_tokens(model: Path) -> int | None:
-    """The longest context that the model was made for; None if its directory does not say."""
+    """The longest context that the model was made for; None if its directory does not state it."""
     config = _config(model)
     nested = config.get("text_config")
     for part in (config, nested if isinstance(nested, dict) else {}):

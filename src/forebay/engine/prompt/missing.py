@@ -69,7 +69,7 @@ def require(value: Any) -> None:
 
 
 def with_nulls(fields: Mapping[str, Any], **own: Any) -> dict[str, Any]:
-    """The variables of a rendering: fields, and Forebay's own. A null is a `NullField` that says which."""
+    """The variables of a rendering: fields, and Forebay's own. A null is a `NullField` that names it."""
     names = {name: value if value is not None else _null_field(name) for name, value in fields.items()}
     return names | {
         name: value if value is not None else NullField(OWN[name], name=name) for name, value in own.items()
