@@ -311,7 +311,7 @@ def test_a_feed_with_a_limit_ends_and_what_restores_its_end_reads_no_more(jobs: 
         run()
         expected = [server.event(n) for n in range(123)]
         assert raws(jobs.lines(), "Event") == expected
-        (savepoint,) = jobs.checkpoints.glob("*/savepoint-*")
+        (savepoint,) = jobs.checkpoints.glob("*/drain-*/savepoint-*")
         run(restore_from=savepoint)
         assert sorted(raws(jobs.lines(), "Event")) == sorted(expected)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from forebay.clock import uptime_s
 from forebay.processes import descendants, kill
-from forebay.runtime.lease_guard import MOMENT
+from forebay.runtime.lease_guard import MOMENT, LeaseGuard
 from forebay.testing.waiting import wait_until
 
 LATER_S = 3600.0
@@ -88,13 +89,18 @@ def test_children_are_suspended_when_the_lease_runs_out(guarded: Guarded) -> Non
 
 def test_only_the_last_of_several_confirmations_counts(guarded: Guarded) -> None:
     """As a process finds them that was itself suspended meanwhile."""
-    guarded.process.send_signal(19)
+    guarded.process.send_signal(signal.SIGSTOP)
     guarded.confirm(uptime_s() + LATER_S)
     guarded.confirm(uptime_s() - 1.0)
-    guarded.process.send_signal(18)
+    guarded.process.send_signal(signal.SIGCONT)
     wait_until(guarded.stopped)
 
 
-def test_the_command_can_end_at_any_time(guarded: Guarded) -> None:
-    guarded.confirm(uptime_s() - 1.0)
-    wait_until(guarded.stopped)
+def test_a_guard_that_fails_kills_what_it_guards() -> None:
+    closed, write = os.pipe()
+    os.close(closed)
+    os.close(write)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    LeaseGuard(closed, child.pid).start()
+    wait_until(lambda: child.poll() is not None)
+    assert child.returncode == -signal.SIGKILL

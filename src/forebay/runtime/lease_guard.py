@@ -11,6 +11,7 @@ the timer: it expires as soon as the machine wakes.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import select
 import signal
@@ -24,6 +25,8 @@ import psutil
 from forebay.clock import uptime_s
 from forebay.processes import descendants
 
+log = logging.getLogger(__name__)
+
 MOMENT = struct.Struct("d")
 AGAIN_S = 0.1
 """How often a guard looks for processes that were started since it suspended the others."""
@@ -32,7 +35,8 @@ CLOCK_BOOTTIME, ABSOLUTE = 7, 1
 
 class LeaseGuard:
     """Guards the JVM `pid` and all other children of this process, from a thread of its own, once the first
-    moment can be read from `confirmations`. Ends when the other end of the pipe is closed."""
+    moment can be read from `confirmations`. Ends when the other end of the pipe is closed. If it fails in any
+    way, it kills the JVM, which nothing would suspend any more."""
 
     def __init__(self, confirmations: int, pid: int) -> None:
         self._confirmations = confirmations
@@ -41,7 +45,15 @@ class LeaseGuard:
         self._suspended = False
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="lease-guard", daemon=True).start()
+        threading.Thread(target=self._run_or_kill, name="lease-guard", daemon=True).start()
+
+    def _run_or_kill(self) -> None:
+        try:
+            self._run()
+        except Exception:
+            log.exception("the lease cannot be guarded; Flink's JVM is killed")
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
 
     def _run(self) -> None:
         until_s: float | None = None
