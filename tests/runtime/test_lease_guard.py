@@ -97,10 +97,7 @@ def test_only_the_last_of_several_confirmations_counts(guarded: Guarded) -> None
 
 
 def test_a_guard_that_fails_kills_what_it_guards() -> None:
-    closed, write = os.pipe()
-    os.close(closed)
-    os.close(write)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    LeaseGuard(closed, child.pid).start()
+    LeaseGuard(-1, child.pid).start()
     wait_until(lambda: child.poll() is not None)
     assert child.returncode == -signal.SIGKILL
