@@ -14,6 +14,7 @@ from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.state import KeyState
 from forebay.apps.summaries.values import Summary
 from forebay.bench.stream.windows import Sent, key_windows, least_span_s, window_name
+from forebay.stateful.program import Failure
 
 FAR_MS = 2**41
 KINDS = [
@@ -31,7 +32,7 @@ def summarised(windows: Windows, events: list[Sent]) -> dict[str, int]:
     def calls() -> None:
         # What a call says does not matter here: an event whose call failed belongs into its window, too.
         while state.work is not None:
-            outputs.extend(program.on_failure("k", state))
+            outputs.extend(program.on_failure("k", state, Failure("timeout", "no answer")))
 
     for event in events:
         time_ms = event.due_us // 1000
