@@ -11,8 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from forebay.connectors.files.unpack import data_suffix
-from forebay.connectors.formats import Format
 from forebay.errors import SettingError
 from forebay.records import Event
 
@@ -73,6 +71,8 @@ def fields_of(source: str) -> list[str]:
     """
     from forebay.connectors.files.headers import columns_at
     from forebay.connectors.files.source import Files, first_records
+    from forebay.connectors.files.unpack import data_suffix
+    from forebay.connectors.formats import Format
 
     if source in FEEDS:
         return [FEEDS[source]]
@@ -155,6 +155,8 @@ def _printable(name: str) -> str:
 
 
 def _source(source: str, folder: Path) -> Mapping[str, Any]:
+    from forebay.connectors.files.unpack import data_suffix
+
     if source == "generator":
         return {"type": "generator", "rate": 20}
     if source in FEEDS:

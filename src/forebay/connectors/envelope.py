@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from forebay.engine.prompt import names_of
 from forebay.errors import MalformedRecord, NoRecord
 from forebay.records import JSON
 
@@ -26,6 +25,9 @@ def record_in(
     for name in outer:
         holder = holder.get(name) if isinstance(holder, Mapping) else None
     if not isinstance(holder, Mapping) or last not in holder:
+        # It takes Jinja along, for which `forebay --help` would wait.
+        from forebay.engine.prompt import names_of
+
         raise NoRecord(f"payload: the field {path!r} is missing; the value has {names_of(value)}")
     inner = holder[last]
     if inner is None:
