@@ -67,7 +67,7 @@ def test_a_failure_that_the_run_recovers_from_steers_no_terminal() -> None:
 
 def test_a_dead_letter_steers_no_terminal() -> None:
     console, written = terminal()
-    show_lost([orjson.dumps({"cause": "template" + ATTACK, "detail": ATTACK})], console)
+    show_lost([orjson.dumps({"cause": "template" + ATTACK, "detail": ATTACK})], console, 1, "out")
     assert "owned" in written.getvalue()
     assert not steering(written.getvalue())
 

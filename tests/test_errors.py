@@ -32,6 +32,9 @@ def test_what_can_help_is_retried_and_what_cannot_is_not() -> None:
         "timeout",
         "protocol_violation",
         "invalid_answer",
+        "empty_answer",
+        "answer_cut",
+        "out_of_tokens",
     }
 
 

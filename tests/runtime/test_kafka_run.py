@@ -299,7 +299,7 @@ def test_a_run_that_is_killed_as_its_job_has_finished_does_not_run_again(
     ):
         process.start()
         wait_until(lambda: replica.report().in_flight > 0, tell=process.said)
-        process.pause_command()
+        process.pause()
         wait_until(lambda: not process.has_jvm(), tell=process.said)
         process.kill_all()
         assert len(consume_committed(node.bootstrap, results)) == count

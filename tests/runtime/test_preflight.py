@@ -39,11 +39,6 @@ def test_a_source_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ({"type": "csv", "path": "twice.csv"}, r"source: the CSV header of .*twice\.csv needs distinct"),
-        (
-            {"type": "csv", "path": "new", "follow": True},
-            "source: .*new holds no file to take the CSV",
-        ),
         ({"type": "jsonl", "path": "twice.csv", "follow": True}, "source: follow watches a directory"),
         ({"type": "jsonl", "path": "new", "follow": True, "limit": 3}, "source: limit ends a source"),
     ],
