@@ -131,6 +131,7 @@ def test_offsets_without_records_are_no_gap(scene: Scene) -> None:
     assert scene.ids() == [f"{scene.topic}/0@{offset}" for offset in (2, 5)]
 
 
+@pytest.mark.long
 def test_the_end_of_a_transaction_that_kafka_deletes_is_no_gap(scene: Scene) -> None:
     value = {"value": b'{"text": "t"}'}
     produce(scene.node.bootstrap, scene.topic, [value] * 3, transaction=f"{scene.topic}-t")
