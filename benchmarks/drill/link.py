@@ -43,8 +43,7 @@ class Link:
         self._call(self._open.clear)
 
     def stall_at(self, trap: Callable[[bytes], bool]) -> None:
-        """Let nothing pass from the first piece on that is the `trap`'s, until `mend`; then `trapped` is
-        set."""
+        """From the first piece for which `trap` is true, set `trapped` and let nothing pass until `mend`."""
         self.trapped.clear()
         self._trap = trap
 
