@@ -13,6 +13,7 @@
 # make sbom    build/sbom.json and build/sbom-engine.json: what is installed, as CycloneDX
 # make flink-options   the names of Flink's options, which pipeline files are checked against, of the Flink that
 #                      is installed
+# make model-defaults   the defaults of models' configs, which forebay plan uses, of the engine's transformers
 # make audit   known vulnerabilities of what is installed (needs a network, and PyPI itself: no mirror)
 # make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (20 where neither is
 #                    given); DRILL='--seed 7 --json' passes further options on;
@@ -53,7 +54,7 @@ NOT_LONG := "not long"
 RAY_HOME = $$($(BIN)/python -c 'from forebay.settings import load_settings; print(load_settings().home)')/ray
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: dist reference flink-options setup demo ray check test test-all coverage test-faults test-attacks lint docs lock \
+.PHONY: dist reference flink-options model-defaults setup demo ray check test test-all coverage test-faults test-attacks lint docs lock \
 	sbom audit clean
 
 setup: $(READY)
@@ -123,6 +124,9 @@ dist: $(READY)
 
 flink-options: setup
 	$(BIN)/python -m tools.flink_options
+
+model-defaults: setup
+	$(BIN)/python -m tools.model_defaults
 
 sbom: setup $(TOOLS)/ready
 	$(SBOM) --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python

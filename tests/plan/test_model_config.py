@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
+from forebay.plan.kv_cache import CachedLayers
 from forebay.plan.model_config import read_shape, shape_of
 
 LLAMA: dict[str, Any] = {
@@ -20,6 +21,7 @@ LLAMA: dict[str, Any] = {
     "num_attention_heads": 32,
     "num_hidden_layers": 32,
     "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
     "vocab_size": 128256,
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
@@ -44,6 +46,7 @@ DEEPSEEK_V3 = {
     "n_shared_experts": 1,
     "num_experts_per_tok": 8,
     "first_k_dense_replace": 3,
+    "max_position_embeddings": 163840,
     "moe_layer_freq": 1,
     "kv_lora_rank": 512,
     "q_lora_rank": 1536,
@@ -129,25 +132,34 @@ def test_latent_attention() -> None:
 
 def test_sliding_windows() -> None:
     shape = shape_of({"text_config": GEMMA_3_TEXT, "torch_dtype": "bfloat16"}, "gemma")
-    assert (shape.layers, shape.window_layers) == (5, 29)
     each = 2 * 4 * 256 * 2
+    assert shape.caches == (CachedLayers(5, each), CachedLayers(29, each, 1024))
     assert shape.kv_cache_bytes(8192) == each * (5 * 8192 + 29 * 1024)
     assert shape.kv_cache_bytes(1000) == each * 34 * 1000
     named = {**GEMMA_3_TEXT, "layer_types": ["sliding_attention"] * 33 + ["full_attention"]}
-    assert shape_of(named, "gemma").window_layers == 33
+    assert [one.layers for one in shape_of(named, "gemma").caches] == [1, 33]
+
+
+def layers(config: dict[str, Any]) -> tuple[int, int, int]:
+    """Layers that keep all tokens, those with a window, and the window."""
+    caches = shape_of(config, "config.json").caches
+    full = sum(one.layers for one in caches if not one.window)
+    return full, sum(one.layers for one in caches if one.window), max(one.window for one in caches)
 
 
 def test_windows_that_a_config_does_not_write_out() -> None:
     plain = {name: value for name, value in GEMMA_3_TEXT.items() if "sliding" not in name}
-    assert (shape_of(plain, "gemma3").layers, shape_of(plain, "gemma3").window) == (5, 4096)
-    gemma_2 = {**plain, "model_type": "gemma2", "num_hidden_layers": 42, "sliding_window": 4096}
-    assert (shape_of(gemma_2, "gemma2").layers, shape_of(gemma_2, "gemma2").window_layers) == (21, 21)
-    mistral = {**LLAMA, "model_type": "mistral", "sliding_window": 4096}
-    assert shape_of(mistral, "mistral").layers == 0
-    assert shape_of({**mistral, "sliding_window": None}, "mistral").layers == 32
+    assert layers(plain) == (5, 29, 4096)
+    assert layers({**plain, "model_type": "gemma2", "num_hidden_layers": 43}) == (21, 22, 4096)
+    mistral = {**LLAMA, "model_type": "mistral"}
+    assert layers(mistral) == (0, 32, 4096), "transformers' default"
+    assert layers({**mistral, "sliding_window": None}) == (32, 0, 0)
     qwen = {**LLAMA, "model_type": "qwen2", "sliding_window": 4096, "max_window_layers": 20}
-    assert shape_of(qwen, "qwen").layers == 32
-    assert shape_of({**qwen, "use_sliding_window": True}, "qwen").layers == 20
+    assert layers(qwen) == (32, 0, 0)
+    assert layers({**qwen, "use_sliding_window": True}) == (20, 12, 4096)
+    exaone = {**LLAMA, "model_type": "exaone4", "sliding_window": 4096}
+    assert layers(exaone) == layers({**exaone, "sliding_window_pattern": "LLLG"}) == (8, 24, 4096)
+    assert layers({**exaone, "sliding_window": None}) == (32, 0, 0)
 
 
 def test_chunks_and_interleaved_experts() -> None:
@@ -155,9 +167,8 @@ def test_chunks_and_interleaved_experts() -> None:
     shape = shape_of(LLAMA_4_MAVERICK, "llama 4")
     assert shape.parameters == pytest.approx(400e9, rel=0.01)
     assert shape.active_parameters == pytest.approx(17e9, rel=0.2)
-    assert (shape.layers, shape.window_layers, shape.window) == (12, 36, 8192)
-    said = {**LLAMA_4_MAVERICK, "no_rope_layers": [1, 0] * 24}
-    assert shape_of(said, "llama 4").layers == 24
+    assert layers(LLAMA_4_MAVERICK) == (12, 36, 8192)
+    assert layers({**LLAMA_4_MAVERICK, "no_rope_layers": [1, 0] * 24}) == (24, 24, 8192)
     with pytest.raises(SettingError, match="no_rope_layers"):
         shape_of({**LLAMA_4_MAVERICK, "no_rope_layers": [1]}, "llama 4")
 
@@ -178,7 +189,7 @@ def test_which_layers_have_experts() -> None:
     assert shape_of(third, "deepseek").parameters - none == 2 * (sparse - dense)
 
 
-@pytest.mark.parametrize("kind", ["jamba", "qwen3_next", "falcon_h1", "gemma3n", "deepseek_v32", None, 3, []])
+@pytest.mark.parametrize("kind", ["jamba", "falcon_h1", "gemma3n", "gemma4_text", None, 3, []])
 def test_a_model_with_layers_that_are_not_known_is_refused(kind: object) -> None:
     with pytest.raises(SettingError, match=r"model_type: expected one of .*does not know the layers"):
         shape_of({**LLAMA, "model_type": kind}, "config.json")

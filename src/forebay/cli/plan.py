@@ -73,6 +73,13 @@ def plan(
     max_num_batched_tokens: Annotated[
         int, typer.Option(min=2, max=1_000_000, help="This setting of the engine.")
     ] = 2048,
+    async_scheduling: Annotated[
+        bool,
+        typer.Option(
+            help="Whether the engine schedules a step while another runs, vLLM's default on GPUs: layers "
+            "with a window then reserve twice --max-num-batched-tokens."
+        ),
+    ] = False,
     price: Annotated[float | None, typer.Option(help="Price of one accelerator for an hour.")] = None,
     transfer_bandwidth: Annotated[
         float | None,
@@ -112,16 +119,23 @@ def plan(
     requests = _workload(trace, rate, prompt_tokens, output_tokens, seed)
     if context is None:
         context = _mean_context(requests) if requests else min(8192, shape.max_context or 8192)
+    steps = 2 if async_scheduling else 1
     if kv_cache_gib is not None:
         kv_bytes = kv_cache_gib * GIB * card.count
-        memory = cache_plan(shape.over(card.count), context, kv_bytes, kv_bytes)
+        memory = cache_plan(
+            shape.over(card.count), context, kv_bytes, kv_bytes, step_tokens=steps * max_num_batched_tokens
+        )
     else:
-        memory = plan_memory(shape, card, context, memory_share=memory_share)
+        memory = plan_memory(
+            shape, card, context, memory_share=memory_share, step_tokens=steps * max_num_batched_tokens
+        )
+    asynchronous = shape.over(card.count).reserved_bytes(context, 2 * max_num_batched_tokens)
     document: dict[str, Any] = {
         "model": str(model),
         "accelerator": asdict(card),
         "shape": asdict(shape),
         "memory": asdict(memory),
+        "requests_with_async_scheduling": int(memory.kv_bytes / asynchronous),
         "workload": None,
         "split": None,
         "cost": None,
@@ -169,6 +183,10 @@ def show_plan(document: dict[str, Any], console: Console) -> None:
     table.add_row(
         "requests at once", f"{memory['requests']} ({memory['requests_at_most']} with all of the memory)"
     )
+    if document["requests_with_async_scheduling"] != memory["requests"]:
+        table.add_row(
+            "with --async-scheduling", f"{document['requests_with_async_scheduling']}: vLLM's default on GPUs"
+        )
     if work:
         table.add_row("offered", f"{work['offered_per_s']:.3g} requests/s")
         table.add_row(

@@ -1,4 +1,4 @@
-"""The fields of a model's `config.json`, each held to a range. The file is not trusted."""
+"""The fields of a model's `config.json`, each checked against a range. The file is not trusted."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ TYPE_ALIASES = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "
 
 
 class Fields:
-    """A config's fields, each held to a range."""
+    """A config's fields, each checked against a range."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self._values = values
         self.where = where
 
     def number(self, name: str, default: int | None = None, most: int = MOST) -> int:
+        """A whole number; `default` for a missing field or null. Zero is allowed if it is the default."""
         value = self._values.get(name)
         if value is None and default is not None:
             return default
@@ -40,7 +41,7 @@ class Fields:
         return value
 
     def first(self, names: tuple[str, ...], default: int) -> int:
-        """The first of these fields that is there; `default` for 0."""
+        """The first of these fields that is present; `default` for 0, or if none is."""
         for name in names:
             if isinstance(self._values.get(name), list):
                 continue
@@ -49,25 +50,31 @@ class Fields:
         return default
 
     def flag(self, name: str) -> bool:
+        """Whether the field is true."""
         return self._values.get(name) is True
 
-    def type_bytes(self) -> float:
+    def stored_type_bytes(self) -> float:
+        """Bytes of a number in the model's files."""
         named = self._values.get("dtype") or self._values.get("torch_dtype") or "bfloat16"
         return type_bytes_of(named, f"model: {self.where}: dtype")
 
+    def type_bytes(self) -> float:
+        """Bytes of a number in memory: vLLM loads models in 32 bits with 16."""
+        return min(self.stored_type_bytes(), 2.0)
+
     def get(self, name: str) -> Any:
-        """The value as it stands; None where there is none."""
+        """The unchecked value; None if there is none."""
         return self._values.get(name)
 
     def wrong(self, name: str, expected: str) -> SettingError:
-        """What to raise where a field is not as expected."""
+        """The error for a field that is not as expected."""
         return SettingError(
             f"model: {self.where}: {name}: expected {expected}, found {shown(self._values.get(name))}"
         )
 
 
 def type_bytes_of(named: object, called: str) -> float:
-    """Bytes of a number type; `called` is what a message calls it."""
+    """Bytes of a number type; `called` is its name in messages."""
     name = str(named)[:40].removeprefix("torch.")
     name = TYPE_ALIASES.get(name, name)
     if name not in TYPE_BYTES:
@@ -77,7 +84,7 @@ def type_bytes_of(named: object, called: str) -> float:
 
 
 def shown(value: object) -> str:
-    """A value as a message may show it."""
+    """A value, short enough for a message."""
     return (
         "nothing" if value is None else repr(value)[:60] if not isinstance(value, list | dict) else "a list"
     )

@@ -1,20 +1,43 @@
-"""Which layers keep all tokens in the KV cache, which a window, and which have experts, by kind of model.
+"""Which layers of a model keep all tokens in the KV cache, a window, or a state, and which have experts.
 
-Only kinds of which this is known are planned: hybrids with recurrent layers, or layers that share a cache,
-look like the others in a config and hold far less.
+Only model types that are listed here are planned: layers that share a cache or have heads of their own
+look like others in a config and hold a different amount.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from forebay.errors import SettingError
 from forebay.plan.config_fields import MOST_LAYERS, Fields, shown
 
 WINDOWED = frozenset(("sliding_attention", "local_attention", "chunked_attention"))
-FULL = frozenset(("full_attention", "global_attention", "attention"))
-Windowed = Callable[[Fields, int], int]
-"""How many of so many layers keep a window only, where no `layer_types` say it."""
+FULL = frozenset(("full_attention", "global_attention", "attention", "indexed_attention"))
+RECURRENT = frozenset(("linear_attention",))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCounts:
+    """Numbers of layers by what they keep.
+
+    Attributes:
+        full: Layers that keep all tokens.
+        windowed: Layers that keep the last `window` tokens.
+        window: Tokens of a window; 0 if no layer has one.
+        chunked: Whether a window is a fixed chunk (Llama 4), not one that slides.
+        recurrent: Layers that keep a state of fixed size.
+    """
+
+    full: int
+    windowed: int = 0
+    window: int = 0
+    chunked: bool = False
+    recurrent: int = 0
+
+
+Special = Callable[[Fields, int], int]
+"""How many layers keep less than all tokens, if the config has no `layer_types`."""
 
 
 def _none(found: Fields, layers: int) -> int:
@@ -32,13 +55,27 @@ def _upper(found: Fields, layers: int) -> int:
     return layers - min(found.number("max_window_layers", 28), layers)
 
 
-def _but_every(default: int) -> Windowed:
+def _but_every(default: int, name: str = "sliding_window_pattern") -> Special:
     """All but every n-th layer."""
 
-    def windowed(found: Fields, layers: int) -> int:
-        return layers - layers // found.number("sliding_window_pattern", default, most=MOST_LAYERS)
+    def special(found: Fields, layers: int) -> int:
+        if name == "sliding_window_pattern" and found.get("sliding_window") is None:
+            return 0
+        return layers - layers // found.number(name, default, most=MOST_LAYERS)
 
-    return windowed
+    return special
+
+
+def _alternate(found: Fields, layers: int) -> int:
+    return 0 if found.get("sliding_window") is None else (layers + 1) // 2
+
+
+def _exaone(found: Fields, layers: int) -> int:
+    """EXAONE 4: the pattern may be text such as LLLG, which repeats."""
+    pattern = found.get("sliding_window_pattern")
+    if isinstance(pattern, str) and pattern and found.get("sliding_window") is not None:
+        return sum(pattern[at % len(pattern)] == "L" for at in range(layers - 1))
+    return _but_every(4)(found, layers)
 
 
 def _chunked(found: Fields, layers: int) -> int:
@@ -51,74 +88,86 @@ def _chunked(found: Fields, layers: int) -> int:
     return layers - layers // found.number("no_rope_layer_interval", 4, most=MOST_LAYERS)
 
 
-KINDS: dict[str, Windowed] = {
+KINDS: dict[str, Special] = {
     **dict.fromkeys(
-        ("llama", "gemma", "cohere", "granite", "granitemoe", "olmo", "olmo2", "olmoe", "stablelm", "glm4",
-         "glm4_moe", "seed_oss", "deepseek_v2", "deepseek_v3", "kimi_k2"),
+        ("llama", "arcee", "apertus", "bloom", "cohere", "cwm", "deepseek_v2", "deepseek_v3", "deepseek_v32",
+         "dots1", "ernie4_5", "ernie4_5_moe", "falcon", "flex_olmo", "gemma", "glm", "glm4", "glm4_moe",
+         "glm4_moe_lite", "glm4v_text", "glm4v_moe_text", "glm_moe_dsa", "gpt2", "gpt_bigcode", "gpt_neox",
+         "gptj", "granite", "granitemoe", "granitemoeshared", "hunyuan_v1_dense", "hunyuan_v1_moe", "kimi_k2",
+         "minimax_m2", "nemotron", "olmo", "olmo2", "olmoe", "opt", "phi", "qwen3_vl_text",
+         "qwen3_vl_moe_text", "seed_oss", "stablelm"),
         _none,
     ),
-    **dict.fromkeys(("mistral", "mixtral", "phi3", "phimoe"), _all),
-    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"), _upper),
-    **dict.fromkeys(("gemma2", "gpt_oss"), _but_every(2)),
+    **dict.fromkeys(("ministral3", "mistral", "mixtral", "phi3", "phimoe", "starcoder2"), _all),
+    **dict.fromkeys(
+        ("qwen2", "qwen2_moe", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "qwen3", "qwen3_moe",
+         "smollm3"),
+        _upper,
+    ),
+    **dict.fromkeys(("gemma2", "gpt_oss"), _alternate),
     **dict.fromkeys(("olmo3", "cohere2"), _but_every(4)),
-    **dict.fromkeys(("gemma3", "gemma3_text"), _but_every(6)),
-    **dict.fromkeys(("llama4", "llama4_text"), _chunked),
+    "exaone4": _exaone,
+    "gemma3_text": _but_every(6),
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _but_every(4, "full_attention_interval")
+    ),
+    "llama4_text": _chunked,
 }  # fmt: skip
-WINDOWS = {
-    "gemma2": 4096,
-    "gemma3": 4096,
-    "gemma3_text": 4096,
-    "cohere2": 4096,
-    "olmo3": 4096,
-    "gpt_oss": 128,
-}
-"""Windows where a config says none, as the models' own code has them."""
+HYBRID = frozenset(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"))
+"""Types of which some layers are recurrent (Gated DeltaNet)."""
 
 
 def kind_of(found: Fields) -> str:
-    """The kind of the model. Raises `SettingError` for one whose layers are not known."""
+    """Return the model's type. Raises `SettingError` for one whose layers are not known."""
     kind = found.get("model_type")
     if not isinstance(kind, str) or kind not in KINDS:
         raise SettingError(
-            f"model: {found.where}: model_type: expected one of {', '.join(sorted(KINDS))}, found "
-            f"{shown(kind)}; forebay plan does not know the layers of other kinds"
+            f"model: {found.where}: model_type: expected one of {', '.join(sorted(KINDS))}, or a multimodal "
+            f"model around one of them, found {shown(kind)}; forebay plan does not know the layers of others"
         )
     return kind
 
 
-def windows(found: Fields, layers: int) -> tuple[int, int]:
-    """How many layers keep a window only, and how many tokens it holds."""
+def layer_counts(found: Fields, layers: int) -> LayerCounts:
+    """Count the layers of each kind. Raises `SettingError` for layers that are not known."""
     kind = kind_of(found)
-    kinds = found.get("layer_types")
-    windowed = _named(found, kinds, layers) if isinstance(kinds, list) else KINDS[kind](found, layers)
-    if not windowed:
-        return 0, 0
-    if kind.startswith("llama4"):
-        return windowed, found.number("attention_chunk_size", 8192)
-    window = found.number("sliding_window", WINDOWS.get(kind, 0))
+    named = found.get("layer_types")
+    special = _named(found, kind, named, layers) if isinstance(named, list) else KINDS[kind](found, layers)
+    if not special:
+        return LayerCounts(layers)
+    if kind in HYBRID:
+        return LayerCounts(layers - special, recurrent=special)
+    chunked = kind == "llama4_text"
+    window = found.number("attention_chunk_size" if chunked else "sliding_window", 0)
     if not window:
         raise SettingError(f"model: {found.where}: layer_types name windows, and sliding_window is missing")
-    return windowed, window
+    return LayerCounts(layers - special, special, window, chunked)
 
 
-def _named(found: Fields, kinds: list[object], layers: int) -> int:
-    known = [kind for kind in kinds[:MOST_LAYERS] if isinstance(kind, str)]
-    other = [kind for kind in known if kind not in WINDOWED | FULL]
-    if other or len(kinds) != layers or len(known) != layers:
+def _named(found: Fields, kind: str, named: list[object], layers: int) -> int:
+    known = [one for one in named[:MOST_LAYERS] if isinstance(one, str)]
+    special = RECURRENT if kind in HYBRID else WINDOWED
+    other = [one for one in known if one not in special | FULL]
+    if other or len(named) != layers or len(known) != layers:
         raise SettingError(
-            f"model: {found.where}: layer_types: expected {layers} of {', '.join(sorted(WINDOWED | FULL))}, "
-            f"found {shown(other[0]) if other else f'{len(kinds)} values'}; "
+            f"model: {found.where}: layer_types: expected {layers} of {', '.join(sorted(special | FULL))}, "
+            f"found {shown(other[0]) if other else f'{len(named)} values'}; "
             "forebay plan does not know other kinds of layers"
         )
-    return sum(kind in WINDOWED for kind in known)
+    return sum(one in special for one in known)
 
 
 def sparse_layers(found: Fields, layers: int) -> int:
-    """How many layers have experts, of a model that has some."""
+    """Count the layers that have experts, of a model that has some."""
     named = found.get("moe_layers")
     if isinstance(named, list) and named:
         return len(_indexes(found, "moe_layers", layers))
-    first = found.number("first_k_dense_replace", 0)
+    types = found.get("mlp_layer_types")
+    if isinstance(types, list):
+        if len(types) != layers:
+            raise found.wrong("mlp_layer_types", f"{layers} times dense or sparse")
+        return sum(one == "sparse" for one in types)
+    first = found.number("first_k_dense_replace", 0) or found.number("moe_layer_start_index", 0)
     dense = _indexes(found, "mlp_only_layers", layers)
     each = found.get("moe_layer_freq")
     if isinstance(each, list):
@@ -128,11 +177,26 @@ def sparse_layers(found: Fields, layers: int) -> int:
     else:
         every = found.number("moe_layer_freq", 1)
         chosen = set(range(0, layers, every))
-    step = found.number("decoder_sparse_step", 1)
+    step = found.number("decoder_sparse_step", 1) * found.number("moe_layer_interval", 1)
     between = found.number("interleave_moe_layer_step", 1)
     return sum(
         at >= first and at not in dense and (at + 1) % step == 0 and (at + 1) % between == 0 for at in chosen
     )
+
+
+def index_layers(found: Fields, layers: int) -> int:
+    """Count the layers with an indexer of their own (sparse attention of DeepSeek-V3.2 and GLM-5)."""
+    if kind_of(found) not in ("deepseek_v32", "glm_moe_dsa"):
+        return 0
+    types, pattern = found.get("indexer_types"), found.get("index_topk_pattern")
+    named = types if isinstance(types, list) else pattern
+    if isinstance(named, list | str):
+        if len(named) != layers:
+            raise found.wrong("indexer_types", f"{layers} times full or shared")
+        return sum(one in ("full", "F") for one in named)
+    every = found.number("index_topk_freq", 1)
+    offset = found.number("index_skip_topk_offset", 2)
+    return sum(max(at - offset + 1, 0) % every == 0 for at in range(layers))
 
 
 def _indexes(found: Fields, name: str, layers: int) -> frozenset[int]:

@@ -12,14 +12,24 @@ MEMORY_SHARE = 0.9
 """vLLM's `gpu_memory_utilization`."""
 RESERVE = 1.0 * GIB
 """Activations, CUDA graphs and what the runtime takes, in bytes on each card."""
+STEP_TOKENS = 2048
+"""vLLM's `max_num_batched_tokens` on most cards."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes, and what they hold.
+    """Bytes over all accelerators of a replica, and what they hold.
 
-    `kv_tokens`: tokens of requests with `context` tokens each that the KV cache holds. `requests` of them run
-    at once; `requests_at_most` if the engine had all of the memory.
+    Attributes:
+        weight_bytes: The weights.
+        kv_bytes_per_token: A token's share of what a request of `context` tokens stores.
+        kv_bytes_per_request: What vLLM counts for a request of `context` tokens.
+        kv_bytes: The KV cache.
+        kv_tokens: Tokens in requests of `context` tokens that the KV cache holds.
+        context: Tokens of a request.
+        concurrency: How many such requests fit, as vLLM logs it ("Maximum concurrency").
+        requests: The same as a whole number.
+        requests_at_most: The same if the engine had all of the memory.
     """
 
     weight_bytes: float
@@ -28,6 +38,7 @@ class MemoryPlan:
     kv_bytes: float
     kv_tokens: int
     context: int
+    concurrency: float
     requests: int
     requests_at_most: int
 
@@ -39,14 +50,18 @@ def plan_memory(
     *,
     memory_share: float = MEMORY_SHARE,
     reserve: float = RESERVE,
+    step_tokens: int = STEP_TOKENS,
 ) -> MemoryPlan:
-    """What is left for the KV cache beside the weights, over all cards. Raises `SettingError` where nothing
-    is, where `context` is more than the model takes, and where the model cannot be split among the cards."""
+    """Plan the memory of all cards: weights, `reserve` on each, and the rest for the KV cache.
+
+    `step_tokens`: see `kv_cache.reserved_bytes`. Raises `SettingError` if not even one request fits, if
+    `context` is more than the model takes, and if the model cannot be split among the cards.
+    """
     if not 0 < memory_share <= 1:
         raise SettingError(f"--memory-share: expected a share above 0 up to 1, found {memory_share:g}")
     shape, reserve = shape.over(accelerator.count), reserve * accelerator.count
     _check_context(shape, context)
-    each = shape.kv_cache_bytes(context)
+    each = shape.reserved_bytes(context, step_tokens)
     room = accelerator.memory * memory_share - shape.weight_bytes - reserve
     whole = accelerator.memory - shape.weight_bytes - reserve
     if room < each:
@@ -56,20 +71,23 @@ def plan_memory(
             f"{context} tokens {each / GIB:.2f} GiB: take a larger accelerator, more of them "
             "(--tensor-parallel), a quantized model or a shorter --context"
         )
-    return cache_plan(shape, context, room, whole)
+    return cache_plan(shape, context, room, whole, step_tokens=step_tokens)
 
 
-def cache_plan(shape: ModelShape, context: int, kv_bytes: float, most_bytes: float) -> MemoryPlan:
-    """What a KV cache of `kv_bytes` holds, over all ranks of the shape."""
+def cache_plan(
+    shape: ModelShape, context: int, kv_bytes: float, most_bytes: float, *, step_tokens: int = STEP_TOKENS
+) -> MemoryPlan:
+    """Plan a KV cache of `kv_bytes` over all ranks of the shape."""
     _check_context(shape, context)
-    each = shape.kv_cache_bytes(context)
+    each = shape.reserved_bytes(context, step_tokens)
     return MemoryPlan(
         weight_bytes=shape.weight_bytes,
-        kv_bytes_per_token=each / context,
+        kv_bytes_per_token=shape.kv_cache_bytes(context) / context,
         kv_bytes_per_request=each,
         kv_bytes=kv_bytes,
         kv_tokens=int(kv_bytes * context / each),
         context=context,
+        concurrency=kv_bytes / each,
         requests=int(kv_bytes / each),
         requests_at_most=int(most_bytes / each),
     )

@@ -1,4 +1,4 @@
-"""What a model's `config.json` says of its weights and its KV cache. The file is not trusted."""
+"""Sizes of a model's weights and KV cache, from its `config.json`. The file is not trusted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ import orjson
 from forebay.errors import SettingError
 from forebay.files import read_bytes
 from forebay.plan.config_fields import MOST, MOST_LAYERS, Fields, type_bytes_of
-from forebay.plan.layers import kind_of, sparse_layers, windows
+from forebay.plan.defaults import text_config
+from forebay.plan.images import image_weights
+from forebay.plan.kv_cache import BLOCK_TOKENS, CachedLayers, reserved_bytes
+from forebay.plan.layers import kind_of, layer_counts
 from forebay.plan.quantization import only_experts, quantized_bytes
+from forebay.plan.weights import attention_of, index_bytes_of, state_bytes_of, weights_of
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_INDEX_BYTES = 64 << 20
@@ -22,28 +26,21 @@ INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of a model.
+    """Sizes of a model on one rank, or over all ranks after `over`.
 
     Attributes:
-        layers: Layers with a KV cache that keeps all tokens.
-        window_layers: Layers that keep the last `window` tokens only.
-        kv_bytes: KV cache per token and layer, in bytes, over all ranks of a replica.
-        heads: Attention heads, which are split among the ranks.
-        kv_heads: Heads of the KV cache, likewise; 0: a latent for all heads, which each rank holds whole.
-        parameters: Weights in all.
+        caches: What the layers keep of a request, by kind of layer.
+        parameters: All weights of the text model, and those of images as far as they are known.
         active_parameters: Weights that one token is multiplied with: without the experts that it passes over
             and without the input embedding.
-        weight_bytes: Bytes that the weights take.
-        pair_flops: Operations of attention per pair of tokens, over all layers.
-        max_context: Tokens of a request at most; None: the file does not say.
-
-    It is that of one rank until `over` says for how many.
+        weight_bytes: Bytes of the weights.
+        pair_flops: Operations of attention for a pair of tokens, over all layers.
+        max_context: Tokens of a request at most; None if the config has no limit.
+        heads: Attention heads, which are divided among the ranks.
+        kv_heads: Heads of the KV cache, likewise; 0 if one latent serves all heads: each rank holds it whole.
     """
 
-    layers: int
-    window_layers: int
-    window: int
-    kv_bytes: float
+    caches: tuple[CachedLayers, ...]
     parameters: float
     active_parameters: float
     weight_bytes: float
@@ -53,14 +50,19 @@ class ModelShape:
     kv_heads: int
 
     def kv_cache_bytes(self, tokens: float) -> float:
-        """KV cache of a request with so many tokens, in bytes."""
-        kept = min(tokens, self.window) if self.window_layers else 0
-        return self.kv_bytes * (self.layers * tokens + self.window_layers * kept)
+        """Bytes of KV cache in which a request of so many tokens is stored, and which each step reads."""
+        return sum(one.held_bytes(tokens) for one in self.caches)
+
+    def reserved_bytes(self, tokens: int, step_tokens: int, block: int = BLOCK_TOKENS) -> float:
+        """Bytes of KV cache that vLLM counts for a request of so many tokens: see `kv_cache`."""
+        return reserved_bytes(self.caches, tokens, step_tokens, block)
 
     def over(self, ranks: int) -> ModelShape:
-        """This model split among so many ranks (tensor parallelism): each holds its part of the KV cache's
-        heads, but one at least, and a latent whole. Weights are taken as split evenly. Raises `SettingError`
-        where heads cannot be split so."""
+        """Split this model among so many ranks (tensor parallelism).
+
+        Each holds its part of the KV cache's heads, but one at least, and a latent whole. Weights and states
+        are taken as split evenly. Raises `SettingError` for heads that cannot be split so.
+        """
         if self.heads % ranks:
             raise SettingError(
                 f"--tensor-parallel: expected a divisor of the model's {self.heads} attention heads, found "
@@ -72,15 +74,16 @@ class ModelShape:
                 f"heads, found {ranks}"
             )
         copies = max(1, ranks // self.kv_heads) if self.kv_heads else ranks
-        return replace(self, kv_bytes=self.kv_bytes * copies)
+        caches = tuple(replace(one, token_bytes=one.token_bytes * copies) for one in self.caches)
+        return replace(self, caches=caches)
 
 
 def read_shape(path: Path, *, kv_type: str | None = None) -> ModelShape:
     """The shape of the model whose `config.json`, or whose folder, is at `path`.
 
-    Where the weights lie beside it as safetensors, their size is taken from there. `kv_type`: the KV cache's
-    number type, by default the model's. Raises `SettingError` for a file that is missing, larger than 1 MiB,
-    no JSON object, out of range, or of a kind of model that is not known.
+    If the folder has the weights as safetensors, their size is taken from there. `kv_type` is the number type
+    of the KV cache, by default the model's. Raises `SettingError` for a file that is missing, larger than
+    1 MiB, not a JSON object, out of range, or of a type of model that is not known.
     """
     file = path / "config.json" if path.is_dir() else path
     data = read_bytes(file, MAX_CONFIG_BYTES, f"model: {file}")
@@ -91,20 +94,25 @@ def read_shape(path: Path, *, kv_type: str | None = None) -> ModelShape:
     if not isinstance(config, dict):
         raise SettingError(f"model: {file}: expected a JSON object, found another value")
     shape = shape_of(config, str(file), kv_type=kv_type)
-    stored = _stored_bytes(file.parent)
-    return replace(shape, weight_bytes=float(stored)) if stored else shape
+    stored = float(_stored_bytes(file.parent))
+    found = Fields(text_config(config), str(file))
+    if quantized_bytes(found) is None:
+        stored *= found.type_bytes() / found.stored_type_bytes()
+    return replace(shape, weight_bytes=stored) if stored else shape
 
 
 def _stored_bytes(folder: Path) -> int:
-    """Bytes of the weights in a folder: what their index says, else the sizes of the files; 0 for none.
-    `consolidated*` holds the same weights once more, for another program."""
+    """Bytes of the weights in a folder, from their index or the sizes of the files; 0 if there are none.
+
+    `consolidated*` is a second copy of the same weights, for another program.
+    """
     try:
         index: Any = orjson.loads(read_bytes(folder / INDEX, MAX_INDEX_BYTES, f"model: {folder / INDEX}"))
         total = index["metadata"]["total_size"]
         if type(total) is int and total > 0:
             return total
     except (SettingError, orjson.JSONDecodeError, LookupError, TypeError):
-        pass  # There is none, or it does not say.
+        pass  # There is no index, or it has no size.
     try:
         sizes = {each.name: each.stat().st_size for each in folder.glob("*.safetensors")}
     except OSError:
@@ -114,84 +122,49 @@ def _stored_bytes(folder: Path) -> int:
 
 
 def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = None) -> ModelShape:
-    """The shape that a config describes. Feed-forward layers are taken as gated, with three matrices."""
-    text = config.get("text_config")
-    found = Fields({**config, **text} if isinstance(text, dict) else config, where)
-    hidden, layers = found.number("hidden_size"), found.number("num_hidden_layers", most=MOST_LAYERS)
-    heads = found.number("num_attention_heads")
-    kv_heads = found.number("num_key_value_heads", heads)
-    size = found.number("head_dim", max(hidden // heads, 1))
-    vocabulary = found.number("vocab_size")
+    """The shape that a config describes. `where` is what messages call the file."""
+    found = Fields(text_config(config), where)
+    layers = found.number("num_hidden_layers", most=MOST_LAYERS)
+    counts, attention = layer_counts(found, layers), attention_of(found)
     bytes_each = found.type_bytes()
     kv_each = bytes_each if kv_type is None else type_bytes_of(kv_type, "--kv-cache-type")
-    latent = found.number("kv_lora_rank", 0)
-    if latent:
-        # One latent vector per token serves all heads (multi-head latent attention).
-        rope, plain = found.number("qk_rope_head_dim", 64), found.number("qk_nope_head_dim", 128)
-        value = found.number("v_head_dim", 128)
-        rank = found.number("q_lora_rank", 0)
-        query = hidden * rank + rank * heads * (plain + rope) if rank else hidden * heads * (plain + rope)
-        attention = (
-            query + hidden * (latent + rope) + latent * heads * (plain + value) + heads * value * hidden
-        )
-        kv_values, pair = latent + rope, 2 * heads * (plain + rope + value)
-    else:
-        attention = 2 * hidden * heads * size + 2 * hidden * kv_heads * size
-        kv_values, pair = 2 * kv_heads * size, 4 * heads * size
-    windowed, window = windows(found, layers)
-    dense, active = _feed_forward(found, hidden, layers)
-    embedding = vocabulary * hidden
-    tied = found.flag("tie_word_embeddings")
-    parameters = layers * (attention + 2 * hidden) + dense + embedding * (1 if tied else 2) + hidden
-    used = layers * attention + active + embedding
+    weights = weights_of(found, counts, attention)
+    images = image_weights(config, where)
     quantized = quantized_bytes(found)
     if quantized is None:
-        weights = parameters * bytes_each
+        stored = (weights.total + images) * bytes_each
     else:
-        outer = embedding * (1 if tied else 2) + (layers * attention if only_experts(found) else 0)
-        weights = (parameters - outer) * quantized + outer * bytes_each
+        outer = weights.unquantized + (weights.attention if only_experts(found) else 0)
+        stored = (weights.total - outer) * quantized + (outer + images) * bytes_each
+    attending = counts.full + counts.windowed
+    token_bytes = attention.kv_values * kv_each + index_bytes_of(found, layers) / max(attending, 1)
+    caches = []
+    if counts.full:
+        caches.append(CachedLayers(counts.full, token_bytes))
+    if counts.windowed:
+        caches.append(CachedLayers(counts.windowed, token_bytes, counts.window, counts.chunked))
+    if counts.recurrent:
+        caches.append(CachedLayers(counts.recurrent, state_bytes=state_bytes_of(found, bytes_each)))
     return ModelShape(
-        layers=layers - windowed,
-        window_layers=windowed,
-        window=window,
-        kv_bytes=kv_values * kv_each,
-        parameters=float(parameters),
-        active_parameters=float(used),
-        weight_bytes=float(weights),
-        pair_flops=float(layers * pair),
+        caches=tuple(caches),
+        parameters=float(weights.total + images),
+        active_parameters=float(weights.active),
+        weight_bytes=float(stored),
+        pair_flops=float(attending * attention.pair_flops),
         max_context=_max_context(found),
-        heads=heads,
-        kv_heads=0 if latent else kv_heads,
-    )
-
-
-def _feed_forward(found: Fields, hidden: int, layers: int) -> tuple[int, int]:
-    """Weights of all feed-forward layers, and those of them that one token is multiplied with."""
-    inner = found.number("intermediate_size", 4 * hidden)
-    experts = found.first(("num_local_experts", "num_experts", "n_routed_experts"), 0)
-    if not experts:
-        return layers * 3 * hidden * inner, layers * 3 * hidden * inner
-    chosen = min(found.first(("num_experts_per_tok", "moe_top_k"), 2), experts)
-    expert = 3 * hidden * found.number("moe_intermediate_size", inner)
-    shared = found.number("n_shared_experts", 0) * expert
-    shared += 3 * hidden * found.number("shared_expert_intermediate_size", 0)
-    plain = 3 * hidden * inner
-    if kind_of(found).startswith("llama4"):
-        shared, plain = expert, 3 * hidden * found.number("intermediate_size_mlp", inner)
-    sparse = sparse_layers(found, layers)
-    router = hidden * experts
-    rest = (layers - sparse) * plain
-    return (
-        rest + sparse * (experts * expert + shared + router),
-        rest + sparse * (chosen * expert + shared + router),
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
     )
 
 
 def _max_context(found: Fields) -> int | None:
-    """Tokens of a request at most, with positions that are scaled (YaRN and linear ones)."""
+    """Tokens of a request at most, with positions that are scaled (YaRN, linear and dynamic ones).
+
+    The length in Gemma 3's configs is after scaling.
+    """
     said = found.number("max_position_embeddings", 0)
     scaling = found.get("rope_scaling") or found.get("rope_parameters")
-    if not said or not isinstance(scaling, dict):
+    if not said or not isinstance(scaling, dict) or kind_of(found) == "gemma3_text":
         return said or None
     kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
     if (

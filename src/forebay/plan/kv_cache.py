@@ -1,0 +1,77 @@
+"""What a request takes of the KV cache, by the rules of vLLM's allocator.
+
+A layer with a window keeps the window and what a step may add to it (`max_num_batched_tokens`). Layers of
+several kinds are put into groups of the same number of layers, whose blocks have the same size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+BLOCK_TOKENS = 16
+"""vLLM's block on GPUs, in tokens."""
+STATES = 2
+"""States of a request that a recurrent layer keeps with prefix caching, vLLM's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedLayers:
+    """Layers that keep the same, over all ranks of a replica.
+
+    Attributes:
+        layers: How many.
+        token_bytes: Bytes of a token in one layer; 0 for recurrent layers.
+        window: Tokens that are kept at most; 0: all.
+        chunked: Whether the window is a fixed chunk, not one that slides.
+        state_bytes: Bytes of a request in one recurrent layer, whatever its length.
+    """
+
+    layers: int
+    token_bytes: float = 0.0
+    window: int = 0
+    chunked: bool = False
+    state_bytes: float = 0.0
+
+    def held_bytes(self, tokens: float) -> float:
+        """Bytes in which a request with so many tokens is stored, and which each step reads."""
+        kept = min(tokens, self.window) if self.window else tokens
+        return self.layers * (self.token_bytes * kept + self.state_bytes)
+
+    def blocks(self, tokens: int, step_tokens: int, block: int) -> int:
+        """Blocks that vLLM counts in one layer for a request."""
+        if self.state_bytes:
+            return STATES
+        if not self.window:
+            return -(-tokens // block)
+        if self.chunked:
+            return -(-min(self.window + step_tokens, tokens) // block)
+        # One more, since a window rarely begins where a block does.
+        return -(-min(self.window - 1 + step_tokens, tokens) // block) + 1
+
+
+def reserved_bytes(
+    kinds: Sequence[CachedLayers], tokens: int, step_tokens: int, block: int = BLOCK_TOKENS
+) -> float:
+    """Bytes that vLLM counts for a request of `tokens` tokens, when it says how many requests fit.
+
+    Args:
+        kinds: The layers.
+        tokens: Tokens of the request.
+        step_tokens: Tokens that steps in progress may add: `max_num_batched_tokens`, times two with
+            asynchronous scheduling.
+        block: Tokens of a block.
+    """
+    token_bytes = max(one.token_bytes for one in kinds)
+    state = max(one.state_bytes for one in kinds)
+    if state:
+        # vLLM makes blocks of attention so large that a state fits into one.
+        block *= ceil(state / (block * token_bytes))
+    if len(kinds) == 1:
+        (one,) = kinds
+        return one.layers * one.blocks(tokens, step_tokens, block) * block * one.token_bytes
+    fewest, most = min(one.layers for one in kinds), max(one.layers for one in kinds)
+    group = most if most < 1.5 * fewest else fewest
+    blocks = sum(-(-one.layers // group) * one.blocks(tokens, step_tokens, block) for one in kinds)
+    return group * blocks * block * token_bytes

@@ -1,0 +1,175 @@
+"""How many weights a text model has, by its config. Biases are left out: they are less than 1 %."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.plan.config_fields import Fields, type_bytes_of
+from forebay.plan.layers import LayerCounts, index_layers, kind_of, sparse_layers
+
+UNGATED = frozenset(
+    ("apertus", "arcee", "bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "nemotron", "opt",
+     "phi", "starcoder2")
+)  # fmt: skip
+"""Types whose feed-forward layers have two matrices, not three."""
+LEARNED_POSITIONS = frozenset(("gpt2", "gpt_bigcode", "opt"))
+ALWAYS_TIED = frozenset(("bloom", "gpt2", "gpt_bigcode", "opt"))
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+CHOSEN = ("num_experts_per_tok", "moe_top_k", "moe_topk", "moe_k")
+SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+INNER = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One layer of attention.
+
+    Attributes:
+        heads: Attention heads.
+        kv_heads: Heads of the KV cache; 0 if one latent serves all heads.
+        weights: Weights of its matrices.
+        kv_values: Numbers that the KV cache holds for a token.
+        pair_flops: Operations for a pair of tokens.
+    """
+
+    heads: int
+    kv_heads: int
+    weights: int
+    kv_values: int
+    pair_flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Numbers of weights.
+
+    Attributes:
+        total: All weights.
+        active: Those that one token is multiplied with: no input embedding, no experts that it passes over.
+        unquantized: Those that stay in the model's number type: the embeddings.
+        attention: Those of all layers of attention, recurrent ones included.
+    """
+
+    total: int
+    active: int
+    unquantized: int
+    attention: int
+
+
+def attention_of(found: Fields) -> Attention:
+    """Read one layer of attention, of a model whose layers with a KV cache are alike."""
+    kind, hidden, heads = kind_of(found), found.number("hidden_size"), found.number("num_attention_heads")
+    latent = found.number("kv_lora_rank", 0)
+    if latent:
+        # One latent vector per token serves all heads (multi-head latent attention).
+        rope, plain = found.number("qk_rope_head_dim", 64), found.number("qk_nope_head_dim", 128)
+        value, rank = found.number("v_head_dim", 128), found.number("q_lora_rank", 0)
+        query = hidden * rank + rank * heads * (plain + rope) if rank else hidden * heads * (plain + rope)
+        weights = query + hidden * (latent + rope) + latent * heads * (plain + value) + heads * value * hidden
+        return Attention(heads, 0, weights, latent + rope, 2 * heads * (plain + rope + value))
+    kv_heads = _kv_heads(found, kind, heads)
+    size = found.number("head_dim", max(hidden // heads, 1))
+    # Qwen3-Next: the query has a gate of the same size.
+    queries = 2 if kind in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text") else 1
+    weights = (queries + 1) * hidden * heads * size + 2 * hidden * kv_heads * size
+    return Attention(heads, kv_heads, weights, 2 * kv_heads * size, 4 * heads * size)
+
+
+def _kv_heads(found: Fields, kind: str, heads: int) -> int:
+    if kind == "falcon":
+        if found.flag("new_decoder_architecture"):
+            return found.number("num_kv_heads", heads)
+        return 1 if found.flag("multi_query") else heads
+    if kind == "gpt_bigcode":
+        return 1 if found.get("multi_query") is not False else heads
+    return found.number("num_key_value_heads", heads)
+
+
+def weights_of(found: Fields, counts: LayerCounts, attention: Attention) -> Weights:
+    """Count the weights."""
+    kind, hidden, vocabulary = kind_of(found), found.number("hidden_size"), found.number("vocab_size")
+    layers = counts.full + counts.windowed + counts.recurrent
+    mixing = (
+        (counts.full + counts.windowed) * attention.weights
+        + counts.recurrent * _recurrent(found, hidden)
+        + _indexers(found, layers, hidden)
+    )
+    dense, active = _feed_forward(found, kind, hidden, layers)
+    embedding = vocabulary * hidden
+    tied = kind in ALWAYS_TIED or found.flag("tie_word_embeddings")
+    outer = embedding if tied else 2 * embedding
+    if kind in LEARNED_POSITIONS:
+        outer += found.number("max_position_embeddings", 1024) * hidden
+    norms = 2 * layers * hidden + hidden
+    return Weights(mixing + dense + outer + norms, mixing + active + embedding, outer, mixing)
+
+
+def state_bytes_of(found: Fields, value_bytes: float) -> float:
+    """Bytes of one request's state in a recurrent layer, as vLLM keeps it."""
+    heads, keys, size, key_size, kernel = _delta_net(found)
+    convolution = (2 * keys * key_size + heads * size) * (kernel - 1)
+    named = found.get("mamba_ssm_dtype")
+    state_bytes = (
+        value_bytes if named is None else type_bytes_of(named, f"model: {found.where}: mamba_ssm_dtype")
+    )
+    return convolution * value_bytes + heads * size * key_size * state_bytes
+
+
+def index_bytes_of(found: Fields, layers: int) -> int:
+    """Bytes that all indexers keep of a token: 8-bit keys, and four bytes of scale for each 128."""
+    size = found.number("index_head_dim", 128)
+    return index_layers(found, layers) * (size + 4 * -(-size // 128))
+
+
+def _delta_net(found: Fields) -> tuple[int, int, int, int, int]:
+    return (
+        found.number("linear_num_value_heads"),
+        found.number("linear_num_key_heads"),
+        found.number("linear_value_head_dim"),
+        found.number("linear_key_head_dim"),
+        found.number("linear_conv_kernel_dim", 4),
+    )
+
+
+def _recurrent(found: Fields, hidden: int) -> int:
+    """Weights of a layer of Gated DeltaNet: query, key, value, gate, output, two gates, a convolution."""
+    if found.get("linear_num_value_heads") is None:
+        return 0
+    heads, keys, size, key_size, kernel = _delta_net(found)
+    mixed = 2 * keys * key_size + heads * size
+    return hidden * (mixed + 2 * heads * size + 2 * heads) + mixed * kernel
+
+
+def _indexers(found: Fields, layers: int, hidden: int) -> int:
+    size, heads = found.number("index_head_dim", 128), found.number("index_n_heads", 64)
+    query = found.number("q_lora_rank", hidden)
+    return index_layers(found, layers) * (query * heads * size + hidden * size + hidden * heads)
+
+
+def _feed_forward(found: Fields, kind: str, hidden: int, layers: int) -> tuple[int, int]:
+    """Weights of all feed-forward layers, and those of them that one token is multiplied with."""
+    matrices = 2 if kind in UNGATED else 3
+    inner = found.first(INNER, 4 * hidden)
+    experts = found.first(EXPERTS, 0)
+    if experts < 2:
+        return layers * matrices * hidden * inner, layers * matrices * hidden * inner
+    chosen = min(found.first(CHOSEN, 2), experts)
+    expert = matrices * hidden * found.first(("moe_intermediate_size",), inner)
+    shared = found.first(SHARED, 0) * expert
+    shared += (
+        matrices
+        * hidden
+        * (found.number("shared_expert_intermediate_size", 0) + found.number("shared_intermediate_size", 0))
+    )
+    plain = matrices * hidden * inner
+    if kind == "llama4_text":
+        shared, plain = expert, matrices * hidden * found.number("intermediate_size_mlp", inner)
+    if kind == "hunyuan_v1_moe":
+        shared = expert
+    sparse = sparse_layers(found, layers)
+    router = hidden * experts
+    rest = (layers - sparse) * plain
+    return (
+        rest + sparse * (experts * expert + shared + router),
+        rest + sparse * (chosen * expert + shared + router),
+    )
