@@ -13,10 +13,13 @@ from tools.model_defaults import installed_defaults, text_of
 
 import forebay.plan
 from forebay.engine.launch.environment import engine_python
-from forebay.plan.defaults import DATA
+from forebay.plan.config_fields import Fields
+from forebay.plan.defaults import DATA, text_config
+from forebay.plan.layers import KINDS, layer_counts
 from forebay.plan.model_config import shape_of
 from forebay.settings import load_settings
 
+ALIKE = ("ministral3", "mistral", "mixtral", "phi3", "phimoe", "qwen3_moe", "starcoder2")
 CPU_BLOCK = 128
 STEP_TOKENS = 2048
 TIMEOUT_S = 500
@@ -30,6 +33,8 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "mistral-7b, short": (models.MISTRAL_7B, 2048),
     "gemma-2-9b": (models.GEMMA_2_9B, 8192),
     "gemma-3-4b": ({**models.GEMMA_3_4B["text_config"], "architectures": ["Gemma3ForCausalLM"]}, 8192),
+    "gemma-4-e4b": (models.GEMMA_4_E4B, 8192),
+    "gemma-4-26b": (models.GEMMA_4_26B, 8192),
     "command-r-7b": (models.COMMAND_R_7B, 8192),
     "qwen3-next": ({**models.QWEN_3_NEXT_80B, "mamba_ssm_dtype": "float32"}, 8192),
     "deepseek-v3": (DEEPSEEK_V3, 8192),
@@ -78,3 +83,39 @@ def test_defaults_are_those_of_the_installed_transformers(python: Path) -> None:
     """After an update of the engine: `make model-defaults`."""
     stored = Path(forebay.plan.__file__).with_name(DATA).read_text()
     assert stored == text_of(installed_defaults(python))
+
+
+PATTERNS = """
+import json, sys
+from transformers import CONFIG_MAPPING
+found = []
+for kind, fields in json.load(sys.stdin):
+    layers = CONFIG_MAPPING[kind](**fields).layer_types
+    found.append([one.startswith(("sliding", "chunked", "linear")) for one in layers].count(True))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_layers_without_a_list_of_types_are_those_of_transformers(python: Path) -> None:
+    """For each type with layers of several kinds, and numbers of layers that patterns do not divide."""
+    kinds = sorted(kind for kind, special in KINDS.items() if special is not KINDS["llama"])
+    # These have no list of types in transformers: all layers have a window or none has.
+    kinds = [kind for kind in kinds if kind not in ALIKE]
+    cases = [(kind, {"num_hidden_layers": layers}) for kind in kinds for layers in (5, 6, 12, 31)]
+    cases += [("qwen2", {"num_hidden_layers": 9, "use_sliding_window": True, "max_window_layers": 4})]
+    cases += [("exaone4", {"num_hidden_layers": 10, "sliding_window_pattern": 3, "sliding_window": 64})]
+    ended = subprocess.run(
+        [python, "-I", "-c", PATTERNS],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    expected = json.loads(ended.stdout.splitlines()[-1])
+    for (kind, fields), special in zip(cases, expected, strict=True):
+        found = layer_counts(
+            Fields(text_config({"model_type": kind, **fields}), kind), fields["num_hidden_layers"]
+        )
+        assert found.windowed + found.recurrent == special, (kind, fields)

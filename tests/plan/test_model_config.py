@@ -133,7 +133,7 @@ def test_latent_attention() -> None:
 def test_sliding_windows() -> None:
     shape = shape_of({"text_config": GEMMA_3_TEXT, "torch_dtype": "bfloat16"}, "gemma")
     each = 2 * 4 * 256 * 2
-    assert shape.caches == (CachedLayers(5, each), CachedLayers(29, each, 1024))
+    assert shape.caches == (CachedLayers(5, each, 4), CachedLayers(29, each, 4, 1024))
     assert shape.kv_cache_bytes(8192) == each * (5 * 8192 + 29 * 1024)
     assert shape.kv_cache_bytes(1000) == each * 34 * 1000
     named = {**GEMMA_3_TEXT, "layer_types": ["sliding_attention"] * 33 + ["full_attention"]}
@@ -189,7 +189,7 @@ def test_which_layers_have_experts() -> None:
     assert shape_of(third, "deepseek").parameters - none == 2 * (sparse - dense)
 
 
-@pytest.mark.parametrize("kind", ["jamba", "falcon_h1", "gemma3n", "gemma4_text", None, 3, []])
+@pytest.mark.parametrize("kind", ["jamba", "falcon_h1", "gemma3n", None, 3, []])
 def test_a_model_with_layers_that_are_not_known_is_refused(kind: object) -> None:
     with pytest.raises(SettingError, match=r"model_type: expected one of .*does not know the layers"):
         shape_of({**LLAMA, "model_type": kind}, "config.json")

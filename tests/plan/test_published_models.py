@@ -9,6 +9,7 @@ from tests.plan import model_configs as models
 
 from forebay.errors import SettingError
 from forebay.plan.accelerators import GIB, find_accelerator
+from forebay.plan.kv_cache import CachedLayers
 from forebay.plan.memory import cache_plan, plan_memory
 from forebay.plan.model_config import shape_of
 
@@ -20,6 +21,8 @@ from forebay.plan.model_config import shape_of
         (models.GPT_OSS_20B, 20.91),
         (models.GEMMA_2_9B, 9.242),
         (models.GEMMA_3_4B, 4.300),
+        (models.GEMMA_4_E4B, 7.463),
+        (models.GEMMA_4_26B, 25.23),
         (models.COMMAND_R, 34.98),
         (models.COMMAND_R_7B, 8.028),
         (models.QWEN_2_5_VL_7B, 8.292),
@@ -71,9 +74,34 @@ def test_if_two_defaults_disagree_embeddings_are_not_tied() -> None:
 
 def test_gemma_3_leaves_most_fields_to_defaults() -> None:
     shape = shape_of(models.GEMMA_3_4B, "gemma")
-    assert (shape.heads, shape.kv_heads, shape.max_context) == (8, 4, 131_072)
+    assert (shape.heads, shape.caches[0].kv_heads, shape.max_context) == (8, 4, 131_072)
     assert [(one.layers, one.window) for one in shape.caches] == [(5, 0), (29, 1024)]
     assert shape.caches[0].token_bytes == 2 * 4 * 256 * 2
+
+
+def test_gemma_4_shares_caches_and_has_two_sizes_of_heads() -> None:
+    """Of 42 layers the last 18 read the caches of others: 4 full layers and 20 with a window are left."""
+    small = shape_of(models.GEMMA_4_E4B, "gemma")
+    assert small.caches == (CachedLayers(4, 4096, 2), CachedLayers(20, 2048, 2, 512))
+    # Blocks of the smaller heads hold 32 tokens, those of the larger ones 16.
+    assert small.reserved_bytes(8192, 2048) == 4 * (512 + 5 * 81) * 16 * 4096
+    large = shape_of(models.GEMMA_4_26B, "gemma")
+    assert large.caches == (CachedLayers(5, 4096, 2), CachedLayers(25, 8192, 8, 1024))
+    assert large.active_parameters == pytest.approx(3.84e9, rel=0.01)
+    # Four ranks: each has two of eight heads, and one of the two global ones.
+    assert [one.token_bytes for one in large.over(4).caches] == [2 * 4096, 8192]
+
+
+def test_a_list_of_experts_per_token_counts() -> None:
+    """Hunyuan-A13B gives one number for each layer."""
+    config = {
+        **models.MISTRAL_7B, "model_type": "hunyuan_v1_moe", "intermediate_size": 3072, "num_experts": 64,
+        "moe_topk": [8] * 32, "num_shared_expert": [1] * 32, "vocab_size": 128_167,
+        "tie_word_embeddings": True,
+    }  # fmt: skip
+    shape = shape_of(config, "hunyuan")
+    assert shape.parameters == pytest.approx(80.39e9, rel=0.001)
+    assert shape.active_parameters == pytest.approx(13e9, rel=0.05)
 
 
 def test_a_model_in_32_bits_is_loaded_with_16() -> None:

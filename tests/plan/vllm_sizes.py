@@ -57,7 +57,9 @@ def sizes(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         specs = {
             name: layer.get_kv_cache_spec(settings)
             for name, layer in layers.items()
+            # Layers that read the cache of another are left out, as vLLM's workers do.
             if isinstance(layer, AttentionLayerBase)
+            and getattr(layer, "kv_sharing_target_layer_name", None) is None
         }
         groups = kv_cache_utils.get_kv_cache_groups(settings, specs)
         request_bytes = kv_cache_utils._max_memory_usage_bytes_from_groups(settings, groups)

@@ -41,11 +41,19 @@ class Fields:
         return value
 
     def first(self, names: tuple[str, ...], default: int) -> int:
-        """The first of these fields that is present; `default` for 0, or if none is."""
+        """The first of these fields that is present; `default` for 0, or if none is.
+
+        Of a list with one number for each layer, the largest counts.
+        """
         for name in names:
-            if isinstance(self._values.get(name), list):
-                continue
-            if self._values.get(name) is not None:
+            value = self._values.get(name)
+            if isinstance(value, list) and value:
+                if len(value) > MOST_LAYERS or any(
+                    type(one) is not int or not 0 <= one <= MOST for one in value
+                ):
+                    raise self.wrong(name, f"at most {MOST_LAYERS} whole numbers from 0 to {MOST}")
+                return max(value) or default
+            if value is not None and value != []:
                 return self.number(name, 0) or default
         return default
 

@@ -23,6 +23,7 @@ class CachedLayers:
     Attributes:
         layers: How many.
         token_bytes: Bytes of a token in one layer; 0 for recurrent layers.
+        kv_heads: Heads that `token_bytes` are for; 0: a latent for all heads, or no cache of tokens.
         window: Tokens that are kept at most; 0: all.
         chunked: Whether the window is a fixed chunk, not one that slides.
         state_bytes: Bytes of a request in one recurrent layer, whatever its length.
@@ -30,6 +31,7 @@ class CachedLayers:
 
     layers: int
     token_bytes: float = 0.0
+    kv_heads: int = 0
     window: int = 0
     chunked: bool = False
     state_bytes: float = 0.0
@@ -63,15 +65,17 @@ def reserved_bytes(
             asynchronous scheduling.
         block: Tokens of a block.
     """
-    token_bytes = max(one.token_bytes for one in kinds)
-    state = max(one.state_bytes for one in kinds)
-    if state:
+    page = block * max(one.token_bytes for one in kinds)
+    if state := max(one.state_bytes for one in kinds):
         # vLLM makes blocks of attention so large that a state fits into one.
-        block *= ceil(state / (block * token_bytes))
-    if len(kinds) == 1:
-        (one,) = kinds
-        return one.layers * one.blocks(tokens, step_tokens, block) * block * one.token_bytes
+        block *= ceil(state / page)
+        page *= ceil(state / page)
     fewest, most = min(one.layers for one in kinds), max(one.layers for one in kinds)
     group = most if most < 1.5 * fewest else fewest
-    blocks = sum(-(-one.layers // group) * one.blocks(tokens, step_tokens, block) for one in kinds)
-    return group * blocks * block * token_bytes
+    blocks = 0
+    for one in kinds:
+        # Blocks of all layers have the same bytes: those of smaller heads hold more tokens, or have a gap.
+        wider = page / (block * one.token_bytes) if one.token_bytes else 1.0
+        tokens_each = int(block * wider) if wider.is_integer() else block
+        blocks += -(-one.layers // group) * one.blocks(tokens, step_tokens, tokens_each)
+    return group * blocks * page

@@ -27,6 +27,8 @@ class LayerCounts:
         window: Tokens of a window; 0 if no layer has one.
         chunked: Whether a window is a fixed chunk (Llama 4), not one that slides.
         recurrent: Layers that keep a state of fixed size.
+        shared_full: Those of `full` that read the cache of another layer and keep nothing (Gemma 4).
+        shared_windowed: Those of `windowed` that do so.
     """
 
     full: int
@@ -34,6 +36,8 @@ class LayerCounts:
     window: int = 0
     chunked: bool = False
     recurrent: int = 0
+    shared_full: int = 0
+    shared_windowed: int = 0
 
 
 Special = Callable[[Fields, int], int]
@@ -107,7 +111,7 @@ KINDS: dict[str, Special] = {
     **dict.fromkeys(("gemma2", "gpt_oss"), _alternate),
     **dict.fromkeys(("olmo3", "cohere2"), _but_every(4)),
     "exaone4": _exaone,
-    "gemma3_text": _but_every(6),
+    **dict.fromkeys(("gemma3_text", "gemma4_text"), _but_every(6)),
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _but_every(4, "full_attention_interval")
     ),
@@ -133,7 +137,7 @@ def layer_counts(found: Fields, layers: int) -> LayerCounts:
     kind = kind_of(found)
     named = found.get("layer_types")
     special = _named(found, kind, named, layers) if isinstance(named, list) else KINDS[kind](found, layers)
-    if not special:
+    if not special and kind != "gemma4_text":
         return LayerCounts(layers)
     if kind in HYBRID:
         return LayerCounts(layers - special, recurrent=special)
@@ -141,7 +145,27 @@ def layer_counts(found: Fields, layers: int) -> LayerCounts:
     window = found.number("attention_chunk_size" if chunked else "sliding_window", 0)
     if not window:
         raise SettingError(f"model: {found.where}: layer_types name windows, and sliding_window is missing")
+    if kind == "gemma4_text":
+        return _gemma_4(found, named, layers, window)
     return LayerCounts(layers - special, special, window, chunked)
+
+
+def _gemma_4(found: Fields, named: object, layers: int, window: int) -> LayerCounts:
+    """The last layer keeps all tokens, and the last ones together read the caches of earlier ones."""
+    if isinstance(named, list):
+        windowed = [one in WINDOWED for one in named]
+    else:
+        windowed = [(at + 1) % 6 != 0 for at in range(layers)]
+    windowed[-1] = False
+    shared = found.number("num_kv_shared_layers", 0, most=layers - 1)
+    last = windowed[layers - shared :]
+    return LayerCounts(
+        layers - sum(windowed),
+        sum(windowed),
+        window,
+        shared_full=len(last) - sum(last),
+        shared_windowed=sum(last),
+    )
 
 
 def _named(found: Fields, kind: str, named: list[object], layers: int) -> int:

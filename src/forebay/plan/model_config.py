@@ -37,7 +37,6 @@ class ModelShape:
         pair_flops: Operations of attention for a pair of tokens, over all layers.
         max_context: Tokens of a request at most; None if the config has no limit.
         heads: Attention heads, which are divided among the ranks.
-        kv_heads: Heads of the KV cache, likewise; 0 if one latent serves all heads: each rank holds it whole.
     """
 
     caches: tuple[CachedLayers, ...]
@@ -47,7 +46,6 @@ class ModelShape:
     pair_flops: float
     max_context: int | None
     heads: int
-    kv_heads: int
 
     def kv_cache_bytes(self, tokens: float) -> float:
         """Bytes of KV cache in which a request of so many tokens is stored, and which each step reads."""
@@ -68,14 +66,19 @@ class ModelShape:
                 f"--tensor-parallel: expected a divisor of the model's {self.heads} attention heads, found "
                 f"{ranks}"
             )
-        if self.kv_heads and self.kv_heads % ranks and ranks % self.kv_heads:
-            raise SettingError(
-                f"--tensor-parallel: expected a divisor or a multiple of the model's {self.kv_heads} KV "
-                f"heads, found {ranks}"
-            )
-        copies = max(1, ranks // self.kv_heads) if self.kv_heads else ranks
-        caches = tuple(replace(one, token_bytes=one.token_bytes * copies) for one in self.caches)
+        caches = tuple(replace(one, token_bytes=one.token_bytes * _copies(one, ranks)) for one in self.caches)
         return replace(self, caches=caches)
+
+
+def _copies(cached: CachedLayers, ranks: int) -> int:
+    """How often the same part of the KV cache is kept."""
+    heads = cached.kv_heads
+    if heads and heads % ranks and ranks % heads:
+        raise SettingError(
+            f"--tensor-parallel: expected a divisor or a multiple of the model's {heads} KV heads, found "
+            f"{ranks}"
+        )
+    return max(1, ranks // heads) if heads else ranks
 
 
 def read_shape(path: Path, *, kv_type: str | None = None) -> ModelShape:
@@ -125,10 +128,11 @@ def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = Non
     """The shape that a config describes. `where` is what messages call the file."""
     found = Fields(text_config(config), where)
     layers = found.number("num_hidden_layers", most=MOST_LAYERS)
-    counts, attention = layer_counts(found, layers), attention_of(found)
+    counts = layer_counts(found, layers)
+    full, windowed = attention_of(found), attention_of(found, windowed=True)
     bytes_each = found.type_bytes()
     kv_each = bytes_each if kv_type is None else type_bytes_of(kv_type, "--kv-cache-type")
-    weights = weights_of(found, counts, attention)
+    weights = weights_of(found, counts, full, windowed)
     images = image_weights(config, where)
     quantized = quantized_bytes(found)
     if quantized is None:
@@ -136,24 +140,28 @@ def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = Non
     else:
         outer = weights.unquantized + (weights.attention if only_experts(found) else 0)
         stored = (weights.total - outer) * quantized + (outer + images) * bytes_each
-    attending = counts.full + counts.windowed
-    token_bytes = attention.kv_values * kv_each + index_bytes_of(found, layers) / max(attending, 1)
-    caches = []
-    if counts.full:
-        caches.append(CachedLayers(counts.full, token_bytes))
-    if counts.windowed:
-        caches.append(CachedLayers(counts.windowed, token_bytes, counts.window, counts.chunked))
-    if counts.recurrent:
-        caches.append(CachedLayers(counts.recurrent, state_bytes=state_bytes_of(found, bytes_each)))
+    index_bytes = index_bytes_of(found, layers) / layers
+    caches = [
+        CachedLayers(counts.full - counts.shared_full, full.kv_values * kv_each + index_bytes, full.kv_heads),
+        CachedLayers(
+            counts.windowed - counts.shared_windowed,
+            windowed.kv_values * kv_each,
+            windowed.kv_heads,
+            counts.window,
+            counts.chunked,
+        ),
+        CachedLayers(
+            counts.recurrent, state_bytes=state_bytes_of(found, bytes_each) if counts.recurrent else 0.0
+        ),
+    ]
     return ModelShape(
-        caches=tuple(caches),
+        caches=tuple(one for one in caches if one.layers),
         parameters=float(weights.total + images),
         active_parameters=float(weights.active),
         weight_bytes=float(stored),
-        pair_flops=float(attending * attention.pair_flops),
+        pair_flops=float(counts.full * full.pair_flops + counts.windowed * windowed.pair_flops),
         max_context=_max_context(found),
-        heads=attention.heads,
-        kv_heads=attention.kv_heads,
+        heads=full.heads,
     )
 
 

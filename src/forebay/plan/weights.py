@@ -15,7 +15,7 @@ UNGATED = frozenset(
 LEARNED_POSITIONS = frozenset(("gpt2", "gpt_bigcode", "opt"))
 ALWAYS_TIED = frozenset(("bloom", "gpt2", "gpt_bigcode", "opt"))
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-CHOSEN = ("num_experts_per_tok", "moe_top_k", "moe_topk", "moe_k")
+CHOSEN = ("num_experts_per_tok", "moe_top_k", "moe_topk", "moe_k", "top_k_experts")
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 INNER = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 
@@ -28,6 +28,7 @@ class Attention:
         heads: Attention heads.
         kv_heads: Heads of the KV cache; 0 if one latent serves all heads.
         weights: Weights of its matrices.
+        kv_weights: Those of them that make keys and values.
         kv_values: Numbers that the KV cache holds for a token.
         pair_flops: Operations for a pair of tokens.
     """
@@ -35,6 +36,7 @@ class Attention:
     heads: int
     kv_heads: int
     weights: int
+    kv_weights: int
     kv_values: int
     pair_flops: int
 
@@ -56,8 +58,8 @@ class Weights:
     attention: int
 
 
-def attention_of(found: Fields) -> Attention:
-    """Read one layer of attention, of a model whose layers with a KV cache are alike."""
+def attention_of(found: Fields, *, windowed: bool = False) -> Attention:
+    """Read one layer of attention; `windowed` matters for models whose layers differ (Gemma 4)."""
     kind, hidden, heads = kind_of(found), found.number("hidden_size"), found.number("num_attention_heads")
     latent = found.number("kv_lora_rank", 0)
     if latent:
@@ -66,13 +68,20 @@ def attention_of(found: Fields) -> Attention:
         value, rank = found.number("v_head_dim", 128), found.number("q_lora_rank", 0)
         query = hidden * rank + rank * heads * (plain + rope) if rank else hidden * heads * (plain + rope)
         weights = query + hidden * (latent + rope) + latent * heads * (plain + value) + heads * value * hidden
-        return Attention(heads, 0, weights, latent + rope, 2 * heads * (plain + rope + value))
+        return Attention(
+            heads, 0, weights, hidden * (latent + rope), latent + rope, 2 * heads * (plain + rope + value)
+        )
     kv_heads = _kv_heads(found, kind, heads)
     size = found.number("head_dim", max(hidden // heads, 1))
+    if kind == "gemma4_text" and not windowed:
+        size = found.number("global_head_dim", 512)
+        if found.flag("attention_k_eq_v"):
+            kv_heads = found.number("num_global_key_value_heads", kv_heads)
     # Qwen3-Next: the query has a gate of the same size.
     queries = 2 if kind in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text") else 1
-    weights = (queries + 1) * hidden * heads * size + 2 * hidden * kv_heads * size
-    return Attention(heads, kv_heads, weights, 2 * kv_heads * size, 4 * heads * size)
+    kv_weights = 2 * hidden * kv_heads * size
+    weights = (queries + 1) * hidden * heads * size + kv_weights
+    return Attention(heads, kv_heads, weights, kv_weights, 2 * kv_heads * size, 4 * heads * size)
 
 
 def _kv_heads(found: Fields, kind: str, heads: int) -> int:
@@ -85,21 +94,34 @@ def _kv_heads(found: Fields, kind: str, heads: int) -> int:
     return found.number("num_key_value_heads", heads)
 
 
-def weights_of(found: Fields, counts: LayerCounts, attention: Attention) -> Weights:
-    """Count the weights."""
+def weights_of(found: Fields, counts: LayerCounts, full: Attention, windowed: Attention) -> Weights:
+    """Count the weights of a model with these layers."""
     kind, hidden, vocabulary = kind_of(found), found.number("hidden_size"), found.number("vocab_size")
     layers = counts.full + counts.windowed + counts.recurrent
     mixing = (
-        (counts.full + counts.windowed) * attention.weights
+        counts.full * full.weights
+        + counts.windowed * windowed.weights
+        - counts.shared_full * full.kv_weights
+        - counts.shared_windowed * windowed.kv_weights
         + counts.recurrent * _recurrent(found, hidden)
         + _indexers(found, layers, hidden)
     )
     dense, active = _feed_forward(found, kind, hidden, layers)
+    if kind == "gemma4_text":
+        mixing += _layer_inputs(found, hidden, layers)
+        if found.flag("use_double_wide_mlp"):
+            wider = (
+                (counts.shared_full + counts.shared_windowed) * 3 * hidden * found.number("intermediate_size")
+            )
+            dense, active = dense + wider, active + wider
     embedding = vocabulary * hidden
     tied = kind in ALWAYS_TIED or found.flag("tie_word_embeddings")
     outer = embedding if tied else 2 * embedding
     if kind in LEARNED_POSITIONS:
         outer += found.number("max_position_embeddings", 1024) * hidden
+    if kind == "gemma4_text":
+        each = found.number("hidden_size_per_layer_input", 0)
+        outer += layers * each * found.number("vocab_size_per_layer_input", vocabulary)
     norms = 2 * layers * hidden + hidden
     return Weights(mixing + dense + outer + norms, mixing + active + embedding, outer, mixing)
 
@@ -140,6 +162,11 @@ def _recurrent(found: Fields, hidden: int) -> int:
     return hidden * (mixed + 2 * heads * size + 2 * heads) + mixed * kernel
 
 
+def _layer_inputs(found: Fields, hidden: int, layers: int) -> int:
+    """Weights with which each layer of Gemma 4 reads an embedding of its own."""
+    return 3 * layers * hidden * found.number("hidden_size_per_layer_input", 0)
+
+
 def _indexers(found: Fields, layers: int, hidden: int) -> int:
     size, heads = found.number("index_head_dim", 128), found.number("index_n_heads", 64)
     query = found.number("q_lora_rank", hidden)
@@ -162,6 +189,8 @@ def _feed_forward(found: Fields, kind: str, hidden: int, layers: int) -> tuple[i
         * (found.number("shared_expert_intermediate_size", 0) + found.number("shared_intermediate_size", 0))
     )
     plain = matrices * hidden * inner
+    if kind == "gemma4_text":
+        shared = plain
     if kind == "llama4_text":
         shared, plain = expert, matrices * hidden * found.number("intermediate_size_mlp", inner)
     if kind == "hunyuan_v1_moe":
