@@ -9,8 +9,10 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plan import model_configs
 
 from forebay.errors import SettingError
+from forebay.plan.defaults import CONFIG_FIELDS
 from forebay.plan.kv_cache import CachedLayers
 from forebay.plan.model_config import read_shape, shape_of
 
@@ -305,6 +307,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
+PUBLISHED = [value for name, value in sorted(vars(model_configs).items()) if name.isupper()]
 FIELDS = sorted(
     {
         *LLAMA,
@@ -313,16 +316,21 @@ FIELDS = sorted(
         *GEMMA_3_TEXT,
         *LLAMA_4_MAVERICK,
         *QWEN_2_57B,
+        *CONFIG_FIELDS,
+        "hybrid_override_pattern",
+        "indexer_types",
+        "mlp_layer_types",
         "rope_scaling",
         "layer_types",
         "text_config",
+        "vision_config",
         "attention_chunk_size",
     }
 )
 
 
 @given(
-    st.sampled_from([LLAMA, DEEPSEEK_V3, GEMMA_3_TEXT, LLAMA_4_MAVERICK, QWEN_2_57B]),
+    st.sampled_from([LLAMA, DEEPSEEK_V3, GEMMA_3_TEXT, LLAMA_4_MAVERICK, QWEN_2_57B, *PUBLISHED]),
     st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=4),
 )
 def test_any_config_gives_a_shape_or_a_setting_error(config: dict[str, Any], change: dict[str, Any]) -> None:
@@ -331,5 +339,6 @@ def test_any_config_gives_a_shape_or_a_setting_error(config: dict[str, Any], cha
     except SettingError:
         return
     assert shape.kv_cache_bytes(10) > 0
+    assert shape.reserved_bytes(10, 2048) > 0
     assert shape.weight_bytes > 0
     assert shape.active_parameters > 0

@@ -29,6 +29,8 @@ from forebay.plan.model_config import shape_of
         (models.QWEN_3_VL_8B, 8.767),
         (models.QWEN_3_NEXT_80B, 79.67),
         (models.DEEPSEEK_V3_2, 671.9),
+        (models.NEMOTRON_3_NANO, 31.58),
+        (models.GRANITE_4_SMALL, 32.21),
     ],
 )
 def test_parameters(config: dict[str, Any], billions: float) -> None:
@@ -120,8 +122,41 @@ def test_states_take_whole_blocks_of_attention() -> None:
     ]
     assert shape.reserved_bytes(8192, 2048) == 12 * (16 + 3 * 2) * 544 * 2048
     assert shape.kv_cache_bytes(8192) == 12 * 8192 * 2048 + 36 * 1_097_728
-    exact = shape_of({**models.QWEN_3_NEXT_80B, "mamba_ssm_dtype": "float32"}, "qwen")
-    assert exact.caches[1].state_bytes == 1_097_728 + 2 * 32 * 128 * 128
+    exact = {**models.QWEN_3_NEXT_80B, "model_type": "qwen3_5_moe_text", "mamba_ssm_dtype": "float32"}
+    assert shape_of(exact, "qwen").caches[1].state_bytes == 1_097_728 + 2 * 32 * 128 * 128
+
+
+def test_mamba_states() -> None:
+    """Nemotron 3 Nano: 23 layers of Mamba-2, whose state is in 32 bits, and 6 of attention. A block of
+    attention has 2,096 tokens, so a request of 8,192 tokens has 4 blocks, and 3 states in each of 4 groups.
+    """
+    nano = shape_of(models.NEMOTRON_3_NANO, "nemotron")
+    state = 3 * (4096 + 2 * 8 * 128) * 2 + 4096 * 128 * 4
+    assert nano.caches == (CachedLayers(6, 1024, 2), CachedLayers(23, state_bytes=state, states=3))
+    assert nano.reserved_bytes(8192, 2048) == 6 * (4 + 4 * 3) * 2096 * 1024
+    assert nano.active_parameters == pytest.approx(3.23e9, rel=0.01)
+    granite = shape_of(models.GRANITE_4_SMALL, "granite")
+    assert [one.layers for one in granite.caches] == [4, 36]
+    assert granite.caches[1].state_bytes == 2 * (3 * (8192 + 2 * 128) + 8192 * 128)
+    dense = {**models.GRANITE_4_SMALL, "num_local_experts": 0, "shared_intermediate_size": 12_288}
+    assert (
+        shape_of(dense, "granite").parameters
+        == shape_of(dense, "granite").active_parameters + 41 * 4096 * 2 - 4096
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hybrid_override_pattern": "M*"}, "52 layers"),
+        ({"hybrid_override_pattern": "M*X-" * 13}, "only M"),
+        ({"hybrid_override_pattern": "M-" * 26}, "at least one layer with full attention"),
+        ({"hybrid_override_pattern": None}, "hybrid_override_pattern"),
+    ],
+)
+def test_patterns_that_are_not_known_are_rejected(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        shape_of({**models.NEMOTRON_3_NANO, **change}, "config.json")
 
 
 def test_sparse_attention_keeps_keys_of_an_index() -> None:

@@ -12,19 +12,22 @@ import orjson
 DATA = "model_defaults.json"
 """Written by `make model-defaults`."""
 CONFIG_FIELDS = (
-    "attention_chunk_size", "attention_k_eq_v", "decoder_sparse_step", "ffn_dim", "ffn_hidden_size",
-    "first_k_dense_replace", "full_attention_interval", "head_dim", "hidden_size",
+    "attention_chunk_size", "attention_k_eq_v", "conv_kernel", "decoder_sparse_step", "ffn_dim",
+    "ffn_hidden_size", "first_k_dense_replace", "full_attention_interval", "head_dim", "hidden_size",
     "hidden_size_per_layer_input", "index_head_dim", "index_n_heads", "index_skip_topk_offset",
     "index_topk_freq", "interleave_moe_layer_step", "intermediate_size", "intermediate_size_mlp",
     "kv_lora_rank", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads",
-    "linear_num_value_heads", "linear_value_head_dim", "max_position_embeddings", "max_window_layers",
-    "moe_intermediate_size", "moe_k", "moe_layer_freq", "moe_layer_interval", "moe_layer_start_index",
-    "moe_num_experts", "moe_num_shared_experts", "moe_top_k", "moe_topk", "multi_query", "n_inner",
-    "n_routed_experts", "n_shared_experts", "new_decoder_architecture", "no_rope_layer_interval",
-    "num_attention_heads", "num_experts", "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads",
-    "num_kv_heads", "num_kv_shared_layers", "num_local_experts", "num_shared_experts", "q_lora_rank",
-    "qk_nope_head_dim", "qk_rope_head_dim", "shared_expert_intermediate_size", "shared_intermediate_size",
-    "sliding_window", "sliding_window_pattern", "tie_word_embeddings", "top_k_experts",
+    "linear_num_value_heads", "linear_value_head_dim", "mamba_d_conv", "mamba_d_state", "mamba_expand",
+    "mamba_head_dim", "mamba_n_groups", "mamba_n_heads", "mamba_num_heads", "mamba_ssm_cache_dtype",
+    "max_position_embeddings", "max_window_layers", "moe_intermediate_size", "moe_k", "moe_latent_size",
+    "moe_layer_freq", "moe_layer_interval", "moe_layer_start_index", "moe_num_experts",
+    "moe_num_shared_experts", "moe_shared_expert_intermediate_size", "moe_top_k", "moe_topk", "multi_query",
+    "n_groups", "n_inner", "n_routed_experts", "n_shared_experts", "new_decoder_architecture",
+    "no_rope_layer_interval", "num_attention_heads", "num_experts", "num_experts_per_tok",
+    "num_hidden_layers", "num_key_value_heads", "num_kv_heads", "num_kv_shared_layers", "num_local_experts",
+    "num_shared_experts", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+    "shared_expert_intermediate_size", "shared_intermediate_size", "sliding_window",
+    "sliding_window_pattern", "ssm_state_size", "tie_word_embeddings", "top_k_experts",
     "use_double_wide_mlp", "use_sliding_window", "v_head_dim", "vocab_size", "vocab_size_per_layer_input",
 )  # fmt: skip
 """The fields whose defaults are kept."""

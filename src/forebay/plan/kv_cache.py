@@ -12,8 +12,6 @@ from math import ceil
 
 BLOCK_TOKENS = 16
 """vLLM's block on GPUs, in tokens."""
-STATES = 2
-"""States of a request that a recurrent layer keeps with prefix caching, vLLM's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,8 @@ class CachedLayers:
         kv_heads: Heads that `token_bytes` are for; 0: a latent for all heads, or no cache of tokens.
         window: Tokens that are kept at most; 0: all.
         chunked: Whether the window is a fixed chunk, not one that slides.
-        state_bytes: Bytes of a request in one recurrent layer, whatever its length.
+        state_bytes: Bytes of one state of a request in a recurrent layer, whatever its length.
+        states: States of a request that vLLM keeps in a recurrent layer.
     """
 
     layers: int
@@ -35,6 +34,7 @@ class CachedLayers:
     window: int = 0
     chunked: bool = False
     state_bytes: float = 0.0
+    states: int = 0
 
     def held_bytes(self, tokens: float) -> float:
         """Bytes in which a request with so many tokens is stored, and which each step reads."""
@@ -44,7 +44,7 @@ class CachedLayers:
     def blocks(self, tokens: int, step_tokens: int, block: int) -> int:
         """Blocks that vLLM counts in one layer for a request."""
         if self.state_bytes:
-            return STATES
+            return self.states
         if not self.window:
             return -(-tokens // block)
         if self.chunked:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from forebay.errors import SettingError
 from forebay.plan.config_fields import MOST_LAYERS, Fields, shown
+from forebay.plan.recurrent import DELTA_NET, MAMBA_2
 
 WINDOWED = frozenset(("sliding_attention", "local_attention", "chunked_attention"))
 FULL = frozenset(("full_attention", "global_attention", "attention", "indexed_attention"))
-RECURRENT = frozenset(("linear_attention",))
+RECURRENT = frozenset(("linear_attention", "mamba"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,10 @@ def _upper(found: Fields, layers: int) -> int:
     if found.get("use_sliding_window") is not True or found.get("sliding_window") is None:
         return 0
     return layers - min(found.number("max_window_layers", 28), layers)
+
+
+def _all_recurrent(found: Fields, layers: int) -> int:
+    return layers
 
 
 def _but_every(default: int, name: str = "sliding_window_pattern") -> Special:
@@ -115,10 +120,14 @@ KINDS: dict[str, Special] = {
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _but_every(4, "full_attention_interval")
     ),
+    **dict.fromkeys(("granitemoehybrid", "nemotron_h"), _all_recurrent),
     "llama4_text": _chunked,
 }  # fmt: skip
-HYBRID = frozenset(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"))
-"""Types of which some layers are recurrent (Gated DeltaNet)."""
+HYBRID = DELTA_NET | MAMBA_2
+"""Types of which some layers are recurrent."""
+BLOCKS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+"""Letters in the patterns of Nemotron-H, and today's names of them."""
+OLD_BLOCKS = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def kind_of(found: Fields) -> str:
@@ -135,12 +144,15 @@ def kind_of(found: Fields) -> str:
 def layer_counts(found: Fields, layers: int) -> LayerCounts:
     """Count the layers of each kind. Raises `SettingError` for layers that are not known."""
     kind = kind_of(found)
+    if kind == "nemotron_h":
+        blocks = block_types(found)
+        return _hybrid(found, blocks.count("full_attention"), blocks.count("linear_attention"))
     named = found.get("layer_types")
     special = _named(found, kind, named, layers) if isinstance(named, list) else KINDS[kind](found, layers)
     if not special and kind != "gemma4_text":
         return LayerCounts(layers)
     if kind in HYBRID:
-        return LayerCounts(layers - special, recurrent=special)
+        return _hybrid(found, layers - special, special)
     chunked = kind == "llama4_text"
     window = found.number("attention_chunk_size" if chunked else "sliding_window", 0)
     if not window:
@@ -148,6 +160,28 @@ def layer_counts(found: Fields, layers: int) -> LayerCounts:
     if kind == "gemma4_text":
         return _gemma_4(found, named, layers, window)
     return LayerCounts(layers - special, special, window, chunked)
+
+
+def _hybrid(found: Fields, full: int, recurrent: int) -> LayerCounts:
+    if not full:
+        raise SettingError(
+            f"model: {found.where}: layer_types: expected at least one layer with full attention, found "
+            "none; forebay plan does not know models without a KV cache"
+        )
+    return LayerCounts(full, recurrent=recurrent)
+
+
+def block_types(found: Fields) -> list[str]:
+    """The layers of Nemotron-H, by name."""
+    pattern = found.get("hybrid_override_pattern")
+    values = found.get("layer_types") or found.get("layers_block_type") or pattern
+    layers = found.number("num_hidden_layers", most=MOST_LAYERS)
+    if not isinstance(values, list | str) or len(values) != layers:
+        raise found.wrong("hybrid_override_pattern", f"{layers} layers")
+    blocks = [BLOCKS.get(str(one), OLD_BLOCKS.get(str(one), str(one))) for one in values]
+    if other := [one for one in blocks if one not in BLOCKS.values()]:
+        raise found.wrong("hybrid_override_pattern", f"only M, *, - and E, not {shown(other[0])}")
+    return blocks
 
 
 def _gemma_4(found: Fields, named: object, layers: int, window: int) -> LayerCounts:

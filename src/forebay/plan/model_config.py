@@ -17,7 +17,8 @@ from forebay.plan.images import image_weights
 from forebay.plan.kv_cache import BLOCK_TOKENS, CachedLayers, reserved_bytes
 from forebay.plan.layers import kind_of, layer_counts
 from forebay.plan.quantization import only_experts, quantized_bytes
-from forebay.plan.weights import attention_of, index_bytes_of, state_bytes_of, weights_of
+from forebay.plan.recurrent import state_bytes_of, states_of
+from forebay.plan.weights import attention_of, index_bytes_of, weights_of
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_INDEX_BYTES = 64 << 20
@@ -150,10 +151,11 @@ def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = Non
             counts.window,
             counts.chunked,
         ),
-        CachedLayers(
-            counts.recurrent, state_bytes=state_bytes_of(found, bytes_each) if counts.recurrent else 0.0
-        ),
     ]
+    if counts.recurrent:
+        kind = kind_of(found)
+        state_bytes = state_bytes_of(found, kind, bytes_each)
+        caches.append(CachedLayers(counts.recurrent, state_bytes=state_bytes, states=states_of(kind)))
     return ModelShape(
         caches=tuple(one for one in caches if one.layers),
         parameters=float(weights.total + images),

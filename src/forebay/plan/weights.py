@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay.plan.config_fields import Fields, type_bytes_of
-from forebay.plan.layers import LayerCounts, index_layers, kind_of, sparse_layers
+from forebay.plan.config_fields import Fields
+from forebay.plan.layers import LayerCounts, block_types, index_layers, kind_of, sparse_layers
+from forebay.plan.recurrent import recurrent_of
 
 UNGATED = frozenset(
     ("apertus", "arcee", "bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "nemotron", "opt",
@@ -97,13 +98,13 @@ def _kv_heads(found: Fields, kind: str, heads: int) -> int:
 def weights_of(found: Fields, counts: LayerCounts, full: Attention, windowed: Attention) -> Weights:
     """Count the weights of a model with these layers."""
     kind, hidden, vocabulary = kind_of(found), found.number("hidden_size"), found.number("vocab_size")
-    layers = counts.full + counts.windowed + counts.recurrent
+    layers = found.number("num_hidden_layers")
     mixing = (
         counts.full * full.weights
         + counts.windowed * windowed.weights
         - counts.shared_full * full.kv_weights
         - counts.shared_windowed * windowed.kv_weights
-        + counts.recurrent * _recurrent(found, hidden)
+        + (counts.recurrent * recurrent_of(found, kind).weights if counts.recurrent else 0)
         + _indexers(found, layers, hidden)
     )
     dense, active = _feed_forward(found, kind, hidden, layers)
@@ -122,44 +123,14 @@ def weights_of(found: Fields, counts: LayerCounts, full: Attention, windowed: At
     if kind == "gemma4_text":
         each = found.number("hidden_size_per_layer_input", 0)
         outer += layers * each * found.number("vocab_size_per_layer_input", vocabulary)
-    norms = 2 * layers * hidden + hidden
+    norms = (1 if kind == "nemotron_h" else 2) * layers * hidden + hidden
     return Weights(mixing + dense + outer + norms, mixing + active + embedding, outer, mixing)
-
-
-def state_bytes_of(found: Fields, value_bytes: float) -> float:
-    """Bytes of one request's state in a recurrent layer, as vLLM keeps it."""
-    heads, keys, size, key_size, kernel = _delta_net(found)
-    convolution = (2 * keys * key_size + heads * size) * (kernel - 1)
-    named = found.get("mamba_ssm_dtype")
-    state_bytes = (
-        value_bytes if named is None else type_bytes_of(named, f"model: {found.where}: mamba_ssm_dtype")
-    )
-    return convolution * value_bytes + heads * size * key_size * state_bytes
 
 
 def index_bytes_of(found: Fields, layers: int) -> int:
     """Bytes that all indexers keep of a token: 8-bit keys, and four bytes of scale for each 128."""
     size = found.number("index_head_dim", 128)
     return index_layers(found, layers) * (size + 4 * -(-size // 128))
-
-
-def _delta_net(found: Fields) -> tuple[int, int, int, int, int]:
-    return (
-        found.number("linear_num_value_heads"),
-        found.number("linear_num_key_heads"),
-        found.number("linear_value_head_dim"),
-        found.number("linear_key_head_dim"),
-        found.number("linear_conv_kernel_dim", 4),
-    )
-
-
-def _recurrent(found: Fields, hidden: int) -> int:
-    """Weights of a layer of Gated DeltaNet: query, key, value, gate, output, two gates, a convolution."""
-    if found.get("linear_num_value_heads") is None:
-        return 0
-    heads, keys, size, key_size, kernel = _delta_net(found)
-    mixed = 2 * keys * key_size + heads * size
-    return hidden * (mixed + 2 * heads * size + 2 * heads) + mixed * kernel
 
 
 def _layer_inputs(found: Fields, hidden: int, layers: int) -> int:
@@ -175,9 +146,13 @@ def _indexers(found: Fields, layers: int, hidden: int) -> int:
 
 def _feed_forward(found: Fields, kind: str, hidden: int, layers: int) -> tuple[int, int]:
     """Weights of all feed-forward layers, and those of them that one token is multiplied with."""
+    if kind == "nemotron_h":
+        return _nemotron_feed_forward(found, hidden)
     matrices = 2 if kind in UNGATED else 3
     inner = found.first(INNER, 4 * hidden)
     experts = found.first(EXPERTS, 0)
+    if kind == "granitemoehybrid" and not experts:
+        inner = found.number("shared_intermediate_size")
     if experts < 2:
         return layers * matrices * hidden * inner, layers * matrices * hidden * inner
     chosen = min(found.first(CHOSEN, 2), experts)
@@ -202,3 +177,19 @@ def _feed_forward(found: Fields, kind: str, hidden: int, layers: int) -> tuple[i
         rest + sparse * (experts * expert + shared + router),
         rest + sparse * (chosen * expert + shared + router),
     )
+
+
+def _nemotron_feed_forward(found: Fields, hidden: int) -> tuple[int, int]:
+    """Nemotron-H: each layer is one of attention, Mamba, a feed-forward layer and experts."""
+    blocks = block_types(found)
+    experts = found.first(EXPERTS, 0)
+    chosen = min(found.first(CHOSEN, 0), experts)
+    plain = blocks.count("mlp") * 2 * hidden * found.number("intermediate_size")
+    # Experts may work on a smaller vector, with a projection to it and back.
+    latent = found.number("moe_latent_size", 0)
+    expert = 2 * (latent or hidden) * found.number("moe_intermediate_size")
+    shared = found.number("n_shared_experts", 0) * 2 * hidden
+    shared *= found.number("moe_shared_expert_intermediate_size")
+    always = shared + hidden * experts + 2 * hidden * latent
+    sparse = blocks.count("moe")
+    return plain + sparse * (experts * expert + always), plain + sparse * (chosen * expert + always)
