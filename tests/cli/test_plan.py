@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.plan.model_configs import MISTRAL_7B
 from tests.plan.test_model_config import LLAMA
 from typer.testing import CliRunner
 
@@ -66,6 +67,20 @@ def test_two_pools_are_planned_where_the_network_is_given(model: Path, tmp_path:
 def test_the_kv_cache_may_be_told(model: Path) -> None:
     found = planned(str(model), "--kv-cache-gib", "2", "--context", "8192")
     assert found["memory"]["requests"] == 2
+
+
+def test_windows_reserve_two_steps_with_asynchronous_scheduling(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(orjson.dumps(MISTRAL_7B))
+    words = (str(path), "--kv-cache-gib", "20", "--context", "8192")
+    found = planned(*words)
+    assert (found["memory"]["requests"], found["requests_with_async_scheduling"]) == (26, 19)
+    assert planned(*words, "--async-scheduling")["memory"]["requests"] == 19
+    assert planned(*words, "--max-num-batched-tokens", "4096")["memory"]["requests"] == 19
+    shown = CliRunner().invoke(application(), ["plan", *words])
+    assert "19: vLLM's default on GPUs" in shown.stdout
+    shown = CliRunner().invoke(application(), ["plan", *words, "--async-scheduling"])
+    assert "default on GPUs" not in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -183,3 +183,20 @@ def test_nested_and_flat_configs_of_one_model_agree() -> None:
     }
     omni = {"model_type": "qwen2_5_omni", "torch_dtype": "bfloat16", "thinker_config": thinker}
     assert shape_of(omni, "omni").parameters == expected.parameters
+
+
+def test_weights_of_images_are_part_of_the_sum() -> None:
+    config = models.QWEN_2_5_VL_7B
+    text = shape_of({name: value for name, value in config.items() if name != "vision_config"}, "qwen")
+    both = shape_of(config, "qwen")
+    assert both.parameters - text.parameters == pytest.approx(0.676e9, rel=0.005)
+    assert both.active_parameters == text.active_parameters
+    quantized = {**config, "quantization_config": {"quant_method": "awq", "bits": 4}}
+    assert shape_of(quantized, "qwen").weight_bytes > 2 * (both.parameters - text.parameters)
+    with pytest.raises(SettingError, match="vision_config: depth"):
+        shape_of({**config, "vision_config": {"depth": 10**9, "hidden_size": 1280}}, "qwen")
+
+
+def test_a_multimodal_model_around_an_unknown_text_model_is_rejected() -> None:
+    with pytest.raises(SettingError, match=r"model_type: expected one of .* found 'jamba'"):
+        shape_of({"model_type": "llava", "text_config": {"model_type": "jamba"}}, "config.json")

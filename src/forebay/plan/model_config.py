@@ -128,6 +128,7 @@ def _stored_bytes(folder: Path) -> int:
 def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = None) -> ModelShape:
     """The shape that a config describes. `where` is what messages call the file."""
     found = Fields(text_config(config), where)
+    kind = kind_of(found)
     layers = found.number("num_hidden_layers", most=MOST_LAYERS)
     counts = layer_counts(found, layers)
     full, windowed = attention_of(found), attention_of(found, windowed=True)
@@ -153,7 +154,6 @@ def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = Non
         ),
     ]
     if counts.recurrent:
-        kind = kind_of(found)
         state_bytes = state_bytes_of(found, kind, bytes_each)
         caches.append(CachedLayers(counts.recurrent, state_bytes=state_bytes, states=states_of(kind)))
     return ModelShape(
@@ -174,7 +174,7 @@ def _max_context(found: Fields) -> int | None:
     """
     said = found.number("max_position_embeddings", 0)
     scaling = found.get("rope_scaling") or found.get("rope_parameters")
-    if not said or not isinstance(scaling, dict) or kind_of(found) == "gemma3_text":
+    if not said or not isinstance(scaling, dict) or found.get("model_type") == "gemma3_text":
         return said or None
     kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
     if (

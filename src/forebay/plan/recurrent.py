@@ -14,8 +14,10 @@ STATE_TYPES = {"qwen3_5_text": "mamba_ssm_dtype", "qwen3_5_moe_text": "mamba_ssm
 
 
 def states_of(kind: str) -> int:
-    """States of a request that vLLM keeps with prefix caching, its default: Mamba-2 has one more, for a prefix
-    that ends within a step."""
+    """States of a request that vLLM keeps with prefix caching, its default.
+
+    Mamba-2 has one more, for a prefix that ends within a step.
+    """
     return 3 if kind in MAMBA_2 else 2
 
 
