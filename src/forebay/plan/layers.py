@@ -79,6 +79,18 @@ def _alternate(found: Fields, layers: int) -> int:
     return 0 if found.get("sliding_window") is None else (layers + 1) // 2
 
 
+def _but_each_fourth_from_first(found: Fields, layers: int) -> int:
+    """Granite with windows: layers 0, 4, 8 and so on keep all tokens."""
+    return 0 if found.get("sliding_window") is None else layers - -(-layers // 4)
+
+
+def _cohere_moe(found: Fields, layers: int) -> int:
+    """Cohere 2 with experts: the first dense layers keep all tokens, and the pattern starts after them."""
+    dense = min(found.number("first_k_dense_replace", 0), layers)
+    first = found.number("prefix_dense_sliding_window_pattern", 1)
+    return dense - dense // first + _but_every(4)(found, layers - dense)
+
+
 def _exaone(found: Fields, layers: int) -> int:
     """EXAONE 4: the pattern may be text such as LLLG, which repeats."""
     pattern = found.get("sliding_window_pattern")
@@ -99,12 +111,14 @@ def _chunked(found: Fields, layers: int) -> int:
 
 KINDS: dict[str, Special] = {
     **dict.fromkeys(
-        ("llama", "arcee", "apertus", "bloom", "cohere", "cwm", "deepseek_v2", "deepseek_v3", "deepseek_v32",
-         "dots1", "ernie4_5", "ernie4_5_moe", "falcon", "flex_olmo", "gemma", "glm", "glm4", "glm4_moe",
-         "glm4_moe_lite", "glm4v_text", "glm4v_moe_text", "glm_moe_dsa", "gpt2", "gpt_bigcode", "gpt_neox",
-         "gptj", "granite", "granitemoe", "granitemoeshared", "hunyuan_v1_dense", "hunyuan_v1_moe", "kimi_k2",
-         "minimax_m2", "nemotron", "olmo", "olmo2", "olmoe", "opt", "phi", "qwen3_vl_text",
-         "qwen3_vl_moe_text", "seed_oss", "stablelm"),
+        ("apertus", "arcee", "aria_text", "bloom", "cohere", "cwm", "deepseek_v2", "deepseek_v3",
+         "deepseek_v32", "dots1", "ernie4_5", "ernie4_5_moe", "falcon", "flex_olmo", "gemma", "glm",
+         "glm4", "glm4_moe", "glm4_moe_lite", "glm4v_moe_text", "glm4v_text", "glm_moe_dsa", "gpt2",
+         "gpt_bigcode", "gpt_neox", "gptj", "granite", "granitemoe", "granitemoeshared",
+         "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hyperclovax", "jais2", "kimi_k2", "llama",
+         "mellum", "minimax_m2", "nemotron", "olmo", "olmo2", "olmoe", "opt", "paddleocr_vl_text",
+         "persimmon", "phi", "qwen3_omni_moe_text", "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss",
+         "stablelm"),
         _none,
     ),
     **dict.fromkeys(("ministral3", "mistral", "mixtral", "phi3", "phimoe", "starcoder2"), _all),
@@ -113,9 +127,11 @@ KINDS: dict[str, Special] = {
          "smollm3"),
         _upper,
     ),
-    **dict.fromkeys(("gemma2", "gpt_oss"), _alternate),
+    **dict.fromkeys(("gemma2", "gpt_oss", "vaultgemma"), _alternate),
     **dict.fromkeys(("olmo3", "cohere2"), _but_every(4)),
-    "exaone4": _exaone,
+    "cohere2_moe": _cohere_moe,
+    **dict.fromkeys(("exaone4", "exaone_moe"), _exaone),
+    **dict.fromkeys(("granite_swa", "granitemoe_swa"), _but_each_fourth_from_first),
     **dict.fromkeys(("gemma3_text", "gemma4_text"), _but_every(6)),
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _but_every(4, "full_attention_interval")
@@ -125,6 +141,8 @@ KINDS: dict[str, Special] = {
 }  # fmt: skip
 HYBRID = DELTA_NET | MAMBA_2
 """Types of which some layers are recurrent."""
+FIRST_DENSE = {"glm4_moe_lite": 1, "hy_v3": 1}
+"""Layers without experts, of types whose configuration class has no field for their number."""
 BLOCKS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 """Letters in the patterns of Nemotron-H, and today's names of them."""
 OLD_BLOCKS = {"mamba": "linear_attention", "attention": "full_attention"}
@@ -225,7 +243,8 @@ def sparse_layers(found: Fields, layers: int) -> int:
         if len(types) != layers:
             raise found.wrong("mlp_layer_types", f"{layers} times dense or sparse")
         return sum(one == "sparse" for one in types)
-    first = found.number("first_k_dense_replace", 0) or found.number("moe_layer_start_index", 0)
+    first = found.number("first_k_dense_replace", 0) or FIRST_DENSE.get(kind_of(found), 0)
+    first = first or found.number("moe_layer_start_index", 0)
     dense = _indexes(found, "mlp_only_layers", layers)
     each = found.get("moe_layer_freq")
     if isinstance(each, list):

@@ -9,8 +9,8 @@ from forebay.plan.layers import LayerCounts, block_types, index_layers, kind_of,
 from forebay.plan.recurrent import recurrent_of
 
 UNGATED = frozenset(
-    ("apertus", "arcee", "bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "nemotron", "opt",
-     "phi", "starcoder2")
+    ("apertus", "arcee", "bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "jais2", "nemotron",
+     "opt", "persimmon", "phi", "starcoder2")
 )  # fmt: skip
 """Types whose feed-forward layers have two matrices, not three."""
 LEARNED_POSITIONS = frozenset(("gpt2", "gpt_bigcode", "opt"))
