@@ -59,6 +59,7 @@ def test_every_file_of_the_package_is_in_it(wheel: zipfile.ZipFile) -> None:
         "forebay/py.typed",
         "forebay/config/flink_options.json",
         "forebay/engine/launch/locks/engine.txt",
+        "forebay/plan/model_defaults.json",
     } <= packed
 
 

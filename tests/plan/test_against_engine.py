@@ -33,6 +33,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "gpt-oss-20b": (models.GPT_OSS_20B, 8192),
     "mistral-7b": (models.MISTRAL_7B, 8192),
     "mistral-7b, short": (models.MISTRAL_7B, 2048),
+    "mistral-7b, linear": (models.MISTRAL_7B | {"rope_scaling": {"type": "linear", "factor": 4.0}}, 8192),
     "gemma-2-9b": (models.GEMMA_2_9B, 8192),
     "gemma-3-4b": ({**models.GEMMA_3_4B["text_config"], "architectures": ["Gemma3ForCausalLM"]}, 8192),
     "gemma-4-e4b": (models.GEMMA_4_E4B, 8192),
@@ -74,6 +75,7 @@ def test_vllm_sizes_models_the_same_way(python: Path) -> None:
     for (name, (config, context)), vllm in zip(CASES.items(), found, strict=True):
         shape = _with_states_in_32_bits(shape_of(_unquantized(config), name), config)
         assert vllm["request_bytes"] == shape.reserved_bytes(context, STEP_TOKENS, CPU_BLOCK), name
+        assert vllm["max_context"] == shape.max_context, name
         assert vllm["parameters"] == pytest.approx(shape.parameters, rel=0.005), name
 
 

@@ -219,7 +219,9 @@ def test_bits_of_compressed_tensors() -> None:
     [
         (None, 4096),
         ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}, 8192),
-        ({"rope_type": "yarn", "factor": 4}, 16384),
+        ({"rope_type": "yarn", "factor": 4}, 4096),
+        ({"rope_type": "dynamic", "factor": 1.5}, 6144),
+        ({"rope_type": "longrope", "factor": 4.0}, 4096),
         ({"rope_type": "linear", "factor": 2.0}, 8192),
         ({"rope_type": "llama3", "factor": 8.0}, 4096),
         ({"rope_type": "yarn", "factor": "many"}, 4096),

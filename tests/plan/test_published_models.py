@@ -163,6 +163,8 @@ def test_sparse_attention_keeps_keys_of_an_index() -> None:
     """DeepSeek-V3.2: 128 bytes and a scale of four bytes for each token and layer."""
     shape = shape_of(models.DEEPSEEK_V3_2, "deepseek")
     assert shape.caches[0].token_bytes == 576 * 2 + 132
+    eight_bits = shape_of(models.DEEPSEEK_V3_2, "deepseek", kv_type="fp8").caches[0]
+    assert eight_bits.token_bytes == 656 + 132, "vLLM's fp8_ds_mla"
     shared = {**models.DEEPSEEK_V3_2, "index_topk_freq": 4}
     assert shape_of(shared, "deepseek").caches[0].token_bytes == 576 * 2 + 132 * 16 / 61
     with pytest.raises(SettingError, match="indexer_types"):

@@ -23,6 +23,7 @@ os.environ |= {
 
 import torch
 from vllm.config import set_current_vllm_config
+from vllm.config.model import _get_and_verify_max_len
 from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -32,7 +33,7 @@ from vllm.v1.core import kv_cache_utils
 
 
 def sizes(case: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Parameters, and bytes of the KV cache that a request takes."""
+    """Parameters, bytes of the KV cache that a request takes, and its tokens at most."""
     (folder / "config.json").write_text(json.dumps(case["config"]))
     settings = EngineArgs(
         model=str(folder),
@@ -66,7 +67,20 @@ def sizes(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {
         "parameters": sum(each.numel() for each in model.parameters()),
         "request_bytes": request_bytes,
+        "max_context": longest(settings.model_config),
     }
+
+
+def longest(model: Any) -> int:
+    """Tokens of a request at most, if none are asked for."""
+    return _get_and_verify_max_len(
+        model.hf_config,
+        model.model_arch_config,
+        tokenizer_config=None,
+        max_model_len=None,
+        disable_sliding_window=False,
+        sliding_window=None,
+    )
 
 
 def main() -> None:

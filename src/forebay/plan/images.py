@@ -9,7 +9,7 @@ from forebay.plan.config_fields import MOST_LAYERS, Fields
 from forebay.plan.defaults import vision_config
 
 GATED = ("qwen2_5_vl", "qwen2_5_omni", "pixtral", "mistral3")
-"""Models whose encoder has three matrices in a feed-forward layer."""
+"""Types of models and encoders with three matrices in a feed-forward layer of the encoder."""
 
 
 def image_weights(config: Mapping[str, Any], where: str) -> int:
@@ -25,12 +25,12 @@ def image_weights(config: Mapping[str, Any], where: str) -> int:
     # Qwen2-VL calls the encoder's size embed_dim, and the text model's hidden_size.
     size = found.number("embed_dim" if "embed_dim" in values else "hidden_size", 0)
     inner = found.number("intermediate_size", 4 * size)
-    kind = str(config.get("model_type"))
+    kinds = (str(config.get("model_type")), str(values.get("model_type")))
     merged, out = size * found.number("spatial_merge_size", 1) ** 2, found.number("out_hidden_size", size)
-    if kind.startswith("glm4"):
+    if kinds[0].startswith("glm4"):
         # GLM-4V: the feed-forward layer is as wide as the output, and the merger has one of its own.
         return layers * (4 * size * size + 3 * size * out) + merged * out + out * out + 3 * out * inner
-    matrices = 3 if kind.startswith(GATED) else 2
+    matrices = 3 if any(kind.startswith(GATED) for kind in kinds) else 2
     blocks = layers * (4 * size * size + matrices * size * inner)
     stacked = found.get("deepstack_visual_indexes")
     mergers = 1 + (len(stacked) if isinstance(stacked, list) else 0)

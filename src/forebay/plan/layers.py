@@ -144,7 +144,7 @@ HYBRID = DELTA_NET | MAMBA_2
 FIRST_DENSE = {"glm4_moe_lite": 1, "hy_v3": 1}
 """Layers without experts, of types whose configuration class has no field for their number."""
 BLOCKS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
-"""Letters in the patterns of Nemotron-H, and today's names of them."""
+"""Letters in the patterns of Nemotron-H, and their names in `layer_types`."""
 OLD_BLOCKS = {"mamba": "linear_attention", "attention": "full_attention"}
 
 

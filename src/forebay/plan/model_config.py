@@ -142,7 +142,7 @@ def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = Non
     else:
         outer = weights.unquantized + (weights.attention if only_experts(found) else 0)
         stored = (weights.total - outer) * quantized + (outer + images) * bytes_each
-    index_bytes = index_bytes_of(found, layers) / layers
+    index_bytes = index_bytes_of(found, layers, kv_each) / layers
     caches = [
         CachedLayers(counts.full - counts.shared_full, full.kv_values * kv_each + index_bytes, full.kv_heads),
         CachedLayers(
@@ -168,21 +168,22 @@ def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = Non
 
 
 def _max_context(found: Fields) -> int | None:
-    """Tokens of a request at most, with positions that are scaled (YaRN, linear and dynamic ones).
+    """Tokens of a request at most.
 
-    The length in Gemma 3's configs is after scaling.
+    As in vLLM, a linear or dynamic scale of the positions multiplies the length in the config, except in
+    Gemma 3, whose length is after scaling. With YaRN it is, too, unless the original length times the factor
+    is more.
     """
-    said = found.number("max_position_embeddings", 0)
+    length = found.number("max_position_embeddings", 0)
     scaling = found.get("rope_scaling") or found.get("rope_parameters")
-    if not said or not isinstance(scaling, dict) or found.get("model_type") == "gemma3_text":
-        return said or None
+    if not length or not isinstance(scaling, dict) or found.get("model_type") == "gemma3_text":
+        return length or None
     kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
-    if (
-        kind not in ("yarn", "linear", "dynamic")
-        or not isinstance(factor, int | float)
-        or not 1 <= factor <= MOST
-    ):
-        return said
-    first: Any = scaling.get("original_max_position_embeddings") if kind == "yarn" else said
-    known = isinstance(first, int) and 0 < first <= MOST
-    return max(said, int((first if known else said) * factor))
+    if not isinstance(factor, int | float) or not 1 <= factor <= MOST:
+        return length
+    if kind in ("linear", "dynamic"):
+        return int(length * factor)
+    original = scaling.get("original_max_position_embeddings")
+    if kind == "yarn" and isinstance(original, int) and 0 < original <= MOST:
+        return max(length, int(original * factor))
+    return length

@@ -127,10 +127,22 @@ def weights_of(found: Fields, counts: LayerCounts, full: Attention, windowed: At
     return Weights(mixing + dense + outer + norms, mixing + active + embedding, outer, mixing)
 
 
-def index_bytes_of(found: Fields, layers: int) -> int:
-    """Bytes that all indexers keep of a token: 8-bit keys, and four bytes of scale for each 128."""
+def index_bytes_of(found: Fields, layers: int, value_bytes: float) -> float:
+    """Bytes of a token that sparse attention needs on top of the latents, over all layers.
+
+    An indexer has 8-bit keys, and four bytes of scale for each 128. Latents in 8 bits have such scales, too,
+    and their rotary part stays in 16 bits.
+    """
+    indexers = index_layers(found, layers)
+    if not indexers:
+        return 0.0
     size = found.number("index_head_dim", 128)
-    return index_layers(found, layers) * (size + 4 * -(-size // 128))
+    found_bytes = indexers * (size + 4.0 * -(-size // 128))
+    if value_bytes == 1:
+        found_bytes += layers * (
+            4.0 * found.number("kv_lora_rank") / 128 + found.number("qk_rope_head_dim", 64)
+        )
+    return found_bytes
 
 
 def _layer_inputs(found: Fields, hidden: int, layers: int) -> int:
