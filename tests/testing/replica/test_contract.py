@@ -1,0 +1,32 @@
+"""The scripted replica answers as vLLM does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.testing.replica.contract import CASES, RECORDED, ask
+
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
+
+EXPECTED: dict[str, Any] = json.loads(RECORDED.read_text())
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[str]:
+    with ReplicaThread(ReplicaScript(models=("m",), delay=Fixed(0.0), chunks=4)) as replica:
+        yield replica.url
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_scripted_replica_answers_as_vllm_did(scripted: str, name: str) -> None:
+    assert ask(scripted, "m", name) == EXPECTED[name]
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", CASES)
+def test_vllm_answers_as_it_did(local_engine: Any, name: str) -> None:
+    assert ask(str(local_engine[0]), "smollm2-135m-instruct", name) == EXPECTED[name]
