@@ -21,9 +21,9 @@ json = st.recursive(
     max_leaves=8,
 )
 KEYS = (
-    "model messages prompt max_tokens max_completion_tokens min_tokens n stop stream stream_options "
-    "logprobs top_logprobs tools tool_choice response_format temperature"
-).split()
+    *("model", "messages", "prompt", "max_tokens", "max_completion_tokens", "min_tokens", "temperature"),
+    *("n", "stop", "stream", "stream_options", "logprobs", "top_logprobs", "tools", "tool_choice"),
+)
 TALK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
