@@ -211,8 +211,7 @@ def local_engine() -> Iterator[Any]:
 
     settings = load_settings()
     ensure_engine(settings, Silent())
-    extra = ("--seed", "3", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-    options = EngineOptions(kv_cache_gib=0.5, max_model_len=512, extra=extra)
+    options = EngineOptions(kv_cache_gib=0.5, max_model_len=512, extra=("--seed", "3"))
     with local_replicas(1, options, settings=settings) as replicas:
         processes = replicas.replicas[0].processes()
         yield replicas
