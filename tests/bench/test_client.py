@@ -7,7 +7,7 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -43,7 +43,7 @@ class Scripted:
         self.connections = 0
 
     @asynccontextmanager
-    async def open(self, connections: int = 1) -> AsyncIterator[None]:
+    async def open(self, connections: int = 1, trials: Sequence[LoadRequest] = ()) -> AsyncIterator[None]:
         self.connections = connections
         yield
 

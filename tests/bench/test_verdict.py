@@ -158,6 +158,11 @@ BROKEN: dict[str, tuple[LoadRun, str]] = {
         ),
         "1 of 200 requests came without a count of tokens",
     ),
+    "no first token": (
+        run_of(changed(constant(), lambda i: i < 5, chunks=(), finish_reason="tool_calls")),
+        "5 of 200 requests have tokens by their usage and no event with any of the answer (request 0, finish "
+        "reason tool_calls): they are missing from the times to first token",
+    ),
     "usage": (
         run_of(changed(constant(), lambda i: i < 10, output_tokens=5, asked_output_tokens=5)),
         "the usage of 10 of 200 requests has fewer tokens than came; request 0: 5 tokens by its "

@@ -6,8 +6,8 @@ import orjson
 
 from forebay.engine.protocol import KV_TRANSFER
 from forebay.fleet.kv_handover import PREFILL_PARAMS
+from forebay.testing.replica.asked import Asked, read_body
 from forebay.testing.replica.kv_caches import KvCaches
-from forebay.testing.replica.wire import Asked, read_body
 
 
 def asked(prompt: str, params: object) -> Asked:

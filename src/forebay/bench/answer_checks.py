@@ -85,6 +85,18 @@ def _had_counts(run: LoadRun) -> str | None:
     return f"{_of(without, answered)} came without a count of tokens: there are no rates of tokens"
 
 
+def _had_first_tokens(run: LoadRun) -> str | None:
+    answered = _answered(run)
+    without = [record for record in answered if output_tokens(record) and not record.chunks]
+    if len(without) <= MAX_WRONG_SHARE * len(answered):
+        return None
+    return (
+        f"{_of(without, answered)} have tokens by their usage and no event with any of the answer (request "
+        f"{without[0].index}, finish reason {without[0].finish_reason}): they are missing from the times to "
+        "first token"
+    )
+
+
 def _counts_agree(run: LoadRun) -> str | None:
     answered = _answered(run)
     wrong = [record for record in answered if _disagrees(record)]
@@ -168,6 +180,7 @@ ANSWER_CHECKS: tuple[Callable[[LoadRun], str | None], ...] = (
     _times_run_forward,
     _few_failed,
     _had_counts,
+    _had_first_tokens,
     _counts_agree,
     _engine_agrees,
     _had_its_lengths,

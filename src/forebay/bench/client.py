@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from forebay.bench.load.plan import Load
 from forebay.bench.load.request import LoadRequest
 from forebay.bench.records import Chunk, LoadRun, RequestRecord
-from forebay.bench.targets.base import Piece, Target
+from forebay.bench.targets.base import Piece, Target, trial_requests
 from forebay.errors import AttemptTimeout, EngineError, SetupError
 
 TIMEOUT_S = 600.0
@@ -63,7 +63,8 @@ def measure(
         stop = asyncio.Event()
         async with AsyncExitStack() as opened:
             try:
-                await asyncio.wait_for(opened.enter_async_context(target.open(at_once(load))), timeout_s)
+                opening = target.open(at_once(load), trial_requests(load.requests))
+                await asyncio.wait_for(opened.enter_async_context(opening), timeout_s)
             except asyncio.TimeoutError:
                 raise AttemptTimeout(f"{target.name} was not ready within {timeout_s:g} s") from None
             for number in stops:

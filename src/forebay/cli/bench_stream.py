@@ -164,7 +164,7 @@ def stream(
         typer.Option(
             "--find-rate",
             help="Search for the highest rate at which the lag does not grow and the objective is kept; it "
-            "begins at --rate, and tries each for --seconds (default: 30), or longer if answers take long.",
+            "begins at --rate, and tries each for --seconds (default: 30), or longer until it can tell.",
             rich_help_panel=LOAD,
         ),
     ] = False,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha1
 from typing import Any
 
@@ -80,18 +80,22 @@ REFUSAL = "I cannot help with that."
 
 @dataclass(frozen=True, slots=True)
 class AnswerParts:
-    """What a chat's message holds, and why it ended."""
+    """What a chat's message holds, and why it ended. `arguments`: of the call of `tool`, as JSON;
+    `stop_reason`: the stop sequence that ended the answer."""
 
     text: str
     reason: str
     reasoning: str | None = None
     tool: str | None = None
     refusal: str | None = None
+    arguments: str = "{}"
+    stop_reason: str | None = None
 
     @property
     def tokens(self) -> int:
-        """Of all parts."""
-        return tokens(self.text + (self.reasoning or "") + (self.refusal or ""))
+        """The tokens of all parts."""
+        arguments = self.arguments if self.tool else ""
+        return tokens(self.text + (self.reasoning or "") + (self.refusal or "") + arguments)
 
 
 def parts_of(text: str, reason: str, fault: str | None, *, max_tokens: int) -> AnswerParts:
@@ -116,6 +120,15 @@ def parts_of(text: str, reason: str, fault: str | None, *, max_tokens: int) -> A
         case "refusal":
             return AnswerParts("", "stop", refusal=REFUSAL)
     return AnswerParts(text, reason)
+
+
+def stopped(parts: AnswerParts, stop: Sequence[str], *, keep: bool = False) -> AnswerParts:
+    """The answer cut at the first of the `stop` sequences in its text; with `keep`, behind it."""
+    found = [(at, one) for one in stop if one and (at := parts.text.find(one)) >= 0]
+    if not found:
+        return parts
+    at, one = min(found)
+    return replace(parts, text=parts.text[: at + len(one) * keep], reason="stop", stop_reason=one)
 
 
 def instance(schema: Any, pick: int, word: str) -> JSON:
@@ -190,6 +203,12 @@ def _number(schema: Mapping[str, Any], pick: int, *, whole: bool) -> float:
 def tokens(text: str) -> int:
     """A stand-in for a tokenizer: one token for every four characters, at least one."""
     return max(1, len(text) // CHARS_PER_TOKEN)
+
+
+def token_texts(text: str) -> list[str]:
+    """The texts of the tokens that `tokens` counts."""
+    last = CHARS_PER_TOKEN * (tokens(text) - 1)
+    return [text[at : at + CHARS_PER_TOKEN] for at in range(0, last, CHARS_PER_TOKEN)] + [text[last:]]
 
 
 EVENTS_A_STATEMENT = 8

@@ -22,7 +22,7 @@ from forebay.errors import (
     Unreachable,
 )
 from forebay.records import Completion, Request, Timing, Usage
-from forebay.testing.answers import Answers, answer_to, chosen_answer, parts_of, request_text, tokens
+from forebay.testing.answers import Answers, answer_to, chosen_answer, parts_of, request_text, stopped, tokens
 from forebay.testing.script import Delay, Faults, Mixture
 
 ERRORS: dict[str, type[EngineError]] = {
@@ -115,6 +115,7 @@ class ScriptedEngine:
             )
         )
         parts = parts_of(answer, reason, fault, max_tokens=request.sampling.max_tokens)
+        parts = stopped(parts, request.sampling.stop)
         done_s = loop.time()
         return Completion(
             text=parts.text,

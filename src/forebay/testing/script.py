@@ -143,6 +143,11 @@ class ReplicaScript:
     that the prefix cache does not hold, plus `token_s` for each token of the answer, plus `decode`. A token
     has 4 characters.
 
+    Content parts, several prompts, `n`, `stop`, `logprobs`, `tools` and `tool_choice` are handled as by a
+    vLLM with a tool parser, and what vLLM refuses is refused: a test holds both to the same answers. A tool
+    is called if `tool_choice` demands it, with arguments that fit its parameters; with `auto` the answer is
+    text.
+
     Attributes:
         models: Names of the models that it serves.
         delay, decode: `Fixed` or `Mixture`: seconds before the first token, and after it.

@@ -7,7 +7,9 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.bench.stream.simulated_queue import SimulatedQueue
 
+from forebay.bench.stream.events import due_offsets
 from forebay.bench.stream.lag import PARTS, lag_at, lag_curve, lag_slope, mean_lag
 
 moments = st.lists(st.floats(0, 1000), min_size=1, max_size=60).map(sorted)
@@ -50,6 +52,27 @@ def test_a_lag_that_grows_is_told_with_its_rate() -> None:
     assert slope.low <= slope.per_s <= slope.high
     assert slope.per_s == pytest.approx(2.0, rel=0.02)
     assert slope.grows(10.0)
+
+
+@pytest.mark.parametrize(("load", "wrong"), [(0.7, 0.0), (0.95, 0.03)])
+def test_a_steady_queue_seldom_seems_to_grow(load: float, wrong: float) -> None:
+    queue, rate_per_s = SimulatedQueue(16, Random(7)), 16 * load
+    grown = 0
+    for _ in range(200):
+        due_s = due_offsets(queue.load(rate_per_s))
+        slope = lag_slope(due_s, sorted(queue.done_s(due_s)))
+        assert slope is not None
+        grown += slope.grows(rate_per_s)
+    assert grown <= wrong * 200
+
+
+def test_a_queue_that_gets_too_much_is_found_out() -> None:
+    queue, found = SimulatedQueue(16, Random(8)), 0
+    for _ in range(40):
+        due_s = due_offsets(queue.load(16 * 1.1, times=4))
+        slope = lag_slope(due_s, sorted(queue.done_s(due_s)))
+        found += slope is not None and slope.grows(16 * 1.1)
+    assert found >= 28
 
 
 def test_a_growth_of_less_than_a_hundredth_is_none() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
+from tests.bench.stream.simulated_queue import SimulatedQueue
 from tests.bench.stream.stream_runs import STAGES_S, even, event, lost, stream_run
 
 from forebay.bench.stream.records import Checkpoint, EventRecord
@@ -104,6 +106,16 @@ def test_a_run_that_is_too_short_for_its_answers_says_so() -> None:
     verdict = judge_stream(stream_run(events))
     assert verdict.valid
     assert any("19.8 s are too short to tell" in note and "--seconds 69 " in note for note in verdict.notes)
+
+
+def test_a_run_whose_lag_scatters_too_much_says_so() -> None:
+    queue = SimulatedQueue(16, Random(3))
+    notes = judge_stream(queue.measure(queue.load(15.0))).notes
+    (note,) = (note for note in notes if "whether the lag grows was not checked" in note)
+    assert "the growth of the lag is known to ±" in note
+    assert not any(
+        "not checked" in note for note in judge_stream(queue.measure(queue.load(15.0, 0, 16))).notes
+    )
 
 
 def test_few_events_leave_the_lag_unchecked_and_say_so() -> None:

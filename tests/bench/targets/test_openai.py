@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
+from forebay.bench.client import measure
+from forebay.bench.load.lengths import Exactly
+from forebay.bench.load.plan import make_load
 from forebay.bench.load.request import LoadRequest
-from forebay.bench.targets.base import Piece
+from forebay.bench.load.schedules import ClosedLoop
+from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.targets.base import TRIAL, Piece, trial_requests
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.errors import (
     BadRequest,
@@ -171,6 +177,49 @@ def test_an_opening_without_content_is_no_content(ask: Ask) -> None:
     with StreamServer(answers(answer)) as server:
         pieces = ask(OpenAiTarget(server.url, options), TEXT)
     assert [piece.content for piece in pieces] == [False, False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"content": "Hi"},
+        {"reasoning": "Hmm"},
+        {"reasoning_content": "Hmm"},
+        {"refusal": "No."},
+        {"tool_calls": [{"index": 0, "id": "call-1", "function": {"name": "look_up", "arguments": ""}}]},
+        {"function_call": {"name": "look_up", "arguments": ""}},
+    ],
+    ids=lambda part: next(iter(part)),
+)
+def test_every_part_of_a_delta_has_a_first_token(ask: Ask, part: dict[str, Any]) -> None:
+    begin = delta(role="assistant", content="", tool_calls=[], refusal=None)
+    with StreamServer(answers(at_once(begin, delta(**part), delta("stop"), DONE))) as server:
+        pieces = ask(OpenAiTarget(server.url, OpenAiOptions(model="m", chat=True, extensions=True)), TEXT)
+    assert [piece.content for piece in pieces] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("status", [400, 422, 500])
+def test_a_server_without_token_ids_is_found_before_the_load(status: int) -> None:
+    def texts_only(asked: Asked) -> Answer:
+        if asked.method == "GET":
+            return MODELS
+        if isinstance(orjson.loads(asked.body)["prompt"], list):
+            return whole({"error": {"message": "prompt: expected a string"}}, status)
+        return at_once(completion("a", "length"), DONE)
+
+    load = make_load(ClosedLoop(1), RandomTokens(Exactly(64), Exactly(2)), 3)
+    with StreamServer(texts_only) as server:
+        with pytest.raises(SettingError, match=r"not one of token ids.*--protocol chat.*expected a string"):
+            measure(OpenAiTarget(server.url), load)
+        prompts = [orjson.loads(asked.body)["prompt"] for asked in server.asked if asked.method == "POST"]
+    assert load.requests[0].prompt not in prompts, "the load began"
+
+
+def test_the_trial_has_the_form_of_the_load() -> None:
+    tokens, text = replace(REQUEST, prompt=list(range(50)), exact=False), replace(TEXT, exact=True)
+    trials = trial_requests([tokens, text, tokens])
+    assert [(one.prompt, one.exact) for one in trials] == [(TRIAL.prompt, True), ([0, 1, 2, 3], False)]
+    assert trial_requests([text]) == (TRIAL,)
 
 
 def test_events_cut_anywhere(ask: Ask) -> None:

@@ -49,11 +49,13 @@ class Unit:
 
 
 NUMBER, SECONDS, SHARE = Unit(""), Unit("s"), Unit("%", 100.0)
+MILLISECONDS = Unit("ms", 1000.0)
+"""The unit of all times of a table, so that its rows can be compared at a glance."""
 
 
 def time_unit(most_s: float) -> Unit:
-    """The unit in which times up to so many seconds read best."""
-    return Unit("s") if most_s >= 2 else Unit("ms", 1000.0) if most_s >= 0.002 else Unit("µs", 1e6)
+    """The unit in which times up to `most_s` read best, for an axis or a single value."""
+    return Unit("s") if most_s >= 2 else MILLISECONDS if most_s >= 0.002 else Unit("µs", 1e6)
 
 
 def shown(value: float, unit: Unit | None = None, *, digits: int = 3) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forebay.bench.metrics import Distribution, RunFigures
-from forebay.bench.report.charts import Unit, shown, time_unit
+from forebay.bench.report.charts import MILLISECONDS, Unit, shown, time_unit
 from forebay.bench.report.curves import percentages
 
 HEADER = ("", "count", "mean", "std", "min", "p50", "p90", "p95", "p99", "max")
@@ -33,7 +33,7 @@ def figure_rows(figures: RunFigures) -> Iterator[tuple[str, ...]]:
     for name, words, timed in FIGURES:
         found = figures.distributions.get(name)
         if found is not None:
-            unit = time_unit(found.maximum / 4) if timed else Unit("tokens")
+            unit = MILLISECONDS if timed else Unit("tokens")
             yield f"{words}, {unit.name}", f"{found.count:,}", *_values(found, Unit("", unit.scale))
 
 

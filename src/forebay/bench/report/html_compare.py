@@ -9,6 +9,7 @@ from forebay.apps.page import Child, Html, counted, element, page, section, svg
 from forebay.bench.compare import BOOTSTRAP, WELCH, Comparison, Difference, LoadComparison, Run
 from forebay.bench.report import charts
 from forebay.bench.report.charts import (
+    MILLISECONDS,
     NUMBER,
     SHARE,
     Line,
@@ -79,7 +80,7 @@ def said(one: Difference) -> str:
 
 def unit_of(one: Difference) -> Unit:
     if one.unit == "s":
-        return time_unit(max(abs(one.before), abs(one.after)))
+        return MILLISECONDS
     return SHARE if one.unit == "share" else NUMBER
 
 

@@ -10,6 +10,7 @@ from forebay.bench.metrics import PERCENTILES, RunFigures, output_tokens, reques
 from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.report.charts import (
     LOG_FROM,
+    MILLISECONDS,
     NUMBER,
     SECONDS,
     SHARE,
@@ -341,16 +342,14 @@ def _slowest(run: LoadRun) -> Html | None:
 def _request_row(record: RequestRecord) -> list[str]:
     figures = request_figures(record)
     assert figures is not None
-    unit = time_unit(figures.e2el_s / 4)
-    small = Unit("ms", 1000.0)
     count = output_tokens(record)
     return [
         str(record.index),
         shown(record.due_s, SECONDS),
-        shown(figures.schedule_delay_s, small),
-        or_dash(figures.ttft_s, unit),
-        or_dash(figures.tpot_s, small),
-        or_dash(max(figures.chunk_gaps_s, default=None), small),
-        shown(figures.e2el_s, unit),
+        shown(figures.schedule_delay_s, MILLISECONDS),
+        or_dash(figures.ttft_s, MILLISECONDS),
+        or_dash(figures.tpot_s, MILLISECONDS),
+        or_dash(max(figures.chunk_gaps_s, default=None), MILLISECONDS),
+        shown(figures.e2el_s, MILLISECONDS),
         "–" if count is None else str(count),
     ]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from forebay.apps.page import Child, Html, counted, element, page, section
 from forebay.bench.report.charts import (
+    MILLISECONDS,
     NUMBER,
     SECONDS,
     SHARE,
@@ -140,7 +141,7 @@ def _stacked(run: StreamRun) -> Html:
             spans[colour] += [(4 * row + line, at_s, at_s + took_s) for line in range(3)]
             at_s += took_s
         end_s = max(end_s, at_s)
-        rows.append((name, *(shown(took_s, time_unit(took_s)) for took_s in means), shown(at_s, SECONDS)))
+        rows.append((name, *(shown(took_s, MILLISECONDS) for took_s in (*means, at_s))))
     drawing = rows_chart(
         spans,
         max(1, 4 * len(rows) - 1),

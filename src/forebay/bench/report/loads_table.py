@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forebay.bench.report.charts import NUMBER, Unit, shown, time_unit
+from forebay.bench.report.charts import MILLISECONDS, NUMBER, Unit, shown
 from forebay.bench.report.document import MeasuredRun
 from forebay.bench.statistics import mean_interval
 
@@ -25,9 +25,7 @@ def loads_table(named: Loads) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     ]
     for name, words in LATENCIES:
         medians = [[_median(one, name) for one in own] for _, own in named]
-        told = [value for values in medians for value in values if value is not None]
-        unit = time_unit(max(told, default=0.0))
-        columns.append((f"{words} p50, {unit.name}", medians, Unit("", unit.scale)))
+        columns.append((f"{words} p50, {MILLISECONDS.name}", medians, Unit("", MILLISECONDS.scale)))
     goodput = [[one.figures.goodput for one in own] for _, own in named]
     columns.append(("goodput, %", goodput, Unit("", 100.0)))
     columns = [column for column in columns if any(any(v is not None for v in own) for own in column[1])]

@@ -1,4 +1,4 @@
-"""The search for the highest rate that is sustained: told outcomes, it says the next rate to try."""
+"""The search for the highest sustained rate: takes the outcome of each trial, names the next rate."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from forebay.errors import SettingError
 
 RESOLUTION = 1.1
 LEAST_PER_S = 0.01
-MOST_TRIALS = 40
+MOST_TRIALS = 60
 
 
 class RateSearch:
     """Doubles or halves from the first rate until one is sustained and one is not, then bisects between them
-    in the logarithm until they are as close as `resolution` says, then tries the lower one `confirmations`
-    times more. One that is not sustained each time counts as not sustained, and the search goes on below.
+    in the logarithm until their ratio is at most `resolution`, then tries the lower one `confirmations`
+    times more.
 
-    Above `most_per_s` and below `least_per_s` nothing is tried. After `MOST_TRIALS` it ends without a result.
+    A rate that fails when it is new is tried once more: otherwise chance, or a disturbance, would keep the
+    search below it. One that was sustained and then fails counts as not sustained, and the search goes on
+    below. No rate above `most_per_s` or below `least_per_s` is tried. After `MOST_TRIALS` the search ends
+    without a result.
     """
 
     def __init__(
@@ -46,21 +49,22 @@ class RateSearch:
         self._sustained: list[float] = []
         self._high: float | None = None
         self._confirmed = 0
+        self._failed_once = False
         self._trials = 0
 
     @property
     def low_per_s(self) -> float | None:
-        """The highest rate that was sustained whenever it was tried; None so far for none."""
+        """The highest rate that was sustained, and did not fail later; None: no rate so far."""
         return self._sustained[-1] if self._sustained else None
 
     @property
     def high_per_s(self) -> float | None:
-        """The lowest rate that was not sustained; None so far for none."""
+        """The lowest rate that was not sustained; None: no rate so far."""
         return self._high
 
     @property
     def next_per_s(self) -> float | None:
-        """The rate to try next; None: the search is over."""
+        """The rate to try next; None if the search is over."""
         low, high = self.low_per_s, self._high
         if self._trials >= MOST_TRIALS:
             return None
@@ -76,12 +80,12 @@ class RateSearch:
 
     @property
     def found_per_s(self) -> float | None:
-        """The highest sustained rate, once it is confirmed; None before, and where there is none."""
+        """The highest sustained rate once it is confirmed; None before, and if no rate is sustained."""
         over = self.next_per_s is None and self._trials < MOST_TRIALS
         return self.low_per_s if over else None
 
     def tell(self, sustained: bool) -> None:
-        """What came of trying `next_per_s`."""
+        """Take the outcome of the trial of `next_per_s`."""
         rate = self.next_per_s
         assert rate is not None
         self._trials += 1
@@ -90,17 +94,21 @@ class RateSearch:
                 self._confirmed += 1
                 return
             self._sustained.pop()
+        elif not sustained and not self._failed_once:
+            self._failed_once = True
+            return
         if sustained:
             self._sustained.append(rate)
         else:
             self._high = rate
         self._confirmed = 0
+        self._failed_once = False
 
 
 MOST_TIMES = 8
-"""A trial lasts at most so many times as long as it was asked for."""
+"""The longest trial, as a multiple of the length that was asked for."""
 SETTLE_S = 600.0
-"""The longest wait, after a rate that was too high, until all that piled up is through."""
+"""The longest wait until the backlog of a rate that was too high is answered."""
 
 
 def trials(
@@ -111,11 +119,14 @@ def trials(
     slo: EventSlo | None = None,
     share: float = 0.99,
 ) -> Iterator[tuple[Trial, StreamRun]]:
-    """Try rates on one warm pipeline until the search is over; each trial when it is there. `load_at` gives
-    the load of a rate, of the number of the trial, for its seed, and how many times as long as asked for it
-    is. Where a trial was too short to tell, it and those after it last twice as long, up to `MOST_TIMES`.
-    One with other doubts is made once more. Ends early where that has doubts, too, where a trial is still too
-    short, after Ctrl-C, where the pipeline ended, and where what piled up does not get through."""
+    """Try rates on one warm pipeline until the search is over; yields each trial when it is complete.
+
+    `load_at` returns the load of a rate, given the number of the trial, for its seed, and a factor for its
+    length. If a trial is too short, it is repeated with twice the length, and those after it keep that
+    length, up to `MOST_TIMES`. A trial with other doubts is repeated once. Ends early if the repeat has
+    doubts, too, if the longest trial is too short, after Ctrl-C, if the pipeline ended, and if the backlog is
+    not answered within `SETTLE_S`.
+    """
     number, again, times = 0, False, 1
     while (rate := search.next_per_s) is not None:
         run = session.measure(load_at(rate, number, times))

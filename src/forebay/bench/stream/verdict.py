@@ -9,7 +9,13 @@ from forebay.bench.load_checks import MAX_LATE_S, MAX_LATE_SHARE, MAX_RATE_ERROR
 from forebay.bench.presets.other_programs import disturbed
 from forebay.bench.statistics import can_tell, percentile
 from forebay.bench.stream.figures import WINDOW, lag_times, stage_s, stages_of
-from forebay.bench.stream.lag import LEAST_EVENTS, LEAST_LATENCIES, lag_slope, least_length_s
+from forebay.bench.stream.lag import (
+    LEAST_EVENTS,
+    MOST_UNSURE,
+    first_latency_s,
+    lag_slope,
+    least_length_s,
+)
 from forebay.bench.stream.records import StreamRun
 from forebay.bench.verdict import Verdict
 
@@ -199,17 +205,26 @@ def _should_be_steady(run: StreamRun) -> bool:
 
 
 def too_little_for_lag(run: StreamRun) -> str | None:
-    """Why nobody can tell of a run that its lag did not grow, and what to set; None where it can be told."""
+    """Why a run cannot show that its lag is steady, and what to set; None if it can, or if the lag grows."""
     due_s, done_s = lag_times(run)
     if len(due_s) < LEAST_EVENTS:
         return f"{len(due_s)} {run.noun}s are too few to tell; at least {LEAST_EVENTS} are needed (--events)"
-    length_s, least_s = due_s[-1] - due_s[0], least_length_s(due_s, done_s)
     slope = lag_slope(due_s, done_s)
-    if length_s <= 0 or length_s >= least_s or (slope is not None and slope.grows(len(due_s) / length_s)):
+    length_s, least_s = due_s[-1] - due_s[0], least_length_s(due_s, done_s, slope)
+    if length_s <= 0 or length_s >= least_s:
         return None
-    first_s = least_s / LEAST_LATENCIES
+    rate_per_s = len(due_s) / length_s
+    if slope is not None and slope.grows(rate_per_s):
+        return None
+    if slope is not None and slope.unsure(rate_per_s) > MOST_UNSURE:
+        why = (
+            f"since the growth of the lag is known to ±{slope.unsure(rate_per_s):.0%} of the rate, and "
+            f"±{MOST_UNSURE:.0%} are needed"
+        )
+    else:
+        why = f"since the first answers took {first_latency_s(due_s, done_s):.3g} s"
     return (
-        f"{length_s:.3g} s are too short to tell, since the first answers took {first_s:.3g} s; "
+        f"{length_s:.3g} s are too short to tell, {why}; "
         f"set --seconds {math.ceil(SPARE * least_s)} or more, or as many --events"
     )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from forebay.bench.load.request import LoadRequest
-from forebay.errors import EngineError, ProtocolViolation
+from forebay.errors import EngineError, ProtocolViolation, ServerFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,23 @@ OnPiece = Callable[[Piece], None]
 """Called in the moment in which a piece is there, which is the moment that is measured. Must not block."""
 
 
+TRIAL = LoadRequest(0, None, "The weather today is", 2)
+TRIAL_TOKENS = 4
+"""Fewer than a block of any prefix cache: the load's first request does not find its prompt there."""
+
+
+def trial_requests(load: Sequence[LoadRequest]) -> tuple[LoadRequest, ...]:
+    """A short request of each form that `load` has: a text, or token ids."""
+    texts = next((one for one in load if isinstance(one.prompt, str)), None)
+    tokens = next((one for one in load if not isinstance(one.prompt, str)), None)
+    found = []
+    if texts is not None:
+        found.append(replace(TRIAL, exact=texts.exact))
+    if tokens is not None:
+        found.append(replace(TRIAL, prompt=tokens.prompt[:TRIAL_TOKENS], exact=tokens.exact))
+    return tuple(found)
+
+
 class Target(Protocol):
     """A server under load. Opened once for a run; the block's end closes its connections."""
 
@@ -37,12 +54,15 @@ class Target(Protocol):
     def name(self) -> str:
         """What reports call it."""
 
-    def open(self, connections: int = 1) -> AbstractAsyncContextManager[None]:
+    def open(
+        self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
+    ) -> AbstractAsyncContextManager[None]:
         """Connect, and find out what has to be known before the first request. `connections`: how many to
-        have ready then, so that as many requests at once need not wait for theirs.
+        have ready then, so that as many requests at once need not wait for theirs. `trials`: the requests to
+        try first (see `trial_requests`).
 
-        Raises `EngineError` where the server is not there, refuses one trial request or answers it in another
-        protocol, `SettingError` where it is not as asked for.
+        Raises `EngineError` if the server is not there, refuses a trial request or answers it in another
+        protocol, `SettingError` if it cannot do what the load asks of it.
         """
         ...
 
@@ -55,19 +75,16 @@ class Target(Protocol):
         ...
 
 
-TRIAL = LoadRequest(0, None, "The weather today is", 2)
+async def try_one(target: Target, trial: LoadRequest, *, faults: bool = False) -> None:
+    """Send `trial`, so that a wrong address, model, key or protocol is reported before the load.
 
-
-async def try_one(target: Target) -> None:
-    """Send `TRIAL`, so that a wrong address, model, key or protocol is told before the load.
-
-    Raises `EngineError` for what would fail each request. What may pass, as an overload, is for the run to
-    tell.
+    Raises `EngineError` for what would fail each request. What may pass, such as an overload, is left to the
+    run; with `faults`, a `ServerFault` is raised, too.
     """
     try:
-        await target.answer(TRIAL, lambda _: None)
+        await target.answer(trial, lambda _: None)
     except ProtocolViolation:
         raise
     except EngineError as error:
-        if not error.retryable:
+        if not error.retryable or (faults and isinstance(error, ServerFault)):
             raise

@@ -8,7 +8,7 @@ a user. What goes beyond OpenAI's own protocol is vLLM's and those servers' that
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from forebay.bench.load.request import LoadRequest
-from forebay.bench.targets.base import OnPiece, Piece, try_one
+from forebay.bench.targets.base import TRIAL, OnPiece, Piece, try_one
 from forebay.bench.targets.events import (
     CONTENT,
     NOTHING,
@@ -30,9 +30,11 @@ from forebay.bench.targets.http import HttpServer
 from forebay.engine.client import replica_url, request_headers
 from forebay.engine.failures import Quoter, error_from_object, error_from_status
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
-from forebay.errors import BadRequest, EngineError, ProtocolViolation, SettingError
+from forebay.errors import BadRequest, EngineError, ProtocolViolation, ServerFault, SettingError
 
 MODELS_PATH = "/v1/models"
+OTHER_PARTS = ("reasoning", "reasoning_content", "tool_calls", "refusal", "function_call")
+"""What the model generates in a chat's delta besides its content: tokens, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +77,11 @@ class OpenAiTarget:
         return self._extensions
 
     @asynccontextmanager
-    async def open(self, connections: int = 1) -> AsyncIterator[None]:
-        """As `Target` has it. Asks for the model unless it is told. The trial request shows whether the
-        server takes vLLM's extensions; where that is told, none is sent."""
+    async def open(
+        self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
+    ) -> AsyncIterator[None]:
+        """As `Target` has it. Asks for the model unless it is set. The trial requests show whether the server
+        takes vLLM's extensions; if that is set, none is sent."""
         self._server = HttpServer(self.url, headers=request_headers(self._options.api_key), quote=self._quote)
         try:
             await self._server.connect()
@@ -85,7 +89,7 @@ class OpenAiTarget:
             if self._options.model is None:
                 self._model = await self._served()
             if self._options.extensions is None:
-                self._extensions = await self._takes_extensions()
+                await self._try_out(trials)
             await self._server.make_ready(connections)
             yield
         finally:
@@ -137,14 +141,39 @@ class OpenAiTarget:
             raise SettingError(f"{self.url} serves {len(names)} models ({self._quote(listed)}): name one")
         return names[0]
 
-    async def _takes_extensions(self) -> bool:
+    async def _try_out(self, trials: Sequence[LoadRequest]) -> None:
+        """Send the trial requests, and find out whether the server takes vLLM's extensions."""
+        self._extensions = True
+        for trial in trials:
+            try:
+                await self._try_with_or_without(trial)
+            except (BadRequest, ServerFault) as error:
+                if not isinstance(trial.prompt, str) and not self._options.chat:
+                    await self._check_tokens(error)
+                if not error.retryable:
+                    raise
+
+    async def _try_with_or_without(self, trial: LoadRequest) -> None:
+        """Send a trial request; if it is refused, once more without vLLM's extensions."""
+        try:
+            await try_one(self, trial, faults=True)
+        except BadRequest:
+            if not self._extensions:
+                raise
+            self._extensions = False
+            await try_one(self, trial, faults=True)
+
+    async def _check_tokens(self, error: EngineError) -> None:
+        """After token ids failed with `error`: raise `SettingError` if a text is answered."""
         self._extensions = True
         try:
-            await try_one(self)
-        except BadRequest:
-            self._extensions = False
-            await try_one(self)
-        return self._extensions
+            await self._try_with_or_without(TRIAL)
+        except (BadRequest, ServerFault):
+            return
+        raise SettingError(
+            f"{self.name} answers a prompt of text, but not one of token ids, which this load has; measure "
+            f"with --protocol chat, or with texts from --data. The server said: {error}"
+        ) from None
 
 
 class _OpenAiEvents:
@@ -194,8 +223,7 @@ class _OpenAiEvents:
         if not self._chat:
             return bool(choice["text"])
         delta = choice["delta"]
-        # vLLM and others tell a model's reasoning apart from its answer: tokens all the same.
-        return bool(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"))
+        return bool(delta.get("content")) or any(delta.get(part) for part in OTHER_PARTS)
 
     def _error(self, event: Any) -> EngineError:
         error = event.get("error") or (event if event.get("object") == "error" else None)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from forebay.bench.load.request import LoadRequest
-from forebay.bench.targets.base import OnPiece, Target
+from forebay.bench.targets.base import TRIAL, OnPiece, Target
 
 
 class SpreadTarget:
@@ -20,12 +20,14 @@ class SpreadTarget:
         return ", ".join(target.name for target in self._targets)
 
     @asynccontextmanager
-    async def open(self, connections: int = 1) -> AsyncIterator[None]:
+    async def open(
+        self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
+    ) -> AsyncIterator[None]:
         """Opens all of them, each with its share of `connections`; raises what the first that fails does."""
         share = -(-connections // len(self._targets))
         async with AsyncExitStack() as opened:
             for target in self._targets:
-                await opened.enter_async_context(target.open(share))
+                await opened.enter_async_context(target.open(share, trials))
             yield
 
     async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:

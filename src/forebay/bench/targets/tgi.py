@@ -6,14 +6,14 @@ of the end and the number of tokens. It has no way to ask for an answer of exact
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 
 from forebay.bench.load.request import LoadRequest
-from forebay.bench.targets.base import OnPiece, Piece, try_one
+from forebay.bench.targets.base import TRIAL, OnPiece, Piece, try_one
 from forebay.bench.targets.events import ONE_TOKEN, EventReader, count, text_prompt
 from forebay.bench.targets.http import HttpServer
 from forebay.engine.client import replica_url, request_headers
@@ -42,12 +42,15 @@ class TgiTarget:
         """It serves one, and requests do not name it."""
 
     @asynccontextmanager
-    async def open(self, connections: int = 1) -> AsyncIterator[None]:
+    async def open(
+        self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
+    ) -> AsyncIterator[None]:
         self._server = HttpServer(self.url, headers=request_headers(self._api_key), quote=self._quote)
         try:
             await self._server.connect()
             self._post = self._server.post(PATH)
-            await try_one(self)
+            for trial in trials:
+                await try_one(self, trial)
             await self._server.make_ready(connections)
             yield
         finally:

@@ -25,7 +25,7 @@ from typing import Any
 import orjson
 
 from forebay.bench.load.request import LoadRequest
-from forebay.bench.targets.base import OnPiece, Piece
+from forebay.bench.targets.base import TRIAL, OnPiece, Piece
 from forebay.engine.launch.progress import tail
 from forebay.engine.launch.spec import compute_environment
 from forebay.errors import EngineError, LaunchError, ProtocolViolation, ServerFault, SettingError, Unreachable
@@ -258,7 +258,9 @@ class StaticBatchTarget:
         return f"transformers, static batches of {self._batch_size}{form}"
 
     @asynccontextmanager
-    async def open(self, connections: int = 1) -> AsyncIterator[None]:
+    async def open(
+        self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
+    ) -> AsyncIterator[None]:
         """As `Target` has it; the worker is to be running. Where the block ends in the middle of a batch, the
         worker is killed."""
         if not self._worker.alive:

@@ -8,7 +8,7 @@ a reason of the end, which is that of the body.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ from urllib.parse import quote as percent_encode
 import orjson
 
 from forebay.bench.load.request import LoadRequest
-from forebay.bench.targets.base import OnPiece, Piece, try_one
+from forebay.bench.targets.base import TRIAL, OnPiece, Piece, try_one
 from forebay.bench.targets.events import CONTENT, NOTHING, EventReader, text_prompt
 from forebay.bench.targets.http import HttpServer
 from forebay.engine.client import replica_url, request_headers
@@ -67,12 +67,15 @@ class TritonTarget:
         return self._options.model
 
     @asynccontextmanager
-    async def open(self, connections: int = 1) -> AsyncIterator[None]:
+    async def open(
+        self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
+    ) -> AsyncIterator[None]:
         self._server = HttpServer(self.url, headers=request_headers(self._options.api_key), quote=self._quote)
         try:
             await self._server.connect()
             self._post = self._server.post(self._path)
-            await try_one(self)
+            for trial in trials:
+                await try_one(self, trial)
             await self._server.make_ready(connections)
             yield
         finally:

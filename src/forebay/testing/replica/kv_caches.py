@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from forebay.testing.replica.wire import Asked
+from forebay.testing.replica.asked import Asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections import Counter
 from dataclasses import asdict
@@ -13,17 +12,27 @@ import orjson
 from aiohttp import web
 
 from forebay.records import Usage
-from forebay.testing.answers import CHARS_PER_TOKEN, answer_to, parts_of
+from forebay.testing.answers import CHARS_PER_TOKEN
 from forebay.testing.replica import wire
+from forebay.testing.replica.asked import Asked, read_body
+from forebay.testing.replica.choices import choices_of
 from forebay.testing.replica.kv_caches import KvCaches, kv_place
-from forebay.testing.replica.wire import Answered, Asked
+from forebay.testing.replica.metrics import Load, load_headers, metrics_text
+from forebay.testing.replica.responses import (
+    EVENT_STREAM,
+    break_off,
+    error_response,
+    hang_up,
+    json_response,
+    read_number,
+)
+from forebay.testing.replica.wire import Answered
 from forebay.testing.replica.work import Bucket, PrefixCache, Work, WorkReport
 from forebay.testing.script import ANSWERS, STATUSES, CallReport, ReplicaScript
 
 MAX_BODY_BYTES = 64 << 20
 KEEPALIVE_S = 5.0
 """vLLM's own default."""
-EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8"}
 CHAT_PATH, PROMPT_PATH = "/v1/chat/completions", "/v1/completions"
 METRICS_PATH = "/metrics"
 
@@ -123,10 +132,10 @@ class FakeReplica:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path
         if path in self.script.absent:
-            return _error(404, "Not Found", "NotFoundError")
+            return error_response(404, "Not Found", "NotFoundError")
         if path in (CHAT_PATH, PROMPT_PATH):
             if request.method != "POST":
-                return _error(405, "Method Not Allowed", "MethodNotAllowed")
+                return error_response(405, "Method Not Allowed", "MethodNotAllowed")
             return await self._complete(request, chat=path == CHAT_PATH)
         match path:
             case "/v1/embeddings" if request.method == "POST":
@@ -134,20 +143,20 @@ class FakeReplica:
             case "/health" | "/ping":
                 return web.Response()
             case "/v1/models":
-                return self._unauthorized(request) or _json(orjson.dumps(self._models()))
+                return self._unauthorized(request) or json_response(orjson.dumps(self._models()))
             case "/metrics":
                 return web.Response(text=self._metrics(), content_type="text/plain")
             case "/version":
-                return _json(b'{"version":"0.0.0+fake"}')
+                return json_response(b'{"version":"0.0.0+fake"}')
             case "/_calls":
-                return _json(orjson.dumps(asdict(self.report())))
+                return json_response(orjson.dumps(asdict(self.report())))
             case "/_work":
-                return _json(orjson.dumps(asdict(self.work())))
+                return json_response(orjson.dumps(asdict(self.work())))
             case "/_speed" if request.method == "POST":
                 return await self._set_speed(request)
             case "/_refuse" if request.method == "POST":
                 return await self._refuse(request)
-        return _error(404, "Not Found", "NotFoundError")
+        return error_response(404, "Not Found", "NotFoundError")
 
     async def _complete(self, request: web.BaseRequest, *, chat: bool) -> web.StreamResponse:
         script = self.script
@@ -155,11 +164,11 @@ class FakeReplica:
         if refusal is not None:
             return refusal
         try:
-            asked = wire.read_body(await request.read(), chat=chat)
+            asked = read_body(await request.read(), chat=chat, max_model_len=script.max_model_len)
         except ValueError as error:
-            return _error(400, f"the body cannot be read: {error}", "BadRequestError")
+            return error_response(400, str(error), "BadRequestError")
         if asked.model not in script.models:
-            return _error(404, f"The model `{asked.model}` does not exist.", "NotFoundError")
+            return error_response(404, f"The model `{asked.model}` does not exist.", "NotFoundError")
         id = self._id_of(request, asked)
         self._calls[id] += 1
         now_s = asyncio.get_running_loop().time()
@@ -171,14 +180,14 @@ class FakeReplica:
         if fault in STATUSES:
             return self._status(int(fault))
         if fault == "too_long" or asked.prompt_tokens + asked.max_tokens > script.max_model_len:
-            return _error(400, wire.too_long(asked, script.max_model_len), "BadRequestError")
+            return error_response(400, wire.too_long(asked, script.max_model_len), "BadRequestError")
         wait_s = self._bucket.take(now_s)
         if wait_s:
             return self._status(429, wait_s)
         if script.max_calls is not None and self._waiting + self._running >= script.max_calls:
             return self._status(429)
         if script.max_queue is not None and self._waiting >= script.max_queue and self._full():
-            return _error(503, "the queue is full", "ServiceUnavailableError")
+            return error_response(503, "the queue is full", "ServiceUnavailableError")
         self._waiting += 1
         self._max_in_flight = max(self._max_in_flight, self._running + self._waiting)
         try:
@@ -213,18 +222,18 @@ class FakeReplica:
         return request.headers.get("X-Request-Id") or f"anonymous-{self._calls.total()}"
 
     async def _set_speed(self, request: web.BaseRequest) -> web.Response:
-        speed = await _number(request)
+        speed = await read_number(request)
         if speed is None:
-            return _error(400, "expected a speed of 0 or more", "BadRequestError")
+            return error_response(400, "expected a speed of 0 or more", "BadRequestError")
         self.speed = speed
-        return _json(b"{}")
+        return json_response(b"{}")
 
     async def _refuse(self, request: web.BaseRequest) -> web.Response:
-        seconds = await _number(request)
+        seconds = await read_number(request)
         if seconds is None:
-            return _error(400, "expected a number of seconds, 0 or more", "BadRequestError")
+            return error_response(400, "expected a number of seconds, 0 or more", "BadRequestError")
         self._refuses_until_s = asyncio.get_running_loop().time() + seconds
-        return _json(b"{}")
+        return json_response(b"{}")
 
     async def _embed(self, request: web.BaseRequest) -> web.StreamResponse:
         """Vectors that are functions of the texts alone; no queue, no faults."""
@@ -234,12 +243,12 @@ class FakeReplica:
         try:
             body = wire.embeddings(await request.read(), self.script.models)
         except ValueError as error:
-            return _error(400, f"the body cannot be read: {error}", "BadRequestError")
+            return error_response(400, f"the body cannot be read: {error}", "BadRequestError")
         id = request.headers.get("X-Request-Id") or f"anonymous-{self._calls.total()}"
         self._calls[id] += 1
         await asyncio.sleep(self.script.delay(id))
         self._completed += 1
-        return _json(body, headers=self._load_headers(request))
+        return json_response(body, headers=self._load_headers(request))
 
     async def _answer(
         self, request: web.BaseRequest, asked: Asked, id: str, fault: str | None
@@ -250,30 +259,28 @@ class FakeReplica:
         cached = self._cache.take(asked.text)
         if kv_place(asked) is not None:
             cached = len(asked.text)
-        text, reason = answer_to(
-            asked.text, asked.schema, max_tokens=asked.max_tokens, ignore_eos=asked.ignore_eos
-        )
-        parts = parts_of(text, reason, fault, max_tokens=asked.max_tokens)
+        choices = choices_of(asked, fault)
         cached_tokens = min(cached // CHARS_PER_TOKEN, asked.prompt_tokens)
-        usage = Usage(asked.prompt_tokens, parts.tokens, cached_tokens)
+        usage = Usage(asked.prompt_tokens, sum(parts.tokens for parts in choices), cached_tokens)
         place = None
         if script.gives_kv_cache:
             until_s = asyncio.get_running_loop().time() + script.kv_lease_s
             place = self._kv.give(asked, self.url, until_s=until_s)
-        answer = Answered(id, parts, usage, place)
-        decode_s = script.token_s * usage.completion_tokens + script.decode(id)
+        answer = Answered(id, choices, usage, place)
+        # Choices are decoded side by side.
+        decode_s = script.token_s * max(parts.tokens for parts in choices) + script.decode(id)
         first_s = script.delay(id) + script.prefill_s_per_char * (len(asked.text) - cached)
         # The request id decides how long an answer takes, the try does not: a retry is no new draw.
         streamed = asked.stream and script.streams
         await self._work.do(first_s if streamed else first_s + decode_s)
         if fault == "refuse":
-            _hang_up(request)
+            hang_up(request)
             return web.Response()
         if fault is not None and fault not in ANSWERS:
-            return await self._break(request, asked, answer, fault)
+            return await break_off(request, asked, answer, fault)
         self._count(usage)
         if not streamed:
-            return _json(wire.document(asked, answer), headers=self._load_headers(request))
+            return json_response(wire.document(asked, answer), headers=self._load_headers(request))
         headers = EVENT_STREAM
         if script.load_header_on_streams:
             headers = headers | self._load_headers(request)
@@ -288,41 +295,16 @@ class FakeReplica:
         await response.write_eof(pieces[-1])
         return response
 
-    async def _break(
-        self, request: web.BaseRequest, asked: Asked, answer: Answered, fault: str
-    ) -> web.StreamResponse:
-        """Begin well, then fail as `fault` says."""
-        response = web.StreamResponse(headers=EVENT_STREAM if asked.stream else {})
-        await response.prepare(request)
-        begun = (
-            next(iter(wire.events(asked, answer, 2))) if asked.stream else wire.document(asked, answer)[:40]
-        )
-        match fault:
-            case "cut":
-                await response.write(begun)
-                _hang_up(request)
-            case "garbage":
-                await response.write(begun + b"data: {not json\n\n" if asked.stream else begun)
-            case "binary":
-                await response.write(bytes(range(256)) * 8)
-            case "huge":
-                while True:
-                    await response.write(begun * 200)
-            case "error":
-                body = wire.error_body(500, "scripted error in mid-stream", "InternalServerError")
-                await response.write(begun + b"data: " + body + b"\n\n" + wire.DONE if asked.stream else body)
-        return response
-
     def _status(self, status: int, retry_after_s: float | None = None) -> web.Response:
         wait_s = self.script.retry_after_s if retry_after_s is None else retry_after_s
         headers = {"Retry-After": f"{round(wait_s, 3):g}"} if status == 429 else None
-        return _error(status, f"scripted fault {status}", "ScriptedError", headers=headers)
+        return error_response(status, f"scripted fault {status}", "ScriptedError", headers=headers)
 
     def _unauthorized(self, request: web.BaseRequest) -> web.Response | None:
         key = self.script.api_key
         if key is None or request.headers.get("Authorization") == f"Bearer {key}":
             return None
-        return _error(401, "Unauthorized", "AuthenticationError")
+        return error_response(401, "Unauthorized", "AuthenticationError")
 
     def _full(self) -> bool:
         return self._slots is not None and self._slots.locked()
@@ -335,18 +317,13 @@ class FakeReplica:
             self._totals["prefix_cache_queries"] += usage.prompt_tokens
             self._totals["prefix_cache_hits"] += usage.cached_tokens
 
-    def _kv_usage(self) -> float:
-        return min(1.0, self._running / (self.script.slots or 1024))
+    def _load(self) -> Load:
+        usage = min(1.0, self._running / (self.script.slots or 1024))
+        return Load(self._running, self._waiting, usage)
 
     def _load_headers(self, request: web.BaseRequest) -> dict[str, str]:
         asked = request.headers.get("endpoint-load-metrics-format", "").upper() == "TEXT"
-        if not asked or METRICS_PATH in self.script.absent:
-            return {}
-        load = (
-            f"TEXT named_metrics.num_requests_waiting={float(self._waiting)},"
-            f" named_metrics.kv_cache_usage_perc={self._kv_usage()}"
-        )
-        return {"endpoint-load-metrics": load}
+        return load_headers(self._load()) if asked and METRICS_PATH not in self.script.absent else {}
 
     def _models(self) -> dict[str, Any]:
         length = self.script.max_model_len
@@ -359,43 +336,9 @@ class FakeReplica:
     def _metrics(self) -> str:
         if self.script.metrics is not None:
             return self.script.metrics
-        labels = f'{{engine="0",model_name="{self.script.models[0]}"}}'
-        gauges = {
-            "num_requests_running": self._running,
-            "num_requests_waiting": self._waiting,
-            "kv_cache_usage_perc": self._kv_usage(),
-        }
-        lines: list[str] = []
-        for name, value in gauges.items():
-            lines += [f"# TYPE vllm:{name} gauge", f"vllm:{name}{labels} {float(value)}"]
-        names = ("prompt_tokens", "generation_tokens", "num_preemptions", "prefix_cache_queries")
-        for name in (*names, "prefix_cache_hits", "request_success"):
-            lines += [f"# TYPE vllm:{name} counter", f"vllm:{name}_total{labels} {float(self._totals[name])}"]
-        return "\n".join(lines) + "\n"
-
-
-async def _number(request: web.BaseRequest) -> float | None:
-    """The body, where it is a number that is not negative."""
-    try:
-        found = float(await request.text())
-    except ValueError:
-        return None
-    return found if 0 <= found < math.inf else None
+        return metrics_text(self.script.models[0], self._load(), self._totals)
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY_BYTES)
-
-
-def _json(body: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(body=body, status=status, content_type="application/json", headers=headers)
-
-
-def _error(status: int, message: str, kind: str, headers: dict[str, str] | None = None) -> web.Response:
-    return _json(wire.error_body(status, message, kind), status=status, headers=headers)
-
-
-def _hang_up(request: web.BaseRequest) -> None:
-    if request.transport is not None:
-        request.transport.close()

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import struct
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any
 
 import orjson
 
-from forebay.engine.protocol import KV_TRANSFER
 from forebay.records import Usage
-from forebay.testing.answers import AnswerParts, tokens
+from forebay.testing.answers import CHARS_PER_TOKEN, AnswerParts, token_texts, tokens
+from forebay.testing.replica.asked import Asked
+from forebay.testing.replica.logprobs import chat_logprobs, text_logprobs
 
 DONE = b"data: [DONE]\n\n"
 EMBED_SIZE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a request's body asked for. `prompt_tokens`: of `text`, or as many as were given as ids."""
-
-    chat: bool
-    model: str
-    text: str
-    prompt_tokens: int
-    max_tokens: int
-    stream: bool
-    include_usage: bool
-    ignore_eos: bool
-    schema: dict[str, Any] | None
-    kv_transfer: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,94 +25,131 @@ class Answered:
     """A finished answer, before it becomes bytes."""
 
     id: str
-    parts: AnswerParts
+    choices: tuple[AnswerParts, ...]
     usage: Usage
     kv_transfer: dict[str, Any] | None = None
 
 
-def read_body(body: bytes, *, chat: bool) -> Asked:
-    """The request in `body`. Raises `ValueError`, with words for the client, where it is none."""
-    document: Any = orjson.loads(body)
-    try:
-        model = document["model"]
-        text = (
-            "\n".join(message["content"] for message in document["messages"]) if chat else document["prompt"]
-        )
-        ids = len(text) if isinstance(text, list) and all(type(one) is int for one in text) else None
-        if isinstance(text, list):
-            text = orjson.dumps(text).decode()  # Tokens, or several prompts: one text here.
-        elif not isinstance(text, str):
-            raise TypeError("the prompt is neither a text nor a list")
-        form = document.get("response_format") or {}
-        return Asked(
-            chat=chat,
-            model=model,
-            text=text,
-            prompt_tokens=ids or tokens(text),
-            max_tokens=int(document.get("max_tokens") or 16),
-            stream=bool(document.get("stream")),
-            include_usage=bool((document.get("stream_options") or {}).get("include_usage")),
-            ignore_eos=bool(document.get("ignore_eos")),
-            schema=form["json_schema"]["schema"] if form.get("type") == "json_schema" else None,
-            kv_transfer=document.get(KV_TRANSFER),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
-
-
 def events(asked: Asked, answer: Answered, chunks: int) -> Iterator[bytes]:
-    """The events of a streamed answer: role and first content, further contents, usage and the end."""
-    text, other = answer.parts.text, _other_parts(answer.parts, stream=True) if asked.chat else {}
-    size = max(1, -(-len(text) // max(1, chunks)))
-    pieces = [text[i : i + size] for i in range(0, len(text), size)] or [""]
+    """The events of a streamed answer, in at most `chunks` portions; a tool call has at least three. Each has
+    the next piece of every choice; the first begins with the roles, the last ends with the usage."""
     head = _head(asked, answer, stream=True)
-    for i, piece in enumerate(pieces):
-        last = i == len(pieces) - 1
-        reason = b'"' + answer.parts.reason.encode() + b'"' if last else b"null"
-        event = head + _content(asked, piece) + b',"finish_reason":' + reason + b"}]}\n\n"
-        if i == 0 and asked.chat:
-            begin, end = head + b'[{"index":0,"delta":', b',"logprobs":null,"finish_reason":null}]}\n\n'
-            if other:
-                event = begin + orjson.dumps(other) + end + event
-            event = begin + b'{"role":"assistant","content":""}' + end + event
-        if last:
+    streams = [_pieces(asked, index, parts, chunks) for index, parts in enumerate(answer.choices)]
+    most = max(map(len, streams))
+    for step in range(most):
+        portion = b""
+        if step == 0 and asked.chat:
+            for index in range(len(streams)):
+                delta = {"role": "assistant", "content": ""}
+                role = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+                portion += _event(asked, answer, head, role, 0)
+        for pieces in streams:
+            for choice, count in pieces[step] if step < len(pieces) else ():
+                portion += _event(asked, answer, head, choice, count)
+        if step == most - 1:
             if asked.include_usage:
-                event += head + b'[],"usage":' + orjson.dumps(_usage(answer.usage)) + b"}\n\n"
-            event += DONE
-        yield event
+                portion += head + b'[],"usage":' + orjson.dumps(usage(answer.usage)) + b"}\n\n"
+            portion += DONE
+        yield portion
+
+
+def _event(asked: Asked, answer: Answered, head: bytes, choice: Mapping[str, Any], count: int) -> bytes:
+    """One event. `count`: the tokens of its choice so far."""
+    event = head + b"[" + orjson.dumps(choice) + b"]"
+    if asked.continuous_usage:
+        event += b',"usage":' + orjson.dumps(_counts(answer.usage.prompt_tokens, count))
+    return event + b"}\n\n"
+
+
+def _pieces(
+    asked: Asked, index: int, parts: AnswerParts, chunks: int
+) -> list[list[tuple[dict[str, Any], int]]]:
+    """The choices of the events of each portion, each with the tokens until then."""
+    before = tokens(parts.reasoning) if parts.reasoning else 0
+    portions: list[list[tuple[dict[str, Any], int]]] = []
+
+    def add(text: str, end: int, *, last: bool) -> None:
+        choice: dict[str, Any] = {"index": index}
+        if asked.chat:
+            choice["delta"] = {"content": text}
+        else:
+            choice["text"] = text
+        choice["logprobs"] = _logprobs(asked, text, end - len(text))
+        choice["finish_reason"] = parts.reason if last else None
+        if last or not asked.chat:
+            choice["stop_reason"] = parts.stop_reason if last else None
+        portions.append([(choice, parts.tokens if last else before + end // CHARS_PER_TOKEN)])
+
+    if parts.tool is not None and asked.chat:
+        portions = [[(one, parts.tokens)] for one in _call_deltas(index, parts, chunks)]
+    else:
+        pieces, end = _cut(parts.text, chunks, whole_tokens=asked.logprobs is not None), 0
+        for number, piece in enumerate(pieces, 1):
+            end += len(piece)
+            add(piece, end, last=number == len(pieces))
+    for name in ("refusal", "reasoning"):
+        if asked.chat and (found := getattr(parts, name)) is not None:
+            other = {"index": index, "delta": {name: found}, "logprobs": None, "finish_reason": None}
+            portions[0].insert(0, (other, tokens(found)))
+    return portions
+
+
+def _cut(text: str, chunks: int, *, whole_tokens: bool) -> list[str]:
+    """At most `chunks` pieces of nearly the same length; at least one."""
+    units: Sequence[str] = token_texts(text) if whole_tokens else text
+    size = max(1, -(-len(units) // max(1, chunks)))
+    return ["".join(units[at : at + size]) for at in range(0, len(units), size)] or [""]
+
+
+def _call_deltas(index: int, parts: AnswerParts, chunks: int) -> Iterator[dict[str, Any]]:
+    """The events of a tool call: its name, the pieces of its arguments, the end."""
+    size = max(1, -(-len(parts.arguments) // max(1, chunks - 2)))
+    calls: list[dict[str, Any]] = [
+        {"id": "call-1", "type": "function", "index": 0, "function": {"name": parts.tool}}
+    ]
+    for at in range(0, len(parts.arguments), size):
+        calls.append({"index": 0, "function": {"arguments": parts.arguments[at : at + size]}})
+    for call in calls:
+        delta = {"content": None, "tool_calls": [call]}
+        yield {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+    yield {"index": index, "delta": {}, "logprobs": None, "finish_reason": parts.reason, "stop_reason": None}
 
 
 def document(asked: Asked, answer: Answered) -> bytes:
     """The body of an answer that is not streamed."""
-    parts = answer.parts
-    choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": parts.reason}
-    if asked.chat:
-        message = {"role": "assistant", "content": parts.text, "tool_calls": []}
-        choice["message"] = message | _other_parts(parts, stream=False)
-    else:
-        choice["text"] = parts.text
+    choices = [_whole(asked, index, parts) for index, parts in enumerate(answer.choices)]
     return (
         _head(asked, answer, stream=False)
-        + orjson.dumps([choice])
+        + orjson.dumps(choices)
         + b',"usage":'
-        + orjson.dumps(_usage(answer.usage))
+        + orjson.dumps(usage(answer.usage))
         + b',"kv_transfer_params":'
         + orjson.dumps(answer.kv_transfer)
         + b"}"
     )
 
 
-def _other_parts(parts: AnswerParts, *, stream: bool) -> dict[str, Any]:
-    """What a chat's message or delta holds besides its content."""
-    found: dict[str, Any] = {}
-    if parts.reasoning is not None:
-        found["reasoning"] = parts.reasoning
-    if parts.refusal is not None:
-        found["refusal"] = parts.refusal
-    if parts.tool is not None:
-        call = {"id": "call-1", "type": "function", "function": {"name": parts.tool, "arguments": "{}"}}
-        found["tool_calls"] = [{"index": 0, **call} if stream else call]
-    return found
+def _whole(asked: Asked, index: int, parts: AnswerParts) -> dict[str, Any]:
+    choice: dict[str, Any] = {"index": index}
+    if asked.chat:
+        message: dict[str, Any] = {"role": "assistant", "content": parts.text, "refusal": parts.refusal}
+        message["reasoning"] = parts.reasoning
+        if parts.tool is not None:
+            function = {"name": parts.tool, "arguments": parts.arguments}
+            message["tool_calls"] = [{"id": "call-1", "type": "function", "function": function}]
+        choice["message"] = message
+    else:
+        choice["text"] = parts.text
+    choice["logprobs"] = _logprobs(asked, parts.text, 0)
+    choice["finish_reason"] = parts.reason
+    choice["stop_reason"] = parts.stop_reason
+    return choice
+
+
+def _logprobs(asked: Asked, text: str, offset: int) -> dict[str, Any] | None:
+    if asked.logprobs is None:
+        return None
+    return chat_logprobs(text, asked.logprobs) if asked.chat else text_logprobs(text, asked.logprobs, offset)
 
 
 def embeddings(body: bytes, models: Sequence[str]) -> bytes:
@@ -167,6 +189,20 @@ def too_long(asked: Asked, max_model_len: int) -> str:
     )
 
 
+def usage(found: Usage) -> dict[str, Any]:
+    """The usage of a whole answer."""
+    details = {"cached_tokens": found.cached_tokens} if found.cached_tokens else None
+    return {**_counts(found.prompt_tokens, found.completion_tokens), "prompt_tokens_details": details}
+
+
+def _counts(prompt: int, completion: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
 def _head(asked: Asked, answer: Answered, *, stream: bool) -> bytes:
     name = (
         ("chat.completion.chunk" if stream else "chat.completion") if asked.chat else "text_completion"
@@ -180,19 +216,3 @@ def _head(asked: Asked, answer: Answered, *, stream: bool) -> bytes:
         name,
         orjson.dumps(asked.model),
     )
-
-
-def _content(asked: Asked, piece: str) -> bytes:
-    text = orjson.dumps(piece)
-    if asked.chat:
-        return b'[{"index":0,"delta":{"content":' + text + b'},"logprobs":null'
-    return b'[{"index":0,"text":' + text + b',"logprobs":null'
-
-
-def _usage(usage: Usage) -> dict[str, Any]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens} if usage.cached_tokens else None,
-    }

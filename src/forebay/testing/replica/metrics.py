@@ -1,0 +1,51 @@
+"""How a fake replica reports its load, in vLLM's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+COUNTERS = (
+    "prompt_tokens",
+    "generation_tokens",
+    "num_preemptions",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "request_success",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests that run and that wait, and the share of the KV cache in use."""
+
+    running: int
+    waiting: int
+    kv_usage: float
+
+
+def metrics_text(model: str, load: Load, totals: Mapping[str, int]) -> str:
+    """The page that `/metrics` answers."""
+    labels = f'{{engine="0",model_name="{model}"}}'
+    gauges = {
+        "num_requests_running": load.running,
+        "num_requests_waiting": load.waiting,
+        "kv_cache_usage_perc": load.kv_usage,
+    }
+    lines: list[str] = []
+    for name, value in gauges.items():
+        lines += [f"# TYPE vllm:{name} gauge", f"vllm:{name}{labels} {float(value)}"]
+    for name in COUNTERS:
+        total = float(totals.get(name, 0))
+        lines += [f"# TYPE vllm:{name} counter", f"vllm:{name}_total{labels} {total}"]
+    return "\n".join(lines) + "\n"
+
+
+def load_headers(load: Load) -> dict[str, str]:
+    """The header of an answer whose request asked for the load."""
+    return {
+        "endpoint-load-metrics": (
+            f"TEXT named_metrics.num_requests_waiting={float(load.waiting)},"
+            f" named_metrics.kv_cache_usage_perc={load.kv_usage}"
+        )
+    }

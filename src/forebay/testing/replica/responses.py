@@ -1,0 +1,61 @@
+"""The HTTP responses of a fake replica: documents, errors, and answers that break off."""
+
+from __future__ import annotations
+
+import math
+
+from aiohttp import web
+
+from forebay.testing.replica import wire
+from forebay.testing.replica.asked import Asked
+from forebay.testing.replica.wire import Answered
+
+EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8"}
+
+
+def json_response(body: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json", headers=headers)
+
+
+def error_response(
+    status: int, message: str, kind: str, headers: dict[str, str] | None = None
+) -> web.Response:
+    return json_response(wire.error_body(status, message, kind), status=status, headers=headers)
+
+
+async def read_number(request: web.BaseRequest) -> float | None:
+    """The number in the body; None if it is no number, or negative."""
+    try:
+        found = float(await request.text())
+    except ValueError:
+        return None
+    return found if 0 <= found < math.inf else None
+
+
+async def break_off(
+    request: web.BaseRequest, asked: Asked, answer: Answered, fault: str
+) -> web.StreamResponse:
+    """Begin well, then fail as `fault` says."""
+    response = web.StreamResponse(headers=EVENT_STREAM if asked.stream else {})
+    await response.prepare(request)
+    begun = next(iter(wire.events(asked, answer, 2))) if asked.stream else wire.document(asked, answer)[:40]
+    match fault:
+        case "cut":
+            await response.write(begun)
+            hang_up(request)
+        case "garbage":
+            await response.write(begun + b"data: {not json\n\n" if asked.stream else begun)
+        case "binary":
+            await response.write(bytes(range(256)) * 8)
+        case "huge":
+            while True:
+                await response.write(begun * 200)
+        case "error":
+            body = wire.error_body(500, "scripted error in mid-stream", "InternalServerError")
+            await response.write(begun + b"data: " + body + b"\n\n" + wire.DONE if asked.stream else body)
+    return response
+
+
+def hang_up(request: web.BaseRequest) -> None:
+    if request.transport is not None:
+        request.transport.close()
