@@ -242,6 +242,23 @@ def test_the_next_checkpoints_of_a_silent_run_are_taken(place: Place) -> None:
         assert not place.client.head(f"{place.home.key}/{JOB_A}/chk-{7 + FENCES + 2}/_metadata", 1)
 
 
+@pytest.mark.parametrize("record", [b"", b"no JSON", None])
+def test_without_a_record_every_job_is_fenced(place: Place, record: bytes | None) -> None:
+    place.put("lock", encode_lock(Lock("p")))
+    if record is not None:
+        place.put("run.json", record)
+    place.checkpoint(JOB_A, 30)
+    place.checkpoint(JOB_B, 500)
+    place.put(f"{JOB_C}/chk-501/some-state", b"of one that was started from checkpoint 500")
+    clock = ManualClock()
+    taker = S3Store(place.home, clock=clock, sleep=clock.pause)
+    with taker.lock("p"):
+        end_orphan(taker, found_state(taker, needed=False))
+    for name in (f"{JOB_A}/chk-31", f"{JOB_B}/chk-501", f"{JOB_C}/chk-501", f"{JOB_C}/chk-502"):
+        with pytest.raises(Changed):
+            place.put(f"{name}/_metadata", b"of a job that is still active")
+
+
 def test_checkpoints_that_complete_while_fences_are_put_up_count(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

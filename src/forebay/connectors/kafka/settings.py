@@ -365,9 +365,10 @@ class KafkaSink(SinkSettings, KafkaAccess):
         )
 
     def attach(self, records: DataStream, written: Written) -> DataStream | None:
-        from forebay.connectors.kafka.sink import kafka_sink, refused_by
+        from forebay.connectors.kafka.sink import CountedAs, kafka_sink, refused_by
 
-        rows = kafka_sink(records, self.topic_of(written))
+        counted = CountedAs(written.what, written.run) if written.run else None
+        rows = kafka_sink(records, self.topic_of(written), counted=counted)
         return refused_by(rows) if written.what == RESULTS else None
 
 
