@@ -384,10 +384,12 @@ MOST_CHARS = 200
 def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str) -> None:
     """Warn that a run has only dead letters, `count` of them. Name the most frequent cause among the first of
     `letters`, and an example; or `where` they are, if there are no `letters` to read."""
+    from forebay.json_numbers import read_json
+
     causes: Counter[str] = Counter()
     details: dict[str, str] = {}
     for line in islice(letters, MOST_LOOKED_AT):
-        letter = orjson.loads(line)
+        letter = read_json(line)
         causes[letter["cause"]] += 1
         details.setdefault(letter["cause"], letter["detail"])
     why = f"their causes are in {where}"
