@@ -77,7 +77,7 @@ def _object(line: object) -> dict[str, object]:
     if not isinstance(line, bytes | str):
         return {}
     try:
-        value = read_json(line)
+        value = read_json(line.encode() if isinstance(line, str) else line)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

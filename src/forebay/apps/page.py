@@ -195,11 +195,6 @@ def failed_question(line: Any, prefix: str) -> tuple[dict[str, Any], str] | None
     return about, f"{line['cause']}: {line['detail'][:MAX_DETAIL_CHARS]}"
 
 
-def counted(count: int, thing: str) -> str:
-    """`1 topic`, `2 topics`."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
-
-
 def moment(time_ms: float | None, *, seconds: bool = True) -> str:
     """A time as `2017-08-27 00:14:48` in UTC; outside years 1 to 9999, or None: a dash."""
     if time_ms is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from forebay.apps.page import Html, card, counted, element, joined, link, moment, page, section, svg
+from forebay.apps.page import Html, card, element, joined, link, moment, page, section, svg
 from forebay.apps.summaries.values import Statement, Summary
+from forebay.counted import counted
 from forebay.json_numbers import read_json
 
 MAX_WINDOWS = 500

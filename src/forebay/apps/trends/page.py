@@ -12,7 +12,6 @@ from forebay.apps.page import (
     axis_over,
     card,
     colour,
-    counted,
     element,
     failed_question,
     filter_box,
@@ -25,6 +24,7 @@ from forebay.apps.page import (
     svg,
     tags,
 )
+from forebay.counted import counted
 from forebay.json_numbers import read_json
 
 MAX_SHOWN = 300

@@ -8,6 +8,7 @@ from typing import Literal
 
 from forebay.connectors.files.lines import Line, LineFile, Place
 from forebay.connectors.formats import BOM
+from forebay.counted import counted
 
 QUOTE = b'"'
 MAX_ROW_LINES = 10_000
@@ -83,7 +84,7 @@ class Rows:
         if self._end == "closed":
             return self._take(self._open + 2)
         if self._end is None:
-            return self._give_up(f"is not closed within {self._open + 1} lines")
+            return self._give_up(f"is not closed within {counted(self._open + 1, 'line')}")
         number = self._ahead[self._open + 1].after.lines
         return self._give_up(f"is not closed: in line {number}, text follows the next quote")
 
