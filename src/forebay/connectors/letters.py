@@ -40,7 +40,9 @@ def read_letter(
         return DeadLetter(raw=line, cause=error.cause, detail=str(error), position=position)
     if not letter.raw:
         return replace(letter, position=letter.position or position)
-    record = form.read(letter.raw, letter.position or position)
+    given = {name: content for name, content in letter.headers.items() if content is not None}
+    fields_in = None if parse is None else lambda data: parse(data, given)
+    record = form.read(letter.raw, letter.position or position, fields_in)
     time_ms = letter.time_ms if record.time_ms is None else record.time_ms
     record = replace(record, time_ms=time_ms, record_key=letter.record_key, headers=letter.headers)
     if isinstance(record, Event):
