@@ -12,7 +12,7 @@ from tests.harness.clock import ManualClock
 from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.errors import SettingError
-from forebay.flink.checkpoints import END_MARK, HEADER, MARK, MOST_DRAINS, NEWEST_VERSION, Contents
+from forebay.flink.checkpoints import END_MARK, END_NOTE, HEADER, MARK, MOST_DRAINS, NEWEST_VERSION, Contents
 from forebay.runtime.preflight import check_paths
 from forebay.runtime.resume import (
     AlreadyFinished,
@@ -105,6 +105,14 @@ def test_a_checkpoint_without_metadata_is_not_complete(place: Place) -> None:
     assert found is not None
     assert found.number == 3
     assert place.store.contents(place.home / JOB_A / "chk-4") == Contents(1, 4)
+
+
+def test_what_a_job_noted_at_its_end_is_read(place: Place) -> None:
+    assert place.store.end_notes(JOB_A) == []
+    place.put(f"{JOB_A}/{END_NOTE}-1", b"one")
+    place.put(f"{JOB_A}/{END_NOTE}-2", b"two")
+    place.put(f"{JOB_A}/{END_MARK}")
+    assert sorted(place.store.end_notes(JOB_A)) == [b"one", b"two"]
 
 
 def test_an_end_that_was_not_noted_is_seen_by_its_mark(place: Place) -> None:
