@@ -37,3 +37,9 @@ def test_the_notes_of_all_subtasks_are_the_counts_of_the_whole(
 @pytest.mark.parametrize("notes", [[], [EndNote("results", 2, WrittenCounts())]])
 def test_notes_of_which_some_are_missing_are_no_count(notes: list[EndNote]) -> None:
     assert noted_counts(notes, "results") is None
+
+
+def test_the_number_of_causes_is_bounded() -> None:
+    counts = counted([DeadLetter(b"", f"cause_{n % 70}", "") for n in range(140)])
+    assert len(counts.failed) == 51
+    assert (counts.failed["cause_1"], counts.failed["other"], counts.failed.total()) == (2, 40, 140)

@@ -10,13 +10,14 @@ from typing import Any
 import orjson
 
 from forebay.engine.content import CUT
+from forebay.flink.metrics import MAX_CAUSES, OTHER
 from forebay.records import DeadLetter, Result
 
 
 @dataclass(slots=True)
 class WrittenCounts:
     """Results and dead letters, the tokens of the results, how many of them were cut at `max_tokens`, and the
-    dead letters by cause."""
+    dead letters by cause. Programs choose causes, too: those beyond `MAX_CAUSES` are counted as `other`."""
 
     results: int = 0
     dead_letters: int = 0
@@ -29,7 +30,8 @@ class WrittenCounts:
         """Count one more."""
         if isinstance(output, DeadLetter):
             self.dead_letters += 1
-            self.failed[output.cause] += 1
+            known = output.cause in self.failed or len(self.failed) < MAX_CAUSES
+            self.failed[output.cause if known else OTHER] += 1
             return
         self.results += 1
         self.prompt_tokens += output.usage.prompt_tokens
