@@ -19,6 +19,7 @@ from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_o
 from forebay.detect.stream_time import StreamTime, Tolerance
 from forebay.embed import NoEmbedding
 from forebay.flink.shards import shard_of
+from forebay.json_numbers import read_json
 from forebay.records import Event, Result
 from forebay.testing.answers import answer_to
 
@@ -221,7 +222,7 @@ def held_against(
 def _objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
-            value = orjson.loads(line)
-        except orjson.JSONDecodeError:
+            value = read_json(line)
+        except ValueError:
             value = None
         yield value if isinstance(value, dict) else {}

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from forebay.bench.stream.events import event_lines, fields_of
 from forebay.bench.stream.feed_process import FeedProcess
 from forebay.config import parse_spec
@@ -20,6 +18,7 @@ from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.engine.launch import EngineOptions
 from forebay.engine.launch.progress import Progress
 from forebay.errors import PipelineFailed
+from forebay.json_numbers import read_json
 from forebay.runtime.flink_process import FlinkLauncher
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.scaling.engine import ScaledEngine, scaled_engine
@@ -188,7 +187,7 @@ def measure_scaling(
         run = RunOptions(fresh=True, enough=watch.enough)
         last = run_pipeline(spec, engine, run, settings, watch, launcher=launcher)
     course = read_course(scaling_folder(settings, spec.name, str(spec.checkpoint.dir)) / COURSE)
-    rows = [orjson.loads(line) for line in read_jsonl_sink(folder / "results")]
+    rows = [read_json(line) for line in read_jsonl_sink(folder / "results")]
     return report_of(options, rows, last, course, watch)
 
 

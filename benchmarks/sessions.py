@@ -27,6 +27,7 @@ from forebay.apps.sessions import RULE, SYSTEM, Sessions
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.engine.replica import list_models
 from forebay.errors import PipelineFailed, SettingError
+from forebay.json_numbers import read_json
 from forebay.records import Request, Sampling, Usage
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
@@ -140,7 +141,7 @@ def _run(
     )
     if done.returncode:
         raise PipelineFailed(f"the pipeline ended with status {done.returncode}: {done.stderr[-2000:]}")
-    return [orjson.loads(line) for line in read_jsonl_sink(folder / "results")]
+    return [read_json(line) for line in read_jsonl_sink(folder / "results")]
 
 
 def judged(

@@ -14,11 +14,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import orjson
-
 from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import read_jsonl_sink
+from forebay.json_numbers import read_json
 from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.snapshot import Snapshot
 from forebay.settings import Settings
@@ -161,8 +160,8 @@ def measure_slowdown(
         step_of(speed, samples, options.settle_s)
         for speed, samples in zip(SPEEDS, course.samples, strict=True)
     ]
-    ids = [orjson.loads(line)["id"] for line in read_jsonl_sink(work / "results")]
-    causes = Counter(orjson.loads(line)["cause"] for line in read_jsonl_sink(work / "results-dead-letters"))
+    ids = [read_json(line)["id"] for line in read_jsonl_sink(work / "results")]
+    causes = Counter(read_json(line)["cause"] for line in read_jsonl_sink(work / "results-dead-letters"))
     thrown_away = end.aborted / max(1, end.calls)
     return {
         **asdict(options),

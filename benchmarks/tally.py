@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import orjson
-
 from forebay.connectors.files.sink import Part, committed_parts
+from forebay.json_numbers import read_json
 from forebay.s3.location import Location
 
 NUMBER = "n"
@@ -78,8 +77,8 @@ def _object(line: object) -> dict[str, object]:
     if not isinstance(line, bytes | str):
         return {}
     try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError:
+        value = read_json(line.encode() if isinstance(line, str) else line)
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import orjson
-
 from benchmarks.drill.records import input_number
 from benchmarks.drill.workload import Expected
+from forebay.json_numbers import read_json
 
 SHOWN = 5
 GAP = re.compile(r"([\w.-]+)/(\d+): offsets (\d+) to (\d+) were deleted unread")
@@ -126,7 +125,7 @@ def _told(what: str, which: Sequence[str]) -> Iterator[str]:
 
 def _object(line: bytes) -> Mapping[str, Any]:
     try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError:
+        value = read_json(line)
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

@@ -26,6 +26,7 @@ from forebay.deploy.kubernetes.cluster import apply_all
 from forebay.deploy.kubernetes.deployment import ENGINE, ENGINE_PORT, FLINK_METRICS_PORT, PIPELINE
 from forebay.deploy.kubernetes.pipeline import job_document
 from forebay.errors import PipelineFailed
+from forebay.json_numbers import read_json
 from forebay.kube.watch import Collection, Trouble, follow
 
 if TYPE_CHECKING:
@@ -327,7 +328,7 @@ class BurstRun:
             await asyncio.sleep(LOOK_S)
 
     async def _report(self, stream: Stream) -> BurstReport:
-        rows = [orjson.loads(line) for line in read_jsonl_sink(self._folder / "results")]
+        rows = [read_json(line) for line in read_jsonl_sink(self._folder / "results")]
         counts = Counter(row["fields"][ID] for row in rows)
         dead, seen = self._dead(), self._seen
         listed = await self._api.get(f"/api/v1/namespaces/{NAMESPACE}/events")

@@ -66,6 +66,13 @@ class MalformedRecord(RecordError):
     cause = "malformed_record"
 
 
+class MalformedDeadLetter(MalformedRecord):
+    """The line, which was to be fed in again, is not a dead letter, or a part of its record was cut. It is
+    read as a dead letter once more if it is fed in again."""
+
+    cause = "malformed_dead_letter"
+
+
 class NoRecord(RecordError):
     """The value has no record in the field that `payload` names: it is missing or null, as in a deletion."""
 

@@ -54,6 +54,8 @@ class DeadLetter:
         attempts: How many calls were made for it; 0 if it never reached an engine.
         id, key: The record's id and key, where the record got as far as having them.
         time_ms, position, record_key, headers, record_ms: Those of the event.
+        cut_bytes: How many bytes of the record are missing at the end of `raw`: it was larger than its source
+            keeps.
 
     >>> letter = fb.DeadLetter(b"not JSON", cause="malformed_record", detail="not JSON: line 1 column 1")
     >>> (letter.cause, letter.attempts)
@@ -71,6 +73,7 @@ class DeadLetter:
     record_key: bytes | None = None
     headers: Mapping[str, bytes | None] = field(default_factory=dict)
     record_ms: int | None = None
+    cut_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ COUNTS = {
     "in_flight": 8.0,
     "pending": 3.0,
 }
-LINE = "sort: 42 events in, 30 results, 1 dead letters, 8 in flight, 3 waiting"
+LINE = "sort: 42 events in, 30 results, 1 dead letter, 8 in flight, 3 waiting"
 VALUE = "FunctionFailed: write_kafka 'teams': value failed for the result with id '1': KeyError: 'team'"
 SAME = VALUE.replace("'1'", "'2'")
 KEY = VALUE.replace("value", "key")
@@ -91,7 +91,7 @@ def test_a_line_for_each_operator_that_had_an_event() -> None:
         "letters: records": {"too_large": 0.0},
     }
     assert lines(found) == [
-        "again: 1 events in, 0 results, 0 dead letters, 0 in flight, 0 waiting",
+        "again: 1 event in, 0 results, 0 dead letters, 0 in flight, 0 waiting",
         LINE,
         "teams: records: 2 too large for the topic",
     ]

@@ -36,7 +36,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScalingRecord:
 def test_it_shows_state_load_and_why(record: ScalingRecord, tmp_path: Path) -> None:
     shown = CliRunner().invoke(application(), ["fleet", "status"]).stdout
     for words in (
-        f"triage (process {os.getpid()}): 1 ready, 2 wanted; 4 records wait, 3 are at",
+        f"triage (process {os.getpid()}): 1 ready, 2 wanted; 4 records waiting, 3 at",
         "no memory",
     ):
         assert words in " ".join(shown.split())

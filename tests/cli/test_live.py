@@ -104,7 +104,7 @@ def test_records_that_kafka_deleted_unread_are_named_once_and_counted() -> None:
     assert "skipped" not in line_of(NOW, 0.0)
     end = console()
     report(replace(NOW, gaps=gaps, skipped_records=4), one_each=True, json=None, console=end)
-    assert "4 records at most were deleted from Kafka before they were read, at 2 places" in text(end)
+    assert "at most 4 records were deleted from Kafka before being read, at 2 places" in text(end)
 
 
 def test_files_that_were_replaced_are_reported_once_each() -> None:
@@ -241,7 +241,7 @@ def test_where_results_are_not_one_each_the_end_does_not_say_how_many_events_cam
 ) -> None:
     plain = console()
     report(replace(NOW, state="FINISHED"), one_each=False, json=None, console=plain)
-    assert text(plain) == "finished after 12 s: 15 results, 1 dead letters, 100 tokens\n"
+    assert text(plain) == "finished after 12 s: 15 results, 1 dead letter, 100 tokens\n"
     report(NOW, one_each=False, json="-", console=plain)
     assert json.loads(capsys.readouterr().out)["accepted"] is None
 
@@ -250,7 +250,7 @@ def test_the_end_is_one_line_or_one_document(capsys: pytest.CaptureFixture[str])
     plain = console()
     last = replace(NOW, state="FINISHED", backlog=TopicBacklog(3, 40, 10, 1.5))
     report(last, one_each=True, json=None, console=plain)
-    assert text(plain) == "finished after 12 s: 20 events in, 15 results, 1 dead letters, 100 tokens\n"
+    assert text(plain) == "finished after 12 s: 20 events in, 15 results, 1 dead letter, 100 tokens\n"
     report(last, one_each=True, json="-", console=plain)
     document = json.loads(capsys.readouterr().out)
     assert (document["results"], document["accepted"]) == (15, 20)
@@ -283,7 +283,7 @@ def test_failures_are_shown_by_cause_and_cut_answers_counted() -> None:
     report(replace(now, state="FINISHED"), one_each=False, json=None, console=shown)
     said = text(shown)
     assert "failed, by cause: prompt_too_long 7, a 2, timeout 1, b 1" in said
-    assert "3 answers were cut at max_tokens (finish_reason length): raise sampling.max_tokens" in said
+    assert "3 answers were cut at max_tokens (finish_reason length): raise sampling.max_tokens if" in said
 
 
 def test_the_document_has_failures_by_cause(capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,7 +131,7 @@ def test_who_stops_a_run_is_told_what_is_written(tmp_path: Path, monkeypatch: py
     scripted(monkeypatch, stopped)
     said = run(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})).stderr
     assert (
-        "after 12 s: 4 results and 1 dead letters written; 4 more answers are not in a checkpoint yet and "
+        "after 12 s: 4 results and 1 dead letter written; 4 more answers are not in a checkpoint yet and "
         "made again" in said
     )
 

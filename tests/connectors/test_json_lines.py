@@ -68,8 +68,8 @@ def test_a_letter_without_its_key_headers_or_place_is_not_read(letter: DeadLette
 def test_a_dead_letter_of_kafka_has_its_key_and_headers_in_a_readable_form() -> None:
     letter = DeadLetter(b"x", "c", "d", record_key=b"ann", headers={"a": b"b", "c": b"\xff"}, record_ms=7)
     about = {"time_ms": 7, "key": "ann", "headers": {"a": "b", "c": {"base64": "/w=="}}}
-    assert orjson.loads(dead_letter_json(letter))["kafka"] == about
-    assert "kafka" not in orjson.loads(dead_letter_json(DeadLetter(b"x", "c", "d")))
+    assert orjson.loads(dead_letter_json(letter))["record"] == about
+    assert "record" not in orjson.loads(dead_letter_json(DeadLetter(b"x", "c", "d")))
 
 
 def test_a_tombstone_has_no_input() -> None:
@@ -96,10 +96,10 @@ def test_other_lines_are_malformed(line: bytes) -> None:
         b"null",
         b'{"input": 3}',
         b'{"input": null, "cause": "timeout", "detail": "d"}',
-        b'{"input": "", "cause": "c", "detail": "d", "kafka": {"headers": []}}',
-        b'{"input": "", "cause": "c", "detail": "d", "kafka": {"key": {"base64": "*"}}}',
-        b'{"input": "", "cause": "c", "detail": "d", "kafka": {"time_ms": "1"}}',
-        b'{"input": "", "cause": "c", "detail": "d", "kafka": 5}',
+        b'{"input": "", "cause": "c", "detail": "d", "record": {"headers": []}}',
+        b'{"input": "", "cause": "c", "detail": "d", "record": {"key": {"base64": "*"}}}',
+        b'{"input": "", "cause": "c", "detail": "d", "record": {"time_ms": "1"}}',
+        b'{"input": "", "cause": "c", "detail": "d", "record": 5}',
         b'{"input_base64": "*", "cause": "c", "detail": "d"}',
         b'{"input": "", "cause": "c", "detail": "d", "time_ms": "1"}',
         b'{"input": "", "cause": "c", "detail": "d", "time_ms": 9223372036854775807}',

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds.feed import Mark
 from forebay.connectors.feeds.sse import SseDecoder, SseFeed
-from forebay.connectors.formats import Format, dead_letter_json
+from forebay.connectors.formats import Format, dead_letter_json, with_added
 from forebay.connectors.kafka.source import read_record
 from forebay.connectors.letters import read_letter
 from forebay.records import DeadLetter, Event
@@ -72,18 +72,18 @@ def test_a_place_in_kafka_must_be_one(position: Any) -> None:
     line = given_up(Event(b"{}", {}, position=position, record_ms=1))
     read = read_letter(Format(), line, "letters.jsonl@1")
     assert isinstance(read, DeadLetter)
-    assert (read.raw, read.cause, read.position) == (line, "malformed_record", "letters.jsonl@1")
+    assert (read.raw, read.cause, read.position) == (line, "malformed_dead_letter", "letters.jsonl@1")
 
 
 @pytest.mark.parametrize("position", [5, ["t/0@1"], {"a": 1}, True])
-@pytest.mark.parametrize("kafka", [None, {"time_ms": 5}])
-def test_a_position_that_is_no_text_is_no_dead_letter(position: Any, kafka: Any) -> None:
+@pytest.mark.parametrize("record", [None, {"time_ms": 5}])
+def test_a_position_that_is_no_text_is_no_dead_letter(position: Any, record: Any) -> None:
     line = orjson.dumps(
-        {"cause": "c", "detail": "d", "input": "{}", "position": position, "kafka": kafka},
+        {"cause": "c", "detail": "d", "input": "{}", "position": position, "record": record},
     )
     read = read_letter(Format(), line, "letters.jsonl@1")
     assert isinstance(read, DeadLetter)
-    assert (read.raw, read.cause, read.position) == (line, "malformed_record", "letters.jsonl@1")
+    assert (read.raw, read.cause, read.position) == (line, "malformed_dead_letter", "letters.jsonl@1")
     assert "position is" in read.detail
 
 
@@ -98,13 +98,13 @@ def test_a_letter_that_holds_no_record_is_the_same_again(cause: str, form: Forma
 
 
 @pytest.mark.parametrize("sent", [b"event: sale\nid: 7\n", b"", b"id: 7\n"])
-def test_an_event_of_a_feed_has_its_type_and_its_id_again(sent: bytes) -> None:
-    (event,) = SseDecoder().feed(sent + b'data: {"a": 1}\n\n')
+@pytest.mark.parametrize("data", [b'{"a": 1}', b'{"sse": {"event": "own"}}'])
+def test_an_event_of_a_feed_has_its_type_and_its_id_again(sent: bytes, data: bytes) -> None:
+    (event,) = SseDecoder().feed(sent + b"data: " + data + b"\n\n")
     received = SseFeed()._received(Mark(), event)
     assert received is not None
-    given = Event(
-        received.raw, {**received.fields, "a": 1}, position=received.position, headers=received.headers
-    )
+    fields = with_added(orjson.loads(data), received.fields)
+    given = Event(received.raw, fields, position=received.position, headers=received.headers)
     assert read_letter(Format(), given_up(given), "letters.jsonl@1") == given
 
 
@@ -113,6 +113,33 @@ def test_headers_of_a_feed_need_not_be_utf8() -> None:
     read = read_letter(Format(), line, "letters.jsonl@1")
     assert isinstance(read, Event)
     assert read.fields == {"sse": {"event": "\ufffd", "id": None}}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"no letter",
+        b"\xff",
+        b'{"text": "a record"}',
+        b'{"cause": "late", "detail": "d", "input": "{\\"a\\": 1}", "position": 5}',
+        dead_letter_json(DeadLetter(b'{"a": 1}', "late", "d"), cut_bytes={"input": 9}).encode(),
+        given_up(Event(b"{}", {}, position="nowhere", record_ms=1)),
+    ],
+)
+@pytest.mark.parametrize("form", [Format(), Format("text")])
+def test_a_line_that_is_refused_stays_the_same_dead_letter(line: bytes, form: Format) -> None:
+    first = read_letter(form, line, "letters.jsonl@1")
+    assert isinstance(first, DeadLetter)
+    assert (first.cause, first.raw) == ("malformed_dead_letter", line)
+    kept = replace(first, record_key=b"k", headers={"h": b"v"}, record_ms=9)
+    for letter in (first, kept):
+        assert read_letter(form, given_up(letter), "again.jsonl@1") == letter
+
+
+def test_a_line_that_was_refused_may_be_readable_by_now() -> None:
+    event = Event(b'{"a": 1}', {"a": 1}, 5, "in.jsonl@17")
+    refused = DeadLetter(given_up(event), "malformed_dead_letter", "d", position="letters.jsonl@1")
+    assert read_letter(Format(), given_up(refused), "again.jsonl@1") == event
 
 
 def test_another_line_is_a_dead_letter_at_its_own_place() -> None:

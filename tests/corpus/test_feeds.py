@@ -104,7 +104,7 @@ def test_events_are_the_same_in_any_cut(case: Stream, cut: int) -> None:
     for record, (expected, type, id) in zip(records, case.events, strict=True):
         sse = {"event": type, "id": id}
         check(
-            record, expected if isinstance(expected, Refused) else {"sse": sse, "text": expected}, case.name
+            record, expected if isinstance(expected, Refused) else {"text": expected, "sse": sse}, case.name
         )
         named = {"sse-event": type, "sse-id": id}
         assert record.headers == {name: value.encode() for name, value in named.items() if value}

@@ -24,7 +24,7 @@ LETTER: Mapping[str, Any] = {
     "input": '{"a": 1}',
 }
 KAFKA = {"time_ms": 5, "key": "k", "headers": {}}
-NO_LETTER = Refused("not a dead letter")
+NO_LETTER = Refused("not a dead letter", "malformed_dead_letter")
 
 
 @dataclass(frozen=True)
@@ -60,43 +60,52 @@ READ = (
     letter("line ends in it", {"input": '{"a":\r\n1}'}, {"a": 1}, raw=b'{"a":\r\n1}'),
     letter("NUL in it", {"input": '{"a": "\0"}'}, Refused("not JSON")),
     letter("a dead letter in it", {"input": orjson.dumps(LETTER).decode()}, dict(LETTER)),
-    letter("of Kafka", {"kafka": KAFKA, "position": "in/0@7"}, {"a": 1}, record_key=b"k", record_ms=5),
-    letter("second topic", {"kafka": KAFKA, "position": "in~2/0@7"}, {"a": 1}, position="in~2/0@7"),
+    letter("of Kafka", {"record": KAFKA, "position": "in/0@7"}, {"a": 1}, record_key=b"k", record_ms=5),
+    letter("second topic", {"record": KAFKA, "position": "in~2/0@7"}, {"a": 1}, position="in~2/0@7"),
     letter(
         "binary key",
-        {"kafka": {**KAFKA, "key": {"base64": "/w=="}}, "position": "in/0@7"},
+        {"record": {**KAFKA, "key": {"base64": "/w=="}}, "position": "in/0@7"},
         {"a": 1},
         record_key=b"\xff",
     ),
-    letter("no key", {"kafka": {**KAFKA, "key": None}, "position": "in/0@7"}, {"a": 1}, record_key=None),
-    letter("empty key", {"kafka": {**KAFKA, "key": ""}, "position": "in/0@7"}, {"a": 1}, record_key=b""),
+    letter("no key", {"record": {**KAFKA, "key": None}, "position": "in/0@7"}, {"a": 1}, record_key=None),
+    letter("empty key", {"record": {**KAFKA, "key": ""}, "position": "in/0@7"}, {"a": 1}, record_key=b""),
     letter(
         "null header",
-        {"kafka": {**KAFKA, "headers": {"h": None}}, "position": "in/0@7"},
+        {"record": {**KAFKA, "headers": {"h": None}}, "position": "in/0@7"},
         {"a": 1},
         headers={"h": None},
     ),
     letter(
-        "headers of a file", {"kafka": {"headers": {"h": "v"}}}, {"a": 1}, headers={"h": b"v"}, record_ms=None
+        "headers of a file",
+        {"record": {"headers": {"h": "v"}}},
+        {"a": 1},
+        headers={"h": b"v"},
+        record_ms=None,
     ),
     letter(
         "sse",
-        {"kafka": {"headers": {"sse-event": "e", "sse-id": "5"}}},
-        {"sse": {"event": "e", "id": "5"}, "a": 1},
+        {"record": {"headers": {"sse-event": "e", "sse-id": "5"}}},
+        {"a": 1, "sse": {"event": "e", "id": "5"}},
     ),
     letter(
         "sse of bytes",
-        {"kafka": {"headers": {"sse-id": {"base64": "/w=="}}}},
-        {"sse": {"event": None, "id": "\ufffd"}, "a": 1},
+        {"record": {"headers": {"sse-id": {"base64": "/w=="}}}},
+        {"a": 1, "sse": {"event": None, "id": "\ufffd"}},
     ),
     letter(
         "tombstone",
-        {"cause": "tombstone", "input": None, "kafka": KAFKA, "position": "in/0@7"},
+        {"cause": "tombstone", "input": None, "record": KAFKA, "position": "in/0@7"},
         Refused("it has no value", "tombstone"),
         raw=b"",
     ),
-    letter("input cut", {"cut_bytes": {"input": 5}}, Refused("cut by 5 bytes"), position="letters@1"),
-    letter("headers cut", {"cut_bytes": {"headers": 5}}, Refused("cut by 5 bytes")),
+    letter(
+        "input cut",
+        {"cut_bytes": {"input": 5}},
+        Refused("cut by 5 bytes", "malformed_dead_letter"),
+        position="letters@1",
+    ),
+    letter("headers cut", {"cut_bytes": {"headers": 5}}, Refused("cut by 5 bytes", "malformed_dead_letter")),
 )
 WRONG = (
     Letter("no JSON", b"no letter", NO_LETTER, {"raw": b"no letter", "position": "letters@1"}),
@@ -116,15 +125,15 @@ WRONG = (
     letter("time of 2**63", {"time_ms": 2**63}, NO_LETTER),
     letter("time with a fraction", {"time_ms": 5.5}, NO_LETTER),
     letter("attempts of text", {"attempts": "many"}, NO_LETTER),
-    letter("kafka of text", {"kafka": "x"}, NO_LETTER),
-    letter("headers of a list", {"kafka": {**KAFKA, "headers": ["h"]}}, NO_LETTER),
+    letter("record of text", {"record": "x"}, NO_LETTER),
+    letter("headers of a list", {"record": {**KAFKA, "headers": ["h"]}}, NO_LETTER),
     letter("cut_bytes of text", {"cut_bytes": "5"}, NO_LETTER),
-    letter("position of Kafka is none", {"kafka": KAFKA, "position": "in@7"}, NO_LETTER),
-    letter("position of Kafka is a number", {"kafka": KAFKA, "position": 7}, NO_LETTER),
+    letter("position of Kafka is none", {"record": KAFKA, "position": "in@7"}, NO_LETTER),
+    letter("position of Kafka is a number", {"record": KAFKA, "position": 7}, NO_LETTER),
     letter("position is a number", {"position": 7}, NO_LETTER),
     letter("position is a list", {"position": ["in@7"]}, NO_LETTER),
-    letter("record time of text", {"kafka": {**KAFKA, "time_ms": "5"}, "position": "in/0@7"}, NO_LETTER),
-    letter("key is a list", {"kafka": {**KAFKA, "key": {}}, "position": "in/0@7"}, NO_LETTER),
+    letter("record time of text", {"record": {**KAFKA, "time_ms": "5"}, "position": "in/0@7"}, NO_LETTER),
+    letter("key is a list", {"record": {**KAFKA, "key": {}}, "position": "in/0@7"}, NO_LETTER),
 )
 
 

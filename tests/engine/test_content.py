@@ -22,7 +22,7 @@ NOW = ReplicaScript(delay=Fixed(0.0))
 SCHEMA = {"type": "object", "properties": {"team": {"type": "string"}}, "required": ["team"]}
 EACH = [
     ("reasoning", errors.OutOfTokens, 1, "128 reasoning tokens used up max_tokens (128)"),
-    ("empty", errors.EmptyAnswer, 3, "the model stopped without content after 1 tokens (finish_reason stop)"),
+    ("empty", errors.EmptyAnswer, 3, "the model stopped without content after 1 token (finish_reason stop)"),
     ("tool_calls", errors.ToolCalled, 1, "the model called the tool 'look_up' instead of answering"),
     ("refusal", errors.AnswerRefused, 1, "the model refused to answer: I cannot help with that."),
     ("content_filter", errors.ContentFiltered, 1, "a content filter of the engine stopped the answer"),

@@ -8,10 +8,11 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import psutil
@@ -35,6 +36,7 @@ from forebay.flink.intervals import PollInterval
 from forebay.flink.job import RunningJob, submit
 from forebay.flink.request_handler import InferenceSpec
 from forebay.flink.request_pool import Ordering
+from forebay.flink.rest import RestSilent
 from forebay.flink.watermarks import with_event_time
 from forebay.ports import free_port
 from forebay.records import JSON, Completion, Event, Request
@@ -56,6 +58,7 @@ def complete_checkpoint(job: Path, number: int, *, name: str | None = None) -> P
     return checkpoint
 
 
+T = TypeVar("T")
 HOLD = re.compile(r"\(\(hold:([a-z0-9_-]+)\)\)")
 DEFECT = re.compile(r"\(\(defect(?::([a-z0-9_-]+))?\)\)")
 FRESH = {"web.refresh-interval": "100", "metrics.fetcher.update-interval": "100"}
@@ -250,14 +253,16 @@ class Runs:
 
     def stop(self, job: RunningJob) -> None:
         """Cancel the job and wait until it is gone; its checkpoints stay."""
-        job.cancel()
+        until_answered(job.cancel, self.WAIT_S)
         wait_until(lambda: job.ended() is not None, self.WAIT_S)
 
     def await_checkpoint(self, job: RunningJob, more: int = 1) -> None:
         """Wait until `more` checkpoints that began after this call have completed."""
         # One may be under way: that one does not count.
-        target = job.checkpoints().completed + more + 1
-        wait_until(lambda: job.checkpoints().completed >= target, self.WAIT_S)
+        target = until_answered(job.checkpoints, self.WAIT_S).completed + more + 1
+        wait_until(
+            lambda: until_answered(job.checkpoints, self.WAIT_S).completed >= target, timeout_s=self.WAIT_S
+        )
 
     def await_checkpoint_files(self, more: int = 1) -> None:
         """The same for a run in a process of its own: seen by what it leaves in its folder."""
@@ -296,13 +301,30 @@ class Runs:
         return subprocess.Popen(command, cwd=Path(__file__).parents[2])
 
 
+def until_answered(ask: Callable[[], T], timeout_s: float = Runs.WAIT_S) -> T:
+    """What `ask` returns, which asks Flink's REST service: a busy machine may keep that from answering in
+    time."""
+    answers: list[T] = []
+
+    def answered() -> bool:
+        with suppress(RestSilent):
+            answers.append(ask())
+        return bool(answers)
+
+    wait_until(answered, timeout_s)
+    return answers[0]
+
+
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL a process and all that it started, at once."""
     family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    # A child may end by itself meanwhile.
     for member in family:
-        member.suspend()
+        with suppress(psutil.NoSuchProcess):
+            member.suspend()
     for member in family:
-        member.kill()
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
     process.wait()
     psutil.wait_procs(family)
 

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from io import BytesIO
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.connectors.formats import dead_letter_json
 from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
 from forebay.runtime.ask import WAITING_PER_SLOT, Lines, answers, events
 
@@ -50,12 +52,22 @@ def test_a_kind_that_is_given_is_not_guessed() -> None:
 def test_a_line_that_is_too_long_is_cut_off_and_the_next_one_is_read() -> None:
     long, after = read(b"x" * 1_000_000 + b"\nafter\n")
     assert isinstance(long, DeadLetter)
-    assert (len(long.raw), long.position) == (100, "line 1")
+    assert (len(long.raw), long.cut_bytes, long.position) == (100, 999_900, "line 1")
     assert (shown(after), after.position) == ({"text": "after"}, "line 2")
     assert [shown(record) for record in read(b"x" * 100 + b"\r\n" + b"x" * 101)] == [
         {"text": "x" * 100},
         "malformed_record",
     ]
+
+
+@pytest.mark.parametrize("size", [101, 102, 103, 65_638, 65_639])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+def test_the_missing_bytes_of_a_line_are_counted(size: int, end: bytes) -> None:
+    (long,) = read(b"x" * size + end)
+    assert isinstance(long, DeadLetter)
+    assert (long.raw, long.cut_bytes) == (b"x" * 100, size - 100)
+    assert f"the line has {size} bytes" in long.detail
+    assert orjson.loads(dead_letter_json(long))["cut_bytes"] == {"input": size - 100}
 
 
 @pytest.mark.parametrize("kind", ["auto", "text", "jsonl"])

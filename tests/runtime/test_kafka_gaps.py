@@ -72,6 +72,32 @@ def test_a_resume_names_records_that_were_deleted_unread(scene: Scene) -> None:
     assert scene.ids()[-1] == f"{scene.topic}/0@8"
 
 
+def test_a_second_gap_right_after_one_that_was_skipped_is_named(scene: Scene) -> None:
+    """The reader has read nothing since: the checkpoint does not say where it is."""
+    scene.write(*"abc")
+    scene.run(3)
+    scene.write("d")
+    delete_before(scene.node.bootstrap, scene.topic, 4)
+    folder = Path(scene.spec().checkpoint.dir)
+    before = read_state(folder)
+    assert before is not None
+
+    def completed() -> bool:
+        state = read_state(folder)
+        return state is not None and state.job != before.job and state.completed is not None
+
+    last = scene.pipelines.interrupt(scene.spec(on_gap="continue"), scene.url, completed)
+    assert [gap.partition(": ")[2] for gap in last.gaps] == [
+        "offsets 3 to 3 were deleted unread (one record at most)"
+    ]
+    scene.write(*"ef")
+    delete_before(scene.node.bootstrap, scene.topic, 5)
+    with pytest.raises(PipelineFailed, match="offsets 4 to 4 were deleted unread"):
+        scene.run(4)
+    assert scene.run(4, on_gap="continue").skipped_records == 1
+    assert scene.ids() == [f"{scene.topic}/0@{offset}" for offset in (0, 1, 2, 5)]
+
+
 def test_what_was_read_before_a_gap_is_not_lost_with_it(scene: Scene) -> None:
     """The checkpoint's requests, and its records on their way to the operator, outlive the source's state."""
     scene.write(*(f"e{n}" for n in range(100)))
@@ -131,7 +157,6 @@ def test_offsets_without_records_are_no_gap(scene: Scene) -> None:
     assert scene.ids() == [f"{scene.topic}/0@{offset}" for offset in (2, 5)]
 
 
-@pytest.mark.long
 def test_the_end_of_a_transaction_that_kafka_deletes_is_no_gap(scene: Scene) -> None:
     value = {"value": b'{"text": "t"}'}
     produce(scene.node.bootstrap, scene.topic, [value] * 3, transaction=f"{scene.topic}-t")
@@ -139,7 +164,8 @@ def test_the_end_of_a_transaction_that_kafka_deletes_is_no_gap(scene: Scene) -> 
 
     def passed() -> bool:
         with kafka_admin(spec.source.cluster()) as admin:
-            return admin.committed(spec.source.group_of(spec.name)) == (Place(scene.topic, 0, 4),)
+            # All tests share the group, each with a topic of its own.
+            return Place(scene.topic, 0, 4) in admin.committed(spec.source.group_of(spec.name))
 
     scene.pipelines.interrupt(spec, scene.url, passed)
     delete_before(scene.node.bootstrap, scene.topic, 4)

@@ -16,7 +16,7 @@ from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight
-from forebay.runtime.kafka_start import KafkaStart, begin
+from forebay.runtime.kafka_start import KafkaStart, begin, read_before
 from forebay.runtime.snapshot import Snapshot
 from forebay.runtime.watch import JobLost
 
@@ -337,6 +337,23 @@ def test_new_topics_of_a_pattern_are_reported_once(kafka: FakeKafka) -> None:
     run.seen.clear()
     assert not run()
     assert run.seen == {}
+
+
+def test_offsets_in_topics_that_are_not_read_do_not_matter(kafka: FakeKafka) -> None:
+    """An earlier pipeline of the name read topic `b`, and not to its end."""
+    left = Place("b", 0, 5)
+    run = Run()
+    read = (Place("a", 0, 20), Place("a", 1, 21))
+    kafka.groups["forebay-p-read"] = (*read, left)
+    kafka.only_markers = True
+    for _ in range(10):
+        assert not run()
+        assert left not in kafka.groups["forebay-p"]
+    assert kafka.groups["forebay-p"] == run.ends
+    kafka.groups["forebay-p-read"] = (*run.ends, left)
+    run.finished()
+    assert kafka.groups["forebay-p"] == run.ends
+    assert read_before(run.spec) == run.ends
 
 
 @pytest.mark.parametrize("only_markers", [True, False])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.runtime.fake_kafka import FakeKafka, spec, use
 
 from forebay.connectors.kafka.admin import Place
+from forebay.connectors.kafka.source_state import SourceState
 from forebay.errors import PipelineFailed
-from forebay.runtime.kafka_start import KafkaStart, begin, read_before
+from forebay.runtime import kafka_start
+from forebay.runtime.kafka_start import KafkaStart, begin, read_before, resumed
 
 
 @pytest.fixture
@@ -70,6 +74,27 @@ def test_a_later_start_does_not_skip_records_unless_it_may(kafka: FakeKafka) -> 
     begun = begin(spec(on_gap="continue"), {}, first=False)
     assert sum(gap.records for gap in begun.gaps) == 5
     assert [place.offset for place in kafka.groups["forebay-p-read"]] == [35, 40]
+
+
+def test_a_partition_of_which_nothing_was_read_may_have_a_gap(
+    kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint does not say where its reader begins: at the offset that is committed."""
+    monkeypatch.setattr(kafka_start, "metadata_of", lambda checkpoint: b"")
+
+    def resume(state: SourceState | None) -> KafkaStart:
+        monkeypatch.setattr(kafka_start, "source_state", lambda metadata, name: state)
+        kafka.groups["forebay-p-read"] = (Place("a", 0, 10), Place("a", 1, 4), Place("b", 0, 1))
+        given = spec(on_gap="continue")
+        return resumed(given, Path("chk-7"), {"a": ("id-a",)}, "new" * 20, chosen=False)
+
+    found = resume(SourceState("kafka", (Place("a", 0, 60),)))
+    assert [str(gap) for gap in found.gaps] == [
+        "a/1: offsets 4 to 10 were deleted unread (7 records at most)"
+    ]
+    assert kafka.groups["forebay-p-read"] == (Place("a", 0, 60), Place("a", 1, 11))
+    # A job whose source has come to its end reads no more.
+    assert resume(None).gaps == ()
 
 
 def test_the_first_record_that_is_there_is_no_gap_at_a_first_start(kafka: FakeKafka) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import orjson
 import pytest
 
 from forebay.config import parse_spec
-from forebay.runtime.output_counts import OutputCounts
+from forebay.connectors.written_counts import EndNote, WrittenCounts
+from forebay.flink.checkpoints import END_NOTE
+from forebay.runtime.output_counts import OutputCounts, end_notes
 from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.state_store import LocalStore
 
 LAST = Snapshot(1.0, "FINISHED", failed={"timeout": 9}, cut_answers=9)
 
@@ -73,6 +77,51 @@ def test_failures_in_no_file_are_those_of_the_metrics(tmp_path: Path) -> None:
     metrics = {"timeout": 2, "late": 1}
     assert failed(files, {**kafka, "topic": "letters"}, metrics) == metrics
     assert failed(kafka, {"type": "jsonl", "path": "letters"}, metrics) == {"timeout": 2, "late": 2}
+
+
+def note(what: str, subtasks: int, **counts: Any) -> EndNote:
+    return EndNote(what, subtasks, WrittenCounts(**{"failed": Counter(), **counts}))
+
+
+def test_what_went_to_topics_is_counted_by_the_notes_of_the_sinks(tmp_path: Path) -> None:
+    access = {"type": "kafka", "bootstrap": "127.0.0.1:9092"}
+    spec = parse_spec(
+        {
+            "name": "p",
+            "source": {"type": "generator"},
+            "prompt": "x",
+            "sink": {**access, "topic": "t"},
+            "dead_letters": {**access, "topic": "letters"},
+        },
+        base=tmp_path,
+    )
+    counts, last = OutputCounts(spec, None), Snapshot(1.0, "FINISHED", failed={"timeout": 9}, in_flight=1)
+    results = [
+        note("results", 2, results=n, prompt_tokens=7, completion_tokens=5, cut_answers=1) for n in (3, 4)
+    ]
+    letters = note("dead-letters", 1, dead_letters=2, failed=Counter(late=2))
+    found = counts.since(last, [*results, letters])
+    assert (found.accepted, found.results, found.dead_letters, found.in_flight) == (9, 7, 2, 0)
+    assert (found.prompt_tokens, found.completion_tokens, found.cut_answers) == (14, 10, 2)
+    assert found.failed == {"late": 2}
+    # A subtask that left no note may have written any number.
+    assert counts.since(last, [results[0], letters]).results == 0
+    assert counts.since(last, []) == last
+
+
+def test_the_notes_are_read_from_the_folder_of_the_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, job = LocalStore(tmp_path), "a" * 32
+    noted = note("results", 1, results=3)
+    assert end_notes(store, job) == []
+    (tmp_path / job).mkdir()
+    (tmp_path / job / f"{END_NOTE}-1").write_text(noted.encode())
+    (tmp_path / job / "finished").touch()
+    assert end_notes(store, job) == [noted]
+    (tmp_path / job / f"{END_NOTE}-2").mkdir()
+    assert end_notes(store, job) == []
+    assert f"the counts that job {job} noted at its end cannot be read" in caplog.text
 
 
 def test_a_result_may_hold_numbers_that_no_double_holds(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.harness.clock import ManualClock
 from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.errors import SettingError
-from forebay.flink.checkpoints import END_MARK, HEADER, MARK, MOST_DRAINS, NEWEST_VERSION, Contents
+from forebay.flink.checkpoints import END_MARK, END_NOTE, HEADER, MARK, MOST_DRAINS, NEWEST_VERSION, Contents
 from forebay.runtime.preflight import check_paths
 from forebay.runtime.resume import (
     AlreadyFinished,
@@ -105,6 +105,14 @@ def test_a_checkpoint_without_metadata_is_not_complete(place: Place) -> None:
     assert found is not None
     assert found.number == 3
     assert place.store.contents(place.home / JOB_A / "chk-4") == Contents(1, 4)
+
+
+def test_what_a_job_noted_at_its_end_is_read(place: Place) -> None:
+    assert place.store.end_notes(JOB_A) == []
+    place.put(f"{JOB_A}/{END_NOTE}-1", b"one")
+    place.put(f"{JOB_A}/{END_NOTE}-2", b"two")
+    place.put(f"{JOB_A}/{END_MARK}")
+    assert sorted(place.store.end_notes(JOB_A)) == [b"one", b"two"]
 
 
 def test_an_end_that_was_not_noted_is_seen_by_its_mark(place: Place) -> None:
@@ -240,6 +248,23 @@ def test_the_next_checkpoints_of_a_silent_run_are_taken(place: Place) -> None:
         place.checkpoint(JOB_A, 7 + FENCES + 1)
         end_orphan(taker, state)
         assert not place.client.head(f"{place.home.key}/{JOB_A}/chk-{7 + FENCES + 2}/_metadata", 1)
+
+
+@pytest.mark.parametrize("record", [b"", b"no JSON", None])
+def test_without_a_record_every_job_is_fenced(place: Place, record: bytes | None) -> None:
+    place.put("lock", encode_lock(Lock("p")))
+    if record is not None:
+        place.put("run.json", record)
+    place.checkpoint(JOB_A, 30)
+    place.checkpoint(JOB_B, 500)
+    place.put(f"{JOB_C}/chk-501/some-state", b"of one that was started from checkpoint 500")
+    clock = ManualClock()
+    taker = S3Store(place.home, clock=clock, sleep=clock.pause)
+    with taker.lock("p"):
+        end_orphan(taker, found_state(taker, needed=False))
+    for name in (f"{JOB_A}/chk-31", f"{JOB_B}/chk-501", f"{JOB_C}/chk-501", f"{JOB_C}/chk-502"):
+        with pytest.raises(Changed):
+            place.put(f"{name}/_metadata", b"of a job that is still active")
 
 
 def test_checkpoints_that_complete_while_fences_are_put_up_count(

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from forebay.api.user_functions import function_of
 from forebay.connectors.event_time import SUSPECT_TIMES
+from forebay.counted import counted
 from forebay.errors import LaunchError
 from forebay.flink.job import JobFailure
 from forebay.flink.metrics import TOO_LARGE
@@ -109,7 +110,8 @@ class Follower:
         suspect = sum(int(found.get("suspect_times", 0)) for found in counts.values())
         if suspect and not self._warned:
             self._warned = True
-            log.warning("%d events so far have times in 1970 or 1900: %s", suspect, SUSPECT_TIMES)
+            what = counted(suspect, "event so far has a time", "events so far have times")
+            log.warning("%s in 1970 or 1900: %s", what, SUSPECT_TIMES)
         self._judge({name: found for name, found in counts.items() if "dead_letters" in found})
 
     def _judge(self, operators: Counts) -> None:
@@ -191,6 +193,7 @@ def _line(name: str, found: Mapping[str, float]) -> str:
         return int(found.get(metric, 0))
 
     return (
-        f"{name}: {_came_in(found)} events in, {whole('results')} results, {whole('dead_letters')} dead "
-        f"letters, {whole('in_flight')} in flight, {whole('pending')} waiting"
+        f"{name}: {counted(_came_in(found), 'event')} in, {counted(whole('results'), 'result')}, "
+        f"{counted(whole('dead_letters'), 'dead letter')}, {whole('in_flight')} in flight, "
+        f"{whole('pending')} waiting"
     )

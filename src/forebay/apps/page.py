@@ -17,8 +17,7 @@ from html import escape
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
-
+from forebay.json_numbers import read_json
 from forebay.untrusted_text import replace_controls
 
 NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*")
@@ -192,13 +191,8 @@ def failed_question(line: Any, prefix: str) -> tuple[dict[str, Any], str] | None
     JSON, is its dead letter. `prefix`: how the positions of such questions begin."""
     if not isinstance(line, dict) or not str(line.get("position")).startswith(prefix):
         return None
-    about = orjson.loads(line["input"])
+    about = read_json(line["input"].encode())
     return about, f"{line['cause']}: {line['detail'][:MAX_DETAIL_CHARS]}"
-
-
-def counted(count: int, thing: str) -> str:
-    """`1 topic`, `2 topics`."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 def moment(time_ms: float | None, *, seconds: bool = True) -> str:

@@ -25,6 +25,7 @@ from forebay.cli.bench_stream import (
 from forebay.cli.bench_stream_figures import reported, show_goodput, stream_progress
 from forebay.cli.output import JsonFile, errors_console, say
 from forebay.cli.schedule_options import LOAD
+from forebay.counted import counted
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _measure(
         session.warm_up()
         for load, kills in zip(loads, planned, strict=True):
             for now in ((), kills) if kills else ((),):
-                say(console, f"measuring {load.events} events, {len(now)} kills")
+                say(console, f"measuring {counted(load.events, 'event')}, {counted(len(now), 'kill')}")
                 run = session.measure(load, now)
                 found.append(measured_stream(with_origin(run, session, options), options.slo))
                 if not run.complete or not session.settle(SETTLE_S):

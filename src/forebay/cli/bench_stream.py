@@ -21,6 +21,7 @@ from forebay.cli.output import (
     shows_text,
 )
 from forebay.cli.schedule_options import LOAD, Burstiness, BurstsOf, EvenGaps, Ramp, Speed
+from forebay.counted import counted
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -290,7 +291,7 @@ def measure_loads(options: StreamOptions, loads: Sequence[EventLoad], found: lis
         session.warm_up()
         for number, load in enumerate(loads, 1):
             turn = f" ({number} of {len(loads)})" if len(loads) > 1 else ""
-            say(console, f"measuring {load.events} events{turn}")
+            say(console, f"measuring {counted(load.events, 'event')}{turn}")
             run = session.measure(load)
             found.append(measured_stream(with_origin(run, session, options), options.slo))
             if not run.complete:

@@ -12,6 +12,7 @@ import typer
 
 from forebay.cli.bench_serve import INTERRUPTED_STATUS, INVALID_STATUS
 from forebay.cli.output import results_console, say, shows_text, write_json
+from forebay.counted import counted
 from forebay.errors import ForebayError, SettingError
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def stream_progress(console: Console) -> Iterator[Callable[[float, Progress], No
 
         def tell(passed_s: float, progress: Progress) -> None:
             lag = max(0, progress.due - progress.done)
-            failed = f", {progress.failed} dead letters" if progress.failed else ""
+            failed = f", {counted(progress.failed, 'dead letter')}" if progress.failed else ""
             words = f"{max(0.0, passed_s):.0f} s, {lag} not committed{failed}"
             bar.update(task, description=words, total=progress.total, completed=progress.done)
             bar.refresh()
@@ -188,7 +189,7 @@ def headlines(measured: MeasuredStream) -> Iterator[str]:
         )
         yield f"lag, {noun}s not {name}: at most {figures.most_lag[name]}{growth}"
     failed = f", {figures.failed_checkpoints} failed" if figures.failed_checkpoints else ""
-    yield f"{figures.checkpoints} checkpoints{failed}"
+    yield f"{counted(figures.checkpoints, 'checkpoint')}{failed}"
 
 
 MOST_CAUSES = 3
@@ -202,7 +203,7 @@ def causes(measured: MeasuredStream) -> Iterator[str]:
     first = {error.partition(":")[0]: error for error in reversed(errors)}
     counts = Counter(error.partition(":")[0] for error in errors)
     for cause, count in counts.most_common(MOST_CAUSES):
-        yield f"{count} of {sum(counts.values())} dead letters: {first[cause]}"
+        yield f"{count} of {counted(counts.total(), 'dead letter')}: {first[cause]}"
 
 
 def load_words(asked: Mapping[str, Any]) -> str:
@@ -216,7 +217,9 @@ def load_words(asked: Mapping[str, Any]) -> str:
     pipeline = asked["pipeline"]
     window = f"; {pipeline['window']} windows" if pipeline.get("window") else ""
     spans = (f" {name} {value:g} s" for name, value in _spans(pipeline))
-    return f"{pipeline['name']}: {asked['events']} events, {kind} {settings}{window}{','.join(spans)}"
+    return (
+        f"{pipeline['name']}: {counted(asked['events'], 'event')}, {kind} {settings}{window}{','.join(spans)}"
+    )
 
 
 def _spans(pipeline: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

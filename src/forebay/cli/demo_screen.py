@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forebay.cli.output import say
+from forebay.counted import counted
 
 if TYPE_CHECKING:
     from forebay.demo.plan import Right, Summary
@@ -27,7 +28,8 @@ def show(summary: Summary, last: Snapshot, where: str, console: Console) -> None
     """The summary for a person; `where` says in words where the results are."""
     seconds = max(last.elapsed_s, 0.001)
     console.print(
-        f"\n{last.accepted} events in, {summary.results} answers, {summary.dead_letters} dead letters in "
+        f"\n{counted(last.accepted, 'event')} in, {counted(summary.results, 'answer')}, "
+        f"{counted(summary.dead_letters, 'dead letter')} in "
         f"{last.elapsed_s:.0f} s; calls took {summary.call_p50_s:.2f} s (p50) and {summary.call_p99_s:.2f} s "
         f"(p99); {summary.results / seconds:.1f} answers/s, "
         f"{(last.prompt_tokens + summary.completion_tokens) / seconds:.0f} tokens/s read and written\n",

@@ -20,6 +20,7 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
+from forebay.counted import counted
 from forebay.errors import SettingError
 from forebay.untrusted_text import replace_controls
 
@@ -220,7 +221,7 @@ async def _on_ray(spec: RayFleetSpec, action: str, replicas: int | None, *, show
             return {"removed": removed}
         if action == "--replicas" and replicas is not None:
             await scale_fleet(rest, spec, replicas)
-            told(f"{spec.name}: {replicas} replicas are asked for")
+            told(f"{spec.name}: {counted(replicas, 'replica is', 'replicas are')} asked for")
             return {"wanted": replicas}
         if action == "--apply":
             found: dict[str, Any] | None = as_document(await apply_fleet(rest, spec, told))
@@ -237,7 +238,10 @@ def _show_fleet(spec: RayFleetSpec, found: dict[str, Any] | None) -> None:
         say(console, f"{spec.name}: there is none at {spec.address}")
         return
     states = ", ".join(f"{many} {state.lower()}" for state, many in found["replicas"].items()) or "none"
-    say(console, f"{spec.name}: {found['status'].lower()}; {found['wanted']} replicas wanted: {states}")
+    say(
+        console,
+        f"{spec.name}: {found['status'].lower()}; {counted(found['wanted'], 'replica')} wanted: {states}",
+    )
     if found["message"]:
         say(console, f"  {found['message']}")
     for url in found["engines"]:

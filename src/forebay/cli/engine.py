@@ -17,6 +17,7 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
+from forebay.counted import counted
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
@@ -88,8 +89,8 @@ def up(
     running = [replica for replica in machine_registry(settings).read() if replica.kept and replica.alive]
     if running:
         raise SettingError(
-            f"{len(running)} replicas are running already; `forebay engine status` shows them, "
-            "`forebay engine down` ends them"
+            f"{counted(len(running), 'replica is', 'replicas are')} running already; see `forebay engine "
+            "status`, and end with `forebay engine down`"
         )
     progress = ConsoleProgress(errors_console())
     with local_replicas(replicas, options, settings=settings, progress=progress) as started:

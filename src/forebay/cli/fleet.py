@@ -17,6 +17,7 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
+from forebay.counted import counted
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
@@ -67,7 +68,8 @@ def _show(runs: list[dict[str, Any]]) -> None:
         say(
             console,
             f"{run['pipeline']} (process {run['pid']}): {decision['ready']} ready, {decision['wanted']} "
-            f"wanted; {decision['waiting']} records wait, {decision['running']:.0f} are at replicas",
+            f"wanted; {counted(decision['waiting'], 'record')} waiting, {decision['running']:.0f} at "
+            f"replicas",
         )
         say(console, f"  {decision['reason']}" + (f"; {decision['failure']}" if decision["failure"] else ""))
         names = ("url", "state", "since_s", "in_flight", "cores", "log")

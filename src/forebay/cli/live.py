@@ -13,6 +13,7 @@ from rich.text import Text
 from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.cli.output import say, shows_text, write_json
 from forebay.connectors.event_time import SUSPECT_TIMES
+from forebay.counted import counted
 from forebay.runtime.snapshot import Scaling, Snapshot, Throughput
 from forebay.untrusted_text import replace_controls
 
@@ -184,30 +185,32 @@ def report(
     if console is None or not shows_text(json):
         return
     tokens = last.prompt_tokens + last.completion_tokens
-    events = f"{last.accepted} events in, " if one_each else ""
+    events = f"{counted(last.accepted, 'event')} in, " if one_each else ""
     say(
         console,
         f"{last.state.lower()} after {last.elapsed_s:.0f} s: {events}"
-        f"{last.results} results, {last.dead_letters} dead letters, {tokens} tokens"
+        f"{counted(last.results, 'result')}, {counted(last.dead_letters, 'dead letter')}, "
+        f"{counted(tokens, 'token')}"
         f"{'; ' + limited if limited else ''}",
     )
     if last.suspect_times:
-        say(console, f"{last.suspect_times} events have times in 1970 or 1900: {SUSPECT_TIMES}")
+        what = counted(last.suspect_times, "event has a time", "events have times")
+        say(console, f"{what} in 1970 or 1900: {SUSPECT_TIMES}")
     if last.failed:
         say(console, f"failed, by cause: {failures_of(last)}")
     if last.cut_answers:
         say(
             console,
-            f"{last.cut_answers} answers were cut at max_tokens (finish_reason length): raise "
-            f"sampling.max_tokens if they must be complete",
+            f"{counted(last.cut_answers, 'answer was', 'answers were')} cut at max_tokens (finish_reason "
+            f"length): raise sampling.max_tokens if answers must be complete",
         )
     if last.failed_commits:
         say(console, _failed_commits(last))
     if last.gaps:
         say(
             console,
-            f"{last.skipped_records} records at most were deleted from Kafka before they were read, at "
-            f"{len(last.gaps)} {'place' if len(last.gaps) == 1 else 'places'}; `gaps` of --json lists them",
+            f"at most {counted(last.skipped_records, 'record was', 'records were')} deleted from Kafka "
+            f"before being read, at {counted(len(last.gaps), 'place')}; `gaps` of --json lists them",
         )
 
 

@@ -24,6 +24,7 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
+from forebay.counted import counted
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
 from forebay.untrusted_text import replace_controls
@@ -290,13 +291,13 @@ def _done(spec: PipelineSpec, answered: Snapshot, written: Snapshot) -> str:
     """What there is of an interrupted run: what was answered since its last checkpoint is not written."""
     again = "not in a checkpoint yet and made again"
     if len(spec.directories()) < 2:
-        what = f"{answered.results} results and {answered.dead_letters} dead letters"
+        what = f"{counted(answered.results, 'result')} and {counted(answered.dead_letters, 'dead letter')}"
         return f"{what}, those that are {again} included"
-    what = f"{written.results} results and {written.dead_letters} dead letters written"
+    what = f"{counted(written.results, 'result')} and {counted(written.dead_letters, 'dead letter')} written"
     if spec.application is not None:
         return f"{what}; answers that are {again} do not count"
     more = answered.results + answered.dead_letters - written.results - written.dead_letters
-    return f"{what}; {more} more answers are {again}" if more > 0 else what
+    return f"{what}; {counted(more, 'more answer is', 'more answers are')} {again}" if more > 0 else what
 
 
 def _write_page(make: Page | None, folder: Path, errors: Console) -> None:
@@ -384,10 +385,12 @@ MOST_CHARS = 200
 def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str) -> None:
     """Warn that a run has only dead letters, `count` of them. Name the most frequent cause among the first of
     `letters`, and an example; or `where` they are, if there are no `letters` to read."""
+    from forebay.json_numbers import read_json
+
     causes: Counter[str] = Counter()
     details: dict[str, str] = {}
     for line in islice(letters, MOST_LOOKED_AT):
-        letter = orjson.loads(line)
+        letter = read_json(line)
         causes[letter["cause"]] += 1
         details.setdefault(letter["cause"], letter["detail"])
     why = f"their causes are in {where}"

@@ -21,6 +21,7 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
+from forebay.counted import counted
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -110,9 +111,8 @@ def run(
     write_json(json, document)
     if plot is not None:
         lines = {name: (one.ttft_s, one.latency_s) for name, one in found.items()}
-        draw_runs(
-            plot, lines, f"{len(scenario.trace)} requests, {replicas} replicas of {scenario.model.name}"
-        )
+        asked, size = counted(len(scenario.trace), "request"), counted(replicas, "replica")
+        draw_runs(plot, lines, f"{asked}, {size} of {scenario.model.name}")
     if not shows_text(json):
         return
     table = Table("figure", *found, box=None)

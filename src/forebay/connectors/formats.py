@@ -16,7 +16,7 @@ import orjson
 from forebay.codec import decode, encode
 from forebay.connectors.envelope import record_in
 from forebay.connectors.event_time import EventTime
-from forebay.errors import MalformedRecord, RecordError, Tombstone
+from forebay.errors import MalformedDeadLetter, MalformedRecord, RecordError, Tombstone
 from forebay.json_numbers import TOO_DEEP, NumberRefused, dump_json, read_json
 from forebay.records import JSON, DeadLetter, Event, Result
 
@@ -119,6 +119,17 @@ def json_object(data: bytes) -> Mapping[str, JSON]:
     return value
 
 
+OWN = "own"
+"""In a field that a source adds to an event: the record's own field of that name, if it has one."""
+
+
+def with_added(fields: Mapping[str, JSON], added: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, JSON]:
+    """`fields` of a record, and those that its source has `added`: a record cannot pretend to come from
+    somewhere else. A field of the record that has the same name is in the added one, as `own`."""
+    made = {name: {**about, OWN: fields[name]} if name in fields else about for name, about in added.items()}
+    return {**fields, **made}
+
+
 def _deeper_than(value: JSON, levels: int) -> bool:
     level = [value]
     for _ in range(levels):
@@ -167,11 +178,11 @@ def dead_letter_json(
     letter: DeadLetter, *, input_bytes: int | None = None, cut_bytes: Mapping[str, int] | None = None
 ) -> str:
     """One line of JSON. `input` is the untouched record if it is UTF-8, else `input_base64`; a tombstone's
-    `input` is null. If the record has a key, headers or a time in Kafka, they are in `kafka`.
+    `input` is null. If the record has a key, headers or a time in Kafka, they are in `record`.
 
     For a sink that takes no more, `input_bytes` keeps only the first bytes of the record, and never a part of
-    a character. What is missing is in `cut_bytes`, in bytes by the name of what was cut; the argument adds
-    what the caller has cut.
+    a character. What is missing, also because the source has cut it, is in `cut_bytes`, in bytes by the name
+    of what was cut; the argument adds what the caller has cut.
     """
     line: dict[str, object] = {
         "cause": letter.cause,
@@ -183,7 +194,7 @@ def dead_letter_json(
         "position": letter.position,
     }
     if letter.record_ms is not None or letter.record_key is not None or letter.headers:
-        line["kafka"] = {
+        line["record"] = {
             "time_ms": letter.record_ms,
             "key": _bytes_json(letter.record_key),
             "headers": {name: _bytes_json(value) for name, value in letter.headers.items()},
@@ -199,7 +210,7 @@ def dead_letter_json(
     else:
         line["input"] = text = kept.decode("utf-8", "ignore")
         kept = text.encode() if len(kept) < len(letter.raw) else kept
-    cut = {"input": len(letter.raw) - len(kept), **(cut_bytes or {})}
+    cut = {"input": letter.cut_bytes + len(letter.raw) - len(kept), **(cut_bytes or {})}
     if any(cut.values()):
         line["cut_bytes"] = {name: size for name, size in cut.items() if size}
     return orjson.dumps(line).decode("utf-8")
@@ -208,8 +219,8 @@ def dead_letter_json(
 def parse_dead_letter(line: bytes | str) -> DeadLetter:
     """The dead letter that `dead_letter_json` wrote.
 
-    Raises `MalformedRecord` if `line` is not one, and if its input, key, headers or position were cut: a part
-    of a record must not be taken for the record.
+    Raises `MalformedDeadLetter` if `line` is not one, and if its input, key, headers or position were cut: a
+    part of a record must not be taken for the record.
     """
     try:
         value = orjson.loads(line)
@@ -217,12 +228,12 @@ def parse_dead_letter(line: bytes | str) -> DeadLetter:
         missing = value.get("cut_bytes", {})
         for name in NEEDED:
             if missing.get(name):
-                raise MalformedRecord(
+                raise MalformedDeadLetter(
                     f"the {name} of this dead letter was cut by {missing[name]} bytes, because its topic "
-                    f"takes no more; read the record from its source, at the position "
+                    f"or its source keeps no more; read the record from its source, at the position "
                     f"{(position or '')[:200]!r}"
                 )
-        kafka = value.get("kafka") or {}
+        record = value.get("record") or {}
         if "input" in value:
             raw = b"" if _is_tombstone(value) else value["input"].encode("utf-8")
         else:
@@ -236,12 +247,12 @@ def parse_dead_letter(line: bytes | str) -> DeadLetter:
             key=_text_or_none(value, "key"),
             time_ms=_time_ms(value.get("time_ms")),
             position=position,
-            record_key=_json_bytes(kafka.get("key")),
-            headers={name: _json_bytes(data) for name, data in kafka.get("headers", {}).items()},
-            record_ms=_time_ms(kafka.get("time_ms")),
+            record_key=_json_bytes(record.get("key")),
+            headers={name: _json_bytes(data) for name, data in record.get("headers", {}).items()},
+            record_ms=_time_ms(record.get("time_ms")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
-        raise MalformedRecord(f"not a dead letter: {type(error).__name__}: {error}") from None
+        raise MalformedDeadLetter(f"not a dead letter: {type(error).__name__}: {error}") from None
 
 
 def _is_tombstone(value: Mapping[str, JSON]) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forebay.connectors.feeds.sse import fields_of
-from forebay.connectors.formats import Format, parse_dead_letter
-from forebay.errors import MalformedRecord, Tombstone
+from forebay.connectors.formats import Format, parse_dead_letter, with_added
+from forebay.errors import MalformedDeadLetter, Tombstone
 from forebay.records import DeadLetter, Event
 
 if TYPE_CHECKING:
@@ -26,22 +26,33 @@ def read_letter(
 
     A record without a time of its own has the dead letter's. A record of Kafka has its key, its headers and
     its place again, an event of a feed its field `sse`. A dead letter that is not about one record, such as
-    that of the rest of a file, is the same dead letter again.
+    that of the rest of a file, is the same dead letter again. So is one of a line that was not a dead letter,
+    unless that line can be read by now.
     """
     try:
         letter = parse_dead_letter(line)
+        if letter.cause == MalformedDeadLetter.cause:
+            again = read_letter(form, letter.raw, letter.position or position, parse=parse)
+            return letter if _is_refused(again, letter.raw) else again
         if letter.record_ms is not None:
             return _of_kafka(form, letter, parse)
-    except MalformedRecord as error:
+    except MalformedDeadLetter as error:
         return DeadLetter(raw=line, cause=error.cause, detail=str(error), position=position)
     if not letter.raw:
         return replace(letter, position=letter.position or position)
-    record = form.read(letter.raw, letter.position or position)
+    given = {name: content for name, content in letter.headers.items() if content is not None}
+    fields_in = None if parse is None else lambda data: parse(data, given)
+    record = form.read(letter.raw, letter.position or position, fields_in)
     time_ms = letter.time_ms if record.time_ms is None else record.time_ms
     record = replace(record, time_ms=time_ms, record_key=letter.record_key, headers=letter.headers)
     if isinstance(record, Event):
-        record = replace(record, fields={**fields_of(letter.headers), **record.fields})
+        record = replace(record, fields=with_added(record.fields, fields_of(letter.headers)))
     return record
+
+
+def _is_refused(record: Event | DeadLetter, line: bytes) -> bool:
+    """Whether `record` says of `line` that it is not a dead letter."""
+    return isinstance(record, DeadLetter) and record.cause == MalformedDeadLetter.cause and record.raw == line
 
 
 def _of_kafka(form: Format, letter: DeadLetter, parse: Parse | None) -> Event | DeadLetter:
@@ -50,7 +61,7 @@ def _of_kafka(form: Format, letter: DeadLetter, parse: Parse | None) -> Event | 
 
     place = KAFKA_POSITION.fullmatch(letter.position or "")
     if place is None:
-        raise MalformedRecord(
+        raise MalformedDeadLetter(
             f"not a dead letter: expected a position such as tickets/0@17 of a record of Kafka, found "
             f"{(letter.position or '')[:200]!r}"
         )

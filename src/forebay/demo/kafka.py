@@ -26,6 +26,7 @@ from forebay.connectors.kafka.settings import KafkaAccess, KafkaSink, KafkaSourc
 from forebay.demo.plan import Demo, Summary, summary_of
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm import HEAP_MB, start_jvm
+from forebay.json_numbers import read_json
 from forebay.records import DeadLetter, Event
 from forebay.runtime.job_graph import connector_jars
 from forebay.runtime.run import OpenEngine, RunOptions, Watch, run_pipeline
@@ -120,8 +121,8 @@ def run_between_topics(
     with feeding(cluster, topics.posts, posts(demo), pace_of(demo)) as feeder:
         options = RunOptions(fresh=True, enough=feeder.enough, in_process=True)
         last = run_pipeline(kafka_demo.spec, engine, options, settings, watch)
-    rows = [orjson.loads(value) for value in read_committed(cluster, topics.answers)]
-    letters = [orjson.loads(value) for value in read_committed(cluster, topics.dead_letters)]
+    rows = [read_json(value) for value in read_committed(cluster, topics.answers)]
+    letters = [read_json(value) for value in read_committed(cluster, topics.dead_letters)]
     counted = replace(
         last,
         accepted=len(rows) + len(letters),

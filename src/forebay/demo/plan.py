@@ -10,8 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
-
 from forebay.config import parse_spec
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.event_time import EventTime
@@ -32,6 +30,7 @@ from forebay.demo.topics import (
     slice_of,
 )
 from forebay.errors import MalformedRecord, SettingError
+from forebay.json_numbers import read_json
 from forebay.records import JSON, DeadLetter, Event
 from forebay.settings import SecretRef
 
@@ -269,8 +268,8 @@ def summarize(demo: Demo) -> Summary:
     spec = demo.spec
     assert isinstance(spec.sink, JsonlSink)
     assert isinstance(spec.dead_letters, JsonlSink)
-    rows = [orjson.loads(line) for line in read_jsonl_sink(Path(spec.sink.path))]
-    letters = [orjson.loads(line) for line in read_jsonl_sink(Path(spec.dead_letters.path))]
+    rows = [read_json(line) for line in read_jsonl_sink(Path(spec.sink.path))]
+    letters = [read_json(line) for line in read_jsonl_sink(Path(spec.dead_letters.path))]
     return summary_of(demo, rows, letters)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forebay.counted import counted
 from forebay.engine.failures import Quoter
 from forebay.errors import (
     AnswerRefused,
@@ -72,5 +73,6 @@ def _no_content(completion: Completion, sampling: Sampling) -> OutOfTokens | Emp
         )
     what = "reasoned and then stopped without content" if thought else "stopped without content"
     return EmptyAnswer(
-        f"no content: the model {what} after {used} tokens (finish_reason {completion.finish_reason}){found}"
+        f"no content: the model {what} after {counted(used, 'token')} "
+        f"(finish_reason {completion.finish_reason}){found}"
     )

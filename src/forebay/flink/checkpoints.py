@@ -30,6 +30,8 @@ LOCK = "lock"
 """The file in a folder of checkpoints that whoever writes there has locked."""
 END_MARK = "finished"
 """The file in the folder of a job that has come to its end, see `forebay.flink.end_mark`."""
+END_NOTE = "note"
+"""How files in the folder of a job begin that say what it has written, see `forebay.flink.kept_counts`."""
 NUMBERED = re.compile(r"chk-(\d+)")
 DRAIN = re.compile(r"drain-\d+")
 MOST_DRAINS = 32

@@ -24,25 +24,44 @@ def mark_end(runtime_context: RuntimeContext) -> None:
     """Have the task with this context write the mark of its job when its final checkpoint has completed.
 
     To be called when the function opens; does nothing outside a JVM, or if the job has no folder for
-    checkpoints. All of it is done by Java: PyFlink closes a function before the final checkpoint.
+    checkpoints.
     """
     if getattr(runtime_context, "_runtime_context", None) is None:
         return
     try:
-        task = stream_task(runtime_context)
-        storage = java_field(java_field(task, "subtaskCheckpointCoordinator"), "checkpointStorage")
-        folder = java_field(java_field(storage, "delegate"), "checkpointsDirectory")
-        if folder is not None:
-            java_field(task, "finalCheckpointCompleted").thenRun(_writes(folder))
+        write_at_end(runtime_context, END_MARK)
     except Exception as error:
         log.warning("the end of this job is not marked, and a kill at its end may run it again: %s", error)
 
 
-def _writes(folder: Any) -> Any:
-    """A Java `Runnable` that writes the mark into a `folder` of Flink's: an empty file."""
-    place = folder.suffix(f"/{END_MARK}")
+def write_at_end(runtime_context: RuntimeContext, name: str, text: str = "") -> None:
+    """Have the task with this context write a file into its job's folder for checkpoints, if it has one, when
+    its final checkpoint has completed.
+
+    To be called inside a JVM, before that checkpoint. All of it is done by Java: PyFlink closes a function
+    before the final checkpoint. Raises `LookupError` if a name of Flink's is missing.
+    """
+    task = stream_task(runtime_context)
+    storage = java_field(java_field(task, "subtaskCheckpointCoordinator"), "checkpointStorage")
+    folder = java_field(java_field(storage, "delegate"), "checkpointsDirectory")
+    if folder is not None:
+        java_field(task, "finalCheckpointCompleted").thenRun(_writes(folder, name, text))
+
+
+def _writes(folder: Any, name: str, text: str) -> Any:
+    """A Java `Runnable` that writes a file into a `folder` of Flink's."""
+    place = folder.suffix(f"/{name}")
     mode = find_class("org.apache.flink.core.fs.FileSystem$WriteMode").OVERWRITE
+    handles = find_class("java.lang.invoke.MethodHandles")
     create = java_method(place.getFileSystem(), "create", 2).bindTo(place).bindTo(mode)
-    close = unbound_method(create.type().returnType(), "close")
-    written = find_class("java.lang.invoke.MethodHandles").filterReturnValue(create, close)
-    return java_proxy("java.lang.Runnable", written)
+    stream = create.type().returnType()
+    written = unbound_method(stream, "close")
+    if text:
+        string = find_class("java.lang.Class").forName("java.lang.String")
+        # Java's own text to the end: Python's bytes would come back as another type.
+        data = handles.collectArguments(
+            unbound_method(string, "getBytes", 0), 0, handles.constant(string, text)
+        )
+        write = handles.collectArguments(unbound_method(stream, "write", 1, first="[B"), 1, data)
+        written = handles.foldArguments(written, write.asType(written.type()))
+    return java_proxy("java.lang.Runnable", handles.filterReturnValue(create, written))

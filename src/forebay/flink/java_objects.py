@@ -4,6 +4,7 @@ methods, and objects whose calls run without Python.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -30,10 +31,13 @@ def java_method(of: Any, name: str, arguments: int | None = None) -> Any:
     return unbound_method(of.getClass(), name, arguments).bindTo(of)
 
 
-def unbound_method(kind: Any, name: str, arguments: int | None = None) -> Any:
-    """A handle of a public method of a Java class, whose first argument is the object."""
+def unbound_method(kind: Any, name: str, arguments: int | None = None, *, first: str | None = None) -> Any:
+    """A handle of a public method of a Java class, whose first argument is the object. `first`: the type of
+    the first argument that follows, if there are several such methods."""
     for each in kind.getMethods():
-        if each.getName() == name and arguments in {None, each.getParameterCount()}:
+        if each.getName() != name or arguments not in {None, each.getParameterCount()}:
+            continue
+        if first is None or each.getParameterTypes()[0].getName() == first:
             each.setAccessible(True)
             return find_class("java.lang.invoke.MethodHandles").publicLookup().unreflect(each)
     raise LookupError(f"Flink's {kind.getName()} has no method {name}")
@@ -44,6 +48,16 @@ def java_proxy(interface: str, handle: Any) -> Any:
     return find_class("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(
         find_class("java.lang.Class").forName(interface), handle
     )
+
+
+def java_items(iterable: Any) -> Iterator[Any]:
+    """The items of a Java `Iterable`, which is a list of Python's if it is a list of Java's."""
+    if isinstance(iterable, list):
+        yield from iterable
+        return
+    items = iterable.iterator()
+    while items.hasNext():
+        yield items.next()
 
 
 def find_class(name: str) -> Any:

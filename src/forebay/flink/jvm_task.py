@@ -10,7 +10,7 @@ from typing import Any
 
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 
-from forebay.flink.java_objects import find_class, java_field, java_method, java_proxy
+from forebay.flink.java_objects import find_class, java_field, java_items, java_method, java_proxy
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,18 @@ def stream_task(runtime_context: RuntimeContext) -> Any:
     Flink's is missing."""
     environment = java_field(runtime_context._runtime_context, "taskEnvironment")
     return java_field(java_field(environment, "containingTask"), "invokable")
+
+
+def operator_of(runtime_context: RuntimeContext) -> Any:
+    """Flink's operator that runs the function with this context, inside a JVM. Raises `LookupError` if there
+    is none."""
+    wanted = runtime_context._runtime_context.getOperatorUniqueID()
+    chain = java_field(stream_task(runtime_context), "operatorChain")
+    for wrapper in java_items(chain.getAllOperators()):
+        operator = wrapper.getStreamOperator()
+        if operator.getOperatorID().toString() == wanted:
+            return operator
+    raise LookupError(f"the task has no operator {wanted}")
 
 
 def held_keys(

@@ -56,9 +56,11 @@ class Lines:
             position = f"line {self._number}"
             whole = line.rstrip(b"\r\n")
             if len(whole) > self._max_bytes:
-                self._skip(line)
-                error = MalformedRecord(f"the line has more than {self._max_bytes} bytes")
-                return DeadLetter(whole[: self._max_bytes], error.cause, str(error), position=position)
+                size = self._rest_of(line)
+                error = MalformedRecord(f"the line has {size} bytes, the limit is {self._max_bytes}")
+                cut_bytes = size - self._max_bytes
+                kept = whole[: self._max_bytes]
+                return DeadLetter(kept, error.cause, str(error), position=position, cut_bytes=cut_bytes)
             if whole.strip():
                 if self._format is None:
                     begins = whole.lstrip(b"\xef\xbb\xbf \t").startswith(b"{")
@@ -75,9 +77,13 @@ class Lines:
         fix = f"if the input is {likely}, convert it first: iconv -f {likely} -t utf-8"
         return DeadLetter(line, MalformedRecord.cause, f"{detail}; {fix}", position=position)
 
-    def _skip(self, begun: bytes) -> None:
+    def _rest_of(self, begun: bytes) -> int:
+        """Skip the rest of the line that has `begun`; returns the bytes of the whole line without its end."""
+        size, last = len(begun), begun
         while begun and not begun.endswith(b"\n"):
             begun = self._stream.readline(1 << 16)
+            size, last = size + len(begun), last[-1:] + begun
+        return size - len(last) + len(last.rstrip(b"\r\n"))
 
 
 async def events(lines: Lines) -> AsyncIterator[Event | DeadLetter]:

@@ -55,10 +55,11 @@ class Preparation:
 class Order(Preparation):
     """What an attempt is to do: run the job `job_id`, from the checkpoint `restore_from` or from the
     beginning. `state` is the record of the runs before; a `fresh` start heeds none of it, and a checkpoint
-    that is `chosen` by hand is taken as it is."""
+    that is `chosen` by hand is taken as it is. `run_id` is the same for all attempts of a run."""
 
     state: RunState
     job_id: str
+    run_id: str = ""
     restore_from: Location | None = None
     chosen: bool = False
     fresh: bool = False
@@ -114,6 +115,7 @@ class Attempt:
                 scaling=served.scaling,
                 job=order.job_id,
                 state_id=order.state.id,
+                run=order.run_id,
                 topics=self._topics.start,
             )
             noted_commits.result()

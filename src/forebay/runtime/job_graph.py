@@ -48,11 +48,12 @@ def build(
     scaling: ScalingLink | None = None,
     job: str = "",
     state_id: str | None = None,
+    run: str = "",
     topics: TopicStart = AS_FIRST,
 ) -> None:
     """Put the whole pipeline into `env`; nothing runs until it is executed. `job` is the id that the job will
     have: files are named after it. `state_id` is that of the pipeline's state: transactions are named after
-    it. `topics` is how a Kafka source begins."""
+    it. `run` is the id of the run that starts the job. `topics` is how a Kafka source begins."""
     if isinstance(spec.source, KafkaSource):
         stream = spec.source.stream(env, spec, topics)
     else:
@@ -79,9 +80,9 @@ def build(
         answered = infer(stream, ordering=spec.ordering, **vars(parts))
     else:
         answered = spec.application.build(stream, parts)
-    refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, state_id))
+    refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, state_id, run))
     letters = answered.dead_letters if refused is None else answered.dead_letters.union(refused)
-    spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, job, state_id))
+    spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, job, state_id, run))
 
 
 def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:

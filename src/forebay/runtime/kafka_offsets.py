@@ -21,7 +21,7 @@ from forebay.connectors.kafka.lag import furthest
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError
 from forebay.flink.job import Checkpoints
-from forebay.runtime.kafka_start import topic_names
+from forebay.runtime.kafka_start import places_read, topic_names
 from forebay.runtime.snapshot import Snapshot
 from forebay.runtime.watch import JobLost
 
@@ -213,7 +213,7 @@ class GroupOffsets:
         """The pipeline has come to its end: what was read is answered. Raises `KafkaAway`."""
         if self._source is not None:
             admin = self._open(self._source)
-            read = admin.committed(self._source.reading_group_of(self._name))
+            read = places_read(admin, self._source, self._name)
             self._commit(admin, self._source, furthest(read, self._through))
 
     def close(self) -> None:
@@ -237,10 +237,10 @@ class GroupOffsets:
             newest_clear=checkpoints.newest_clear,
             oldest_read_ms=now.oldest_read_ms,
         )
-        cluster, reading = source.cluster(), source.reading_group_of(self._name)
+        cluster = source.cluster()
         admin = self._open(source)
         self._check_ids(admin, source)
-        read = admin.committed(reading)
+        read = places_read(admin, source, self._name)
         # While offsets move, there is more to read.
         unsure = source.until_latest and self._read_to_end_ms is None and read == self._read
         if unsure and all_read(cluster, read, self._ends, source.isolation):

@@ -21,6 +21,7 @@ from forebay.connectors.kafka.gaps import (
     moved,
     next_generations,
     unread,
+    with_committed,
 )
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.connectors.kafka.source_state import source_state
@@ -75,6 +76,9 @@ def resumed(
     with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
         names = topic_names(source, admin)
         now = _topics(admin, names)
+        if state is not None:
+            # Until a reader has read a record, checkpoints do not say where it begins: at this offset.
+            places = with_committed(places, places_read(admin, source, spec.name))
         behind = find_gaps(places, now, _newest(generations))
         answered = () if chosen or not behind else admin.committed(source.group_of(spec.name))
         gaps = _skippable(spec, source, unread(behind, answered))
@@ -122,7 +126,17 @@ def read_before(spec: PipelineSpec) -> tuple[Place, ...]:
     if not isinstance(source, KafkaSource):
         return ()
     with kafka_admin(source.cluster(), START_TIMEOUT_S) as admin:
-        return admin.committed(source.reading_group_of(spec.name))
+        return places_read(admin, source, spec.name)
+
+
+def places_read(admin: KafkaAdmin, source: KafkaSource, pipeline: str) -> tuple[Place, ...]:
+    """What the pipeline of this name has read into its checkpoints. Raises as `KafkaAdmin`.
+
+    Its group may also hold offsets in topics that an earlier pipeline of the name has read, and this one does
+    not: what is left unread there is no matter of this one's.
+    """
+    committed = admin.committed(source.reading_group_of(pipeline))
+    return tuple(place for place in committed if source.reads(place.topic))
 
 
 def topic_names(source: KafkaSource, admin: KafkaAdmin) -> tuple[str, ...]:

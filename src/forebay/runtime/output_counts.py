@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from forebay.apps.base import FAILURES
 from forebay.config.spec import PipelineSpec
+from forebay.connectors.base import DEAD_LETTERS, RESULTS
 from forebay.connectors.files.sink import Part, committed_parts
+from forebay.connectors.written_counts import EndNote, WrittenCounts, noted_counts
 from forebay.engine.content import CUT
 from forebay.json_numbers import read_json
 from forebay.runtime.flink_process import StdoutResults
 from forebay.runtime.snapshot import Snapshot
+from forebay.runtime.state_store import StateStore
+from forebay.s3.client import StoreAway, StoreRefused
 from forebay.s3.location import Location, location_of
+
+log = logging.getLogger(__name__)
 
 
 class OutputCounts:
@@ -27,38 +34,48 @@ class OutputCounts:
         self._letters = written.get("dead_letters.path")
         self._before = {*self._parts(self._results), *self._parts(self._letters)}
 
-    def since(self, last: Snapshot) -> Snapshot:
-        """`last` with the exact numbers where results went to files; reads what was written."""
-        letters, failed = last.dead_letters, Counter[str]()
-        if self._letters is not None:
-            failed = Counter(read_json(line)["cause"] for line in self.dead_letters())
-            letters = failed.total()
+    def since(self, last: Snapshot, notes: Sequence[EndNote] = ()) -> Snapshot:
+        """`last` with the exact numbers as far as they are known: of what went to files, which are read, of
+        what was printed, and of what the sinks' `notes` count."""
+        letters, results = self._dead_letters_written(notes), self._results_written(notes)
+        failed, cut = Counter[str](), last.cut_answers
+        if letters is not None:
+            failed += letters.failed
+            last = replace(last, dead_letters=letters.dead_letters)
         if self._results is not None:
             cut, named = self._failures_in_results()
             failed += named
-            last = replace(last, cut_answers=cut)
-        if self._letters is None or (self._results is None and not self._one_each):
+        elif results is not None and self._printed is None:
+            cut = results.cut_answers
+        if letters is None or (self._results is None and not self._one_each):
             # Some are in no file: of those, only the metrics know.
             failed |= Counter(last.failed)
-        last = replace(last, failed=dict(failed))
-        if self._results is None and self._printed is None:
-            # A topic is not counted: it may hold more than this run's, or less by now.
-            return replace(last, dead_letters=letters)
-        counted = self._results_in_files() if self._printed is None else self._results_printed()
-        if counted is None:
-            return replace(last, dead_letters=letters)
-        results, prompt_tokens, completion_tokens = counted
+        last = replace(last, failed=dict(failed), cut_answers=cut)
+        if results is None:
+            return last
         return replace(
             last,
-            results=results,
-            dead_letters=letters,
+            results=results.results,
             # An application's results are not one for each event.
-            accepted=results + letters if self._one_each else last.accepted,
+            accepted=results.results + last.dead_letters if self._one_each else last.accepted,
             in_flight=0,
             pending=0,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
+            prompt_tokens=results.prompt_tokens,
+            completion_tokens=results.completion_tokens,
         )
+
+    def _dead_letters_written(self, notes: Sequence[EndNote]) -> WrittenCounts | None:
+        """None: not known."""
+        if self._letters is None:
+            return noted_counts(notes, DEAD_LETTERS)
+        failed = Counter(read_json(line)["cause"] for line in self.dead_letters())
+        return WrittenCounts(dead_letters=failed.total(), failed=failed)
+
+    def _results_written(self, notes: Sequence[EndNote]) -> WrittenCounts | None:
+        """None: not known."""
+        if self._printed is not None:
+            return self._results_printed(self._printed)
+        return noted_counts(notes, RESULTS) if self._results is None else self._results_in_files()
 
     def _failures_in_results(self) -> tuple[int, Counter[str]]:
         """How many answers were cut, and the failed calls that results name, by cause."""
@@ -74,22 +91,25 @@ class OutputCounts:
         """The dead letters that went to files, as lines; reads them."""
         return self._lines(self._letters)
 
-    def _results_in_files(self) -> tuple[int, int, int]:
-        found: Counter[str] = Counter()
+    def _results_in_files(self) -> WrittenCounts:
+        found = WrittenCounts()
         for line in self._lines(self._results):
             usage = read_json(line)["usage"]
-            found["results"] += 1
-            found["prompt"] += usage["prompt_tokens"]
-            found["completion"] += usage["completion_tokens"]
-        return found["results"], found["prompt"], found["completion"]
+            found.results += 1
+            found.prompt_tokens += usage["prompt_tokens"]
+            found.completion_tokens += usage["completion_tokens"]
+        return found
 
-    def _results_printed(self) -> tuple[int, int, int] | None:
+    @staticmethod
+    def _results_printed(printed: StdoutResults) -> WrittenCounts | None:
         """None where there were none, or a JVM printed them that an earlier run of this process started."""
-        printed = self._printed
-        assert printed is not None
         printed.settle()
-        return (
-            (printed.results, printed.prompt_tokens, printed.completion_tokens) if printed.results else None
+        if not printed.results:
+            return None
+        return WrittenCounts(
+            results=printed.results,
+            prompt_tokens=printed.prompt_tokens,
+            completion_tokens=printed.completion_tokens,
         )
 
     def _lines(self, path: Location | None) -> Iterator[bytes]:
@@ -100,3 +120,12 @@ class OutputCounts:
     @staticmethod
     def _parts(path: Location | None) -> list[Part]:
         return [] if path is None else committed_parts(path)
+
+
+def end_notes(store: StateStore, job: str) -> list[EndNote]:
+    """What the sinks of `job` have noted at its end; nothing if that cannot be read now."""
+    try:
+        return [EndNote.decode(note) for note in store.end_notes(job)]
+    except (OSError, StoreAway, StoreRefused) as error:
+        log.warning("the counts that job %s noted at its end cannot be read: %s", job, error)
+        return []

@@ -65,8 +65,8 @@ def end_orphan(store: StateStore, state: RunState) -> RunState:
         return state
     if state.jvm and state.jvm_space == pid_space() and is_same(*state.jvm):
         _end_process(state.jvm[0])
-    if state.job is not None:
-        store.fence(state.job, _last_number(store, state))
+    # Without a record, as with --fresh if it cannot be read, any of the jobs may have been the last.
+    store.fence(state.job, 0 if state.job is None else _last_number(store, state))
     if state.cluster is None or state.job is None:
         return state
     try:

@@ -23,6 +23,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import (
     END_MARK,
+    END_NOTE,
     HEADER,
     JOB_DIRECTORY,
     LOCK,
@@ -164,9 +165,25 @@ class S3Store:
     def has_finished(self, job: str) -> bool:
         return self._client.head(self._key(f"{job}/{END_MARK}"), 0) is not None
 
-    def fence(self, job: str, after: int) -> None:
+    def end_notes(self, job: str) -> Sequence[bytes]:
+        names = [name for name in self._client.names(self._key(job)) if name.startswith(f"{END_NOTE}-")]
+        found = (self._client.get(self._key(f"{job}/{name}"), MAX_BYTES) for name in names)
+        return [note.content for note in found if note is not None]
+
+    def fence(self, job: str | None, after: int) -> None:
         if self._hold is None or not self._hold.unfenced:
             return
+        if job is not None:
+            self._fence_job(job, after)
+        else:
+            found = {each: self.checkpoints(each) for each in self.jobs()}
+            newest = max((each.number for of_job in found.values() for each in of_job), default=after)
+            for each, own in found.items():
+                # One without a checkpoint of its own counts on from that which it was started from.
+                self._fence_job(each, after if own else newest)
+        self._hold.unfenced = False
+
+    def _fence_job(self, job: str, after: int) -> None:
         # Before a look at what is there: a savepoint that begins later finds its folder occupied.
         self._occupy(*(self.home / job / drain_folder(number) for number in range(MOST_DRAINS)))
         fenced = None
@@ -174,7 +191,6 @@ class S3Store:
             # One that completed meanwhile has used up names that were to be occupied.
             self._occupy_next(job, newest)
             fenced = newest
-        self._hold.unfenced = False
 
     def _occupy_next(self, job: str, newest: int) -> None:
         """Occupy the names of the checkpoints that `job` completes next, after number `newest`, and those of

@@ -17,6 +17,7 @@ from forebay.errors import SettingError
 from forebay.files import check_nobody_else_writes, try_lock
 from forebay.flink.checkpoints import (
     END_MARK,
+    END_NOTE,
     LOCK,
     METADATA,
     Checkpoint,
@@ -96,10 +97,14 @@ class StateStore(Protocol):
         it has finished: Flink has deleted them."""
         ...
 
-    def fence(self, job: str, after: int) -> None:
+    def end_notes(self, job: str) -> Sequence[bytes]:
+        """What the job has noted at its end, see `forebay.flink.kept_counts`."""
+        ...
+
+    def fence(self, job: str | None, after: int) -> None:
         """Make sure that `job`, which may run where this machine cannot end it, completes no checkpoint or
         savepoint any more and so commits nothing. Its newest checkpoint has number `after` or a higher one.
-        Does nothing if the last run released the lock."""
+        None: the same for each job that has left anything. Does nothing if the last run released the lock."""
         ...
 
     def jobs(self) -> Sequence[str]:
@@ -165,7 +170,10 @@ class LocalStore:
     def has_finished(self, job: str) -> bool:
         return (self.home / job / END_MARK).is_file()
 
-    def fence(self, job: str, after: int) -> None: ...
+    def end_notes(self, job: str) -> Sequence[bytes]:
+        return [path.read_bytes() for path in (self.home / job).glob(f"{END_NOTE}-*")]
+
+    def fence(self, job: str | None, after: int) -> None: ...
 
     def jobs(self) -> Sequence[str]:
         return [path.name for path in jobs_in(self.home)]

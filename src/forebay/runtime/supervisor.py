@@ -26,7 +26,7 @@ from forebay.runtime.file_systems import file_system_options
 from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
 from forebay.runtime.inference import Served, served_by
 from forebay.runtime.job_graph import connector_jars
-from forebay.runtime.output_counts import OutputCounts
+from forebay.runtime.output_counts import OutputCounts, end_notes
 from forebay.runtime.reports import (
     AwaitsKafka,
     Checked,
@@ -117,6 +117,7 @@ class Supervisor:
         # Of an older version's state there is nothing left to go on with under its name.
         anew = options.fresh and state.id is None
         self._state = state.model_copy(update={"id": new_id()}) if anew else state
+        self._run_id = uuid.uuid4().hex
         self._restore_from = restore_from
         self._fresh = options.fresh
         self._last = Snapshot(0.0, "CREATED")
@@ -164,6 +165,7 @@ class Supervisor:
             settings=self._settings,
             state=self._state,
             job_id=uuid.uuid4().hex,
+            run_id=self._run_id,
             restore_from=self._restore_from,
             chosen=self._restore_from is not None and self._restore_from == self._options.from_checkpoint,
             fresh=self._fresh,
@@ -384,9 +386,10 @@ class Supervisor:
         self._state = self._state.model_copy(update={"finished": True})
         self._store.write(self._state)
         assert self._order is not None
+        notes = end_notes(self._store, self._order.job_id)
         self._store.delete(self._order.job_id, at_once=False)
         assert self._written is not None
-        self._say(replace(self._written.since(last), failed_commits=self._last.failed_commits))
+        self._say(replace(self._written.since(last, notes), failed_commits=self._last.failed_commits))
         return self._last
 
 

@@ -213,18 +213,19 @@ def test_the_end_of_the_input_is_waited_for_from_the_first_call_on(monkeypatch: 
     ("raw", "fields"),
     [
         (b'{"a": 1}', {"a": 1, "sse": {"event": "edit"}}),
-        (b'{"a": 1, "sse": "own"}', {"a": 1, "sse": "own"}),
+        (b'{"a": 1, "sse": [5]}', {"a": 1, "sse": {"event": "edit", "own": [5]}}),
         (b"no JSON", None),
     ],
 )
 def test_what_a_feed_adds_is_with_the_record(raw: bytes, fields: dict[str, Any] | None) -> None:
     poll = Poll(Polled(Scripted(1)))
-    received = Received("c", raw, "p", {"sse": {"event": "edit"}}, {"sse-event": b"edit"})
+    received = Received("c", raw, "p", {"sse": {"event": "edit"}}, {"sse-event": b"edit"}, 7)
     record = decode(poll._encoded(received))
     assert record.headers == {"sse-event": b"edit"}
     assert record.raw == raw
     if fields is None:
         assert isinstance(record, DeadLetter)
+        assert record.cut_bytes == 7
     else:
         assert record.fields == fields
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.connectors.feeds.feed import Backoff
@@ -110,6 +110,17 @@ def test_an_event_over_the_limit_comes_out_cut_to_one_byte_more() -> None:
         (b"y", None, False),
     ]
     assert [len(event[0]) for event in decode(*[b"data: xxxx\n"] * 90, b"\n", max_bytes=100)] == [101]
+
+
+@given(st.lists(st.binary(max_size=40_000).filter(lambda line: not set(line) & set(b"\r\n")), min_size=1))
+@example([b"x" * 40_000, b"y" * 40_000])
+def test_the_missing_bytes_of_an_event_are_counted(lines: list[bytes]) -> None:
+    (event, after) = SseDecoder(max_bytes=100).feed(
+        b"".join(b"data: " + line + b"\n" for line in lines) + b"\ndata: y\n\n"
+    )
+    assert event.data == b"\n".join(lines)[:101]
+    assert len(event.data) + event.cut_bytes == len(b"\n".join(lines))
+    assert after.cut_bytes == 0
 
 
 def test_what_is_held_of_an_endless_line_is_bounded() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
+from forebay.connectors.files import reader as reader_module
 from forebay.connectors.files import rows as module
 from forebay.connectors.files.headers import compare_headers
 from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, distinct, parts_of
@@ -217,6 +218,18 @@ def test_the_limit_counts_events_and_dead_letters(read: object) -> None:
     assert [r.raw for r in read(reader, [b"{}", b"", b"bad", b"{}"])] == [b"{}", b"bad"]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_the_missing_bytes_of_a_line_are_counted(
+    read: object, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setattr(reader_module, "LONGEST_LINE_BYTES", 10)
+    reader = LineReader(Format(max_record_bytes=10), encoding=encoding)
+    letter, event = read(reader, [b'"' + b"x" * 99, b"{}"])
+    assert (letter.cause, len(letter.raw) + letter.cut_bytes) == ("malformed_record", 101)
+    assert letter.cut_bytes > 80
+    assert event.raw == b"{}"
+
+
 def test_a_quoted_row_over_the_size_limit_is_one_dead_letter(read: object) -> None:
     reader = LineReader(Format("csv", columns=COLUMNS, max_record_bytes=10))
     letter, event = read(reader, [b'1,"long', b'more"', b"2,b"])
@@ -288,7 +301,7 @@ def test_dead_letters_are_unwrapped_and_read_in_their_format(read: object) -> No
     letter = dead_letter_json(DeadLetter(b'1,"two\nlines"', "timeout", "d")).encode()
     good, bad = read(reader, [letter, b"no letter"])
     assert (good.raw, good.fields["text"]) == (b'1,"two\nlines"', "two\nlines")
-    assert (bad.raw, bad.cause) == (b"no letter", "malformed_record")
+    assert (bad.raw, bad.cause) == (b"no letter", "malformed_dead_letter")
 
 
 def test_a_letters_time_is_that_of_a_record_without_one(read: object) -> None:

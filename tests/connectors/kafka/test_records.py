@@ -13,7 +13,7 @@ from forebay.codec import decode, encode
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.sink import EncodedWriter, KafkaSink, sink_options
+from forebay.connectors.kafka.sink import KafkaSink, OutputWriter, sink_options
 from forebay.connectors.kafka.source import KafkaSource, ReadRecord, read_record, source_options, text_of
 from forebay.connectors.kafka.written import record_of
 from forebay.connectors.letters import read_letter
@@ -138,7 +138,7 @@ def test_a_result_that_is_too_large_is_a_dead_letter_with_its_record() -> None:
         time_ms=7, position="in/3@17", record_key=b"k", headers={"trace": b"t1"}, raw=b'{"text": "hi"}',
         record_ms=9,
     )  # fmt: skip
-    letter = EncodedWriter(40_000).refused(encode(result), "too large")
+    letter = OutputWriter(40_000).refused(result, "too large")
     assert letter == DeadLetter(
         b'{"text": "hi"}', "too_large_for_sink", "too large", 2, "in/3@17", "ann", 7, "in/3@17", b"k",
         {"trace": b"t1"}, 9,
@@ -160,7 +160,7 @@ def test_a_line_that_is_no_dead_letter_keeps_its_key_and_headers() -> None:
     letter = decode(reader.map(row))
     assert letter.detail.startswith("not a dead letter: JSONDecodeError")
     assert replace(letter, detail="") == DeadLetter(
-        b"no letter", "malformed_record", "", time_ms=9, position="letters/0@5", record_key=b"k",
+        b"no letter", "malformed_dead_letter", "", time_ms=9, position="letters/0@5", record_key=b"k",
         headers={"trace": b"t1"}, record_ms=9,
     )  # fmt: skip
 

@@ -14,8 +14,13 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from tests.harness.clock import ManualClock
 from tests.harness.schema_registry import ScriptedRegistry
 
+from forebay.codec import decode
+from forebay.config import parse_spec
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.formats import Format
+from forebay.connectors.files.reader import Cursor, FilesReader, parts_of
+from forebay.connectors.files.settings import DeadLetterSource
+from forebay.connectors.files.source import line_reader
+from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.kafka.registry import (
     MAX_ANSWER_BYTES,
     MAX_SCHEMA_CHARS,
@@ -464,3 +469,41 @@ def test_a_registry_that_serves_no_descriptors_is_refused(protobuf: ScriptedRegi
     protobuf.serializes = False
     with pytest.raises(RegistryRefused, match=r"does not serve Protobuf schemas as descriptors"):
         read(protobuf, framed(9, INDEXES + SECOND))
+
+
+@pytest.mark.parametrize("raw", [written(1, TICKET, {"text": "hi", "n": 1}), framed(1, b"\x02a")])
+def test_dead_letters_in_files_are_read_with_the_registry(
+    registry: ScriptedRegistry, tmp_path: Path, raw: bytes
+) -> None:
+    parse = RegistryValues(Registry(registry.url)).fields
+    first = read_record(Format(), b"k", raw, {}, PLACE, parse=parse)
+    letter = first
+    if isinstance(first, Event):
+        letter = DeadLetter(raw, "timeout", "d", 0, None, None, 7, first.position, b"k", {}, 7)
+    assert isinstance(letter, DeadLetter)
+    (tmp_path / "letters.jsonl").write_text(dead_letter_json(letter) + "\n")
+    source = {
+        "type": "dead_letters",
+        "path": "letters.jsonl",
+        "format": "registry",
+        "registry": {"url": registry.url},
+    }
+    document = {"name": "p", "source": source, "prompt": "x", "sink": {"type": "jsonl", "path": "out"}}
+    spec = parse_spec(document, base=tmp_path)
+    assert isinstance(spec.source, DeadLetterSource)
+    spec.source.check("source")
+    spec.source.check_secrets("source")
+    assert list(spec.source.first_records()) == []
+    files = spec.source.files()
+    reader = line_reader(files)
+    ((_, encoded),) = FilesReader(parts_of(files.path, reader), reader).records(Cursor())
+    assert encoded is not None
+    assert decode(encoded) == first
+
+
+@pytest.mark.parametrize("given", [{"format": "registry"}, {"registry": {"url": "http://r"}}])
+def test_a_registry_and_its_format_go_together(tmp_path: Path, given: dict[str, Any]) -> None:
+    source = {"type": "dead_letters", "path": "letters.jsonl", **given}
+    document = {"name": "p", "source": source, "prompt": "x", "sink": {"type": "jsonl", "path": "out"}}
+    with pytest.raises(SettingError, match="expected 'format: registry' and 'registry' together"):
+        parse_spec(document, base=tmp_path)

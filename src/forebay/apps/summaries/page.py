@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-import orjson
-
-from forebay.apps.page import Html, card, counted, element, joined, link, moment, page, section, svg
+from forebay.apps.page import Html, card, element, joined, link, moment, page, section, svg
 from forebay.apps.summaries.values import Statement, Summary
+from forebay.counted import counted
+from forebay.json_numbers import read_json
 
 MAX_WINDOWS = 500
 """Windows shown of each key: the newest."""
@@ -42,7 +42,7 @@ def summaries_page(lines: Iterable[bytes]) -> str:
 
 def _summary(line: bytes) -> Summary | None:
     try:
-        answer = orjson.loads(line)["answer"]
+        answer = read_json(line)["answer"]
         return Summary.from_json(answer) if answer["type"] == "summary" else None
     except (ValueError, KeyError, TypeError):
         return None

@@ -7,15 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
 from forebay.apps.page import (
     Html,
     TimeAxis,
     axis_over,
     card,
     colour,
-    counted,
     element,
     failed_question,
     filter_box,
@@ -27,6 +24,8 @@ from forebay.apps.page import (
     svg,
 )
 from forebay.apps.topics.values import UNTIMED_STEP_MS
+from forebay.counted import counted
+from forebay.json_numbers import read_json
 
 MAX_SHOWN = 300
 WIDTH, LEFT, ROW, TOP = 1080.0, 230.0, 26.0, 26.0
@@ -96,7 +95,7 @@ def told(lines: Iterable[bytes]) -> dict[str, Track]:
     found: dict[str, Track] = {}
     for raw in lines:
         try:
-            value = orjson.loads(raw)
+            value = read_json(raw)
             failed = failed_question(value, "topic-")
             if failed is not None:
                 found[failed[0]["topic"]].failure = failed[1]

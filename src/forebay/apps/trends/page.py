@@ -6,15 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from forebay.apps.page import (
     Html,
     TimeAxis,
     axis_over,
     card,
     colour,
-    counted,
     element,
     failed_question,
     filter_box,
@@ -27,6 +24,8 @@ from forebay.apps.page import (
     svg,
     tags,
 )
+from forebay.counted import counted
+from forebay.json_numbers import read_json
 
 MAX_SHOWN = 300
 WIDTH, LEFT, ROW, TOP = 1080.0, 190.0, 22.0, 26.0
@@ -84,7 +83,7 @@ def told(lines: Iterable[bytes]) -> dict[int, Line]:
     found: dict[int, Line] = {}
     for raw in lines:
         try:
-            value = orjson.loads(raw)
+            value = read_json(raw)
             failed = failed_question(value, "trend-")
             if failed is not None:
                 found[failed[0]["trend"]].failure = failed[1]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from forebay.apps.page import Child, Html, counted, element, page, section
+from forebay.apps.page import Child, Html, element, page, section
 from forebay.bench.report import charts
 from forebay.bench.report.aiperf import wall_clock_ns
 from forebay.bench.report.charts import scrolled
@@ -14,6 +14,7 @@ from forebay.bench.report.document import MeasuredRun, Report
 from forebay.bench.report.html_run import run_parts, tiles
 from forebay.bench.report.html_sweep import sweep
 from forebay.bench.report.loads import flattened, kind, load_name, loads
+from forebay.counted import counted
 
 MOST_DETAILED = 8
 """Of a sweep, so many runs are shown with all their drawings."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from forebay.apps.page import Child, Html, counted, element, page, section, svg
+from forebay.apps.page import Child, Html, element, page, section, svg
 from forebay.bench.compare import BOOTSTRAP, WELCH, Comparison, Difference, LoadComparison, Run
 from forebay.bench.report import charts
 from forebay.bench.report.charts import (
@@ -28,6 +28,7 @@ from forebay.bench.report.html import STYLE
 from forebay.bench.statistics import percentile
 from forebay.bench.stream.compare import all_latencies
 from forebay.bench.stream.document import MeasuredStream
+from forebay.counted import counted
 
 HEADER = ("", "A", "B", "B − A", "95 % interval", "")
 REQUEST_TIMES = "Times are response times: from when a request was due."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from forebay.apps.page import Child, Html, counted, element, page, section
+from forebay.apps.page import Child, Html, element, page, section
 from forebay.bench.report.charts import (
     MILLISECONDS,
     NUMBER,
@@ -29,6 +29,7 @@ from forebay.bench.stream.document import MeasuredStream
 from forebay.bench.stream.figures import UNTIL, latency_s, stage_s, stages_of
 from forebay.bench.stream.lag import lag_curve
 from forebay.bench.stream.records import EventRecord, StreamRun
+from forebay.counted import counted
 
 MOST_DETAILED = 8
 MOST_POINTS = 1200

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
-
 from forebay.apps.summaries.plan import Windows
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.apps.topics.settings import ASKED as ASKED_TOPICS
@@ -21,6 +19,7 @@ from forebay.bench.stream.records import ResultRecord
 from forebay.bench.stream.sinks import Committed, read_letter, read_result
 from forebay.bench.stream.windows import KeyWindow, Sent, key_windows, window_name
 from forebay.config.spec import PipelineSpec
+from forebay.json_numbers import read_json
 
 SETTLE_S = 2.0
 """So long after its last event a detector may still work on a batch."""
@@ -73,7 +72,7 @@ class Told:
 
 def read_told(line: bytes, at_us: int, asked: Sequence[str]) -> Told:
     """What a line of results says; `asked`: kinds about which the model is asked."""
-    found, value = read_result(line, at_us), orjson.loads(line)
+    found, value = read_result(line, at_us), read_json(line)
     answer: Mapping[str, Any] = value["answer"]
     if answer.get("type") == "summary":
         window = answer["window"]

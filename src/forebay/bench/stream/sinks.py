@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from forebay.bench.stream.feed import now_us
 from forebay.connectors.files.sink import COMMITTED
+from forebay.json_numbers import read_json
 from forebay.records import Timeline
 
 COARSE_CLOCK = 5
@@ -69,7 +68,7 @@ class CommittedFiles:
 
 def read_result(line: bytes, at_us: int) -> Committed:
     """What a line of results says."""
-    found = orjson.loads(line)
+    found = read_json(line)
     times: dict[str, Any] | None = found.get("timeline")
     usage = found["usage"]
     return Committed(
@@ -85,12 +84,12 @@ def read_result(line: bytes, at_us: int) -> Committed:
 
 def read_letter(line: bytes, at_us: int, id_field: str) -> Committed:
     """What a line of dead letters says. One that had no id yet has it in its untouched input."""
-    found = orjson.loads(line)
+    found = read_json(line)
     id = found.get("id")
     if id is None:
         try:
-            id = orjson.loads(found["input"]).get(id_field)
-        except (orjson.JSONDecodeError, KeyError, AttributeError):
+            id = read_json(found["input"].encode()).get(id_field)
+        except (ValueError, KeyError, AttributeError):
             id = None
     detail = " ".join(str(found["detail"]).split())[:300]
     return Committed(id, at_us, attempts=found["attempts"], error=f"{found['cause']}: {detail}")

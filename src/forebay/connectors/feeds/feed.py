@@ -35,15 +35,16 @@ class Cursor(Protocol):
 class Received:
     """One record of a feed. `cursor`: where to go on after it. `position`: its name within the feed.
 
-    `fields` are added to those that are read of `raw`; if both have a name, that of `raw` counts. `headers`
-    go with an event and a dead letter.
+    `fields` are added to those that are read of `raw`, see `with_added`. `headers`
+    go with an event and a dead letter. `cut_bytes` are missing at the end of `raw`.
     """
 
     cursor: Cursor
     raw: bytes
     position: str
-    fields: Mapping[str, JSON] = field(default_factory=dict)
+    fields: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
     headers: Mapping[str, bytes] = field(default_factory=dict)
+    cut_bytes: int = 0
 
 
 class Feed(Protocol):

@@ -81,7 +81,8 @@ class FeedSource(Enveloped):
 class SseSource(FeedSource):
     """A feed of server-sent events; the cursor is the last event's id.
 
-    In templates, `sse` has `event`, the event's type, and `id`, unless the event's data has a field `sse`.
+    In templates, `sse` has `event`, the event's type, and `id`. A field `sse` of the event's data is
+    `sse.own`.
     """
 
     type: Literal["sse"]

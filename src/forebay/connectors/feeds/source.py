@@ -16,12 +16,12 @@ from pyflink.datastream.state import ValueStateDescriptor
 from forebay.clock import Clock
 from forebay.codec import encode, pack_state, unpack_state
 from forebay.connectors.feeds.feed import Feed, Received
-from forebay.connectors.formats import Format
+from forebay.connectors.formats import Format, with_added
 from forebay.connectors.python_source import MOST_WAIT_S, CallLimit, IdleWait, calls
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm_task import is_cancelled, output_room
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
-from forebay.records import Event
+from forebay.records import DeadLetter
 from forebay.thread_names import name_thread
 
 
@@ -232,6 +232,6 @@ class Poll(KeyedProcessFunction):
         if form is None:
             return received.raw
         record = replace(form.read(received.raw, received.position), headers=received.headers)
-        if isinstance(record, Event):
-            record = replace(record, fields={**received.fields, **record.fields})
-        return encode(record)
+        if isinstance(record, DeadLetter):
+            return encode(replace(record, cut_bytes=received.cut_bytes))
+        return encode(replace(record, fields=with_added(record.fields, received.fields)))

@@ -41,13 +41,14 @@ TYPE_HEADER, ID_HEADER = "sse-event", "sse-id"
 class SseEvent:
     """One event: its data, its type, and the id in force, which an event without `id:` inherits.
 
-    `type` is None if it was longer than an id may be.
+    `type` is None if it was longer than an id may be. `cut_bytes` are missing at the end of the data.
     """
 
     data: bytes
     id: str | None
     own_id: bool
     type: str | None = MESSAGE
+    cut_bytes: int = 0
 
 
 class SseDecoder:
@@ -67,7 +68,9 @@ class SseDecoder:
     ) -> None:
         self._max_bytes = max_bytes
         self._line = bytearray()
+        self._line_cut = 0
         self._data = bytearray()
+        self._data_cut = 0
         self._has_data = False
         self._skip_lf = False
         self._first = True
@@ -88,6 +91,7 @@ class SseDecoder:
             self._hold(piece)
             event = self._take(bytes(self._line))
             self._line.clear()
+            self._line_cut = 0
             if event is not None:
                 yield event
         self._hold(rest)
@@ -95,7 +99,9 @@ class SseDecoder:
     def _hold(self, piece: bytes) -> None:
         # Room for the field's name; what is cut off here could not have been kept either.
         most = max(self._max_bytes, MAX_ID_BYTES) + 64
-        self._line += piece[: max(0, most - len(self._line))]
+        room = max(0, most - len(self._line))
+        self._line += piece[:room]
+        self._line_cut += max(0, len(piece) - room)
 
     def _take(self, line: bytes) -> SseEvent | None:
         if self._first:
@@ -106,8 +112,10 @@ class SseDecoder:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            room = self._max_bytes + 1 - len(self._data)
-            self._data += (b"\n" + value if self._has_data else value)[: max(0, room)]
+            room = max(0, self._max_bytes + 1 - len(self._data))
+            added = b"\n" + value if self._has_data else value
+            self._data += added[:room]
+            self._data_cut += max(0, len(added) - room) + self._line_cut
             self._has_data = True
         elif name == b"id" and b"\0" not in value and len(value) <= MAX_ID_BYTES:
             self._id = value.decode("utf-8", "replace")
@@ -121,9 +129,12 @@ class SseDecoder:
 
     def _dispatch(self) -> SseEvent | None:
         type = MESSAGE if self._type == "" else self._type
-        event = SseEvent(bytes(self._data), self._id, self._own_id, type) if self._has_data else None
+        event = None
+        if self._has_data:
+            event = SseEvent(bytes(self._data), self._id, self._own_id, type, self._data_cut)
         self.last_id = self._id
         self._data.clear()
+        self._data_cut = 0
         self._has_data = False
         self._own_id = False
         self._type = MESSAGE
@@ -134,8 +145,8 @@ class SseDecoder:
 class SseFeed:
     """The events of `url`, each one's data as one record; JSON in Wikimedia's case.
 
-    A record has the event's type and id in the field `sse`, as `event` and `id`, unless its data has a field
-    of that name, and in the headers `sse-event` and `sse-id`.
+    A record has the event's type and id in the field `sse`, as `event` and `id`, and in the headers
+    `sse-event` and `sse-id`. A field `sse` of its data is `sse.own`.
 
     Resumes after the last event by its id, and drops events that the server sends once more after a
     reconnect (same id, type and data as one of the last 32). Events without an id cannot be resumed exactly:
@@ -207,14 +218,19 @@ class SseFeed:
         mark.advance(event.id, digest)
         headers = {name: value for name, value in ((TYPE_HEADER, type), (ID_HEADER, id)) if value}
         return Received(
-            str(mark), event.data, f"{self.name}@{digest}", fields_of(headers) or NO_TYPE_OR_ID, headers
+            str(mark),
+            event.data,
+            f"{self.name}@{digest}",
+            fields_of(headers) or NO_TYPE_OR_ID,
+            headers,
+            event.cut_bytes,
         )
 
 
-NO_TYPE_OR_ID: Mapping[str, JSON] = {FIELD: {"event": None, "id": None}}
+NO_TYPE_OR_ID: Mapping[str, Mapping[str, JSON]] = {FIELD: {"event": None, "id": None}}
 
 
-def fields_of(headers: Mapping[str, bytes | None]) -> Mapping[str, JSON]:
+def fields_of(headers: Mapping[str, bytes | None]) -> Mapping[str, Mapping[str, JSON]]:
     """The field `sse` of an event that has these headers; nothing if they are not those of an event."""
     found = [headers.get(name) for name in (TYPE_HEADER, ID_HEADER)]
     if found == [None, None]:

@@ -65,12 +65,13 @@ START = Place()
 class Line:
     """A line with its end. `raw`: its bytes in the file, of a long line the first ones. `text`: the same as
     UTF-8; of a line that cannot be decoded, with replacement characters, and `problem` says why. `after`: the
-    place behind it."""
+    place behind it. `cut_bytes`: so many more bytes it has."""
 
     raw: bytes
     text: bytes
     problem: str | None
     after: Place
+    cut_bytes: int = 0
 
     @property
     def ended(self) -> bool:
@@ -168,13 +169,13 @@ class LineFile:
         before = self._after
         self._after = Place(before.offset + taken, before.lines + 1, crc, taken, last_crc)
         if self._encoding.codec == UTF_8:
-            return Line(raw, raw, None, self._after)
+            return Line(raw, raw, None, self._after, taken - len(raw))
         text, problem = decoded(raw, self._encoding)
         if taken > len(raw):
             problem = f"the line has {taken} bytes, at most {self._most} are read"
         if before.lines == 0:
             text = text.removeprefix("\ufeff")
-        return Line(raw, text.encode("utf-8"), problem, self._after)
+        return Line(raw, text.encode("utf-8"), problem, self._after, taken - len(raw))
 
     def close(self) -> None:
         self._file.close()

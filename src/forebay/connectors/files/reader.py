@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forebay.codec import encode
 from forebay.connectors.encodings import UTF_8, encoding_hint, looks_utf_16
@@ -25,9 +26,13 @@ from forebay.connectors.files.lines import (
 from forebay.connectors.files.rows import Row, Rows
 from forebay.connectors.files.unpack import UNREADABLE
 from forebay.connectors.formats import BOM, Format
+from forebay.connectors.kafka.registry import Registry
 from forebay.connectors.letters import read_letter
 from forebay.errors import MalformedRecord, SettingError
 from forebay.records import DeadLetter, Event
+
+if TYPE_CHECKING:
+    from forebay.connectors.kafka.source import Parse
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +49,8 @@ class LineReader:
     `header`: the first row of each file names its columns, and no row that repeats it is a record. `letters`:
     each line is a dead letter, whose untouched record is read under its own position, see `read_letter`.
     `limit`: records (events and dead letters) after which the rest is ignored. `encoding`: that of the files;
-    a record in another one than UTF-8 is kept as UTF-8.
+    a record in another one than UTF-8 is kept as UTF-8. `registry`: the records of dead letters name a schema
+    that is there.
     """
 
     format: Format
@@ -52,6 +58,7 @@ class LineReader:
     letters: bool = False
     limit: int | None = None
     encoding: str = UTF_8
+    registry: Registry | None = None
 
     @property
     def longest_line(self) -> int:
@@ -74,7 +81,9 @@ class LineReader:
         if row.problem is not None:
             # The next row is not the header either.
             after = after.with_columns(()) if self.header and before.columns is None else after
-            return after, encode(self._letter(row.raw, row.problem, position))
+            return after, encode(
+                replace(self._letter(row.raw, row.problem, position), cut_bytes=row.cut_bytes)
+            )
         content = row.text.removeprefix(BOM)
         if not (content if self.format.kind == "csv" else content.strip()):
             return after, None
@@ -83,11 +92,13 @@ class LineReader:
         record = self._record(row.text, position, before.columns)
         if self.header and self._repeats_header(record, row.text, before.columns or ()):
             return after, None
+        if row.cut_bytes and isinstance(record, DeadLetter):
+            record = replace(record, cut_bytes=row.cut_bytes)
         return after, encode(record)
 
     def _record(self, raw: bytes, position: str, columns: tuple[str, ...] | None) -> Event | DeadLetter:
         if self.letters:
-            return read_letter(self.format, raw, position)
+            return read_letter(self.format, raw, position, parse=self._parse())
         form = self.format if columns is None else replace(self.format, columns=columns)
         if self.header and not columns:
             return self._letter(
@@ -99,6 +110,14 @@ class LineReader:
         if isinstance(record, DeadLetter):
             record = replace(record, detail=self._with_hint(record.detail, raw))
         return record
+
+    def _parse(self) -> Parse | None:
+        if self.registry is None:
+            return None
+        # It imports what reads schemas.
+        from forebay.connectors.kafka.registry_values import values_of
+
+        return values_of(self.registry).fields
 
     def _letter(self, raw: bytes, detail: str, position: str) -> DeadLetter:
         return DeadLetter(raw, MalformedRecord.cause, self._with_hint(detail, raw), position=position)

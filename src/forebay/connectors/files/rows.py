@@ -8,6 +8,7 @@ from typing import Literal
 
 from forebay.connectors.files.lines import Line, LineFile, Place
 from forebay.connectors.formats import BOM
+from forebay.counted import counted
 
 QUOTE = b'"'
 MAX_ROW_LINES = 10_000
@@ -21,13 +22,14 @@ Quote = Literal["closed", "open", "misplaced"]
 @dataclass(frozen=True, slots=True)
 class Row:
     """A row as UTF-8 without the end of its last line. `number`: of its first line, from 1. `raw`: its bytes
-    in the file. `problem`: why it is not a record; None: it may be one."""
+    in the file; `cut_bytes`: so many more it has. `problem`: why it is not a record; None: it may be one."""
 
     number: int
     text: bytes
     raw: bytes
     problem: str | None
     after: Place
+    cut_bytes: int = 0
 
 
 class Rows:
@@ -82,7 +84,7 @@ class Rows:
         if self._end == "closed":
             return self._take(self._open + 2)
         if self._end is None:
-            return self._give_up(f"is not closed within {self._open + 1} lines")
+            return self._give_up(f"is not closed within {counted(self._open + 1, 'line')}")
         number = self._ahead[self._open + 1].after.lines
         return self._give_up(f"is not closed: in line {number}, text follows the next quote")
 
@@ -116,7 +118,7 @@ class Rows:
         first = self._ahead.popleft()
         if count == 1 and first.raw is first.text:
             text = without_end(first.raw)
-            return Row(first.after.lines, text, text, problem, first.after)
+            return Row(first.after.lines, text, text, problem, first.after, first.cut_bytes)
         lines = [first, *(self._ahead.popleft() for _ in range(count - 1))]
         problem = next((line.problem for line in lines if line.problem is not None), problem)
         text = without_end(b"".join(line.text for line in lines))
@@ -124,7 +126,8 @@ class Rows:
         if any(line.raw is not line.text for line in lines):
             raw = b"".join(line.raw for line in lines)
             raw = raw if b"\0" in raw[-4:] else without_end(raw)
-        return Row(first.after.lines, text, raw, problem, lines[-1].after)
+        cut_bytes = sum(line.cut_bytes for line in lines)
+        return Row(first.after.lines, text, raw, problem, lines[-1].after, cut_bytes)
 
 
 def without_end(line: bytes) -> bytes:

@@ -24,6 +24,7 @@ from forebay.connectors.base import (
 )
 from forebay.connectors.encodings import UTF_8, canonical_encoding
 from forebay.connectors.formats import Format
+from forebay.connectors.kafka.registry_settings import RegistrySpec
 from forebay.documents.fields import (
     FieldPath,
     Folder,
@@ -174,7 +175,14 @@ class DeadLetterSource(SourceSettings):
 
     type: Literal["dead_letters"]
     path: LocalPath = Field(description="The dead letters' file or directory; relative to the pipeline file.")
-    format: Literal["jsonl", "text", "csv"] = Field("jsonl", description="What the records were.")
+    format: Literal["jsonl", "text", "csv", "registry"] = Field(
+        "jsonl",
+        description="What the records were; `registry`: values of Kafka with a schema that a `registry` "
+        "holds.",
+    )
+    registry: RegistrySpec | None = Field(
+        None, description="The schema registry; needed with `format: registry`."
+    )
     delimiter: OneCharacter = Field(",", description="For csv: character between fields.")
     columns: tuple[str, ...] | None = Field(None, description="For csv: names of the columns; needed there.")
     payload: FieldPath | None = Field(
@@ -197,23 +205,30 @@ class DeadLetterSource(SourceSettings):
     def model_post_init(self, context: Any, /) -> None:
         if self.format == "csv" and self.columns is None:
             raise wrong("expected 'columns' with format: csv; a dead letter does not hold its file's header")
-        if self.format != "jsonl" and self.payload is not None:
+        if self.format in ("text", "csv") and self.payload is not None:
             raise wrong(
                 f"expected no 'payload' with format: {self.format}; JSON objects are read with format: jsonl"
             )
+        if (self.format == "registry") != (self.registry is not None):
+            raise wrong("expected 'format: registry' and 'registry' together, found one of them")
 
     def files(self) -> Files:
         """The files that are read, and how."""
         from forebay.connectors.files.source import Files
 
         form = Format(
-            kind=self.format,
+            kind="jsonl" if self.format == "registry" else self.format,
             max_record_bytes=self.max_record_bytes,
             columns=self.columns or (),
             delimiter=self.delimiter,
             payload=self.payload,
         )
-        return Files(Path(self.path), form, letters=True, limit=self.limit)
+        registry = None if self.registry is None else self.registry.registry()
+        return Files(Path(self.path), form, letters=True, limit=self.limit, registry=registry)
+
+    def check_secrets(self, key: str) -> None:
+        if self.registry is not None:
+            self.registry.check(key)
 
     def summary(self) -> str:
         return f"{self.type}: {self.path}"
@@ -224,7 +239,8 @@ class DeadLetterSource(SourceSettings):
     def first_records(self) -> Iterator[Event | DeadLetter]:
         from forebay.connectors.files.source import first_records
 
-        return first_records(self.files())
+        # A registry may be away, and is waited for once the job runs.
+        return iter(()) if self.registry is not None else first_records(self.files())
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         from forebay.connectors.files.source import file_source

@@ -18,6 +18,7 @@ from forebay.connectors.files.lines import Part, Place, cannot_read, files_of
 from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, distinct, header_of, parts_of
 from forebay.connectors.files.unpack import UNREADABLE
 from forebay.connectors.formats import Format
+from forebay.connectors.kafka.registry import Registry
 from forebay.connectors.python_source import calls
 from forebay.errors import SettingError
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
@@ -38,7 +39,8 @@ class Files:
 
     Files are read as far as they went when the job first started. With `follow` the source never ends: it
     takes up files that appear in the directory and lines that are added (`follow.py`). `letters`: the lines
-    are dead letters as the sink writes them; the record in each is read as `format` says.
+    are dead letters as the sink writes them; the record in each is read as `format` says, or if there is a
+    `registry`, as its schema there.
 
     Compressed files are recognised by their first bytes and unpacked: gzip, bzip2, xz, zstd, and zip, of
     which each member is a file. In CSV, each file has its own header, unless the format names the columns.
@@ -55,6 +57,7 @@ class Files:
     letters: bool = False
     limit: int | None = None
     encoding: str = UTF_8
+    registry: Registry | None = None
 
 
 def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
@@ -97,7 +100,12 @@ def line_reader(config: Files) -> LineReader:
     if header and config.letters:
         raise SettingError("dead letters of CSV rows hold no header: name the columns")
     reader = LineReader(
-        config.format, header, config.letters, config.limit, canonical_encoding(config.encoding)
+        config.format,
+        header,
+        config.letters,
+        config.limit,
+        canonical_encoding(config.encoding),
+        config.registry,
     )
     if header and not config.follow:
         first_header(config.path, reader)

@@ -85,6 +85,12 @@ def find_gaps(places: Iterable[Place], now: Topics, known: Mapping[str, str]) ->
     return tuple(found)
 
 
+def with_committed(places: Iterable[Place], committed: Iterable[Place]) -> tuple[Place, ...]:
+    """`places`, and those of `committed` that are in other partitions."""
+    known = {(place.topic, place.partition): place for place in committed}
+    return tuple((known | {(place.topic, place.partition): place for place in places}).values())
+
+
 def unread(gaps: Iterable[Gap], answered: Iterable[Place]) -> tuple[Gap, ...]:
     """`gaps` less what lies before the `answered` offsets, up to which all records have committed answers."""
     done = {(place.topic, place.partition): place.offset for place in answered}

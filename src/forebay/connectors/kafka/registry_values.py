@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import orjson
@@ -35,6 +36,12 @@ Read = Callable[[bytes, list[int]], JSON]
 """Takes a value without what names its schema, and the message indexes of a Protobuf value."""
 KINDS = {"AVRO": "Avro", "JSON": "JSON", "PROTOBUF": "Protobuf"}
 """The types of schemas whose values can be read, and the names of their formats."""
+
+
+@cache
+def values_of(registry: Registry) -> RegistryValues:
+    """What reads values of `registry` in this process. Raises as `RegistryValues`."""
+    return RegistryValues(registry)
 
 
 class RegistryValues:

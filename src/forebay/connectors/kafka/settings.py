@@ -21,12 +21,10 @@ from forebay.connectors.base import (
 )
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.registry import Registry, registry_auth, require_registry
+from forebay.connectors.kafka.registry_settings import RegistrySpec
 from forebay.connectors.kafka.sizes import RecordLimit
 from forebay.connectors.kafka.start import AS_FIRST, TopicStart
 from forebay.documents.fields import (
-    HttpUrl,
-    LocalPath,
     Model,
     PositiveFloat,
     Scalar,
@@ -155,23 +153,6 @@ class KafkaAccess(Model):
                 raise SettingError(f"{key}.secrets.{name}: {error}") from None
 
 
-class RegistrySpec(Model):
-    """The schema registry of values, one that speaks Confluent's protocol."""
-
-    url: HttpUrl = Field(description="Address of the registry.")
-    auth: SecretField | None = Field(
-        None, description="Where `USER:PASSWORD` is: `{env: NAME}` or `{file: PATH}`; null: none is needed."
-    )
-    ca: LocalPath | None = Field(
-        None,
-        description="PEM file with the authorities that its certificate is checked against; null: the usual.",
-    )
-
-    def registry(self) -> Registry:
-        """As the connector takes it."""
-        return Registry(self.url, None if self.auth is None else self.auth.ref(), self.ca)
-
-
 class KafkaSource(Enveloped, KafkaAccess):
     """Records of Kafka topics. Where a record has no `time` of its own, its timestamp in Kafka is its time.
 
@@ -270,11 +251,7 @@ class KafkaSource(Enveloped, KafkaAccess):
     def check_secrets(self, key: str) -> None:
         self.check_access(key)
         if self.registry is not None:
-            require_registry()
-            try:
-                registry_auth(self.registry.registry())
-            except SettingError as error:
-                raise SettingError(f"{key}.registry.auth: {error}") from None
+            self.registry.check(key)
 
     def topics_of(self, pipeline: PipelineView, start: TopicStart = AS_FIRST) -> TopicSource:
         """The topics as the connector takes them, from the offsets that a first start has committed.
@@ -365,9 +342,10 @@ class KafkaSink(SinkSettings, KafkaAccess):
         )
 
     def attach(self, records: DataStream, written: Written) -> DataStream | None:
-        from forebay.connectors.kafka.sink import kafka_sink, refused_by
+        from forebay.connectors.kafka.sink import CountedAs, kafka_sink, refused_by
 
-        rows = kafka_sink(records, self.topic_of(written))
+        counted = CountedAs(written.what, written.run) if written.run else None
+        rows = kafka_sink(records, self.topic_of(written), counted=counted)
         return refused_by(rows) if written.what == RESULTS else None
 
 

@@ -14,7 +14,9 @@ from forebay.codec import decode, encode
 from forebay.connectors.kafka.cluster import HEADERS, KEY, VALUE, KafkaCluster, raw_columns, raw_table
 from forebay.connectors.kafka.sizes import RecordLimit, record_bytes
 from forebay.connectors.kafka.written import Record, fitting_record, record_of
+from forebay.connectors.written_counts import EndNote, WrittenCounts
 from forebay.errors import SettingError, TooLargeForSink, detail_text
+from forebay.flink.kept_counts import KeptCounts
 from forebay.flink.metrics import TOO_LARGE
 from forebay.flink.types import BYTES, side_output
 from forebay.records import DeadLetter, Result
@@ -60,15 +62,29 @@ class KafkaSink:
         return RecordLimit.of(self.cluster.properties)
 
 
+@dataclass(frozen=True, slots=True)
+class CountedAs:
+    """The name under which a sink counts what it writes (`RESULTS` or `DEAD_LETTERS`), and the id of the run
+    that the counts are of."""
+
+    what: str
+    run: str
+
+
 def kafka_sink(
-    stream: DataStream, config: KafkaSink, writer: RecordWriter | None = None, name: str | None = None
+    stream: DataStream,
+    config: KafkaSink,
+    writer: RecordWriter | None = None,
+    name: str | None = None,
+    *,
+    counted: CountedAs | None = None,
 ) -> DataStream:
     """Write encoded results or dead letters to the topic, as JSON, with their records' keys and headers.
 
     Each also has the header `forebay-id`, the id of its request, and a dead letter `forebay-cause`. Elements
     of another kind need a `writer`. `name` is how the operator in front of the sink is called; None: as the
     topic. Nothing runs until the environment is executed. What one subtask emits stays in order within a
-    partition.
+    partition. With `counted`, results and dead letters are counted, and noted at the end of the job.
 
     Returns that operator: `refused_by` it are the results that are larger than the producer sends.
     """
@@ -76,7 +92,7 @@ def kafka_sink(
     tables = StreamTableEnvironment.create(env)
     parallelism = stream._j_data_stream.getParallelism()
     rows = (
-        stream.process(WriteRecord(writer or EncodedWriter(config.limit.bytes), config), ROW)
+        stream.process(_function(config, writer, counted), ROW)
         .name(records_name(name or config.topic))
         .set_parallelism(parallelism)
     )
@@ -122,6 +138,12 @@ def sink_options(config: KafkaSink) -> dict[str, str]:
     return options
 
 
+def _function(config: KafkaSink, writer: RecordWriter | None, counted: CountedAs | None) -> ProcessFunction:
+    if writer is not None:
+        return WriteRecord(writer, config)
+    return WriteOutput(OutputWriter(config.limit.bytes), config, counted)
+
+
 class WriteRecord(ProcessFunction):
     """An element as a row of the connector's table, or as a dead letter if its record is too large: Kafka's
     producer would fail the job."""
@@ -138,27 +160,63 @@ class WriteRecord(ProcessFunction):
         key, value, headers = self._writer(element)
         size = record_bytes(key, value, headers)
         if size <= self._limit.bytes:
+            self._wrote(element)
             yield Row(**{KEY: key, VALUE: value, HEADERS: headers})
             return
         letter = self._writer.refused(element, self._limit.exceeded(self._topic, size))
         self._too_large.inc()
         yield REFUSED, encode(letter)
 
+    def _wrote(self, element: Any) -> None: ...
+
+
+class WriteOutput(WriteRecord):
+    """The same for encoded results and dead letters, which it counts if they are `counted`."""
+
+    def __init__(self, writer: RecordWriter, config: KafkaSink, counted: CountedAs | None) -> None:
+        super().__init__(writer, config)
+        self._counted = counted
+        self._kept: KeptCounts | None = None
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        super().open(runtime_context)
+        if self._counted is not None:
+            self._kept = KeptCounts(runtime_context, self._counted.run)
+            restored = (EndNote.decode(text) for text in self._kept.restored)
+            self._counts = WrittenCounts.sum(note.counts for note in restored)
+
+    def process_element(self, element: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        return super().process_element(decode(bytes(element)), ctx)
+
+    def _wrote(self, element: Any) -> None:
+        if self._kept is not None:
+            self._counts.add(element)
+            self._kept.keep(self._note())
+
+    def close(self) -> None:
+        # Flink closes a function whose opening failed, too.
+        if self._kept is not None:
+            self._kept.note(self._note())
+
+    def _note(self) -> str:
+        assert self._counted is not None
+        assert self._kept is not None
+        return EndNote(self._counted.what, self._kept.subtasks, self._counts).encode()
+
 
 @dataclass(frozen=True)
-class EncodedWriter:
-    """Writes encoded results and dead letters; of a dead letter, as much as fits."""
+class OutputWriter:
+    """Writes results and dead letters; of a dead letter, as much as fits."""
 
     limit_bytes: int
 
     def __call__(self, element: Any) -> Record:
-        output = decode(bytes(element))
-        if isinstance(output, DeadLetter):
-            return fitting_record(output, self.limit_bytes)
-        return record_of(output)
+        if isinstance(element, DeadLetter):
+            return fitting_record(element, self.limit_bytes)
+        return record_of(element)
 
     def refused(self, element: Any, why: str) -> DeadLetter:
-        return too_large(decode(bytes(element)), why)
+        return too_large(element, why)
 
 
 def too_large(result: Result, why: str) -> DeadLetter:

@@ -11,7 +11,7 @@ from pyflink.datastream import DataStream, MapFunction, RuntimeContext, StreamEx
 from pyflink.table import DataTypes, StreamTableEnvironment, TableDescriptor
 
 from forebay.codec import encode
-from forebay.connectors.formats import Format
+from forebay.connectors.formats import Format, with_added
 from forebay.connectors.kafka.cluster import KafkaCluster, raw_columns, raw_table
 from forebay.connectors.kafka.registry import Registry
 from forebay.connectors.kafka.registry_values import RegistryValues
@@ -23,8 +23,6 @@ from forebay.records import JSON, DeadLetter, Event
 
 FIELD = "kafka"
 """The field of an event that says where in Kafka it comes from."""
-OWN = "own"
-"""In that field: the value's own field of that name, if it has one."""
 BASE64 = "base64:"
 """How the text of bytes that are not text begins."""
 
@@ -215,9 +213,7 @@ def read_record(
         return replace(record, time_ms=time_ms, record_key=key, headers=kept, record_ms=place["time_ms"])
     texts = {name: text_of(content) for name, content in kept.items()}
     about = {**place, "key": text_of(key), "headers": texts}
-    if FIELD in record.fields:
-        about[OWN] = record.fields[FIELD]
-    fields = {**record.fields, FIELD: about}
+    fields = with_added(record.fields, {FIELD: about})
     of_kafka = {"record_key": key, "headers": kept, "record_ms": place["time_ms"]}
     return replace(record, fields=fields, time_ms=time_ms, **of_kafka)
 

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from forebay.autoscale.base import Limits
 from forebay.autoscale.shares import limits_of_pools, shares
 from forebay.clock import Clock
+from forebay.counted import counted
 from forebay.deploy.controller.cluster import Changed, ClusterCalls, metrics_url
 from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.controller.exposition import PARTLY_READ, PipelineSays, what_pipeline_says
@@ -128,7 +129,7 @@ class Controller:
                 if not left:
                     raise
                 continue
-            message = f"{state.replicas} -> {decision.wanted} replicas: {decision.reason}"
+            message = f"{state.replicas} -> {counted(decision.wanted, 'replica')}: {decision.reason}"
             log.info("%s: %s", name, message)
             self._event(state, "Scaled", message)
             return

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from forebay.clock import Clock, SystemClock
+from forebay.counted import counted
 from forebay.deploy.ray.config import with_fleet, without_fleet
 from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.errors import DeployError
@@ -190,7 +191,7 @@ def _progress(found: ServeApplication | None) -> str:
         return "being removed" if found.deleting else "being built"
     states = Counter(each.state.lower() for each in deployment.replicas)
     shown = ", ".join(f"{many} {state}" for state, many in sorted(states.items())) or "none"
-    return f"{found.status.lower()}: {deployment.target} replicas wanted, {shown}"
+    return f"{found.status.lower()}: {counted(deployment.target, 'replica')} wanted, {shown}"
 
 
 def _why(found: ServeApplication | None) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from forebay.counted import counted
 from forebay.errors import SettingError
 
 FREE_FROM = 4
@@ -204,7 +205,8 @@ def kv_cache_share_gib(available_gib: float, replicas: int, more_gib: float = 0.
     free = available_gib / replicas - needed_gib
     if free < MIN_KV_GIB:
         raise SettingError(
-            f"{available_gib:.1f} GiB of memory are free and {replicas} replicas need "
+            f"{available_gib:.1f} GiB of memory are free and "
+            f"{counted(replicas, 'replica needs', 'replicas need')} "
             f"{replicas * (needed_gib + MIN_KV_GIB):.1f}; start fewer, or set the KV cache's size yourself"
         )
     return round(min(MAX_KV_GIB, max(MIN_KV_GIB, free / 2)), 2)

@@ -1,0 +1,35 @@
+"""A schema registry in a pipeline file."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from forebay.connectors.kafka.registry import Registry, registry_auth, require_registry
+from forebay.documents.fields import HttpUrl, LocalPath, Model, SecretField
+from forebay.errors import SettingError
+
+
+class RegistrySpec(Model):
+    """The schema registry of values, one that speaks Confluent's protocol."""
+
+    url: HttpUrl = Field(description="Address of the registry.")
+    auth: SecretField | None = Field(
+        None, description="Where `USER:PASSWORD` is: `{env: NAME}` or `{file: PATH}`; null: none is needed."
+    )
+    ca: LocalPath | None = Field(
+        None,
+        description="PEM file with the authorities that its certificate is checked against; null: the usual.",
+    )
+
+    def registry(self) -> Registry:
+        """As the connector takes it."""
+        return Registry(self.url, None if self.auth is None else self.auth.ref(), self.ca)
+
+    def check(self, key: str) -> None:
+        """Raise `SetupError` if the extra for it is not installed, and `SettingError`, naming the `key` of
+        its source, if its secret is missing."""
+        require_registry()
+        try:
+            registry_auth(self.registry())
+        except SettingError as error:
+            raise SettingError(f"{key}.registry.auth: {error}") from None
