@@ -136,7 +136,7 @@ def test_one_answer_of_another_kind_changes_nothing(fleet: Fleet) -> None:
 def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> None:
     member = member_of(fleet)
     assert member.patience_s(fleet, 2.0) == 8.0, "nothing is known of its pace"
-    member.began(1, 0.0, 0.0)
+    member.began(1, 1, 0.0, 0.0)
     assert member.patience_s(fleet, 2.0) == 2.0
     for _ in range(10):
         fleet.take(0, RoutingRequest(10), fleet.nothing, 0.0)
@@ -205,7 +205,7 @@ def test_for_an_answer_in_one_piece_metrics_must_move(fleet: Fleet) -> None:
 
 def test_a_claim_that_was_refuted_makes_nobody_patient(fleet: Fleet) -> None:
     member = member_of(fleet)
-    member.began(1, 0.0, 0.0)
+    member.began(1, 1, 0.0, 0.0)
     member.heard(fleet, busy(1.0), None, 1.0)
     assert member.patience_s(fleet, 2.0) == 20.0
     member.reports.first_token(member.claimed_s, own_s=0.1, waited_s=0.1)

@@ -63,6 +63,8 @@ class ReplicaLease:
         self._believed_s = member.believed_s
         self._counted = False
         self._began = False
+        self._one_piece = False
+        self._works = False
         self.sent_s = self.moved_s = ticket.sent_s
         self.passed_s = math.nan
         self.timeout_s = math.inf
@@ -118,14 +120,13 @@ class ReplicaLease:
         self._counted = True
         member.health.succeeded(self.epoch, now_s, whole=False)
         member.reports.first_token(self._claimed_s, self._own_s, waited_s)
-        member.began(self._there, self.sent_s, now_s)
-        member.beside.answered(waiting, self.sent_s, now_s)
+        member.began(self._there, waiting, self.sent_s, now_s)
         member.tell(self._fleet)
         self._changed(self)
 
     def whole(self) -> None:
         """The answer comes in one piece. Its first token is taken to come when it is expected to."""
-        self.quiet = self.unseen = True
+        self.quiet = self.unseen = self._one_piece = True
         asyncio.get_running_loop().call_later(self._own_s, self._assume_first_token)
 
     def awaits_prompt(self) -> None:
@@ -147,7 +148,17 @@ class ReplicaLease:
         if not self._began and not self.ended:
             self._began = True
             self._fleet.assume_first_token(self._ticket, self._clock.monotonic_s())
+            if self._one_piece:
+                self._worked_on()
             self._changed(self)
+
+    def _worked_on(self) -> bool:
+        """It is being worked on; gives whether that is news."""
+        news = not self._works
+        if news:
+            self._works = True
+            self._member.working += 1
+        return news
 
     @property
     def begun(self) -> bool:
@@ -164,8 +175,15 @@ class ReplicaLease:
             self.first_token()
             return
         now_s = self._clock.monotonic_s()
-        self._member.progress.went_on(self, now_s)
-        self._member.health.sign(now_s)
+        member = self._member
+        member.progress.went_on(self, now_s)
+        member.health.sign(now_s)
+        if not self.ended:
+            window = member.running.limit
+            member.flowed(self.sent_s, now_s, first=self._worked_on())
+            if member.running.limit != window:
+                member.tell(self._fleet)
+                self._changed(self)
 
     def load(self, load: ReplicaLoad | None) -> None:
         """The answer's load header, where it had one."""
@@ -266,6 +284,7 @@ class ReplicaLease:
         self._fleet.finish(self._ticket, now_s, output_tokens)
         member = self._member
         member.leases.discard(self)
+        member.working -= self._works
         member.progress.ended(self)
         self._member.used(self.blocks, now_s)
         self._changed(self)

@@ -67,6 +67,7 @@ FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
 """How long a replica is left alone that gets requests too fast and does not say how long: doubled each time
 until one succeeds. And how long at most, whatever it says."""
 FADE = 0.1
+USUAL_FADE = 0.02
 MOSTLY = 0.25
 """Answers come in one piece where fewer than this share lately did not, and the other way round."""
 
@@ -97,6 +98,8 @@ class Member:
         self.beside = ConcurrencyLimit(most=capacity, turn=turn)
         """How many of them without a first token."""
         self.refusals = Refusals()
+        self.working = 0
+        """How many of its requests it works on, as far as tokens show it."""
         self.whole = False
         """Whether its answers come in one piece, so that no first token tells what it works on."""
         self.reports = ReportCheck()
@@ -117,6 +120,7 @@ class Member:
         """When it is looked at whether that is over."""
         self._refused_s = -math.inf
         self._pause_s = FIRST_PAUSE_S
+        self._usual_s = math.inf
         self._whole_share: float | None = None
         self._has_begun = False
         self._shows_work = False
@@ -155,8 +159,9 @@ class Member:
     def look(self, fleet: Fleet, now_s: float) -> None:
         """To be called now and then: what slow requests hold back is sent."""
         self.progress.set_aside_stale(now_s)
-        self.running.look(now_s)
-        self.beside.look(now_s)
+        if self.row is not None:
+            self.running.look(int(fleet.requests[self.row]), now_s)
+            self.beside.look(int(fleet.waiting[self.row]), now_s)
         self.tell(fleet)
 
     def refused(self, error: EngineError, others: int, sent_s: float, now_s: float) -> bool:
@@ -202,8 +207,14 @@ class Member:
             return PATIENCE * least_s
         return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.believed_s))
 
-    def began(self, there: int, sent_s: float, now_s: float) -> None:
-        """A request that was sent at a moment, as the last of so many, had its first token."""
+    def began(self, there: int, waiting: int, sent_s: float, now_s: float) -> None:
+        """A request that was sent at a moment, as the last of `there`, had its first token; it and others,
+        `waiting` together, had none before."""
+        took_s = now_s - sent_s
+        more_s = took_s - self._usual_s
+        self._usual_s = took_s if more_s < 0 else self._usual_s + more_s * USUAL_FADE
+        self.beside.waited(took_s, self._usual_s, sent_s, now_s)
+        self.beside.answered(waiting, sent_s, now_s)
         self._has_begun = True
         self._pause_s = FIRST_PAUSE_S
         self.refusals.answered(there, sent_s, now_s)
@@ -220,6 +231,16 @@ class Member:
         self._whole_share = share = float(whole) if share is None else share + (whole - share) * FADE
         if not MOSTLY < share < 1 - MOSTLY:
             self.whole = share > 0.5
+            if self.whole:
+                self.running.whole()
+
+    def flowed(self, sent_s: float, now_s: float, *, first: bool) -> None:
+        """More came of an answer that had begun, the `first` such piece or a later one."""
+        if self.whole:
+            return
+        if first:
+            self.running.begun(self.working, sent_s, now_s)
+        self.running.flowed(self.working, now_s)
 
     def tell(self, fleet: Fleet) -> None:
         """Tell the fleet how many requests there may be."""
@@ -241,6 +262,9 @@ class Member:
         if row is None or (counters is not None and not self.reports.news(load, counters)):
             return
         self.claimed_s = fleet.claimed_s(row, load.waiting or 0.0)
+        if load.running is not None:
+            self.running.reported(load.running, load.waiting or 0.0, load.kv_cache_usage or 0.0, now_s)
+            self.tell(fleet)
         if self.reports.claimed(self.claimed_s, now_s):
             fleet.report(row, load)
         else:

@@ -356,6 +356,8 @@ class Membership:
         if member.leaving:
             return
         row = member.row = self._fleet.add(ReplicaLimits(member.url, math.inf if tokens is None else tokens))
+        if tokens is not None:
+            member.running.shows()
         # Unavailable until the caller says so.
         self._fleet.set_available(row, False)
         member.tell(self._fleet)
