@@ -1,4 +1,4 @@
-"""How many requests a replica holds: shown by tokens at the start, then found by answers alone, at any speed."""
+"""How many requests a replica holds: shown by tokens at the start, then found by answers, at any speed."""
 
 from __future__ import annotations
 
@@ -267,16 +267,19 @@ class Streams:
     def run(self, seconds: float, *, demand: float = math.inf) -> None:
         end_s = self.now_s + seconds
         while self.now_s < end_s:
-            while self.there < min(self.limit.limit, demand):
-                self._waiting.append(self.now_s)
-                self.limit.began(self.now_s)
+            self._fill(demand)
             self.now_s += self._step_s(max(1, self.begun))
-            self._step()
+            self._step(demand)
             if self.now_s >= self._looked_s + TICK_S:
                 self._looked_s = self.now_s
                 self.limit.look(self.there, self.now_s)
 
-    def _step(self) -> None:
+    def _fill(self, demand: float) -> None:
+        while self.there < min(self.limit.limit, demand):
+            self._waiting.append(self.now_s)
+            self.limit.began(self.now_s)
+
+    def _step(self, demand: float) -> None:
         for request in list(self._begun):
             request[1] += 1
             self.limit.flowed(self.begun, self.now_s)
@@ -284,6 +287,7 @@ class Streams:
                 there = self.there
                 self._begun.remove(request)
                 self.limit.answered(there, request[0], self.now_s)
+                self._fill(demand)
         while self._waiting and self.begun < self.slots and self._waiting[0] <= self.now_s - self._first_s:
             sent_s = self._waiting.pop(0)
             self._begun.append([sent_s, 1])
@@ -304,7 +308,7 @@ def test_places_that_are_taken_show_before_any_answer_ends() -> None:
     assert 16 <= streams.limit.limit <= 24
 
 
-@pytest.mark.parametrize("tokens", [20, 1000])
+@pytest.mark.parametrize("tokens", [50, 1000])
 def test_an_engine_that_comes_to_have_more_places_gets_more_at_once(tokens: int) -> None:
     streams = Streams(ConcurrencyLimit(most=512), slots=16, tokens=tokens)
     streams.run(60.0)

@@ -23,7 +23,7 @@ MORE_SLOTS = 1.1
 KV_FULL = 0.9
 """Share of the KV cache in use from which more requests would evict others."""
 LEAST_PATIENCE_S, PATIENCE = 1.0, 4.0
-"""A replica begins no more of what it holds if it has begun none for so many times the wait of the first one."""
+"""A replica that began none for so many times the wait of the first one begins no more of what it holds."""
 RISES = 1.1
 """By what a doubling must raise the rate for the next one to follow."""
 UP, DOWN = 1.5, 0.5
@@ -280,9 +280,9 @@ class ConcurrencyLimit:
                 self._compare(self._rate, there, now_s)
 
     def look(self, there: int, now_s: float) -> None:
-        """To be called now and then, with `there` requests at the replica. If nothing was answered for `STUCK` times as long as an answer takes,
-        slow calls may have all places, and no answer would change it. Then a trial of fewer ends,
-        and fewer that were kept are as many again as before.
+        """To be called now and then, with `there` requests there. If nothing was answered for `STUCK`
+        times as long as an answer takes, slow calls may have all places, and no answer would change it. Then
+        a trial of fewer ends, and fewer that were kept are as many again as before.
         """
         if self._rate is None or self._empty_since_s is not None:
             return
