@@ -153,7 +153,7 @@ def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: Fleet) -
     member.health.shut("it answered 503", 0.0)
     assert member.why == "it answered 503"
     assert not member.open(99.0)
-    member.health.check_passed(99.0)
+    member.health.probe_passed(99.0)
     assert member.why == ""
     assert member.open(99.0)
     member.leaving = True
@@ -171,7 +171,7 @@ def test_what_was_sent_before_it_was_shut_takes_no_place_of_what_is_to_open_it(f
     member.leases |= {Sent(0), Sent(0)}  # type: ignore[arg-type]
     member.health.shut("it answered 500", 0.0)
     assert not member.open(99.0)
-    member.health.check_passed(99.0)
+    member.health.probe_passed(99.0)
     assert member.open(99.0)
     member.leases.add(Sent(1))  # type: ignore[arg-type]
     assert not member.open(99.0), "one at a time"

@@ -199,6 +199,10 @@ class FleetClient:
         """Whether no other replica may get what was sent with `lease`."""
         return self._members.only(lease.number)
 
+    async def accepts(self, lease: ReplicaLease) -> bool:
+        """Whether the replica of `lease` answers a probe of our own; blocks until that is known."""
+        return await self._members.accepts(lease.number)
+
     def watch(self) -> None:
         """Follow the list of replicas from now on, and look at each; returns at once. Raises `Unreachable`
         where the client is closed."""
@@ -329,7 +333,12 @@ class FleetClient:
 
     def _refusal(self, waited_s: float) -> EngineError:
         if self._members.works():
-            return Overloaded(f"no replica had room for the request within {waited_s:.1f} s", sent=False)
+            replicas = f"{self.usable} replica{'s' * (self.usable != 1)}"
+            return Overloaded(
+                f"no replica had room for the request within {waited_s:.1f} s: {replicas} with "
+                f"{self.in_flight} requests in flight, {len(self._placings)} waiting",
+                sent=False,
+            )
         why = self._members.why_none()
         return Unreachable(f"there is no replica to send the request to: {why}", sent=False)
 

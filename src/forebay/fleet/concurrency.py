@@ -337,7 +337,9 @@ class ConcurrencyLimit:
         if self._start.begun and not self._careful:
             # Tokens show more, and sooner.
             return
-        self._limit = min(self._limit + 1, self._most)
+        if self._limit < rate.per_s * self._most_s:
+            # Or the last of them would take too long.
+            self._limit = min(self._limit + 1, self._most)
         if not rate.complete:
             return
         rises = rate.per_s >= RISES * self._climbed_per_s

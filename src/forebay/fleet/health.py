@@ -21,9 +21,13 @@ class HealthRules:
     """`failures` without a success between them shut a replica, or `failures_alone` one that is alone, and so
     do `missed_checks`.
 
+    Failed requests alone never shut it, as they may all be one client's that no replica can answer: after so
+    many a probe of our own has to fail, too.
+
     It stays shut for `first_wait_s`, doubled each time that it fails again, up to `max_wait_s`. Then one
-    passed check lets one request through, and each first token lets one more in flight, and halves that time;
-    after `start_tokens` of them there is no limit any more.
+    passed probe lets one request through, and each first token lets one more in flight, and halves that time;
+    after `start_tokens` of them there is no limit any more. A replica that joined and has never been shut has
+    none after its first token.
     """
 
     failures: int = 3
@@ -37,10 +41,21 @@ class HealthRules:
 RULES = HealthRules()
 
 
+@dataclass(frozen=True, slots=True)
+class Accusation:
+    """What requests hold against a replica, until a probe decides. `shuts`: it is shut if that fails, too;
+    else it only gets nothing for as long as it asked."""
+
+    why: str
+    at_least_s: float | None = None
+    shuts: bool = True
+
+
 class Health:
     """The state of one replica. Moments are passed in.
 
     `up`: no limit, or a slow start's. `shut`: nothing is sent. `trial`: one request may show that it works.
+    `accused`: what a probe of our own is to confirm (`convict`) or refute (`acquit`).
     A request is told apart by the `epoch` in which it was sent: what was sent before the replica was shut
     says nothing of it afterwards.
     """
@@ -57,13 +72,14 @@ class Health:
         self._failures = 0
         self._missed = 0
         self._sign_s = -math.inf
+        self.accused: Accusation | None = None
 
     def room(self, in_flight: int) -> bool:
         """Whether one more request may be sent."""
         return self.state != "shut" and in_flight < self.limit
 
     def start_slowly(self) -> None:
-        """It has just come: its first tokens open it."""
+        """It has just joined: one request is to show that it works."""
         self.state, self.limit = "trial", 1.0
 
     def sign(self, now_s: float) -> None:
@@ -85,7 +101,8 @@ class Health:
         if first and self.limit < math.inf:
             self.limit += 1
             self._wait_s = max(self._rules.first_wait_s, self._wait_s / 2)
-            if self.limit > self._rules.start_tokens:
+            # One that never failed has nothing more to prove.
+            if not self.epoch or self.limit > self._rules.start_tokens:
                 self.limit = math.inf
                 self.why = ""
 
@@ -109,12 +126,33 @@ class Health:
         self._failures += 1
         enough = max(self._rules.failures_alone if alone else self._rules.failures, in_flight)
         if self.state == "trial" or self._failures >= enough or at_least_s is not None:
-            self.shut(why, now_s, at_least_s=at_least_s)
+            self.accused = Accusation(why, at_least_s)
 
-    def check_passed(self, now_s: float) -> None:
-        """It says that it is well. That alone opens nothing that requests have shut before its time."""
+    def refused(self, why: str) -> None:
+        """It refused a request though it has hardly any, and asks to be left alone."""
+        self.accused = self.accused or Accusation(why, shuts=False)
+
+    def acquit(self) -> None:
+        """A probe passed: what failed was due to the requests."""
+        self.accused, self._failures = None, 0
+
+    def convict(self, now_s: float) -> None:
+        """A probe failed, too."""
+        accused, self.accused = self.accused, None
+        if accused is not None and accused.shuts and self.state != "shut":
+            self.shut(accused.why, now_s, at_least_s=accused.at_least_s)
+
+    def check_passed(self) -> None:
+        """It reports that it is well. That alone opens nothing."""
         self._missed = 0
-        if self.state == "shut" and now_s >= self.until_s:
+
+    def due(self, now_s: float) -> bool:
+        """Whether a probe may open it again."""
+        return self.state == "shut" and now_s >= self.until_s
+
+    def probe_passed(self, now_s: float) -> None:
+        """One that is shut has answered a probe."""
+        if self.due(now_s):
             self.state, self.limit = "trial", 1.0
 
     def check_failed(self, why: str, began_s: float, now_s: float) -> None:
@@ -130,6 +168,7 @@ class Health:
         self.state, self.why, self.limit = "shut", why, 0.0
         self.epoch += 1
         self._failures = 0
+        self.accused = None
         self.until_s = now_s + max(self._wait_s, min(at_least_s or 0.0, self._rules.max_wait_s))
         self._wait_s = min(self._wait_s * 2, self._rules.max_wait_s)
 
@@ -200,6 +239,11 @@ class Progress:
         self._silences = Peak()
         self._firsts = Peak()
         self._gaps = Peak()
+
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest time that a first token may take, by what it took lately."""
+        return PATIENCE * self._firsts.seconds
 
     def moved(self, now_s: float) -> None:
         """Something shows that the replica works."""
@@ -294,7 +338,7 @@ class Refusals:
         self._at_first = math.inf
         self._share = 0.0
         self._calls = 0
-        self._refused_s = self._changed_s = self._hold_s = self._ignored_until_s = -math.inf
+        self._first_s = self._refused_s = self._changed_s = self._hold_s = self._ignored_until_s = -math.inf
 
     @property
     def most(self) -> float:
@@ -323,7 +367,10 @@ class Refusals:
         if now_s < self._ignored_until_s or kind == "passing":
             return kind
         if math.isinf(self._most):
-            self._at_first = others + 1.0
+            self._at_first, self._first_s = others + 1.0, self._refused_s
+        elif self._refused_s == self._first_s:
+            # Of many that were sent at once the last one refused shows how many it took.
+            self._at_first = min(self._at_first, others + 1.0)
         was_low = self._most <= self._at_first / 2
         self._most = max(1.0, min(self._most, others))
         low = self._most <= self._at_first / 2

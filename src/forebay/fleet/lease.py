@@ -227,8 +227,8 @@ class ReplicaLease:
                 health.failed(self.epoch, str(error), now_s, in_flight=in_flight, alone=alone)
         elif isinstance(error, MISPLACED):
             if blame:
-                health.shut(str(error), now_s)
-            self._member.doubtful = True
+                health.failed(self.epoch, str(error), now_s, at_least_s=0.0)
+                self._member.doubtful = True
         elif isinstance(error, REPLICAS_FAULT):
             if blame and not self._excused(error, now_s):
                 wait_s = error.retry_after_s

@@ -114,10 +114,15 @@ class Member:
         self.cache: CacheWatch | None = None
         """What it publishes of its KV cache; None where it is not asked for that."""
         self.claimed_s = 0.0
+        self.held = False
+        """Whether it gets nothing until it has answered a probe."""
         self.paused_until_s = -math.inf
         """Until when it asked to be sent nothing."""
         self.wakes_s = -math.inf
         """When it is looked at whether that is over."""
+        self.acquitted_s = -math.inf
+        """When a probe last contradicted the requests that failed there."""
+        self._wish_s = 0.0
         self._refused_s = -math.inf
         self._pause_s = FIRST_PAUSE_S
         self._usual_s = math.inf
@@ -144,7 +149,7 @@ class Member:
 
     def open(self, now_s: float) -> bool:
         """Whether one more request may be sent there."""
-        if self.leaving or self.fault or now_s < self.paused_until_s:
+        if self.leaving or self.fault or self.held or now_s < self.paused_until_s:
             return False
         return self.health.room(len(self.leases) - self.older)
 
@@ -165,8 +170,8 @@ class Member:
         self.tell(fleet)
 
     def refused(self, error: EngineError, others: int, sent_s: float, now_s: float) -> bool:
-        """It refused a request beside so many others. It is sent nothing for as long as it says only where it
-        takes none at present.
+        """It refused a request beside so many others. It is sent nothing for as long as it asks only if it
+        takes none at present, and refuses a probe, too.
 
         Gives whether that speaks against it: not where it takes the others, and once of those that were under
         way at the same time.
@@ -179,8 +184,22 @@ class Member:
         if kind == "shut":
             if error.retry_after_s is None and isinstance(error, RateLimited) and not together:
                 wait_s, self._pause_s = min(self._pause_s, MOST_PAUSE_S), 2 * self._pause_s
-            self.paused_until_s = max(self.paused_until_s, now_s + wait_s)
+            self._wish_s = wait_s
+            if wait_s:
+                self.health.refused(str(error))
         return not together and kind != "one too many"
+
+    def convict(self, now_s: float) -> None:
+        """A probe of our own failed, like the requests before it."""
+        self.paused_until_s = max(self.paused_until_s, now_s + self._wish_s)
+        self._wish_s = 0.0
+        self.health.convict(now_s)
+
+    def acquit(self, now_s: float) -> None:
+        """A probe of our own was answered: what failed was due to the requests."""
+        self._wish_s = 0.0
+        self.acquitted_s = now_s
+        self.health.acquit()
 
     def works(self) -> bool:
         """Whether it answers requests: it is in use, and has not to show that it is well."""

@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 UNKNOWN = (BadRequest, ModelNotFound, Unauthorized)
 """How a server answers that does not tell what it is asked."""
 LIST_PAUSE_S = 5.0
+PROBE_PAUSE_S = 1.0
+"""Time between two probes of a replica that answers them while requests fail there."""
+HOLD_S = 0.25
+"""For so long at most a replica that refuses gets nothing while it is probed."""
 RARELY_S = 600.0
 """How often a server is asked at least what it did not know: twice as long each time, from `check_s` on."""
 Connect = Callable[[str], Replica]
@@ -136,6 +140,8 @@ class Membership:
             return
         now_s = self._clock.monotonic_s()
         open = member.open(now_s)
+        if member.health.accused is not None:
+            self._probe_soon(member)
         if now_s < member.paused_until_s != member.wakes_s:
             member.wakes_s = member.paused_until_s
             asyncio.get_running_loop().call_later(member.wakes_s - now_s, self.sync, member)
@@ -173,8 +179,9 @@ class Membership:
 
     def _lose_all(self, member: Member, silent_s: float) -> None:
         why = f"{member.url} sent nothing for {silent_s:.1f} s with requests in flight"
-        now_s = self._clock.monotonic_s()
-        self._note_shut(member, lambda: member.health.shut(why, now_s))
+        member.held = True
+        member.health.failed(member.health.epoch, why, self._clock.monotonic_s(), at_least_s=0.0)
+        self.sync(member)
         for lease in list(member.leases):
             lease.mark_stalled(why)
 
@@ -301,10 +308,9 @@ class Membership:
             member.doubtful = member.doubtful or member.health.state == "shut"
             self.sync(member)
             return
-        shut = member.health.state == "shut"
-        member.health.check_passed(self._clock.monotonic_s())
-        if shut and member.health.state != "shut":
-            log.info("replica %s is tried again", member.url)
+        member.health.check_passed()
+        if member.row is not None and member.health.due(self._clock.monotonic_s()):
+            await self._reopen(member)
         self.sync(member)
         if began_s < metrics.due_s:
             return
@@ -317,6 +323,69 @@ class Membership:
         metrics.answered(began_s, known=True)
         member.heard(self._fleet, load, counters, self._clock.monotonic_s())
         self._changed()
+
+    async def _reopen(self, member: Member) -> None:
+        """Probe one that is shut."""
+        why = await self._probe_fault(member)
+        now_s = self._clock.monotonic_s()
+        if why:
+            member.health.shut(why, now_s)
+        else:
+            member.health.probe_passed(now_s)
+            log.info("replica %s is tried again", member.url)
+
+    def _probe_soon(self, member: Member) -> None:
+        key = f"probe {member.url}"
+        if key not in self._tasks:
+            task = self._tasks[key] = asyncio.get_running_loop().create_task(self._judge(member))
+            task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    async def _judge(self, member: Member) -> None:
+        """Probe one that requests failed at: is it the replica's fault, or theirs?"""
+        wait_s = member.acquitted_s + PROBE_PAUSE_S - self._clock.monotonic_s()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        accused = member.health.accused
+        release: asyncio.TimerHandle | None = None
+        if accused is not None and not accused.shuts and not member.held:
+            # It may be full: more would only be refused. Under load the probe itself has to wait.
+            member.held = True
+            release = asyncio.get_running_loop().call_later(HOLD_S, self._release, member)
+            self.sync(member)
+        why = await self._probe_fault(member) if accused is not None else ""
+        now_s = self._clock.monotonic_s()
+        if release is not None:
+            release.cancel()
+        member.held = False
+        if accused is None:
+            self.sync(member)
+        elif why:
+            self._note_shut(member, lambda: member.convict(now_s))
+        else:
+            log.warning(
+                "replica %s answers a probe, though requests failed there: %s", member.url, accused.why
+            )
+            member.acquit(now_s)
+            self.sync(member)
+
+    def _release(self, member: Member) -> None:
+        member.held = False
+        self.sync(member)
+
+    async def _probe_fault(self, member: Member) -> str:
+        """Why it does not answer a small request of our own; empty if it does."""
+        wanted = self._config.model or next((model.name for model in member.models), "")
+        timeout_s = max(self._config.check_timeout_s, member.progress.longest_wait_s)
+        try:
+            await member.replica.probe(wanted, timeout_s)
+        except EngineError as error:
+            return str(error)
+        return ""
+
+    async def accepts(self, row: int) -> bool:
+        """Whether a replica answers a probe; what it refused with 401 or 403 was due to the request then."""
+        member = self.rows.get(row)
+        return member is not None and not await self._probe_fault(member)
 
     async def _ask(self, member: Member) -> None:
         """Ask what it serves; it joins, or stays out with the reason. Whoever lists no models is believed to

@@ -41,6 +41,7 @@ from forebay.gateway.refusal import (
     Refusal,
     draining,
     from_a_page,
+    no_place,
     no_replica,
     own_mistake,
     too_late,
@@ -232,7 +233,10 @@ class Gateway:
             if exchange.begun:
                 exchange.outcome = "cut"
             else:
-                await self._refuse(exchange, too_late(self._limits.request_s), receive, send)
+                waited = exchange.call is not None and exchange.call.waits
+                late = (no_place if waited else too_late)(self._limits.request_s)
+                LOG.warning("request %s: %s", exchange.id, late)
+                await self._refuse(exchange, late, receive, send)
         except Cut:
             exchange.outcome = "cut"
         except HungUp:

@@ -14,13 +14,13 @@ from forebay.records import KvHandover, Usage
 class RelayRules:
     """`attempts`: replicas that one request is sent to at most. `first_byte_s`: how long a replica may take
     to begin a streamed answer; one that is not streamed has all the time of the request. `place_s`: how long
-    a request waits for room; `absent_s`: and where no replica is up at all.
+    a request waits for room; `absent_s`: how long if no replica is up at all.
     """
 
     attempts: int = 3
     connect_s: float = 5.0
     first_byte_s: float = 120.0
-    place_s: float = 30.0
+    place_s: float = math.inf
     absent_s: float = 2.0
 
 
@@ -29,6 +29,7 @@ class RelayedCall:
     """One request on its way: who asks for what under which id, and how far the answer has come.
 
     `headers` are those that the replica gets. `status` and `begun_s` are set when the first byte is sent.
+    `waits`: for a replica with room.
     `sent`: a replica has the request, or its prompt. `prefilled`: a replica that only prefills has done so.
     `handover`: whether the KV cache was handed over, and why not (`unsuitable`: of such a request none can
     be); None where there are no such replicas.
@@ -43,6 +44,7 @@ class RelayedCall:
     status: int = 0
     begun_s: float = math.nan
     streamed: bool = False
+    waits: bool = False
     sent: bool = False
     prefilled: bool = False
     handover: KvHandover | Literal["unsuitable"] | None = None

@@ -34,6 +34,8 @@ from forebay.gateway.replica import FAILED, Lost, UntilLost, failure_from, post,
 from forebay.records import KvHandover
 
 LOG = logging.getLogger("forebay.gateway")
+PLACE_S = 30.0
+"""A request waits no longer to be prefilled elsewhere: it has a place where it could be prefilled, too."""
 MAX_DEPTH = 16
 """Lists and objects within each other in what is said of where a KV cache is: vLLM has three."""
 
@@ -82,7 +84,7 @@ class Prefills:
         for _ in range(self._rules.attempts):
             demand = self._fleet.demand(
                 asked.text,
-                deadline_s=self._rules.place_s,
+                deadline_s=min(self._rules.place_s, PLACE_S),
                 tenant=call.tenant,
                 session=asked.session,
                 avoid=tuple(tried.values()),

@@ -100,6 +100,10 @@ def no_replica(message: str, *, retry_after_s: float = 1.0) -> Refusal:
     return Refusal(503, "no_replica", message, kind=SERVER, retry_after_s=retry_after_s)
 
 
+def no_place(seconds: float) -> Refusal:
+    return no_replica(f"no replica had room for the request within {seconds:g} s; try again later")
+
+
 def unknown_model(name: str) -> Refusal:
     message = f"the model {name[:200]!r} is not served; /v1/models says which are"
     return Refusal(404, "model_not_found", message, param="model")

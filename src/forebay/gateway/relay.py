@@ -19,6 +19,7 @@ from forebay.errors import (
     EngineError,
     Overloaded,
     ProtocolViolation,
+    RateLimited,
     ServerFault,
     Unauthorized,
     Unreachable,
@@ -35,6 +36,8 @@ LOG = logging.getLogger("forebay.gateway")
 
 BUSY_STATUSES = frozenset((502, 503, 504))
 """Another replica may take what this one cannot take now."""
+REFUSED_STATUSES = (401, 403)
+"""The replica refuses the gateway's key, or this one request."""
 
 
 class Cut(Exception):
@@ -87,8 +90,10 @@ class Relay:
             )
             last, body = attempt == rules.attempts, asked.body
             failure: EngineError
+            call.waits = True
             try:
                 async with self._fleet.place(demand, chars=len(asked.text)) as lease:
+                    call.waits = False
                     with UntilLost(lease):
                         if prefills is not None:
                             body = await self._prefilled(prefills, lease, call, faults)
@@ -123,11 +128,13 @@ class Relay:
                     if call.streamed:
                         await _say_broken_off(send)
                     raise Cut from None
-            except Overloaded:
+            except Overloaded as full:
                 call.sent = False
-                raise no_replica("every replica is busy; try again later", retry_after_s=2.0) from None
-            except Unreachable:
+                LOG.warning("request %s: %s", call.id, full)
+                raise no_replica(f"{full}; try again later", retry_after_s=2.0) from None
+            except Unreachable as gone:
                 call.sent = False
+                LOG.warning("request %s: %s", call.id, gone)
                 raise no_replica("no replica is in reach; try again later") from None
             LOG.warning("request %s, attempt %d: %s", call.id, attempt, failure)
             again = isinstance(failure, Unreachable) or body is not asked.body or self._others(tried)
@@ -187,7 +194,9 @@ class Relay:
                 response = await post(self._session, lease.url, call, body, connect_s=rules.connect_s)
                 others = not last and (handed_over or self._others({lease.url: 0}))
                 failure = _failure_of(lease.url, response, others, self._clock.wall_ms())
-                if failure is None:
+                if failure is None or (
+                    response.status in REFUSED_STATUSES and not others and await self._fleet.accepts(lease)
+                ):
                     return response, await response.content.readany()
         except FAILED as error:
             failure = failure_from(error, lease.url, rules, self._quote)
@@ -260,11 +269,12 @@ def _failure_of(url: str, response: aiohttp.ClientResponse, others: bool, now_ms
     """Why this is no answer to hand on; None where it is one."""
     status = response.status
     said = f"{url} answered {status}"
-    if status in BUSY_STATUSES:
-        return Overloaded(
+    if status in BUSY_STATUSES or status == 429:
+        kind = RateLimited if status == 429 else Overloaded
+        return kind(
             said, retry_after_s=read_retry_after_s(response.headers.get("Retry-After"), now_ms=now_ms)
         )
-    if status in (401, 403):
+    if status in REFUSED_STATUSES:
         return Unauthorized(f"{said}; check the engine's API key")
     if 300 <= status < 400:
         return ProtocolViolation(f"{said}: redirects are not followed; give the final URL")
@@ -277,9 +287,12 @@ def _refusal_for(failure: EngineError) -> Refusal:
     """What the client is told once all attempts have failed; names no replica."""
     if isinstance(failure, AttemptTimeout):
         return Refusal(504, "replica_timeout", "no replica began to answer in time", kind=SERVER)
-    if isinstance(failure, Overloaded):
+    if isinstance(failure, Overloaded | RateLimited):
         wait_s = failure.retry_after_s or 2.0
-        return no_replica("every replica that was asked is busy; try again later", retry_after_s=wait_s)
+        message = "every replica that was asked refuses more requests for now; try again later"
+        if isinstance(failure, RateLimited):
+            return Refusal(429, "rate_limited", message, kind=SERVER, retry_after_s=wait_s)
+        return no_replica(message, retry_after_s=wait_s)
     if isinstance(failure, Unauthorized):
         message = "the replica refuses the gateway; whoever runs the gateway must mend its engine settings"
         return Refusal(502, "replica_refused", message, kind=SERVER)

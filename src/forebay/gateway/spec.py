@@ -119,15 +119,17 @@ class RelaySpec(Model):
     first_byte_s: PositiveFloat = Field(
         RULES.first_byte_s, description="Until a streamed answer has begun; then another replica is tried."
     )
-    place_s: PositiveFloat = Field(
-        RULES.place_s, description="How long a request waits for a replica with room; then 503."
+    place_s: PositiveFloat | None = Field(
+        None,
+        description="How long a request waits for a replica with room; then 503. null: as long as a request "
+        "may take (`limits.request_s`), or until its client hangs up.",
     )
     absent_s: PositiveFloat = Field(
         RULES.absent_s, description="How long a request waits where no replica is up at all; then 503."
     )
 
     def rules(self) -> RelayRules:
-        return RelayRules(**dict(self))
+        return RelayRules(**{**dict(self), "place_s": _or_inf(self.place_s)})
 
 
 class DrainSpec(Model):
