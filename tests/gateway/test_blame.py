@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import aiohttp
 import orjson
@@ -25,10 +26,8 @@ async def ask(served: Served, text: str = "hello", *, stream: bool = False) -> t
 
 async def attack(served: Served, fault: str) -> None:
     while True:
-        try:
-            await asyncio.wait_for(ask(served, f"(({'fault:' + fault}))", stream=fault != "500"), 0.2)
-        except (aiohttp.ClientError, asyncio.TimeoutError):
-            pass
+        with suppress(aiohttp.ClientError, asyncio.TimeoutError):
+            await asyncio.wait_for(ask(served, f"((fault:{fault}))", stream=True), 0.2)
         await asyncio.sleep(0)
 
 
