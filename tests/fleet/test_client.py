@@ -28,7 +28,7 @@ from forebay.fleet.client import FleetClient
 from forebay.fleet.concurrency import FIRST
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FileReplicas, FixedReplicas
-from forebay.fleet.health import HealthRules
+from forebay.fleet.health import SOURCES, HealthRules
 from forebay.records import Request
 from forebay.settings import SecretRef
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -242,7 +242,8 @@ async def test_a_replica_that_is_not_what_it_seemed_is_passed_over(
         fakes.change(0, faults=Faults(((fault, 1.0),)))
         for number in range(10):
             assert (await fakes.engine.complete(ask(number), timeout_s=60.0)).text
-        assert fakes.calls(0) <= 1
+        # A probe of our own is counted, too; it passes as embeddings know no faults.
+        assert fakes.calls(0) <= SOURCES + 1
     async with fleet_of(1, script=ReplicaScript(models=("m",), faults=Faults(((fault, 1.0),)))) as fakes:
         with pytest.raises(error):
             await fakes.engine.complete(ask(1), timeout_s=60.0)

@@ -159,15 +159,15 @@ def test_one_that_joined_is_open_once_a_request_shows_that_it_works() -> None:
     assert health.limit == math.inf
 
 
-def test_requests_alone_never_shut_it() -> None:
+def test_the_requests_of_one_source_never_shut_it() -> None:
     health = Health(RULES)
     for _ in range(1000):
-        health.failed(health.epoch, "cut off", 0.0)
+        health.failed(health.epoch, "cut off", 0.0, source="one key")
     assert health.accused is not None
     assert health.room(0)
     health.acquit()
     for _ in range(2):
-        health.failed(health.epoch, "again", 1.0)
+        health.failed(health.epoch, "again", 1.0, source="one key")
     assert health.accused is None, "it takes three again"
 
 

@@ -26,7 +26,7 @@ from forebay.engine.client import (
 )
 from forebay.engine.failures import Quoter, error_from_status
 from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_metrics
-from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
+from forebay.engine.protocol import CHAT_PATH, EMBED_PATH, PROMPT_PATH
 from forebay.errors import AttemptTimeout, BadRequest, EngineError, ModelNotFound, ProtocolViolation
 from forebay.records import Completion, ReplicaLoad, Request
 
@@ -137,19 +137,15 @@ class HttpReplica:
         for path, question in (
             (PROMPT_PATH, {"prompt": "a"}),
             (CHAT_PATH, {"messages": [{"role": "user", "content": "a"}]}),
+            (EMBED_PATH, {"input": "a"}),
         ):
             wish = {"model": model, "max_tokens": 1} | question
             status, body = await self._ask(path, timeout_s, MAX_MODELS_BYTES, wish)
-            if status in REFUSES_ANYONE or status >= 500:
+            if status in REFUSES_ANYONE or (status >= 500 and status != 501):
                 raise self._error(status, body)
             if status != 404:
                 return
-        try:
-            names = {served.name for served in await self.list_models(timeout_s)}
-        except NO_LIST:
-            return
-        if names and model not in names:
-            raise ModelNotFound(f"{self._url} does not serve {model!r} any more")
+        raise self._error(status, body)
 
     async def close(self) -> None:
         await self._engine.close()

@@ -184,7 +184,13 @@ class FleetClient:
         )
 
     def place(
-        self, demand: RoutingRequest, *, deadline: Deadline | None = None, chars: int = 0, id: str = ""
+        self,
+        demand: RoutingRequest,
+        *,
+        deadline: Deadline | None = None,
+        chars: int = 0,
+        id: str = "",
+        source: str | None = None,
     ) -> PendingPlacement:
         """Wait for a replica with room: an async context manager that gives the `ReplicaLease`.
 
@@ -192,8 +198,9 @@ class FleetClient:
         `Unreachable` where there was none to send to; so it does where `deadline` is over. That one counts
         only while no replica works, until the request is sent. `chars` is the prompt's length; with it, what
         the replica counts teaches how many tokens a text has. `id`: what the request is called in `sent`.
+        `source`: whose request it is; failures of one source say little of the replica.
         """
-        return PendingPlacement(self, demand, deadline or Deadline(), chars, id)
+        return PendingPlacement(self, demand, deadline or Deadline(), chars=chars, id=id, source=source)
 
     def only(self, lease: ReplicaLease) -> bool:
         """Whether no other replica may get what was sent with `lease`."""
@@ -303,7 +310,13 @@ class FleetClient:
             member = self._members.rows[ticket.replica]
             placing.grant(
                 ReplicaLease(
-                    member, ticket, self.fleet, self._clock, self._changed, blocks=placing.demand.blocks
+                    member,
+                    ticket,
+                    self.fleet,
+                    self._clock,
+                    self._changed,
+                    blocks=placing.demand.blocks,
+                    source=placing.source,
                 )
             )
         for placing in self._dispatcher.expired():
@@ -347,9 +360,17 @@ class PendingPlacement:
     """A request that waits for a replica, and then has one."""
 
     def __init__(
-        self, client: FleetClient, demand: RoutingRequest, deadline: Deadline, chars: int, id: str
+        self,
+        client: FleetClient,
+        demand: RoutingRequest,
+        deadline: Deadline,
+        *,
+        chars: int,
+        id: str,
+        source: str | None,
     ) -> None:
         self.demand = demand
+        self.source = source
         self._id = id
         self.deadline = deadline
         self._client = client

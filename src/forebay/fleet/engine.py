@@ -243,7 +243,9 @@ class FleetEngine:
             transferred=prompt is not None,
         )
         placing = deadline if prompt is None else Unbegun(deadline)
-        async with self.client.place(demand, deadline=placing, chars=len(text), id=request.id) as lease:
+        async with self.client.place(
+            demand, deadline=placing, chars=len(text), id=request.id, source=request.id
+        ) as lease:
             lease.timeout_s = timeout_s
             if prompt is not None:
                 lease.awaits_prompt()

@@ -21,8 +21,8 @@ class HealthRules:
     """`failures` without a success between them shut a replica, or `failures_alone` one that is alone, and so
     do `missed_checks`.
 
-    Failed requests alone never shut it, as they may all be one client's that no replica can answer: after so
-    many a probe of our own has to fail, too.
+    Failures of one source alone never shut it, as no replica may be able to answer its requests: a probe of
+    our own has to fail, too.
 
     It stays shut for `first_wait_s`, doubled each time that it fails again, up to `max_wait_s`. Then one
     passed probe lets one request through, and each first token lets one more in flight, and halves that time;
@@ -39,6 +39,10 @@ class HealthRules:
 
 
 RULES = HealthRules()
+
+
+SOURCES = 3
+"""Failures from so many sources show that it is the replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Health:
         self.until_s = -math.inf
         self._wait_s = rules.first_wait_s
         self._failures = 0
+        self._sources: set[str] = set()
         self._missed = 0
         self._sign_s = -math.inf
         self.accused: Accusation | None = None
@@ -96,7 +101,7 @@ class Health:
             return
         self._missed = 0
         if whole:
-            self._failures = 0
+            self._forget_failures()
         self.state = "up"
         if first and self.limit < math.inf:
             self.limit += 1
@@ -115,8 +120,10 @@ class Health:
         in_flight: int = 0,
         at_least_s: float | None = None,
         alone: bool = False,
+        source: str | None = None,
     ) -> None:
-        """A request that was sent in `epoch` failed by the replica's fault.
+        """A request that was sent in `epoch` failed by the replica's fault, it seems. `source`: whose it was;
+        None for one that has nothing to do with any other.
 
         It takes as many failures as there are requests `in_flight` still: of many, some may fail in a row by
         chance. `at_least_s`: how long the replica itself asked to be left alone; up to `max_wait_s` it is.
@@ -124,9 +131,18 @@ class Health:
         if epoch != self.epoch or self.state == "shut":
             return
         self._failures += 1
+        if len(self._sources) < SOURCES:
+            self._sources.add(f"#{self._failures}" if source is None else source)
         enough = max(self._rules.failures_alone if alone else self._rules.failures, in_flight)
         if self.state == "trial" or self._failures >= enough or at_least_s is not None:
-            self.accused = Accusation(why, at_least_s)
+            if len(self._sources) >= SOURCES:
+                self.shut(why, now_s, at_least_s=at_least_s)
+            else:
+                self.accused = Accusation(why, at_least_s)
+
+    def accuse(self, why: str) -> None:
+        """It looks as if it hung."""
+        self.accused = Accusation(why)
 
     def refused(self, why: str) -> None:
         """It refused a request though it has hardly any, and asks to be left alone."""
@@ -134,7 +150,8 @@ class Health:
 
     def acquit(self) -> None:
         """A probe passed: what failed was due to the requests."""
-        self.accused, self._failures = None, 0
+        self.accused = None
+        self._forget_failures()
 
     def convict(self, now_s: float) -> None:
         """A probe failed, too."""
@@ -167,10 +184,14 @@ class Health:
         """Send it nothing for a while."""
         self.state, self.why, self.limit = "shut", why, 0.0
         self.epoch += 1
-        self._failures = 0
+        self._forget_failures()
         self.accused = None
         self.until_s = now_s + max(self._wait_s, min(at_least_s or 0.0, self._rules.max_wait_s))
         self._wait_s = min(self._wait_s * 2, self._rules.max_wait_s)
+
+    def _forget_failures(self) -> None:
+        self._failures = 0
+        self._sources.clear()
 
 
 PATIENCE = 4.0
@@ -328,8 +349,8 @@ class Refusals:
     reason, such as a dead server behind a proxy, and for a minute refusals change nothing.
     """
 
-    def __init__(self) -> None:
-        self.seen = 0
+    def __init__(self, seen: int = 0) -> None:
+        self.seen = seen
         """How many there were."""
         self._most = math.inf
         self._proven = 0.0

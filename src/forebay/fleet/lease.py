@@ -51,12 +51,14 @@ class ReplicaLease:
         changed: Callable[[ReplicaLease], None],
         *,
         blocks: Sequence[int] = (),
+        source: str | None = None,
     ) -> None:
         self._member = member
         self._ticket = ticket
         self._fleet = fleet
         self._clock = clock
         self._changed = changed
+        self._source = source
         self.epoch = member.health.epoch
         self._own_s = fleet.queued_s(ticket.replica)
         self._claimed_s = member.claimed_s
@@ -224,20 +226,36 @@ class ReplicaLease:
             self._member.tell(self._fleet)
             # With no other place to go, it is asked again when it said, and not shut for longer.
             if against and (not alone or (blame and not names_time(error))):
-                health.failed(self.epoch, str(error), now_s, in_flight=in_flight, alone=alone)
+                self._blame(error, now_s, in_flight=in_flight, alone=alone)
         elif isinstance(error, MISPLACED):
             if blame:
-                health.failed(self.epoch, str(error), now_s, at_least_s=0.0)
+                self._blame(error, now_s, at_least_s=0.0)
                 self._member.doubtful = True
         elif isinstance(error, REPLICAS_FAULT):
             if blame and not self._excused(error, now_s):
-                wait_s = error.retry_after_s
-                health.failed(
-                    self.epoch, str(error), now_s, in_flight=in_flight, at_least_s=wait_s, alone=alone
-                )
+                self._blame(error, now_s, in_flight=in_flight, at_least_s=error.retry_after_s, alone=alone)
         else:
             health.succeeded(self.epoch, now_s, first=not self._counted)
         self._end(now_s)
+
+    def _blame(
+        self,
+        error: EngineError,
+        now_s: float,
+        *,
+        in_flight: int = 0,
+        at_least_s: float | None = None,
+        alone: bool = False,
+    ) -> None:
+        self._member.health.failed(
+            self.epoch,
+            str(error),
+            now_s,
+            in_flight=in_flight,
+            at_least_s=at_least_s,
+            alone=alone,
+            source=self._source,
+        )
 
     def late(self) -> None:
         """Its time is over: the replica had too many of them."""

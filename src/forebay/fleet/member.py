@@ -200,6 +200,8 @@ class Member:
         self._wish_s = 0.0
         self.acquitted_s = now_s
         self.health.acquit()
+        # Nothing is known of how many it takes.
+        self.refusals = Refusals(self.refusals.seen)
 
     def works(self) -> bool:
         """Whether it answers requests: it is in use, and has not to show that it is well."""

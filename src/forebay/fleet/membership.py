@@ -179,9 +179,10 @@ class Membership:
 
     def _lose_all(self, member: Member, silent_s: float) -> None:
         why = f"{member.url} sent nothing for {silent_s:.1f} s with requests in flight"
-        member.held = True
-        member.health.failed(member.health.epoch, why, self._clock.monotonic_s(), at_least_s=0.0)
-        self.sync(member)
+        if member.health.state != "shut":
+            member.held = True
+            member.health.accuse(why)
+            self.sync(member)
         for lease in list(member.leases):
             lease.mark_stalled(why)
 

@@ -170,6 +170,7 @@ class Gateway:
             headers=headers,
             raw=scope["headers"],
             id=request_id(headers),
+            host=(scope.get("client") or ("",))[0],
             began_s=self._clock.monotonic_s(),
         )
         path, method = exchange.path, exchange.method
@@ -291,7 +292,8 @@ class Gateway:
                 # Whoever prefills gets a body of its own.
                 take(len(body))
             headers = [*headers_up(exchange.raw), *trace, ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
-            call = exchange.call = RelayedCall(asked, caller.name, exchange.id, headers)
+            source = exchange.host if self._keys.open else caller.name
+            call = exchange.call = RelayedCall(asked, caller.name, exchange.id, headers, source)
             served = self._fleet.models
             if served and asked.model not in {model.name for model in served}:
                 raise unknown_model(asked.model)

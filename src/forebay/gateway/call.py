@@ -28,7 +28,8 @@ class RelayRules:
 class RelayedCall:
     """One request on its way: who asks for what under which id, and how far the answer has come.
 
-    `headers` are those that the replica gets. `status` and `begun_s` are set when the first byte is sent.
+    `headers` are those that the replica gets. `source`: whose it is, the key's or the address's.
+    `status` and `begun_s` are set when the first byte is sent.
     `waits`: for a replica with room.
     `sent`: a replica has the request, or its prompt. `prefilled`: a replica that only prefills has done so.
     `handover`: whether the KV cache was handed over, and why not (`unsuitable`: of such a request none can
@@ -40,6 +41,7 @@ class RelayedCall:
     tenant: str
     id: str
     headers: list[tuple[str, str]]
+    source: str | None = None
     replica: str = ""
     status: int = 0
     begun_s: float = math.nan

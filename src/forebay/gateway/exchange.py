@@ -17,6 +17,7 @@ class Exchange:
     headers: dict[bytes, bytes]
     raw: RawHeaders
     id: str
+    host: str
     began_s: float
     key: str = "unknown"
     outcome: str = "500"

@@ -90,7 +90,7 @@ class Prefills:
                 avoid=tuple(tried.values()),
             )
             try:
-                async with self._fleet.place(demand, chars=len(asked.text)) as lease:
+                async with self._fleet.place(demand, chars=len(asked.text), source=call.source) as lease:
                     lease.whole()
                     tried[lease.url] = lease.number
                     try:

@@ -92,7 +92,7 @@ class Relay:
             failure: EngineError
             call.waits = True
             try:
-                async with self._fleet.place(demand, chars=len(asked.text)) as lease:
+                async with self._fleet.place(demand, chars=len(asked.text), source=call.source) as lease:
                     call.waits = False
                     with UntilLost(lease):
                         if prefills is not None:
