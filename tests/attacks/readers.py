@@ -46,7 +46,7 @@ from forebay.engine.prompt.template import FieldTemplate, PromptTemplate
 from forebay.engine.protocol import DONE, AnswerReader, SseParser
 from forebay.fleet.cache_events import read_message
 from forebay.fleet.discovery import read_replicas
-from forebay.gateway.body import read_asked
+from forebay.gateway.asked import read_asked
 from forebay.gateway.spec import load_gateway
 from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage
 from forebay.runtime.run_state import FILE, read_state

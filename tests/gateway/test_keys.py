@@ -124,26 +124,38 @@ def test_whatever_is_asked_and_used_a_key_waits_two_minutes_at_most(
 RING = KeyRing([("a", "sk-a", KeyLimits()), ("b", "sk-bé", KeyLimits())], 0.0)
 
 
-def test_the_right_keys() -> None:
-    assert RING.find(b"Bearer sk-a").name == "a"
-    assert RING.find("bearer  sk-bé ".encode()).name == "b"
+@pytest.mark.parametrize(
+    ("headers", "name"),
+    [
+        ({b"authorization": b"Bearer sk-a"}, "a"),
+        ({b"authorization": "bearer  sk-bé ".encode()}, "b"),
+        ({b"x-api-key": b"sk-a"}, "a"),
+        ({b"x-api-key": b"sk-a", b"authorization": b"Bearer of another service"}, "a"),
+    ],
+)
+def test_the_right_keys(headers: dict[bytes, bytes], name: str) -> None:
+    assert RING.find(headers).name == name
 
 
-@given(given=st.none() | st.binary(max_size=40) | st.binary(max_size=20).map(lambda key: b"Bearer " + key))
-def test_anything_else_is_refused(given: bytes | None) -> None:
-    if given is not None and given.strip() in (b"Bearer sk-a", "Bearer sk-bé".encode()):
+@given(
+    name=st.sampled_from([b"authorization", b"x-api-key"]),
+    given=st.none() | st.binary(max_size=40) | st.binary(max_size=20).map(lambda key: b"Bearer " + key),
+)
+def test_anything_else_is_refused(name: bytes, given: bytes | None) -> None:
+    right = (b"sk-a", "sk-bé".encode())
+    if given is not None and given.removeprefix(b"Bearer ").strip() in right:
         return
     with pytest.raises(Refusal) as caught:
-        RING.find(given)
+        RING.find({} if given is None else {name: given})
     assert (caught.value.status, caught.value.code) == (401, "invalid_api_key")
 
 
 def test_without_keys_everybody_is_anyone() -> None:
-    assert KeyRing((), 0.0).find(None).name == "anyone"
+    assert KeyRing((), 0.0).find({}).name == "anyone"
 
 
 def test_a_key_is_nowhere_to_be_read() -> None:
-    caller = RING.find(b"Bearer sk-a")
+    caller = RING.find({b"authorization": b"Bearer sk-a"})
     assert "sk-a" not in repr(caller)
     assert b"sk-a" not in caller.digest
     for one in RING._callers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import orjson
@@ -12,7 +13,6 @@ import orjson
 from forebay.clock import Clock, SystemClock
 from forebay.engine.client import open_session, request_headers
 from forebay.engine.load import LOAD_REQUEST_HEADER
-from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.errors import Unreachable
 from forebay.fleet.client import FleetClient
 from forebay.gateway.asgi import (
@@ -29,10 +29,12 @@ from forebay.gateway.asgi import (
     request_id,
     send_whole,
 )
-from forebay.gateway.body import EMBED_PATH, Room, read_asked, read_body
+from forebay.gateway.asked import read_asked
+from forebay.gateway.body import Room, read_body
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.exchange import Exchange
 from forebay.gateway.keys import UNNAMED, KeyRing
+from forebay.gateway.models import ModelList
 from forebay.gateway.openapi import DESCRIPTION
 from forebay.gateway.prefill import Prefills
 from forebay.gateway.protocol import LINGER_S
@@ -41,22 +43,22 @@ from forebay.gateway.refusal import (
     Refusal,
     draining,
     from_a_page,
-    no_replica,
     own_mistake,
     too_late,
     unknown_model,
 )
 from forebay.gateway.relay import Cut, Relay
+from forebay.gateway.routes import ROUTES, dialect_of
 from forebay.gateway.spec import LimitsSpec
 from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics, Tracing
 
 LOG = logging.getLogger("forebay.gateway")
 
 MODELS_PATH = "/v1/models"
-POSTED = frozenset((CHAT_PATH, PROMPT_PATH, EMBED_PATH))
+MODEL_PATH = "/v1/models/{model}"
 OPEN = ("/health", "/metrics", "/openapi.json")
 MONITORING = ("/health", "/metrics")
-METHODS = dict.fromkeys(POSTED, "POST") | dict.fromkeys((MODELS_PATH, *OPEN), "GET")
+METHODS = dict.fromkeys(ROUTES, "POST") | dict.fromkeys((MODELS_PATH, MODEL_PATH, *OPEN), "GET")
 ASK_FOR_LOAD = (LOAD_REQUEST_HEADER, "TEXT")
 START_S = 5.0
 """How long the start waits for the first replica."""
@@ -106,6 +108,7 @@ class Gateway:
         self._room = Room(self._limits.max_held_bytes)
         self._tracing = tracing or Tracing()
         self._monitoring = monitoring or Monitoring()
+        self._models = ModelList(fleet)
         self._metrics = GatewayMetrics(fleet, prefill)
         self._session: aiohttp.ClientSession | None = None
         self._relay: Relay | None = None
@@ -166,12 +169,13 @@ class Gateway:
         exchange = Exchange(
             method=scope["method"],
             path=scope["path"],
+            route=route_of(scope["path"]),
             headers=headers,
             raw=scope["headers"],
             id=request_id(headers),
             began_s=self._clock.monotonic_s(),
         )
-        path, method = exchange.path, exchange.method
+        path, method = exchange.route, exchange.method
         here = self._monitoring.port is None or (path in MONITORING) == (
             scope["server"][1] == self._monitoring.port
         )
@@ -191,7 +195,7 @@ class Gateway:
         keys = self._monitoring.keys
         if keys is not None and exchange.path in MONITORING:
             try:
-                keys.find(exchange.headers.get(b"authorization"))
+                keys.find(exchange.headers)
             except Refusal as refusal:
                 await self._refuse(exchange, refusal, receive, send)
                 return
@@ -219,7 +223,7 @@ class Gateway:
     async def _call(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         """A call that needs a key, a place and a replica; counted and traced whatever comes of it."""
         metrics = self._metrics
-        span = self._tracing.begin(exchange.method, exchange.path, exchange.headers, exchange.id)
+        span = self._tracing.begin(exchange.method, exchange.route, exchange.headers, exchange.id)
         self.in_flight += 1
         self.idle.clear()
         metrics.in_flight.set(self.in_flight)
@@ -263,7 +267,7 @@ class Gateway:
         if self.draining:
             raise draining()
         limits, clock = self._limits, self._clock
-        caller = self._keys.find(exchange.headers.get(b"authorization"))
+        caller = self._keys.find(exchange.headers)
         if self._keys.open and b"origin" in exchange.headers:
             raise from_a_page()
         exchange.key = caller.name
@@ -275,21 +279,26 @@ class Gateway:
             )
             raise Refusal(503, "gateway_full", message, kind=SERVER, retry_after_s=1)
         with caller.usage.request(clock.monotonic_s()), self._room.share() as take:
-            if exchange.path == MODELS_PATH:
-                await self._list_models(exchange, send)
+            if exchange.route in (MODELS_PATH, MODEL_PATH):
+                await self._send_models(exchange, send)
                 return
             body = await read_body(
                 exchange.headers, receive, take, max_bytes=limits.max_body_bytes, within_s=limits.body_s
             )
             exchange.body_read = True
-            asked = read_asked(exchange.path, body, max_depth=limits.max_json_depth)
+            asked = read_asked(
+                exchange.route,
+                body,
+                max_depth=limits.max_json_depth,
+                content_type=exchange.headers.get(b"content-type", b""),
+            )
             if self._prefill is not None and asked.transferable:
                 # Whoever prefills gets a body of its own.
                 take(len(body))
             headers = [*headers_up(exchange.raw), *trace, ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
             call = exchange.call = RelayedCall(asked, caller.name, exchange.id, headers)
             served = self._fleet.models
-            if served and asked.model not in {model.name for model in served}:
+            if served and asked.model and asked.model not in {model.name for model in served}:
                 raise unknown_model(asked.model)
             length = next((model.max_model_len for model in served if model.name == asked.model), None)
             taken = caller.usage.tokens(asked.tokens(length), clock.monotonic_s())
@@ -301,17 +310,13 @@ class Gateway:
                 caller.usage.settle(taken, call.used_tokens(taken))
             exchange.outcome = str(call.status)
 
-    async def _list_models(self, exchange: Exchange, send: Send) -> None:
-        served = self._fleet.models
-        if not served:
-            raise no_replica("no replica is in reach that could say what it serves; try again later")
-        models = [
-            {"id": model.name, "object": "model", "created": 0, "owned_by": "forebay"}
-            | ({} if model.max_model_len is None else {"max_model_len": model.max_model_len})
-            for model in served
-        ]
+    async def _send_models(self, exchange: Exchange, send: Send) -> None:
+        if exchange.path == MODELS_PATH:
+            document: dict[str, Any] = {"object": "list", "data": self._models.cards()}
+        else:
+            document = self._models.card(exchange.path.removeprefix(MODELS_PATH + "/"))
         id = (b"x-request-id", exchange.id.encode("ascii"))
-        await send_whole(send, 200, json_headers(id), orjson.dumps({"object": "list", "data": models}))
+        await send_whole(send, 200, json_headers(id), orjson.dumps(document))
         exchange.outcome = "200"
 
     async def _refuse(
@@ -329,13 +334,14 @@ class Gateway:
         refusal.close = refusal.close or unread > DROPPED_BYTES
         headers = [*refusal.headers(), (b"x-request-id", exchange.id.encode("ascii")), *more]
         lingers = unread > DROPPED_BYTES or refusal.status == 408
-        await send_whole(send, refusal.status, headers, refusal.body(), more=lingers)
+        body = refusal.body(anthropic=dialect_of(exchange.route) == "anthropic")
+        await send_whole(send, refusal.status, headers, body, more=lingers)
         if lingers:
             await _drop_body(receive)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _count(self, exchange: Exchange) -> None:
-        metrics, route = self._metrics, exchange.path
+        metrics, route = self._metrics, exchange.route
         key = exchange.key if self._monitoring.closed or exchange.key in UNNAMED else "known"
         metrics.requests.labels(route, key, exchange.outcome).inc()
         metrics.duration_s.labels(route).observe(self._clock.monotonic_s() - exchange.began_s)
@@ -346,6 +352,11 @@ class Gateway:
                 metrics.kv_transfers.inc()
             elif call.handover is not None and call.status < 400:
                 metrics.kv_fallbacks.labels(call.handover).inc()
+
+
+def route_of(path: str) -> str:
+    """The route that `path` belongs to, as the description names it; `path` itself if there is none."""
+    return MODEL_PATH if path.startswith(MODELS_PATH + "/") and path != MODELS_PATH + "/" else path
 
 
 def _counts(fleet: FleetClient) -> dict[str, int]:

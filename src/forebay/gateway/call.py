@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from forebay.gateway.body import Asked
+from forebay.gateway.asked import Asked
 from forebay.records import KvHandover, Usage
 
 

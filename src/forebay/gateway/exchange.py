@@ -14,6 +14,8 @@ class Exchange:
 
     method: str
     path: str
+    route: str
+    """The path by which it is counted: that of its description."""
     headers: dict[bytes, bytes]
     raw: RawHeaders
     id: str

@@ -5,7 +5,7 @@ for: requests a second, requests at a time, tokens a minute.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -139,22 +139,29 @@ class KeyRing:
         """Whether there are several callers."""
         return len(self._callers) > 1
 
-    def find(self, authorization: bytes | None) -> Caller:
-        """Whose key the `Authorization` header holds. Raises `Refusal` (401) for none and for a wrong one.
+    def find(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """The owner of the key in `Authorization: Bearer`, or in `x-api-key`, which Anthropic's clients send.
+        Raises `Refusal` (401) if both are missing or wrong.
 
-        Every key is compared, by digest, whichever fits: how long it takes says nothing.
+        Every key is compared, by digest, whichever fits: the time that it takes reveals nothing.
         """
         if not self._callers:
             return self._anyone
-        scheme, _, key = (authorization or b"")[:MAX_HEADER_BYTES].partition(b" ")
-        digest = _digest(key.strip())
+        digests = [_digest(key) for key in _keys_in(headers)]
         found: Caller | None = None
         for caller in self._callers:
-            if compare_digest(caller.digest, digest):
-                found = caller
-        if found is None or scheme.lower() != b"bearer":
+            for digest in digests:
+                if compare_digest(caller.digest, digest):
+                    found = caller
+        if found is None:
             raise wrong_key()
         return found
+
+
+def _keys_in(headers: Mapping[bytes, bytes]) -> list[bytes]:
+    scheme, _, bearer = headers.get(b"authorization", b"")[:MAX_HEADER_BYTES].partition(b" ")
+    given = [bearer.strip()] if scheme.lower() == b"bearer" else []
+    return [*given, headers[b"x-api-key"][:MAX_HEADER_BYTES]] if b"x-api-key" in headers else given
 
 
 def _digest(key: bytes) -> bytes:

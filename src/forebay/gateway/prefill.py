@@ -30,7 +30,8 @@ from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import TimeLimit
 from forebay.gateway.body import deeper_than
 from forebay.gateway.call import RelayedCall, RelayRules
-from forebay.gateway.replica import FAILED, Lost, UntilLost, failure_from, post, usage_in
+from forebay.gateway.replica import FAILED, Lost, UntilLost, failure_from, post
+from forebay.gateway.usage import usage_in
 from forebay.records import KvHandover
 
 LOG = logging.getLogger("forebay.gateway")
