@@ -131,12 +131,15 @@ def gateway_url() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def before_engines(*engines: CannedEngine, **settings: Any) -> AsyncIterator[Served]:
-    """A gateway before these engines."""
+async def before_engines(
+    *engines: CannedEngine, also: tuple[str, ...] = (), **settings: Any
+) -> AsyncIterator[Served]:
+    """A gateway before these engines, and whatever is `also` at other addresses."""
     try:
         for engine in engines:
             await engine.start()
-        async with serving(spec_of([engine.url for engine in engines], **settings)) as served:
+        urls = [*(engine.url for engine in engines), *also]
+        async with serving(spec_of(urls, **settings)) as served:
             said = served.gateway._fleet.replicas
             await until(lambda: "it was not asked yet" not in said().values())
             yield served

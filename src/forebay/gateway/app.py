@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +34,8 @@ from forebay.gateway.asked import read_asked
 from forebay.gateway.body import Room, read_body
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.exchange import Exchange
-from forebay.gateway.keys import UNNAMED, KeyRing
-from forebay.gateway.models import ModelList
+from forebay.gateway.keys import UNNAMED, KeyRing, Usage
+from forebay.gateway.models import Alias, ModelNames
 from forebay.gateway.openapi import DESCRIPTION
 from forebay.gateway.prefill import Prefills
 from forebay.gateway.protocol import LINGER_S
@@ -45,9 +46,9 @@ from forebay.gateway.refusal import (
     from_a_page,
     own_mistake,
     too_late,
-    unknown_model,
 )
 from forebay.gateway.relay import Cut, Relay
+from forebay.gateway.rename import with_model
 from forebay.gateway.routes import ROUTES, dialect_of
 from forebay.gateway.spec import LimitsSpec
 from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics, Tracing
@@ -93,6 +94,7 @@ class Gateway:
         *,
         prefill: FleetClient | None = None,
         keys: KeyRing | None = None,
+        aliases: Mapping[str, Alias] | None = None,
         limits: LimitsSpec | None = None,
         rules: RelayRules | None = None,
         tracing: Tracing | None = None,
@@ -108,7 +110,7 @@ class Gateway:
         self._room = Room(self._limits.max_held_bytes)
         self._tracing = tracing or Tracing()
         self._monitoring = monitoring or Monitoring()
-        self._models = ModelList(fleet)
+        self._models = ModelNames(fleet, aliases)
         self._metrics = GatewayMetrics(fleet, prefill)
         self._session: aiohttp.ClientSession | None = None
         self._relay: Relay | None = None
@@ -286,35 +288,52 @@ class Gateway:
                 exchange.headers, receive, take, max_bytes=limits.max_body_bytes, within_s=limits.body_s
             )
             exchange.body_read = True
+            content_type = exchange.headers.get(b"content-type", b"")
             asked = read_asked(
                 exchange.route,
                 body,
                 max_depth=limits.max_json_depth,
-                content_type=exchange.headers.get(b"content-type", b""),
+                content_type=content_type,
             )
-            if self._prefill is not None and asked.transferable:
-                # Whoever prefills gets a body of its own.
-                take(len(body))
             headers = [*headers_up(exchange.raw), *trace, ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
-            call = exchange.call = RelayedCall(asked, caller.name, exchange.id, headers)
-            served = self._fleet.models
-            if served and asked.model and asked.model not in {model.name for model in served}:
-                raise unknown_model(asked.model)
-            length = next((model.max_model_len for model in served if model.name == asked.model), None)
-            taken = caller.usage.tokens(asked.tokens(length), clock.monotonic_s())
-            assert self._relay is not None
-            try:
-                async with UntilHungUp(receive):
-                    await self._relay.forward(call, send)
-            finally:
-                caller.usage.settle(taken, call.used_tokens(taken))
-            exchange.outcome = str(call.status)
+            async with UntilHungUp(receive):
+                models = await self._models.resolve(asked.model, asked.session or exchange.id)
+                for model in models:
+                    last = model == models[-1]
+                    if asked.model and model != asked.model:
+                        take(len(body))
+                        asked = with_model(asked, model, content_type=content_type)
+                    if self._prefill is not None and asked.transferable:
+                        # The prefill gets a body of its own.
+                        take(len(body))
+                    call = exchange.call = RelayedCall(asked, caller.name, exchange.id, headers)
+                    if await self._answered(call, caller.usage, send, last=last):
+                        exchange.outcome = str(call.status)
+                        return
+
+    async def _answered(self, call: RelayedCall, usage: Usage, send: Send, *, last: bool) -> bool:
+        """Answer `call` within its key's tokens; returns False if no replica can, unless it is the `last`
+        model to try: then the `Refusal` is raised."""
+        assert self._relay is not None
+        asked = call.asked
+        taken = usage.tokens(asked.tokens(self._models.context(asked.model)), self._clock.monotonic_s())
+        try:
+            await self._relay.forward(call, send)
+        except Refusal as refusal:
+            if last or refusal.status < 502:
+                raise
+            LOG.warning("request %s goes to the fallback of its model: %s", call.id, refusal)
+            self._metrics.retries.labels("fallback").inc()
+            return False
+        finally:
+            usage.settle(taken, call.used_tokens(taken))
+        return True
 
     async def _send_models(self, exchange: Exchange, send: Send) -> None:
         if exchange.path == MODELS_PATH:
             document: dict[str, Any] = {"object": "list", "data": self._models.cards()}
         else:
-            document = self._models.card(exchange.path.removeprefix(MODELS_PATH + "/"))
+            document = await self._models.card(exchange.path.removeprefix(MODELS_PATH + "/"))
         id = (b"x-request-id", exchange.id.encode("ascii"))
         await send_whole(send, 200, json_headers(id), orjson.dumps(document))
         exchange.outcome = "200"

@@ -87,6 +87,7 @@ class Prefills:
                 tenant=call.tenant,
                 session=asked.session,
                 avoid=tuple(tried.values()),
+                model=asked.model,
             )
             try:
                 async with self._fleet.place(demand, chars=len(asked.text)) as lease:
@@ -109,7 +110,8 @@ class Prefills:
             LOG.warning("request %s, prefill: %s", call.id, error)
             faults = ((lease, error),) if isinstance(error, ServerFault) else ()
             found = Prefilled(_reason(error), faults=faults)
-            others = any(not why and url not in tried for url, why in self._fleet.replicas().items())
+            replicas = self._fleet.replicas(asked.model)
+            others = any(not why and url not in tried for url, why in replicas.items())
             if faults or not others:
                 break
         return found

@@ -27,6 +27,7 @@ from forebay.errors import (
 from forebay.fleet.client import FleetClient
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import Send, TimeLimit, headers_down
+from forebay.gateway.asked import Asked
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.prefill import Prefills, decode_body
 from forebay.gateway.refusal import SERVER, Refusal, no_replica, no_route, unknown_model
@@ -84,11 +85,12 @@ class Relay:
             prefills = self._prefills_for(call, first=attempt == 1)
             demand = self._fleet.demand(
                 asked.text,
-                deadline_s=rules.place_s if self._others({}) else min(rules.absent_s, rules.place_s),
+                deadline_s=rules.place_s if self._others({}, asked) else min(rules.absent_s, rules.place_s),
                 tenant=call.tenant,
                 session=asked.session,
                 avoid=tuple(tried.values()),
                 transferred=prefills is not None,
+                model=asked.model or None,
             )
             last, body = attempt == rules.attempts, asked.body
             failure: EngineError
@@ -135,15 +137,16 @@ class Relay:
                 call.sent = False
                 raise no_replica("no replica is in reach; try again later") from None
             LOG.warning("request %s, attempt %d: %s", call.id, attempt, failure)
-            again = isinstance(failure, Unreachable) or body is not asked.body or self._others(tried)
+            again = isinstance(failure, Unreachable) or body is not asked.body or self._others(tried, asked)
             if last or not again:
                 break
             self._on_retry(failure.cause)
         call.sent = False
         raise _refusal_for(failure, asked.model)
 
-    def _others(self, tried: dict[str, int]) -> bool:
-        return any(not why and url not in tried for url, why in self._fleet.replicas().items())
+    def _others(self, tried: dict[str, int], asked: Asked) -> bool:
+        replicas = self._fleet.replicas(asked.model or None)
+        return any(not why and url not in tried for url, why in replicas.items())
 
     def _prefills_for(self, call: RelayedCall, *, first: bool) -> Prefills | None:
         """Who is to have the prompt prefilled; None, and the call says why, where the same replica does."""
@@ -190,7 +193,7 @@ class Relay:
         try:
             with TimeLimit(rules.first_byte_s if call.asked.stream else math.inf):
                 response = await post(self._session, lease.url, call, body, connect_s=rules.connect_s)
-                others = not last and (handed_over or self._others({lease.url: 0}))
+                others = not last and (handed_over or self._others({lease.url: 0}, call.asked))
                 failure = _failure_of(lease.url, response, others, self._clock.wall_ms())
                 if failure is None:
                     first = await response.content.readany()

@@ -137,6 +137,7 @@ def make_gateway(spec: GatewaySpec) -> Gateway:
         FleetClient(spec.fleet(), clock=clock),
         prefill=None if prefill is None else FleetClient(prefill, clock=clock),
         keys=KeyRing(keys, clock.monotonic_s()),
+        aliases={name: alias.alias() for name, alias in spec.models.items()},
         limits=spec.limits,
         rules=spec.relay.rules(),
         monitoring=Monitoring(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, Strict, model_validator
+from pydantic import BeforeValidator, Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 
 from forebay.documents import check_document, read_document
@@ -33,6 +33,17 @@ from forebay.fleet.places import PLACES, PrefillSpec, ReplicaPlaces
 from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.gateway.call import RelayRules
 from forebay.gateway.keys import KeyLimits
+from forebay.gateway.models import Alias
+
+ModelName = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+def _weights(value: Any) -> Any:
+    return {value: 1.0} if isinstance(value, str) else value
+
+
+def _stands_for(value: Any) -> Any:
+    return {"to": value} if isinstance(value, str) else value
 
 
 class EngineSpec(ReplicaPlaces):
@@ -48,8 +59,9 @@ class EngineSpec(ReplicaPlaces):
         None, description="Where the replicas' API key is: `{env: NAME}` or `{file: PATH}`."
     )
 
-    model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
-        None, description="Model that every replica must serve; null: what the first one serves that answers."
+    model: ModelName | None = Field(
+        None,
+        description="The only model to serve; null: all that the replicas list, each at those that list it.",
     )
     kv_events: KvEvents | None = Field(
         None,
@@ -81,6 +93,21 @@ class KeySpec(Model):
             in_flight=_or_inf(self.in_flight),
             tokens_per_min=_or_inf(self.tokens_per_min),
         )
+
+
+class AliasSpec(Model):
+    """A name that clients may ask for. The name of one model is enough."""
+
+    to: Annotated[dict[ModelName, PositiveFloat], BeforeValidator(_weights), Field(min_length=1)] = Field(
+        description="The model that it stands for, or several with the weight of each: "
+        "`{stable: 95, canary: 5}`. Requests of one `prompt_cache_key` or `user` go to the same one."
+    )
+    fallback: ModelName | None = Field(
+        None, description="Model for requests that no replica of the chosen one can take."
+    )
+
+    def alias(self) -> Alias:
+        return Alias(self.to, self.fallback)
 
 
 class LimitsSpec(Model):
@@ -186,6 +213,9 @@ class GatewaySpec(Model):
         description="How requests are spread over the replicas; docs/fleet.md tells what there is.",
     )
     keys: tuple[KeySpec, ...] = Field((), description="API keys; none: everybody is let in.")
+    models: dict[ModelName, Annotated[AliasSpec, BeforeValidator(_stands_for)]] = Field(
+        default_factory=dict, description="Aliases: other names for models, with weights and fallbacks."
+    )
     limits: LimitsSpec = Field(default_factory=LimitsSpec, description="Bounds for every client.")
     relay: RelaySpec = Field(default_factory=RelaySpec, description="The way to a replica.")
     drain: DrainSpec = Field(default_factory=DrainSpec, description="What happens on SIGTERM.")
@@ -232,6 +262,10 @@ class GatewaySpec(Model):
             yield "keys", f"expected names that differ, found {name!r} more than once"
         if {"anyone", "unknown", "known"} & set(names):
             yield "keys", "expected other names than 'anyone', 'known' and 'unknown', which metrics use"
+        for name, alias in self.models.items():
+            for one in (*alias.to, alias.fallback):
+                if one in self.models and one != name:
+                    yield f"models.{name}", f"expected models that replicas serve, found the alias {one!r}"
 
 
 def load_gateway(
