@@ -153,7 +153,7 @@ async def test_the_tokens_of_a_call_are_those_that_the_engine_counts(
     async with before_engines(CannedEngine([card("m")], {path: Canned(answer)}), keys=keys) as served:
         body, _ = body_of(path)
         assert (await post(served, path, body, authorization="Bearer sesame"))[0] == 200
-        used = 100_000 - served.gateway._keys._callers[0].usage._tokens._left
+        used = 100_000 - served.gateway.keys._callers[0].usage._tokens._left
         assert used == (16 if ROUTES[path].costs else 0)
 
 

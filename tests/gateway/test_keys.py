@@ -161,3 +161,49 @@ def test_a_key_is_nowhere_to_be_read() -> None:
     for one in RING._callers:
         kept = [str(getattr(one, slot)) for slot in Caller.__slots__]
         assert not [value for value in kept for secret in ("sk-a", "sk-bé") if secret in value]
+
+
+DAY_S = 86_400
+
+
+def used(usage: Usage, tokens: float, wall_ms: int, *, taken: float | None = None) -> float:
+    """A request that takes so many tokens at first; returns the seconds to wait, 0 if it is let in."""
+    try:
+        charged = usage.tokens(tokens if taken is None else taken, 0.0, wall_ms)
+    except Refusal as refusal:
+        return refusal.retry_after_s or 0.0
+    usage.settle(charged, tokens)
+    return 0.0
+
+
+def test_a_day_has_its_tokens_and_the_next_day_has_them_again() -> None:
+    usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
+    noon_ms = 20_000 * DAY_S * 1000 + DAY_S * 500
+    assert [used(usage, 60, noon_ms) for _ in range(3)] == [0.0, 0.0, DAY_S / 2]
+    assert used(usage, 60, noon_ms + DAY_S * 500 - 1) == 0.001
+    assert used(usage, 60, noon_ms + DAY_S * 500) == 0.0
+
+
+def test_what_a_request_did_not_use_is_left_for_the_day() -> None:
+    usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
+    assert [used(usage, 10, 0, taken=100_000) for _ in range(11)] == [0.0] * 10 + [float(DAY_S)]
+
+
+def test_requests_at_a_time_exceed_a_day_by_one_of_them_at_most() -> None:
+    usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
+    usage.tokens(80, 0.0, 0)
+    usage.tokens(80, 0.0, 0)
+    with pytest.raises(Refusal, match="more than 100 tokens a day") as caught:
+        usage.tokens(1, 0.0, 0)
+    assert (caught.value.status, caught.value.retry_after_s) == (429, float(DAY_S))
+    assert usage.tokens(0, 0.0, 0) == 0
+
+
+def test_new_limits_count_from_now_on_and_the_day_goes_on() -> None:
+    usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
+    used(usage, 90, 0)
+    usage.change(KeyLimits(tokens_per_day=50), 0.0)
+    assert used(usage, 1, 0) == DAY_S
+    usage.change(KeyLimits(tokens_per_day=91), 0.0)
+    assert used(usage, 1, 0) == 0.0
+    assert used(usage, 1, 0) == DAY_S

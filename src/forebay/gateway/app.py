@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -16,6 +15,8 @@ from forebay.engine.client import open_session, request_headers
 from forebay.engine.load import LOAD_REQUEST_HEADER
 from forebay.errors import Unreachable
 from forebay.fleet.client import FleetClient
+from forebay.gateway.access_log import AccessLog
+from forebay.gateway.accounts import Accounts
 from forebay.gateway.asgi import (
     HungUp,
     Receive,
@@ -33,9 +34,11 @@ from forebay.gateway.asgi import (
 from forebay.gateway.asked import read_asked
 from forebay.gateway.body import Room, read_body
 from forebay.gateway.call import RelayedCall, RelayRules
+from forebay.gateway.cors import Cors
 from forebay.gateway.exchange import Exchange
-from forebay.gateway.keys import UNNAMED, KeyRing, Usage
+from forebay.gateway.keys import KeyRing, Usage
 from forebay.gateway.models import Alias, ModelNames
+from forebay.gateway.monitoring import Monitoring, health_of
 from forebay.gateway.openapi import DESCRIPTION
 from forebay.gateway.prefill import Prefills
 from forebay.gateway.protocol import LINGER_S
@@ -67,20 +70,6 @@ DROPPED_BYTES = 65_536
 """A body that nobody reads is dropped up to this size, and else the connection is closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Monitoring:
-    """Who may see `/health` and `/metrics`: whoever reaches `port`, where it is not None, and has the one key
-    of `keys`, where there are any."""
-
-    keys: KeyRing | None = None
-    port: int | None = None
-
-    @property
-    def closed(self) -> bool:
-        """Whether not everybody sees them."""
-        return self.keys is not None or self.port is not None
-
-
 class Gateway:
     """Answers OpenAI's calls with the replicas of `fleet`, for which those of `prefill`, where there are any,
     prefill prompts.
@@ -99,19 +88,23 @@ class Gateway:
         rules: RelayRules | None = None,
         tracing: Tracing | None = None,
         monitoring: Monitoring | None = None,
+        access_log: AccessLog | None = None,
+        cors: Cors | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._fleet = fleet
         self._prefill = prefill
         self._clock = clock or SystemClock()
-        self._keys = keys or KeyRing((), self._clock.monotonic_s())
+        self.keys = keys or KeyRing((), self._clock.monotonic_s())
         self._limits = limits or LimitsSpec()
         self._rules = rules or RelayRules()
         self._room = Room(self._limits.max_held_bytes)
         self._tracing = tracing or Tracing()
         self._monitoring = monitoring or Monitoring()
         self._models = ModelNames(fleet, aliases)
-        self._metrics = GatewayMetrics(fleet, prefill)
+        self._cors = cors or Cors()
+        self._metrics = GatewayMetrics(fleet, prefill, access_log)
+        self._accounts = Accounts(self._metrics, access_log, self._clock, names_keys=self._monitoring.closed)
         self._session: aiohttp.ClientSession | None = None
         self._relay: Relay | None = None
         self.draining = False
@@ -164,7 +157,9 @@ class Gateway:
             await self._prefill.close()
         if self._session is not None:
             await self._session.close()
-        await asyncio.get_running_loop().run_in_executor(None, self._tracing.close)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._tracing.close)
+        await loop.run_in_executor(None, self._accounts.close)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -178,10 +173,13 @@ class Gateway:
             began_s=self._clock.monotonic_s(),
         )
         path, method = exchange.route, exchange.method
+        send = self._cors.sender(headers, send)
         here = self._monitoring.port is None or (path in MONITORING) == (
             scope["server"][1] == self._monitoring.port
         )
-        if here and METHODS.get(path) == method:
+        if here and path in METHODS and self._cors.is_question(method, headers):
+            await send_whole(send, 200, self._cors.permission(headers), b"")
+        elif here and METHODS.get(path) == method:
             handle = self._open_route if path in OPEN else self._call
             await handle(exchange, receive, send)
         elif here and path in METHODS:
@@ -212,15 +210,7 @@ class Gateway:
 
     def health(self) -> tuple[int, dict[str, object]]:
         """Status and body of `/health`."""
-        replicas = _counts(self._fleet)
-        state = "draining" if self.draining else "ok" if replicas["available"] else "no_replica"
-        prefill = {} if self._prefill is None else {"prefill": _counts(self._prefill)}
-        return 200 if state == "ok" else 503, {
-            "status": state,
-            "replicas": replicas,
-            **prefill,
-            "in_flight": self.in_flight,
-        }
+        return health_of(self._fleet, self._prefill, draining=self.draining, in_flight=self.in_flight)
 
     async def _call(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         """A call that needs a key, a place and a replica; counted and traced whatever comes of it."""
@@ -260,7 +250,7 @@ class Gateway:
             metrics.in_flight.set(self.in_flight)
             if not self.in_flight:
                 self.idle.set()
-            self._count(exchange)
+            self._accounts.ended(exchange)
             self._tracing.end(span, exchange.outcome, exchange.attributes())
 
     async def _admit(
@@ -269,12 +259,12 @@ class Gateway:
         if self.draining:
             raise draining()
         limits, clock = self._limits, self._clock
-        caller = self._keys.find(exchange.headers)
-        if self._keys.open and b"origin" in exchange.headers:
+        caller = self.keys.find(exchange.headers)
+        if self.keys.open and b"origin" in exchange.headers and not self._cors.allowed(exchange.headers):
             raise from_a_page()
         exchange.key = caller.name
         free = limits.in_flight - self.in_flight
-        if free < 0 or (self._keys.shared and caller.usage.in_flight > free):
+        if free < 0 or (self.keys.shared and caller.usage.in_flight > free):
             # Nobody may hold more places than are free, or one key could take all of them.
             message = (
                 f"more than {limits.in_flight} requests at a time, or too many with this key; try again later"
@@ -295,6 +285,7 @@ class Gateway:
                 max_depth=limits.max_json_depth,
                 content_type=content_type,
             )
+            exchange.model = asked.model or None
             headers = [*headers_up(exchange.raw), *trace, ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
             async with UntilHungUp(receive):
                 models = await self._models.resolve(asked.model, asked.session or exchange.id)
@@ -316,7 +307,8 @@ class Gateway:
         model to try: then the `Refusal` is raised."""
         assert self._relay is not None
         asked = call.asked
-        taken = usage.tokens(asked.tokens(self._models.context(asked.model)), self._clock.monotonic_s())
+        cost = asked.tokens(self._models.context(asked.model))
+        taken = usage.tokens(cost, self._clock.monotonic_s(), self._clock.wall_ms())
         try:
             await self._relay.forward(call, send)
         except Refusal as refusal:
@@ -347,7 +339,7 @@ class Gateway:
         *more: tuple[bytes, bytes],
     ) -> None:
         """Say no. A client that is still sending is let finish for a moment, or it would not read why."""
-        exchange.outcome = str(refusal.status)
+        exchange.outcome, exchange.error = str(refusal.status), refusal.code
         self._metrics.refused.labels(refusal.code).inc()
         unread = exchange.unread
         refusal.close = refusal.close or unread > DROPPED_BYTES
@@ -359,28 +351,10 @@ class Gateway:
             await _drop_body(receive)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _count(self, exchange: Exchange) -> None:
-        metrics, route = self._metrics, exchange.route
-        key = exchange.key if self._monitoring.closed or exchange.key in UNNAMED else "known"
-        metrics.requests.labels(route, key, exchange.outcome).inc()
-        metrics.duration_s.labels(route).observe(self._clock.monotonic_s() - exchange.began_s)
-        call = exchange.call
-        if call is not None and call.begun:
-            metrics.first_byte_s.labels(route).observe(call.begun_s - exchange.began_s)
-            if call.handover == "transferred" and call.status < 400:
-                metrics.kv_transfers.inc()
-            elif call.handover is not None and call.status < 400:
-                metrics.kv_fallbacks.labels(call.handover).inc()
-
 
 def route_of(path: str) -> str:
     """The route that `path` belongs to, as the description names it; `path` itself if there is none."""
     return MODEL_PATH if path.startswith(MODELS_PATH + "/") and path != MODELS_PATH + "/" else path
-
-
-def _counts(fleet: FleetClient) -> dict[str, int]:
-    why = fleet.replicas().values()
-    return {"available": sum(not one for one in why), "known": len(why)}
 
 
 async def _drop_body(receive: Receive) -> None:

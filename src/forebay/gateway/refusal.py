@@ -121,7 +121,7 @@ def from_a_page() -> Refusal:
         403,
         "origin_refused",
         "requests with an Origin header come from web pages, any of which could use a gateway without keys; "
-        "give the gateway keys",
+        "give the gateway keys, or list the page's origin in cors",
     )
 
 

@@ -267,7 +267,7 @@ class Relay:
             usage = counted or Usage(0, max(0, call.events - 1), 0)
             lease.done(usage)
             if streamed or counted is not None:
-                call.usage = usage
+                call.usage, call.counted = usage, counted is not None
         elif response.status >= 500:
             lease.failed(ServerFault(f"{lease.url} answered {response.status}"), blame=False)
         elif response.status == 404 and missing_in(first) == "model":
