@@ -107,6 +107,8 @@ class Member:
         """Whether it must be asked again what it serves."""
         self.leaving = False
         self.models: tuple[ServedModel, ...] = ()
+        self.list_due_s = -math.inf
+        """When to ask it again what it serves."""
         self.leases: set[Tracked] = set()
         self.cache: CacheWatch | None = None
         """What it publishes of its KV cache; None where it is not asked for that."""

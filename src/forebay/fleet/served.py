@@ -46,20 +46,23 @@ class ServedModels:
         self._everyone = everyone
         self._changed = changed
         self._where: dict[str, tuple[int, ...]] = {}
-        self._due_s: dict[str, float] = {}
+        self._models: tuple[ServedModel, ...] | None = None
         self._left_s: dict[str, float] = {}
         self._refresh: asyncio.Task[None] | None = None
         self._refreshed_s = -math.inf
 
     def models(self) -> tuple[ServedModel, ...]:
         """Each model once, with the shortest context of any replica: a request may go to any of them."""
+        if self._models is not None:
+            return self._models
         found: dict[str, ServedModel] = {}
         for member in self._rows.values():
             for model in member.models:
                 before = found.get(model.name)
                 if before is None or (model.max_model_len or math.inf) < (before.max_model_len or math.inf):
                     found[model.name] = model
-        return tuple(model for name, model in found.items() if self.model in (None, name))
+        self._models = tuple(model for name, model in found.items() if self.model in (None, name))
+        return self._models
 
     def rows(self, model: str) -> Sequence[int]:
         """The numbers of the replicas in use that serve this model."""
@@ -84,12 +87,12 @@ class ServedModels:
 
     def is_due(self, member: Member) -> bool:
         """Whether to ask this replica again what it serves."""
-        due_s = self._due_s.get(member.url, -math.inf)
-        return self.model is None and member.row is not None and self._clock.monotonic_s() >= due_s
+        in_use = self.model is None and member.row is not None
+        return in_use and self._clock.monotonic_s() >= member.list_due_s
 
     async def fetch(self, member: Member, timeout_s: float) -> None:
         """Ask a replica what it serves. Raises the `EngineError` of the cause."""
-        self._due_s[member.url] = self._clock.monotonic_s() + LIST_S
+        member.list_due_s = self._clock.monotonic_s() + LIST_S
         try:
             models = await member.replica.list_models(timeout_s)
         except NO_LIST:
@@ -97,6 +100,7 @@ class ServedModels:
                 raise
             models = (ServedModel(self.model),)
         before, member.models = member.models, models
+        self._models = None
         if member.row is not None and names(before) != names(models):
             log.info("replica %s serves %s", member.url, ", ".join(sorted(names(models))) or "nothing")
             self.moved(member)
@@ -104,9 +108,9 @@ class ServedModels:
     def moved(self, member: Member) -> None:
         """A replica has joined, left, or changed its list."""
         self._where.clear()
+        self._models = None
         if member.leaving:
             now_s = self._clock.monotonic_s()
-            self._due_s.pop(member.url, None)
             self._left_s = {name: left_s for name, left_s in self._left_s.items() if now_s - left_s < LEFT_S}
             if len(self._left_s) < MAX_LEFT:
                 self._left_s |= dict.fromkeys(names(member.models), now_s)

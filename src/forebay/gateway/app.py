@@ -71,10 +71,9 @@ DROPPED_BYTES = 65_536
 
 
 class Gateway:
-    """Answers OpenAI's calls with the replicas of `fleet`, for which those of `prefill`, where there are any,
-    prefill prompts.
+    """Passes calls on to the replicas of `fleet`; those of `prefill`, if there are any, prefill prompts.
 
-    Runs on one event loop, from `open` to `close`. A client's key goes no further than here.
+    Runs on one event loop, from `open` to `close`. A client's key is not sent any further.
     """
 
     def __init__(
@@ -130,7 +129,8 @@ class Gateway:
     async def open(self, wait_s: float = START_S) -> None:
         """Return when a replica can take requests, or after `wait_s`: then the gateway says that none can.
 
-        Raises `SettingError` where the replicas serve no model in common, or cannot be told.
+        Raises `SettingError` if all replicas have answered and none serves a model that may be asked for, or
+        if the list of replicas cannot be read.
         """
         self._session = open_session(request_headers(self._fleet.api_key))
         prefills = None

@@ -175,7 +175,7 @@ def run_gateway(
     `load`, which reads the settings again from the file at `path`, keys that change there count at once.
 
     Raises `SettingError` for a port that is taken, a secret that is missing, or replicas that serve no model
-    in common. For the main thread.
+    that may be asked for. For the main thread.
     """
     gateway = make_gateway(spec)
     if not spec.keys and host not in LOCAL:
