@@ -59,6 +59,17 @@ def test_models_of_one_replica_take_turns() -> None:
     assert order == ["a 1", "b 1", "a 2", "b 2", "a 3"]
 
 
+def test_every_queue_sees_what_has_changed() -> None:
+    fleet, queues = queues_of({"a": [0], "b": [1]})
+    add(queues, "a 1", "a 2", "b 1", "b 2")
+    running = [charge for _, charge in queues.ready(0.0)]
+    assert not queues.ready(0.5)
+    for charge in running:
+        fleet.first_token(charge, 1.0)
+        fleet.finish(charge, 1.0)
+    assert sorted(item for item, _ in queues.ready(1.0)) == ["a 2", "b 2"]
+
+
 def test_a_request_waits_until_a_replica_serves_its_model() -> None:
     rows: dict[str, list[int]] = {}
     fleet, queues = queues_of(rows, most=9)

@@ -64,8 +64,6 @@ class Asked:
     def tokens(self, max_model_len: int | None) -> int:
         """An estimate of the most that the request can cost: its prompt, and for each answer as many tokens
         as it asks for, at most the model's length, which also counts if it asks for no number."""
-        if not self.costs:
-            return 0
         length = max_model_len or (self.max_tokens or ASSUMED_MODEL_LEN)
         return self.prompt_tokens + self.answers * min(self.max_tokens or length, length)
 
