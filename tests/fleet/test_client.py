@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +116,25 @@ async def test_where_none_serves_the_model_the_start_says_so_at_once(fleet_of: A
             await fakes.engine.client.start(60.0)
 
 
-async def test_without_a_name_the_first_to_answer_says_what_is_served(fleet_of: Any, ask: Any) -> None:
-    async with fleet_of(1, model=None) as fakes:
-        await fakes.engine.client.start(60.0)
-        assert [model.name for model in fakes.engine.client.models] == ["m"]
-        assert (await fakes.engine.complete(ask(1), timeout_s=60.0)).text
+async def test_without_a_name_each_replica_gets_requests_for_what_it_serves(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(2, model=None) as fakes:
+        fakes.change(1, models=("other",))
+        await fakes.up()
+        assert sorted(model.name for model in fakes.engine.client.models) == ["m", "other"]
+        for number in range(4):
+            assert (await fakes.engine.complete(ask(number), timeout_s=60.0)).text
+            assert (await fakes.engine.complete(replace(ask(9 + number), model="other"), timeout_s=60.0)).text
+        assert (fakes.calls(0), fakes.calls(1)) == (4, 4)
+
+
+async def test_a_call_that_every_replica_of_its_model_failed_ends(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(2, model=None) as fakes:
+        fakes.change(1, models=("other",))
+        await fakes.up()
+        fakes.change(0, faults=Faults((("503", 1.0),)))
+        with pytest.raises(Overloaded):
+            await fakes.engine.complete(ask(1), timeout_s=60.0, deadline=Deadline(5.0))
+        assert fakes.calls(1) == 0
 
 
 async def test_one_that_is_started_anew_with_another_model_loses_its_requests(

@@ -80,7 +80,7 @@ def test_a_request_waits_until_a_replica_serves_its_model() -> None:
     assert [charge.replica for _, charge in queues.ready(1.0)] == [1]
 
 
-def test_what_passed_its_deadline_is_given_up_and_what_nobody_wants_is_removed() -> None:
+def test_late_requests_are_given_up_and_unwanted_ones_removed() -> None:
     _, queues = queues_of({"a": [0], "b": [1]})
     queues.add("late", RoutingRequest(100, deadline_s=1.0, model="a"), 0.0)
     queues.add("gone", RoutingRequest(100, model="b"), 0.0)

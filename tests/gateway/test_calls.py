@@ -175,6 +175,16 @@ async def test_a_recording_is_written_down_as_it_is_sent() -> None:
         assert recording in sent.body
 
 
+async def test_images_of_twenty_megabytes_are_let_through() -> None:
+    url = "data:image/png;base64," + "A" * (20 << 20)
+    parts = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": url}}]
+    body = {"model": "m", "messages": [{"role": "user", "content": parts}]}
+    engine = CannedEngine([card("m")], {"/v1/chat/completions": ANSWER})
+    async with before_engines(engine) as served:
+        assert (await post(served, "/v1/chat/completions", body))[0] == 200
+        assert len(engine.sent[0].body) > 20 << 20
+
+
 async def test_models_are_listed_with_all_that_the_engine_says() -> None:
     cards = [card("org/base"), card("adapter", parent="org/base", root="/adapters/1")]
     async with before_engines(CannedEngine(cards)) as served:
