@@ -37,6 +37,13 @@ def test_a_request_goes_to_a_replica_that_serves_its_model() -> None:
     assert {item: charge.replica for item, charge in sent} == {"a 1": 1, "a 2": 1, "b 1": 0}
 
 
+def test_a_model_that_all_replicas_serve_may_go_to_any() -> None:
+    fleet = Fleet([ReplicaLimits(str(number)) for number in range(2)])
+    queues = ModelQueues[str](fleet, lambda: ImmediateDispatcher(fleet, RoundRobin()), lambda model: None)
+    add(queues, "a 1", "a 2")
+    assert sorted(charge.replica for _, charge in queues.ready(0.0)) == [0, 1]
+
+
 def test_a_model_whose_replicas_are_full_does_not_hold_up_another() -> None:
     _, queues = queues_of({"a": [0], "b": [1]})
     add(queues, *(f"a {number}" for number in range(100)), "b 1")

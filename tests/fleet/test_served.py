@@ -64,6 +64,8 @@ async def test_models_are_where_they_are_listed_with_the_shortest_context() -> N
     await fleet.join()
     assert {(model.name, model.max_model_len) for model in fleet.served.models()} == {("a", 7), ("b", 5)}
     assert (list(fleet.served.rows("a")), list(fleet.served.rows("c"))) == ([0, 1], [])
+    assert fleet.served.only("a") is None
+    assert fleet.served.only("c") == ()
 
 
 async def test_one_wanted_model_hides_all_others() -> None:

@@ -67,7 +67,7 @@ class FleetClient:
         )
         self.served = self._members.served
         """Which replicas serve which models."""
-        self._dispatcher = ModelQueues(self.fleet, make, self.served.rows)
+        self._dispatcher = ModelQueues(self.fleet, make, self.served.only)
         self._waker: asyncio.TimerHandle | asyncio.Handle | None = None
         self._wake_s = math.inf
         self._ticker: asyncio.Task[None] | None = None

@@ -19,18 +19,18 @@ class ModelQueues(Generic[Item]):
 
     Requests for a model whose replicas are full do not hold up those for another. Models that share a
     replica, such as adapters of one base model, take turns at it. Requests without a model may go anywhere.
-    `rows` returns the replicas that serve a model now.
+    `only` returns the replicas that serve a model now; None if all of them do.
     """
 
     def __init__(
         self,
         fleet: Fleet,
         make: Callable[[], Dispatcher[Item]],
-        rows: Callable[[str], Sequence[int]],
+        only: Callable[[str], Sequence[int] | None],
     ) -> None:
         self._fleet = fleet
         self._make = make
-        self._rows = rows
+        self._only = only
         self._queues: dict[str | None, Dispatcher[Item]] = {}
         self._expired: list[Item] = []
         self.wake_s = math.inf
@@ -50,7 +50,7 @@ class ModelQueues(Generic[Item]):
         for model, queue in list(self._queues.items()):
             # Each queue empties the set of what has changed, and has to see all of it.
             fleet.changed |= changed
-            with self._only(model):
+            with self._shown(model):
                 found = queue.ready(now_s)
             self._expired += queue.expired()
             self.wake_s = min(self.wake_s, queue.wake_s)
@@ -71,5 +71,6 @@ class ModelQueues(Generic[Item]):
         expired, self._expired = self._expired, []
         return expired
 
-    def _only(self, model: str | None) -> AbstractContextManager[None]:
-        return nullcontext() if model is None else self._fleet.only(self._rows(model))
+    def _shown(self, model: str | None) -> AbstractContextManager[None]:
+        rows = None if model is None else self._only(model)
+        return nullcontext() if rows is None else self._fleet.only(rows)

@@ -73,6 +73,11 @@ class ServedModels:
             self._where[model] = found
         return self._where[model]
 
+    def only(self, model: str) -> Sequence[int] | None:
+        """`rows`, or None if all replicas in use serve this model."""
+        rows = self.rows(model)
+        return None if len(rows) == len(self._rows) else rows
+
     def knows(self, model: str) -> bool:
         """Whether a replica serves this model now, or one that left the list a short time ago did."""
         if self.model not in (None, model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from functools import cache
 from typing import Any
 
 from forebay.clock import Clock
@@ -23,6 +24,8 @@ class Accounts:
         self._log = log
         self._clock = clock
         self._names_keys = names_keys
+        # To look up labels takes longer than to count; there are as many as keys and models.
+        self._tokens = cache(metrics.tokens.labels)
 
     def ended(self, exchange: Exchange) -> None:
         duration_s = self._clock.monotonic_s() - exchange.began_s
@@ -52,7 +55,7 @@ class Accounts:
             ("completion", usage.completion_tokens),
         ):
             if tokens:
-                metrics.tokens.labels(key, model, kind).inc(tokens)
+                self._tokens(key, model, kind).inc(tokens)
         if call.handover == "transferred":
             metrics.kv_transfers.inc()
         elif call.handover is not None:
