@@ -15,8 +15,9 @@ from tests.harness.clock import run_virtual
 
 from forebay.engine.replica import HttpReplica
 from forebay.errors import Overloaded, RateLimited
-from forebay.fleet.health import CALLS, IGNORE_S, MOST_ROUNDS, PROOF, ROUNDS, RULES, Refusals
+from forebay.fleet.health import RULES
 from forebay.fleet.member import FIRST_PAUSE_S, MOST_PAUSE_S, Member
+from forebay.fleet.refusals import CALLS, IGNORE_S, MOST_ROUNDS, PROOF, ROUNDS, Refusals
 from forebay.testing.script import Faults, Mixture, ReplicaScript
 
 SLOTS = 4

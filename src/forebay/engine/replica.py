@@ -4,8 +4,8 @@ serves."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import aiohttp
@@ -39,10 +39,17 @@ NO_LIST = (BadRequest, ModelNotFound, ProtocolViolation)
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that a replica serves. `max_model_len`: its context in tokens, where the replica says so."""
+    """A model that a replica serves.
+
+    Attributes:
+        name: What requests call it.
+        max_model_len: Its context in tokens, if the replica reports it.
+        card: All that the replica lists about it, as in `/v1/models`.
+    """
 
     name: str
     max_model_len: int | None = None
+    card: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 class ReplicaEngine(Protocol):
@@ -194,4 +201,4 @@ def _model(entry: Any) -> ServedModel:
     name, length = entry["id"], entry.get("max_model_len")
     if not isinstance(name, str):
         raise TypeError("a model's id is not a string")
-    return ServedModel(name, length if type(length) is int and length > 0 else None)
+    return ServedModel(name, length if type(length) is int and length > 0 else None, entry)

@@ -10,20 +10,17 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from forebay.fleet.opening import FLAT, FULL, PATIENCE, Opening, Rate
+
 FIRST, FIRST_SHOWN = 32, 256
 """Requests at a replica of which nothing is known: most servers run as many at once or queue them at no cost,
 and one that hangs holds up no more. And at one that shows its queue and the size of its KV cache."""
 GROWTH = 2.0
 """By what the limit grows while the replica works on nearly all that it was sent, and gets more done."""
-FLOW, FLAT = 2, 3
-"""Tokens per request, or what arrives in one piece, by which it is measured how many tokens flow; and how
-many such counts in a row must find no more of them: one may fall into a pause."""
 MORE_SLOTS = 1.1
 """A replica that works on so many times more than it once did at most has more places than it had."""
 KV_FULL = 0.9
 """Share of the KV cache in use from which more requests would evict others."""
-LEAST_PATIENCE_S, PATIENCE = 1.0, 4.0
-"""A replica that began none for so many times the wait of the first one begins no more of what it holds."""
 RISES = 1.1
 """By what a doubling must raise the rate for the next one to follow."""
 UP, DOWN = 1.5, 0.5
@@ -34,8 +31,6 @@ MORE_FOR_GOOD, MORE_TO_CLIMB = 1.12, 1.25
 """By what more must raise it where fewer are never tried again, and by what for it to climb once more."""
 WORSE, SURE = 0.8, 16
 """A trial of fewer ends as soon as the rate is lowered by that, seen over so many answers or the limit."""
-FULL = 0.75
-"""Answers count while there were at least so many of the limit."""
 TIMES, LEAST, ENOUGH = 4, 64, 256
 """Answers to a rate: so many times the limit, between the others."""
 DRIFT = 1.25
@@ -56,39 +51,6 @@ NO_TIME_S = 0.25
 Phase = Literal["climb", "rest", "trial", "back"]
 
 
-class Rate:
-    """Answers per second over `wanted` of them, after `skip` that began earlier. Moments are passed in."""
-
-    def __init__(self, wanted: float, skip: int, now_s: float) -> None:
-        self._wanted = wanted
-        self._skip = skip
-        self._since_s = self.last_s = now_s
-        self.seen = 0
-
-    def add(self, now_s: float) -> None:
-        self.seen += 1
-        if self.seen <= self._skip:
-            self._since_s = now_s
-        self.last_s = now_s
-
-    def pause(self, seconds: float) -> None:
-        """For so long there was nothing to answer."""
-        self._since_s += seconds
-
-    @property
-    def count(self) -> int:
-        """How many it is of until now."""
-        return max(0, self.seen - self._skip)
-
-    @property
-    def complete(self) -> bool:
-        return self.count >= self._wanted
-
-    @property
-    def per_s(self) -> float:
-        return self.count / max(self.last_s - self._since_s, 1e-9)
-
-
 class Turn:
     """Lets one limit at a time try another number: of two at once each would take the other's effect for its
     own."""
@@ -104,51 +66,6 @@ class Turn:
     def leave(self, limit: ConcurrencyLimit) -> None:
         if self._of is limit:
             self._of = None
-
-
-class _Start:
-    """What tokens show of a replica since it was first sent more than it ever had."""
-
-    def __init__(self) -> None:
-        self.begun = 0
-        """The most requests that had begun at a time; 0 as long as no first token was seen."""
-        self.slots = math.inf
-        """How many it works on at a time, once it has left others waiting."""
-        self.per_s = 0.0
-        """Tokens a second at the last number."""
-        self.flat = 0
-        """How often in a row no more tokens flowed than that."""
-        self._first_s = math.inf
-        self._grew_s = -math.inf
-        self._flow: Rate | None = None
-
-    def add(self, begun: int, waited_s: float, now_s: float) -> None:
-        self._first_s = min(self._first_s, waited_s)
-        if begun > self.begun:
-            self.begun, self._grew_s = begun, now_s
-
-    def flowed(self, begun: int, now_s: float) -> float | None:
-        """Tokens a second, once enough of them are counted."""
-        if self._flow is None:
-            self._flow = Rate(FLOW * begun, 0, now_s)
-        self._flow.add(now_s)
-        if not self._flow.complete:
-            return None
-        flow, self._flow = self._flow, None
-        return flow.per_s
-
-    def interrupt(self) -> None:
-        """What flows now is not that of the full number."""
-        self._flow = None
-
-    def full(self, there: int, limit: int, now_s: float) -> bool:
-        """Whether the replica leaves some waiting, and begins no more than it has."""
-        if not self.begun or there < FULL * limit or there <= self.begun:
-            return False
-        if now_s - self._grew_s <= max(LEAST_PATIENCE_S, PATIENCE * self._first_s):
-            return False
-        self.slots = self.begun
-        return True
 
 
 class ConcurrencyLimit:
@@ -176,7 +93,7 @@ class ConcurrencyLimit:
         self._most_s = most_s
         self._turn = turn or Turn()
         self._limit = min(float(first), most)
-        self._start = _Start()
+        self._start = Opening()
         self._careful = False
         self._kv_usage = 0.0
         self._phase: Phase = "climb"
@@ -211,7 +128,7 @@ class ConcurrencyLimit:
         if self._phase == "rest" and begun > MORE_SLOTS * self._start.slots:
             # It has more places than it had: as at the start.
             self._phase, self._careful = "climb", False
-            self._start = _Start()
+            self._start = Opening()
             self._look(0, now_s)
         self._start.add(begun, now_s - sent_s, now_s)
 
@@ -249,7 +166,7 @@ class ConcurrencyLimit:
 
     def whole(self) -> None:
         """Answers of this replica are in one piece: what looked like tokens was not."""
-        self._start = _Start()
+        self._start = Opening()
 
     def _grow(self, working: float) -> None:
         self._limit = min(max(self._limit, GROWTH * working), self._most)

@@ -205,11 +205,6 @@ class ReplicaLease:
             self._member.tell(self._fleet)
             self._end(now_s, 0 if usage is None else usage.completion_tokens)
 
-    @property
-    def on_trial(self) -> bool:
-        """Whether this request is to show that the replica works again."""
-        return self._member.health.state == "trial"
-
     def failed(self, error: EngineError, *, blame: bool = True, alone: bool = False) -> None:
         """The call failed. What lies in the request is not held against the replica, nor without `blame`.
 

@@ -10,7 +10,8 @@ from forebay.engine.replica import Replica, ReplicaEngine, ServedModel
 from forebay.errors import EngineError, RateLimited
 from forebay.fleet.cache_events import CacheWatch
 from forebay.fleet.concurrency import ConcurrencyLimit, Turn
-from forebay.fleet.health import PATIENCE, Health, HealthRules, Progress, Refusals, Tracked
+from forebay.fleet.health import PATIENCE, Health, HealthRules, Progress, Tracked
+from forebay.fleet.refusals import Refusals
 from forebay.fleet.state import Fleet
 from forebay.records import ReplicaLoad
 
@@ -110,6 +111,8 @@ class Member:
         """Whether it must be asked again what it serves."""
         self.leaving = False
         self.models: tuple[ServedModel, ...] = ()
+        self.list_due_s = -math.inf
+        """When to ask it again what it serves."""
         self.leases: set[Tracked] = set()
         self.cache: CacheWatch | None = None
         """What it publishes of its KV cache; None where it is not asked for that."""

@@ -10,12 +10,14 @@ from contextlib import aclosing
 
 from forebay.clock import Clock
 from forebay.engine.failures import Quoter
-from forebay.engine.replica import NO_LIST, Replica, ServedModel
+from forebay.engine.replica import Replica
 from forebay.errors import BadRequest, EngineError, ModelNotFound, SettingError, Unauthorized
 from forebay.fleet.cache_events import CacheWatch
 from forebay.fleet.cache_subscriber import CacheSubscriber, cache_endpoint
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.member import Member
+from forebay.fleet.probes import Probes
+from forebay.fleet.served import ServedModels, names, serves
 from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
 
 log = logging.getLogger(__name__)
@@ -23,10 +25,6 @@ log = logging.getLogger(__name__)
 UNKNOWN = (BadRequest, ModelNotFound, Unauthorized)
 """How a server answers that does not tell what it is asked."""
 LIST_PAUSE_S = 5.0
-PROBE_PAUSE_S = 1.0
-"""Time between two probes of a replica that answers them while requests fail there."""
-HOLD_S = 0.25
-"""For so long at most a replica that refuses gets nothing while it is probed."""
 RARELY_S = 600.0
 """How often a server is asked at least what it did not know: twice as long each time, from `check_s` on."""
 Connect = Callable[[str], Replica]
@@ -78,8 +76,11 @@ class Membership:
         """The list that counts now."""
         self.looked = asyncio.Event()
         """Set with every look at a member; whoever waits for one clears it."""
-        self._model_names = None if config.model is None else frozenset((config.model,))
+        self.served = ServedModels(config.model, clock, self.rows, self.members, self._models_changed)
         self._subscriber = None if config.kv_events is None else CacheSubscriber()
+        self._probes = Probes(
+            config.model, config.check_timeout_s, clock, sync=self.sync, note_shut=self._note_shut
+        )
         self.listed = False
         """Whether the list was ever read."""
         self._here_since_s = -math.inf
@@ -93,6 +94,8 @@ class Membership:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.served.close()
+        await self._probes.close()
         if self._subscriber is not None:
             self._subscriber.close()
         for member in [*self.members.values(), *self.rows.values()]:
@@ -102,10 +105,11 @@ class Membership:
         """How many replicas may get a request, now or once those in flight there are fewer."""
         return sum(m.health.state != "shut" and not m.fault and not m.leaving for m in self.rows.values())
 
-    def works(self) -> bool:
-        """Whether some replica answers requests, or is started for them, so that what waits is not late."""
+    def works(self, model: str | None = None) -> bool:
+        """Whether some replica answers requests for `model`, or is started for them, so that what waits is
+        not late."""
         awaited = self._config.scaled and not self.members
-        return awaited or any(member.works() for member in self.rows.values())
+        return awaited or any(member.works() and serves(member, model) for member in self.rows.values())
 
     def time_counts(self) -> bool:
         """Whether a request that waits now is late at its deadline: there are replicas, and none works. Where
@@ -127,12 +131,6 @@ class Membership:
         none = "none is up at present" if self.listed else "the list was not read yet"
         return "; ".join(said) + more if said else self.fault or none
 
-    def models(self) -> tuple[ServedModel, ...]:
-        """What the replicas in use serve, each name once."""
-        found = {model.name: model for member in self.rows.values() for model in member.models}
-        names = self._model_names
-        return tuple(model for name, model in found.items() if names is None or name in names)
-
     def sync(self, member: Member) -> None:
         """Tell the fleet whether the replica may get requests, and how many."""
         row = member.row
@@ -141,7 +139,7 @@ class Membership:
         now_s = self._clock.monotonic_s()
         open = member.open(now_s)
         if member.health.accused is not None:
-            self._probe_soon(member)
+            self._probes.judge(member)
         if now_s < member.paused_until_s != member.wakes_s:
             member.wakes_s = member.paused_until_s
             asyncio.get_running_loop().call_later(member.wakes_s - now_s, self.sync, member)
@@ -271,6 +269,7 @@ class Membership:
         if row is not None and self.rows.get(row) is member:
             del self.rows[row]
             member.row = None
+            self.served.moved(member)
             self._fleet.remove(row)
             self._close(member)
 
@@ -300,6 +299,8 @@ class Membership:
                 health.answered(began_s, known=known)
             if member.doubtful:
                 await self._ask(member)
+            elif self.served.is_due(member):
+                await self._list_again(member)
         except EngineError as error:
             now_s, why = self._clock.monotonic_s(), str(error)
             if member.row is None:
@@ -311,7 +312,7 @@ class Membership:
             return
         member.health.check_passed()
         if member.row is not None and member.health.due(self._clock.monotonic_s()):
-            await self._reopen(member)
+            await self._probes.reopen(member)
         self.sync(member)
         if began_s < metrics.due_s:
             return
@@ -325,88 +326,42 @@ class Membership:
         member.heard(self._fleet, load, counters, self._clock.monotonic_s())
         self._changed()
 
-    async def _reopen(self, member: Member) -> None:
-        """Probe one that is shut."""
-        why = await self._probe_fault(member)
-        now_s = self._clock.monotonic_s()
-        if why:
-            member.health.shut(why, now_s)
-        else:
-            member.health.probe_passed(now_s)
-            log.info("replica %s is tried again", member.url)
-
-    def _probe_soon(self, member: Member) -> None:
-        key = f"probe {member.url}"
-        if key not in self._tasks:
-            task = self._tasks[key] = asyncio.get_running_loop().create_task(self._judge(member))
-            task.add_done_callback(lambda _: self._tasks.pop(key, None))
-
-    async def _judge(self, member: Member) -> None:
-        """Probe one that requests failed at: is it the replica's fault, or theirs?"""
-        wait_s = member.acquitted_s + PROBE_PAUSE_S - self._clock.monotonic_s()
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
-        accused = member.health.accused
-        release: asyncio.TimerHandle | None = None
-        if accused is not None and not accused.shuts and not member.held:
-            # It may be full: more would only be refused. Under load the probe itself has to wait.
-            member.held = True
-            release = asyncio.get_running_loop().call_later(HOLD_S, self._release, member)
-            self.sync(member)
-        why = await self._probe_fault(member) if accused is not None else ""
-        now_s = self._clock.monotonic_s()
-        if release is not None:
-            release.cancel()
-        member.held = False
-        if accused is None:
-            self.sync(member)
-        elif why:
-            self._note_shut(member, lambda: member.convict(now_s))
-        else:
-            log.warning(
-                "replica %s answers a probe, though requests failed there: %s", member.url, accused.why
-            )
-            member.acquit(now_s)
-            self.sync(member)
-
-    def _release(self, member: Member) -> None:
-        member.held = False
-        self.sync(member)
-
-    async def _probe_fault(self, member: Member) -> str:
-        """Why it does not answer a small request of our own; empty if it does."""
-        wanted = self._config.model or next((model.name for model in member.models), "")
-        timeout_s = max(self._config.check_timeout_s, member.progress.longest_wait_s)
-        try:
-            await member.replica.probe(wanted, timeout_s)
-        except EngineError as error:
-            return str(error)
-        return ""
-
     async def accepts(self, row: int) -> bool:
         """Whether a replica answers a probe; what it refused with 401 or 403 was due to the request then."""
         member = self.rows.get(row)
-        return member is not None and not await self._probe_fault(member)
+        return member is not None and not await self._probes.fault(member)
+
+    async def _list_again(self, member: Member) -> None:
+        try:
+            await self.served.fetch(member, self._config.check_timeout_s)
+        except EngineError as error:
+            log.debug("replica %s keeps its list of models: %s", member.url, error)
+        else:
+            member.fault = self._fault_of(member)
+            self.sync(member)
+
+    def _fault_of(self, member: Member) -> str:
+        """Why a replica with these models gets no requests; empty if it may."""
+        listed, wanted = names(member.models), self._config.model
+        if wanted in listed or (wanted is None and listed):
+            return ""
+        served = self._quote(", ".join(sorted(listed))) or "nothing"
+        fault = f"it serves {served}, not {self._quote(wanted or '') or 'a model'}"
+        if fault != member.fault:
+            log.warning("replica %s gets no requests: %s", member.url, fault)
+        return fault
+
+    def _models_changed(self, row: int) -> None:
+        # What waits for a model that came may go there.
+        self._fleet.changed.add(row)
+        self._changed()
 
     async def _ask(self, member: Member) -> None:
-        """Ask what it serves; it joins, or stays out with the reason. Whoever lists no models is believed to
-        serve the one that is wanted by name."""
+        """Ask what it serves; it joins, or stays out with the reason."""
         timeout_s = self._config.check_timeout_s
-        try:
-            member.models = await member.replica.list_models(timeout_s)
-        except NO_LIST:
-            if self._model_names is None:
-                raise
-            member.models = tuple(map(ServedModel, sorted(self._model_names)))
-        names = [model.name for model in member.models]
-        if self._model_names is None and names:
-            self._model_names = frozenset(names)
-        wanted = self._model_names or frozenset()
-        if not wanted or not wanted.issubset(names):
-            fault = f"it serves {self._quote(', '.join(names)) or 'nothing'}, not "
-            fault += self._quote(", ".join(sorted(wanted))) or "a model"
-            if fault != member.fault:
-                log.warning("replica %s gets no requests: %s", member.url, fault)
+        await self.served.fetch(member, timeout_s)
+        fault = self._fault_of(member)
+        if fault:
             member.fault = fault
             return
         if member.row is None:
@@ -432,6 +387,7 @@ class Membership:
         self._fleet.set_available(row, False)
         member.tell(self._fleet)
         self.rows[row] = member
+        self.served.moved(member)
         log.info("replica %s joins", member.url)
 
     def _others_work(self, member: Member, since_s: float) -> bool:

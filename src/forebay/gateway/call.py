@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from forebay.gateway.body import Asked
+from forebay.gateway.asked import Asked
 from forebay.records import KvHandover, Usage
 
 
@@ -34,7 +34,8 @@ class RelayedCall:
     `sent`: a replica has the request, or its prompt. `prefilled`: a replica that only prefills has done so.
     `handover`: whether the KV cache was handed over, and why not (`unsuitable`: of such a request none can
     be); None where there are no such replicas.
-    `events`: of a streamed answer, so far. `usage`: what the answer was counted to cost, once it is whole.
+    `events`: of a streamed answer, so far. `usage`: what the answer cost, once it is whole; `counted`: by the
+    engine's own count.
     """
 
     asked: Asked
@@ -52,6 +53,18 @@ class RelayedCall:
     handover: KvHandover | Literal["unsuitable"] | None = None
     events: int = 0
     usage: Usage | None = None
+    counted: bool = False
+
+    @property
+    def spent(self) -> Usage:
+        """The tokens of the answer so far; estimates unless `counted`."""
+        asked = self.asked
+        if not asked.costs or not self.sent or self.status >= 400:
+            return Usage()
+        if self.usage is None:
+            return Usage(asked.prompt_tokens, self.events if asked.answers else 0)
+        usage = self.usage
+        return Usage(usage.prompt_tokens or asked.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
 
     @property
     def begun(self) -> bool:

@@ -30,7 +30,8 @@ from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import TimeLimit
 from forebay.gateway.body import deeper_than
 from forebay.gateway.call import RelayedCall, RelayRules
-from forebay.gateway.replica import FAILED, Lost, UntilLost, failure_from, post, usage_in
+from forebay.gateway.replica import FAILED, Lost, UntilLost, failure_from, post
+from forebay.gateway.usage import usage_in
 from forebay.records import KvHandover
 
 LOG = logging.getLogger("forebay.gateway")
@@ -88,6 +89,7 @@ class Prefills:
                 tenant=call.tenant,
                 session=asked.session,
                 avoid=tuple(tried.values()),
+                model=asked.model,
             )
             try:
                 async with self._fleet.place(demand, chars=len(asked.text), source=call.source) as lease:
@@ -110,7 +112,8 @@ class Prefills:
             LOG.warning("request %s, prefill: %s", call.id, error)
             faults = ((lease, error),) if isinstance(error, ServerFault) else ()
             found = Prefilled(_reason(error), faults=faults)
-            others = any(not why and url not in tried for url, why in self._fleet.replicas().items())
+            replicas = self._fleet.replicas(asked.model)
+            others = any(not why and url not in tried for url, why in replicas.items())
             if faults or not others:
                 break
         return found
