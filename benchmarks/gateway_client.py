@@ -21,6 +21,8 @@ class Order:
     count: int
     rate_per_s: float
     prompt_chars: int
+    model: str = "fake"
+    max_tokens: int = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,16 @@ class Answer:
     whole_ms: float
 
 
-def body_of(index: int, prompt_chars: int) -> bytes:
+def body_of(index: int, order: Order) -> bytes:
     """A streamed chat with a prompt of its own."""
-    text = f"Post {index}: " + "all talk of the harbour today. " * (prompt_chars // 31)
+    text = f"Post {index}: " + "all talk of the harbour today. " * (order.prompt_chars // 31)
     return orjson.dumps(
-        {"model": "fake", "messages": [{"role": "user", "content": text}], "max_tokens": 16, "stream": True}
+        {
+            "model": order.model,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": order.max_tokens,
+            "stream": True,
+        }
     )
 
 
@@ -49,7 +56,7 @@ async def drive(order: Order) -> list[Answer]:
         async def one(index: int, due_s: float) -> None:
             url = order.urls[index % len(order.urls)] + "/v1/chat/completions"
             headers = {"Content-Type": "application/json", "X-Request-Id": f"request-{index}"}
-            body = body_of(index, order.prompt_chars)
+            body = body_of(index, order)
             async with session.post(url, data=body, headers=headers) as response:
                 await response.content.readany()
                 first_s = time.monotonic()

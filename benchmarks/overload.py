@@ -1,4 +1,4 @@
-"""Twice the capacity for two minutes, then half of it: admission beside constant capacities."""
+"""Twice the capacity for two minutes, then half of it: admission and other ways to admit, on equal terms."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from forebay.fleet.admission import Admission, Dispatcher
-from forebay.fleet.policies import make_policy
+from forebay.fleet.admission import Admission
 from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
 from forebay.fleet.state import Fleet
-from forebay.simulate import MakeDispatcher, Scenario, Simulation, fleet_of
+from forebay.simulate import REPORT_EVERY_S, MakeDispatcher, Scenario, Simulation, fleet_of
 from forebay.simulate.replica import Sequence as Simulated
 from forebay.simulate.traces import TraceRequest
 
@@ -23,6 +23,8 @@ OVERLOAD, OVERLOAD_S = 2.0, 120.0
 RELIEF, RELIEF_S = 0.5, 240.0
 CONSTANTS = (4, 16, 64, 256)
 WATCH_EVERY_S = 0.5
+AIMD_FIRST = 4.0
+QUEUE_DEPTH, KV_USAGE = 5, 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +51,15 @@ class Overload:
     ttft_mean_s: float
 
 
-class ConstantCapacity:
-    """A dispatcher with a fixed number of requests per replica, as set by hand: in order, to the idlest."""
+class InOrder:
+    """A dispatcher that sends requests in order, each to the replica with the fewest that has room."""
 
     wake_s = math.inf
 
-    def __init__(self, fleet: Fleet, per_replica: int) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._per_replica = per_replica
         self._waiting: deque[tuple[Simulated, RoutingRequest]] = deque()
         self._expired: list[Simulated] = []
-        self._policy = make_policy("least_requests")
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -70,15 +70,18 @@ class ConstantCapacity:
     def ready(self, now_s: float) -> list[tuple[Simulated, ReplicaCharge]]:
         sent = []
         fleet = self._fleet
-        while self._waiting and float(fleet.requests.min()) < self._per_replica:
+        while self._waiting:
+            requests = np.where(self._room(now_s), fleet.requests, math.inf)
+            replica = int(requests.argmin())
+            if requests[replica] == math.inf:
+                break
             item, demand = self._waiting.popleft()
             if demand.deadline_s < now_s:
                 self._expired.append(item)
                 continue
-            cached = fleet.cached(demand)
-            sent.append(
-                (item, fleet.take(self._policy.choose(demand, cached, fleet, now_s), demand, cached, now_s))
-            )
+            charge = fleet.take(replica, demand, fleet.cached(demand), now_s)
+            self._took(charge, demand)
+            sent.append((item, charge))
         return sent
 
     def remove(self, item: Simulated) -> None:
@@ -87,6 +90,57 @@ class ConstantCapacity:
     def expired(self) -> list[Simulated]:
         expired, self._expired = self._expired, []
         return expired
+
+    def _room(self, now_s: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        raise NotImplementedError
+
+    def _took(self, charge: ReplicaCharge, demand: RoutingRequest) -> None: ...
+
+
+class FixedLimit(InOrder):
+    """A number of requests per replica, as set by hand."""
+
+    def __init__(self, fleet: Fleet, limit: int) -> None:
+        super().__init__(fleet)
+        self._limit = limit
+
+    def _room(self, now_s: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return self._fleet.requests < self._limit
+
+
+class Aimd(InOrder):
+    """Additive increase, multiplicative decrease (Chiu and Jain, 1989) of each replica's number: one more for
+    each number of first tokens that are in time, half as many for one that is late, once for all that were
+    sent before."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
+        self._limits = np.full(fleet.count, AIMD_FIRST)
+        self._cut_s = np.full(fleet.count, -math.inf)
+        self._sent: list[deque[tuple[ReplicaCharge, float]]] = [deque() for _ in range(fleet.count)]
+
+    def _took(self, charge: ReplicaCharge, demand: RoutingRequest) -> None:
+        self._sent[charge.replica].append((charge, demand.due_s))
+
+    def _room(self, now_s: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        for replica, sent in enumerate(self._sent):
+            while sent and not math.isnan(sent[0][0].first_token_s):
+                charge, due_s = sent.popleft()
+                if charge.first_token_s <= due_s:
+                    self._limits[replica] += 1 / self._limits[replica]
+                elif charge.sent_s >= self._cut_s[replica]:
+                    self._limits[replica] = max(1.0, self._limits[replica] / 2)
+                    self._cut_s[replica] = now_s
+        return self._fleet.requests < np.floor(self._limits)
+
+
+class Saturation(InOrder):
+    """llm-d's rule: a replica has room while at most `QUEUE_DEPTH` requests wait there and its KV cache is
+    used up to `KV_USAGE`, as it last reported (defaults of the Gateway API Inference Extension)."""
+
+    def _room(self, now_s: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        fleet = self._fleet
+        return (fleet.reported_waiting <= QUEUE_DEPTH) & (fleet.reported_kv <= KV_USAGE)
 
 
 def overload_arrivals(trace: Sequence[TraceRequest], capacity_per_s: float, seed: int) -> list[TraceRequest]:
@@ -102,14 +156,15 @@ def overload_arrivals(trace: Sequence[TraceRequest], capacity_per_s: float, seed
 
 
 def measure_overload(scenario: Scenario) -> dict[str, Any]:
-    """Admission, and each constant capacity, on the same arrivals. Requests are given up when their first
-    token is overdue; `patient` is admission with requests that are never given up.
+    """Admission and other ways to admit, on the same arrivals. Requests are given up when their first token
+    is overdue; `patient` is admission with requests that are never given up.
     """
     capacity_per_s = scenario.capacity_per_s()
     arrivals = overload_arrivals(scenario.trace, capacity_per_s, scenario.seed)
     ways: dict[str, MakeDispatcher] = {"admission": Admission, "patient": Admission}
+    ways |= {"aimd": Aimd, "saturation": Saturation}
     for constant in CONSTANTS:
-        ways[f"fixed_{constant}"] = _constant(constant)
+        ways[f"fixed_{constant}"] = partial(FixedLimit, limit=constant)
     return {
         "engine": scenario.model.name,
         "replicas": scenario.replicas,
@@ -121,13 +176,6 @@ def measure_overload(scenario: Scenario) -> dict[str, Any]:
             for name, make in ways.items()
         },
     }
-
-
-def _constant(per_replica: int) -> MakeDispatcher:
-    def make(fleet: Fleet) -> Dispatcher[Simulated]:
-        return ConstantCapacity(fleet, per_replica)
-
-    return make
 
 
 def _measure(
@@ -144,7 +192,8 @@ def _measure(
     models = [scenario.model] * scenario.replicas
     fleet = fleet_of(models)
     dispatcher = make(fleet)
-    simulation = Simulation(models, fleet, dispatcher, watch_every_s=WATCH_EVERY_S)
+    reports_s = REPORT_EVERY_S if isinstance(dispatcher, Saturation) else None
+    simulation = Simulation(models, fleet, dispatcher, watch_every_s=WATCH_EVERY_S, report_every_s=reports_s)
     simulation.run(requests)
     given_up = len(simulation.given_up)
     answered = [request for request in requests if not math.isnan(request.finished_s)]

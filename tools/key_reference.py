@@ -67,8 +67,7 @@ def _models(schema: dict[str, Any], value: dict[str, Any]) -> list[dict[str, Any
         model = schema["$defs"][value["$ref"].rpartition("/")[2]]
         return [model] if "properties" in model else []
     inner = [*value.get("anyOf", ()), *value.get("oneOf", ())]
-    if "items" in value:
-        inner.append(value["items"])
+    inner += [value[part] for part in ("items", "additionalProperties") if isinstance(value.get(part), dict)]
     return [model for part in inner for model in _models(schema, part)]
 
 
@@ -97,6 +96,8 @@ def _type(schema: dict[str, Any], value: dict[str, Any]) -> str:
         return "mapping, see below" if _models(schema, value) else "any"
     if value.get("type") == "array":
         return f"list of {_type(schema, value['items'])}"
+    if value.get("type") == "object" and _models(schema, value):
+        return "names, each with a mapping, see below"
     return _NAMES.get(value.get("type", ""), "any") + _bounds(value)
 
 

@@ -26,25 +26,47 @@ def gateway_bench(
     hostile: Annotated[
         bool, typer.Option("--hostile", help="Compare with and without a client that attacks the gateway.")
     ] = False,
+    users: Annotated[
+        int | None,
+        typer.Option(min=1, help="Instead: so many who ask at once, of a gateway that just started."),
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="With --users: URL of a real engine.")] = None,
+    model: Annotated[str, typer.Option(help="With --engine: its model.")] = "fake",
     json: JsonFile = None,
 ) -> None:
-    """Compare TTFT with and without the gateway, in turn; status 1 where it adds more than promised."""
+    """Compare TTFT with and without the gateway, in turn; status 1 if it adds more than promised."""
     from benchmarks.gateway import GatewayOptions, measure_gateway
     from benchmarks.hostile import measure_hostile
+    from benchmarks.users import UsersOptions, measure_users
 
     check_json(json)
     console = errors_console()
-    measure = measure_hostile if hostile else measure_gateway
-    found = measure(
-        GatewayOptions(rate_per_s=rate, rounds=rounds, seconds=seconds),
-        lambda part: say(console, part),
-    )
+
+    def note(part: str) -> None:
+        say(console, part)
+
+    if users is not None:
+        found = measure_users(UsersOptions(users=users, rounds=rounds, url=engine, model=model), note)
+    else:
+        measure = measure_hostile if hostile else measure_gateway
+        found = measure(GatewayOptions(rate_per_s=rate, rounds=rounds, seconds=seconds), note)
     write_json(json, found)
     if shows_text(json):
-        show = _show_hostile if hostile else _show
+        show = _show_users if users is not None else _show_hostile if hostile else _show
         show(found)
     if not found["passed"]:
         raise typer.Exit(1)
+
+
+def _show_users(found: dict[str, Any]) -> None:
+    table = Table(
+        "way", "answers", "refused", "first token p50 s", "p99 s", "answer p50 s", "p99 s", box=None
+    )
+    for way in ("direct", "gateway"):
+        figures = (found[f"{way}_{name}_{q}"] for name in ("first_ms", "whole_ms") for q in ("p50", "p99"))
+        counts = (str(found[f"{way}_{name}"]) for name in ("answers", "refused"))
+        table.add_row(way, *counts, *(f"{figure / 1000:.2f}" for figure in figures))
+    results_console().print(table, f"first token p50: {found['ratio']:.2f} times that of the engine alone")
 
 
 def _show_hostile(found: dict[str, Any]) -> None:

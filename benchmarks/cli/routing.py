@@ -126,7 +126,7 @@ def overload(
     seed: Seed = 0,
     json: JsonFile = None,
 ) -> None:
-    """Offer twice the capacity for two minutes, then half of it, to admission and to constant capacities."""
+    """Offer twice the capacity for two minutes, then half of it, to admission and to other ways to admit."""
     from benchmarks.overload import measure_overload
     from forebay.simulate import Scenario
     from forebay.simulate.engine import find_model

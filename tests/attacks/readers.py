@@ -46,8 +46,9 @@ from forebay.engine.prompt.template import FieldTemplate, PromptTemplate
 from forebay.engine.protocol import DONE, AnswerReader, SseParser
 from forebay.fleet.cache_events import read_message
 from forebay.fleet.discovery import read_replicas
-from forebay.gateway.body import read_asked
+from forebay.gateway.asked import read_asked
 from forebay.gateway.spec import load_gateway
+from forebay.gateway.wire import missing_in
 from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage
 from forebay.runtime.run_state import FILE, read_state
 from forebay.simulate.calibrate import read_run
@@ -82,6 +83,11 @@ class Reader:
 
     def __repr__(self) -> str:
         return self.name
+
+
+def _read_form(raw: bytes) -> object:
+    path, kind = "/v1/audio/transcriptions", b"multipart/form-data; boundary=b"
+    return read_asked(path, raw, max_depth=64, content_type=kind)
 
 
 def pure(read: Read) -> Callable[[Path, str], Read]:
@@ -471,6 +477,11 @@ CHAT = (
     b'{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"max_tokens":5,"n":2}'
 )
 PROMPT = b'{"model":"m","prompt":["a","b"],"max_tokens":"9","best_of":2.0,"stream":true,"user":"u"}'
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b\r\n'
+    b'Content-Disposition: form-data; name="file"; filename="x"\r\n\r\nRIFF\r\n--b--\r\n'
+)
+NO_MODEL = b'{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","param":"model"}}'
 CHUNK = (
     b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}],"usage":null}\n\n'
     b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,'
@@ -653,6 +664,10 @@ READERS = (
     Reader(
         "a client's prompt", pure(lambda raw: read_asked("/v1/completions", raw, max_depth=64)), (PROMPT,)
     ),
+    Reader("a client's response", pure(lambda raw: read_asked("/v1/responses", raw, max_depth=64)), (CHAT,)),
+    Reader("a client's message", pure(lambda raw: read_asked("/v1/messages", raw, max_depth=64)), (CHAT,)),
+    Reader("a client's form", pure(_read_form), (FORM,)),
+    Reader("an engine's 404", pure(missing_in), (NO_MODEL,)),
     Reader("run.json", from_file(lambda path: read_state(path.parent), FILE), (run_json(),)),
     Reader(
         "a request in a checkpoint",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from benchmarks.gateway import GatewayOptions, gateway_process, measure_gateway, report
 from benchmarks.gateway_client import Answer
+from benchmarks.users import UsersOptions, measure_users
 
 from forebay.errors import LaunchError
 
@@ -37,3 +38,10 @@ def test_wrong_answers_are_no_figures() -> None:
 def test_a_gateway_that_does_not_start_says_why() -> None:
     with pytest.raises(LaunchError, match="expected a URL"), gateway_process(["ftp://x"]):
         pass
+
+
+def test_users_who_ask_at_once_of_a_fresh_gateway() -> None:
+    options = UsersOptions(users=6, rounds=1, first_token_s=0.01, decode_s=0.05, chunks=2)
+    found = measure_users(options)
+    assert (found["direct_answers"], found["gateway_answers"], found["gateway_refused"]) == (6, 6, 0)
+    assert found["ratio"] == found["gateway_first_ms_p50"] / found["direct_first_ms_p50"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
+
+from forebay.testing import wait_until
 
 WITHOUT = """
 import sys
@@ -54,6 +59,41 @@ def test_replicas_that_do_not_serve_the_model(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "no replica serves the model" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_key_that_is_replaced_counts_without_a_restart(tmp_path: Path) -> None:
+    from forebay.testing.replica import ReplicaThread
+
+    key, report, log = tmp_path / "key", tmp_path / "report.json", tmp_path / "access.jsonl"
+    key.write_text("sk-1")
+    keys = "keys: [{name: a, key: {file: key}}]"
+    (tmp_path / "g.yaml").write_text(f"{keys}\naccess_log: access.jsonl\n")
+    words = ["gateway", "--config", str(tmp_path / "g.yaml"), "--port", "0", "--json", str(report)]
+    with ReplicaThread() as replica:
+        command = [sys.executable, "-m", "forebay", *words, "--engine", replica.url]
+        running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_until(report.exists, timeout_s=300)
+            url = json.loads(report.read_text())["url"]
+            assert _status(url, "sk-1") == 200
+            (tmp_path / "new").write_text("sk-2")
+            (tmp_path / "new").rename(key)
+            wait_until(lambda: _status(url, "sk-2") == 200, timeout_s=300)
+            assert _status(url, "sk-1") == 401
+        finally:
+            running.terminate()
+            running.wait(60)
+    statuses = [json.loads(line)["status"] for line in log.read_text().splitlines()]
+    assert (statuses[0], statuses[-2:]) == (200, [200, 401])
+
+
+def _status(url: str, key: str) -> int:
+    asked = urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 @pytest.mark.parametrize("name", ["uvicorn", "httptools", "prometheus_client", "opentelemetry"])

@@ -1,4 +1,4 @@
-"""How many requests a replica holds: found by answers alone, at any speed, and kept while speeds change."""
+"""How many requests a replica holds: shown by tokens at the start, then found by answers, at any speed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.fleet.concurrency import FIRST, ConcurrencyLimit, Turn
+from forebay.fleet.concurrency import FIRST, FIRST_SHOWN, ConcurrencyLimit, Turn
 
 Rate = Callable[[int], float]
 """Answers per second that a replica gives with so many requests at once."""
@@ -51,13 +51,13 @@ class Bench:
             self.answers += 1
 
 
-def test_it_begins_with_few_and_grows_with_each_answer() -> None:
-    bench = Bench(ConcurrencyLimit(most=64), slots(32, 1.0))
+def test_without_tokens_it_grows_with_each_answer() -> None:
+    bench = Bench(ConcurrencyLimit(most=64), slots(64, 1.0))
     assert bench.limit.limit == FIRST
     bench.run(1)
     assert bench.limit.limit == FIRST + 1
     bench.run(60)
-    assert bench.limit.limit >= 32
+    assert bench.limit.limit == 64
 
 
 @pytest.mark.parametrize("each_s", [0.01, 0.5, 60.0])
@@ -107,7 +107,7 @@ def test_where_missed_get_less_done_there_come_to_be_fewer() -> None:
 def test_a_replica_that_comes_to_have_more_slots_gets_more() -> None:
     bench = Bench(ConcurrencyLimit(most=64), slots(4, 0.5), spread=0.3)
     bench.run(4000)
-    assert bench.limit.limit <= 12
+    assert bench.limit.limit <= 24
     bench.rate = slots(48, 0.5)
     bench.run(30_000)
     assert bench.limit.limit >= 40
@@ -221,7 +221,7 @@ def test_a_replica_of_any_size_and_speed_is_kept_full(
 def test_where_far_more_get_far_more_done_it_climbs_again() -> None:
     bench = Bench(ConcurrencyLimit(most=1000), slots(8, 1.0))
     bench.run(500)
-    assert bench.limit.limit <= 16
+    assert bench.limit.limit <= 32
     bench.rate = slots(1000, 1.0)
     began_s, before = bench.now_s, bench.limit.limit
     while bench.limit.limit < 1000:
@@ -229,3 +229,149 @@ def test_where_far_more_get_far_more_done_it_climbs_again() -> None:
     steps = math.log(1000 / before, 1.5)
     # By steps of half as many more, each with three looks at four times the limit, it would take longer.
     assert bench.now_s - began_s < steps * 3 * 4
+
+
+TICK_S = 0.25
+
+
+class Streams:
+    """A backlog in front of a replica that streams answers of `tokens`, in steps of one token for all."""
+
+    def __init__(
+        self,
+        limit: ConcurrencyLimit,
+        *,
+        slots: int = 10**9,
+        step_s: Rate = lambda _: 0.03,
+        tokens: int = 10**9,
+        first_s: float = 0.3,
+    ) -> None:
+        self.limit = limit
+        self.slots = slots
+        self.tokens = tokens
+        self.now_s = 0.0
+        self._step_s = step_s
+        self._first_s = first_s
+        self._waiting: list[float] = []
+        self._begun: list[list[float]] = []
+        self._looked_s = 0.0
+
+    @property
+    def there(self) -> int:
+        return len(self._waiting) + len(self._begun)
+
+    @property
+    def begun(self) -> int:
+        return len(self._begun)
+
+    def run(self, seconds: float, *, demand: float = math.inf) -> None:
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self._fill(demand)
+            self.now_s += self._step_s(max(1, self.begun))
+            self._step(demand)
+            if self.now_s >= self._looked_s + TICK_S:
+                self._looked_s = self.now_s
+                self.limit.look(self.there, self.now_s)
+
+    def _fill(self, demand: float) -> None:
+        while self.there < min(self.limit.limit, demand):
+            self._waiting.append(self.now_s)
+            self.limit.began(self.now_s)
+
+    def _step(self, demand: float) -> None:
+        for request in list(self._begun):
+            request[1] += 1
+            self.limit.flowed(self.begun, self.now_s)
+            if request[1] >= self.tokens:
+                there = self.there
+                self._begun.remove(request)
+                self.limit.answered(there, request[0], self.now_s)
+                self._fill(demand)
+        while self._waiting and self.begun < self.slots and self._waiting[0] <= self.now_s - self._first_s:
+            sent_s = self._waiting.pop(0)
+            self._begun.append([sent_s, 1])
+            self.limit.begun(self.begun, sent_s, self.now_s)
+            self.limit.flowed(self.begun, self.now_s)
+
+
+def test_an_engine_with_room_gets_all_within_seconds_before_any_answer_ends() -> None:
+    streams = Streams(ConcurrencyLimit(most=512))
+    streams.run(2.5)
+    assert streams.limit.limit == 512
+    assert streams.begun >= 256
+
+
+def test_places_that_are_taken_show_before_any_answer_ends() -> None:
+    streams = Streams(ConcurrencyLimit(most=512), slots=16)
+    streams.run(3.0)
+    assert 16 <= streams.limit.limit <= 24
+
+
+@pytest.mark.parametrize("tokens", [50, 1000])
+def test_an_engine_that_comes_to_have_more_places_gets_more_at_once(tokens: int) -> None:
+    streams = Streams(ConcurrencyLimit(most=512), slots=16, tokens=tokens)
+    streams.run(60.0)
+    assert 16 <= streams.limit.limit <= 36
+    streams.slots = 200
+    streams.run(45.0)
+    assert streams.begun >= 180
+
+
+def test_it_stops_where_a_doubling_lets_no_more_tokens_flow() -> None:
+    def thrashes(begun: int) -> float:
+        return 0.02 * max(1.0, begun / 32) ** 2
+
+    streams = Streams(ConcurrencyLimit(most=512), step_s=thrashes)
+    streams.run(20.0)
+    assert 32 <= streams.limit.limit <= 64
+
+
+def test_a_kv_cache_that_is_full_lets_it_grow_no_more() -> None:
+    streams = Streams(ConcurrencyLimit(most=512))
+    streams.limit.reported(0, 0, 0.95, 0.0)
+    streams.run(5.0)
+    assert streams.limit.limit == FIRST
+    streams.limit.reported(32, 0, 0.5, streams.now_s)
+    streams.run(5.0)
+    assert streams.limit.limit == 512
+
+
+def test_what_a_replica_reports_opens_it_if_its_answers_are_in_one_piece() -> None:
+    limit = ConcurrencyLimit(most=512)
+    limit.reported(32, 0, 0.1, 1.0)
+    assert limit.limit == 64
+    limit.reported(40, 0, 0.1, 2.0)
+    assert limit.limit == 64, "it has room for 24 more"
+    limit.reported(60, 3, 0.1, 3.0)
+    assert limit.limit == 64, "some wait there"
+    limit.reported(64, 0, 0.95, 4.0)
+    assert limit.limit == 64, "its KV cache is full"
+
+
+def test_one_that_shows_its_queue_and_its_memory_begins_with_more() -> None:
+    limit = ConcurrencyLimit(most=1000)
+    limit.shows()
+    assert limit.limit == FIRST_SHOWN
+    few = ConcurrencyLimit(most=8)
+    few.shows()
+    assert few.limit == 8
+
+
+def test_after_a_missed_deadline_tokens_open_nothing() -> None:
+    streams = Streams(ConcurrencyLimit(most=512))
+    streams.run(0.5)
+    streams.limit.missed(0.0, streams.now_s)
+    before = streams.limit.limit
+    streams.run(5.0)
+    assert streams.limit.limit == before
+
+
+def test_first_tokens_that_wait_for_each_other_leave_few_side_by_side() -> None:
+    limit = ConcurrencyLimit()
+    limit.waited(1.0, 1.0, 0.0, 1.0)
+    assert limit.limit == FIRST
+    limit.waited(32.0, 1.0, 0.0, 32.0)
+    assert limit.limit == 4
+    limit.waited(500.0, 1.0, 40.0, 600.0)
+    assert limit.limit == 4

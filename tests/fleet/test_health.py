@@ -12,9 +12,16 @@ from forebay.fleet.health import PATIENCE, Health, HealthRules, Progress
 RULES = HealthRules(failures=3, missed_checks=2, first_wait_s=1.0, max_wait_s=4.0, start_tokens=4)
 
 
+def judge(health: Health, now_s: float) -> None:
+    """A probe fails, too, if there has to be one."""
+    if health.accused is not None:
+        health.convict(now_s)
+
+
 def fail(health: Health, times: int, now_s: float = 0.0) -> None:
     for _ in range(times):
         health.failed(health.epoch, "503", now_s)
+        judge(health, now_s)
 
 
 def test_failures_shut_it_only_without_a_success_between_them() -> None:
@@ -31,10 +38,10 @@ def test_failures_shut_it_only_without_a_success_between_them() -> None:
 def test_a_passed_check_after_its_time_lets_one_request_through() -> None:
     health = Health(RULES)
     fail(health, 3, now_s=10.0)
-    health.check_passed(10.5)
+    health.probe_passed(10.5)
     assert not health.room(0), "it said that it is well all the time"
-    health.check_passed(11.0)
-    assert health.state == "trial"
+    health.probe_passed(11.0)
+    assert health.state == "up"
     assert health.room(0)
     assert not health.room(1)
 
@@ -42,7 +49,7 @@ def test_a_passed_check_after_its_time_lets_one_request_through() -> None:
 def test_each_first_token_lets_one_more_in_until_there_is_no_limit() -> None:
     health = Health(RULES)
     fail(health, 3)
-    health.check_passed(1.0)
+    health.probe_passed(1.0)
     limits = []
     for _ in range(4):
         limits.append(health.limit)
@@ -59,16 +66,16 @@ def test_it_is_left_alone_twice_as_long_each_time_it_fails_again() -> None:
     for _ in range(5):
         waits.append(health.until_s - now_s)
         now_s = health.until_s
-        health.check_passed(now_s)
-        fail(health, 1, now_s)
-        assert health.state == "shut", "in trial one failure is enough"
+        health.probe_passed(now_s)
+        fail(health, 3, now_s)
+        assert health.state == "shut"
     assert waits == [1, 2, 4, 4, 4]
 
 
 def test_recovered_for_good_it_waits_as_at_first() -> None:
     health = Health(RULES)
     fail(health, 3)
-    health.check_passed(1.0)
+    health.probe_passed(1.0)
     for _ in range(4):
         health.succeeded(health.epoch, 1.0)
     fail(health, 3, 5.0)
@@ -79,9 +86,9 @@ def test_what_was_sent_before_it_was_shut_says_nothing_of_it_now() -> None:
     health = Health(RULES)
     old = health.epoch
     fail(health, 3)
-    health.check_passed(1.0)
+    health.probe_passed(1.0)
     health.failed(old, "late", 1.1)
-    assert health.state == "trial"
+    assert health.state == "up"
     health.succeeded(old, 1.2)
     assert health.limit == 1
 
@@ -107,9 +114,11 @@ def test_after_a_failure_one_missed_check_is_enough() -> None:
 def test_a_replica_that_asks_to_be_left_alone_is() -> None:
     health = Health(RULES)
     health.failed(health.epoch, "429", 0.0, at_least_s=3.0)
+    judge(health, 0.0)
     assert (health.state, health.until_s) == ("shut", 3.0)
-    health.check_passed(3.0)
+    health.probe_passed(3.0)
     health.failed(health.epoch, "429", 3.0, at_least_s=3600.0)
+    judge(health, 3.0)
     assert health.until_s == 3.0 + RULES.max_wait_s
 
 
@@ -124,25 +133,56 @@ def test_it_always_comes_back_when_all_is_well_again(steps: list[tuple[str, floa
         if what == "ok":
             health.succeeded(health.epoch, now_s)
         elif what == "fail":
-            health.failed(health.epoch, "x", now_s)
+            fail(health, 1, now_s)
         elif what == "wish":
             health.failed(health.epoch, "x", now_s, at_least_s=1e6)
+            judge(health, now_s)
         elif what == "pass":
-            health.check_passed(now_s)
+            health.probe_passed(now_s)
         else:
             health.check_failed("x", now_s, now_s)
         assert (health.state == "shut") == (not health.room(0))
         assert health.until_s <= now_s + RULES.max_wait_s
-    health.check_passed(now_s + RULES.max_wait_s)
+    health.probe_passed(now_s + RULES.max_wait_s)
     assert health.room(0)
     for _ in range(RULES.start_tokens):
         health.succeeded(health.epoch, now_s + RULES.max_wait_s)
     assert health.limit == math.inf
 
 
+def test_one_that_joined_is_open_once_a_request_shows_that_it_works() -> None:
+    health = Health(RULES)
+    health.start_slowly()
+    assert health.room(0)
+    assert not health.room(1)
+    health.succeeded(health.epoch, 1.0)
+    assert health.limit == math.inf
+
+
+def test_the_requests_of_one_source_never_shut_it() -> None:
+    health = Health(RULES)
+    for _ in range(1000):
+        health.failed(health.epoch, "cut off", 0.0, source="one key")
+    assert health.accused is not None
+    assert health.room(0)
+    health.acquit()
+    for _ in range(2):
+        health.failed(health.epoch, "again", 1.0, source="one key")
+    assert health.accused is None, "it takes three again"
+
+
+def test_one_that_asks_to_be_left_alone_is_not_shut() -> None:
+    health = Health(RULES)
+    health.refused("429")
+    assert health.accused is not None
+    health.convict(1.0)
+    assert (health.state, health.accused) == ("up", None)
+
+
 def test_first_tokens_open_it_and_whole_answers_do_not_count_twice() -> None:
     health = Health(HealthRules(start_tokens=5))
-    health.start_slowly()
+    health.shut("503", 0.0)
+    health.probe_passed(1.0)
     for _ in range(4):
         health.succeeded(health.epoch, 1.0, whole=False)
         health.succeeded(health.epoch, 1.0, first=False)
@@ -155,8 +195,10 @@ def test_one_that_is_alone_is_shut_after_many_more_failures() -> None:
     health = Health(RULES)
     for _ in range(RULES.failures_alone - 1):
         health.failed(health.epoch, "500", 0.0, alone=True)
+        judge(health, 0.0)
     assert health.state == "up"
     health.failed(health.epoch, "500", 0.0, alone=True)
+    judge(health, 0.0)
     assert health.state == "shut"
 
 

@@ -136,7 +136,7 @@ def test_one_answer_of_another_kind_changes_nothing(fleet: Fleet) -> None:
 def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> None:
     member = member_of(fleet)
     assert member.patience_s(fleet, 2.0) == 8.0, "nothing is known of its pace"
-    member.began(1, 0.0, 0.0)
+    member.began(1, 1, 0.0, 0.0)
     assert member.patience_s(fleet, 2.0) == 2.0
     for _ in range(10):
         fleet.take(0, RoutingRequest(10), fleet.nothing, 0.0)
@@ -153,7 +153,7 @@ def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: Fleet) -
     member.health.shut("it answered 503", 0.0)
     assert member.why == "it answered 503"
     assert not member.open(99.0)
-    member.health.check_passed(99.0)
+    member.health.probe_passed(99.0)
     assert member.why == ""
     assert member.open(99.0)
     member.leaving = True
@@ -171,7 +171,7 @@ def test_what_was_sent_before_it_was_shut_takes_no_place_of_what_is_to_open_it(f
     member.leases |= {Sent(0), Sent(0)}  # type: ignore[arg-type]
     member.health.shut("it answered 500", 0.0)
     assert not member.open(99.0)
-    member.health.check_passed(99.0)
+    member.health.probe_passed(99.0)
     assert member.open(99.0)
     member.leases.add(Sent(1))  # type: ignore[arg-type]
     assert not member.open(99.0), "one at a time"
@@ -205,7 +205,7 @@ def test_for_an_answer_in_one_piece_metrics_must_move(fleet: Fleet) -> None:
 
 def test_a_claim_that_was_refuted_makes_nobody_patient(fleet: Fleet) -> None:
     member = member_of(fleet)
-    member.began(1, 0.0, 0.0)
+    member.began(1, 1, 0.0, 0.0)
     member.heard(fleet, busy(1.0), None, 1.0)
     assert member.patience_s(fleet, 2.0) == 20.0
     member.reports.first_token(member.claimed_s, own_s=0.1, waited_s=0.1)

@@ -15,8 +15,9 @@ from tests.harness.clock import run_virtual
 
 from forebay.engine.replica import HttpReplica
 from forebay.errors import Overloaded, RateLimited
-from forebay.fleet.health import CALLS, IGNORE_S, MOST_ROUNDS, PROOF, ROUNDS, RULES, Refusals
+from forebay.fleet.health import RULES
 from forebay.fleet.member import FIRST_PAUSE_S, MOST_PAUSE_S, Member
+from forebay.fleet.refusals import CALLS, IGNORE_S, MOST_ROUNDS, PROOF, ROUNDS, Refusals
 from forebay.testing.script import Faults, Mixture, ReplicaScript
 
 SLOTS = 4
@@ -205,9 +206,12 @@ def test_the_wish_of_one_request_does_not_shut_the_replica() -> None:
 def test_one_that_takes_nothing_is_left_alone_for_as_long_as_it_says() -> None:
     one = member()
     assert one.refused(RateLimited("429", retry_after_s=2.0), 0, 0.0, 1.0)
+    assert one.open(1.0), "it may be due to the request"
+    one.convict(1.0)
     assert not one.open(2.9)
     assert one.open(3.0)
     one.refused(RateLimited("429", retry_after_s=3600.0), 0, 4.0, 4.0)
+    one.convict(4.0)
     assert one.open(4.0 + MOST_PAUSE_S)
 
 
@@ -215,6 +219,7 @@ def test_one_that_does_not_say_how_long_is_left_alone_twice_as_long_each_time() 
     one, pauses, now_s = member(), [], 0.0
     for _ in range(8):
         one.refused(RateLimited("429"), 0, now_s, now_s)
+        one.convict(now_s)
         pauses.append(one.paused_until_s - now_s)
         now_s = one.paused_until_s
     assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]

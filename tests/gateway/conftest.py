@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.harness.engines import CannedEngine
 
 from forebay.documents import check_document
 from forebay.gateway.app import Gateway
@@ -127,3 +128,21 @@ def gateway_url() -> Iterator[str]:
     """One gateway for tests that only look."""
     with on_thread(ReplicaScript(delay=Fixed(0.0), chunks=3)) as url:
         yield url
+
+
+@asynccontextmanager
+async def before_engines(
+    *engines: CannedEngine, also: tuple[str, ...] = (), **settings: Any
+) -> AsyncIterator[Served]:
+    """A gateway before these engines, and whatever is `also` at other addresses."""
+    try:
+        for engine in engines:
+            await engine.start()
+        urls = [*(engine.url for engine in engines), *also]
+        async with serving(spec_of(urls, **settings)) as served:
+            said = served.gateway._fleet.replicas
+            await until(lambda: "it was not asked yet" not in said().values())
+            yield served
+    finally:
+        for engine in engines:
+            await engine.stop()

@@ -35,6 +35,11 @@ def test_no_header_of_the_connection_goes_on(headers: list[tuple[bytes, bytes]])
         assert not HOP_BY_HOP & set(kept)
 
 
+def test_which_pages_may_call_is_not_the_replicas_to_say() -> None:
+    headers = [(b"Access-Control-Allow-Origin", b"*"), (b"x-b", b"2")]
+    assert headers_down(headers) == [(b"x-b", b"2")]
+
+
 def test_what_the_connection_header_names_goes_no_further() -> None:
     headers = [(b"Connection", b"close, X-A"), (b"x-a", b"1"), (b"x-b", b"2"), (b"x-b", b"3")]
     assert headers_down(headers) == [(b"x-b", b"2"), (b"x-b", b"3")]

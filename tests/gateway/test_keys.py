@@ -124,28 +124,86 @@ def test_whatever_is_asked_and_used_a_key_waits_two_minutes_at_most(
 RING = KeyRing([("a", "sk-a", KeyLimits()), ("b", "sk-bé", KeyLimits())], 0.0)
 
 
-def test_the_right_keys() -> None:
-    assert RING.find(b"Bearer sk-a").name == "a"
-    assert RING.find("bearer  sk-bé ".encode()).name == "b"
+@pytest.mark.parametrize(
+    ("headers", "name"),
+    [
+        ({b"authorization": b"Bearer sk-a"}, "a"),
+        ({b"authorization": "bearer  sk-bé ".encode()}, "b"),
+        ({b"x-api-key": b"sk-a"}, "a"),
+        ({b"x-api-key": b"sk-a", b"authorization": b"Bearer of another service"}, "a"),
+    ],
+)
+def test_the_right_keys(headers: dict[bytes, bytes], name: str) -> None:
+    assert RING.find(headers).name == name
 
 
-@given(given=st.none() | st.binary(max_size=40) | st.binary(max_size=20).map(lambda key: b"Bearer " + key))
-def test_anything_else_is_refused(given: bytes | None) -> None:
-    if given is not None and given.strip() in (b"Bearer sk-a", "Bearer sk-bé".encode()):
+@given(
+    name=st.sampled_from([b"authorization", b"x-api-key"]),
+    given=st.none() | st.binary(max_size=40) | st.binary(max_size=20).map(lambda key: b"Bearer " + key),
+)
+def test_anything_else_is_refused(name: bytes, given: bytes | None) -> None:
+    right = (b"sk-a", "sk-bé".encode())
+    if given is not None and given.removeprefix(b"Bearer ").strip() in right:
         return
     with pytest.raises(Refusal) as caught:
-        RING.find(given)
+        RING.find({} if given is None else {name: given})
     assert (caught.value.status, caught.value.code) == (401, "invalid_api_key")
 
 
 def test_without_keys_everybody_is_anyone() -> None:
-    assert KeyRing((), 0.0).find(None).name == "anyone"
+    assert KeyRing((), 0.0).find({}).name == "anyone"
 
 
 def test_a_key_is_nowhere_to_be_read() -> None:
-    caller = RING.find(b"Bearer sk-a")
+    caller = RING.find({b"authorization": b"Bearer sk-a"})
     assert "sk-a" not in repr(caller)
     assert b"sk-a" not in caller.digest
     for one in RING._callers:
         kept = [str(getattr(one, slot)) for slot in Caller.__slots__]
         assert not [value for value in kept for secret in ("sk-a", "sk-bé") if secret in value]
+
+
+DAY_S = 86_400
+
+
+def used(usage: Usage, tokens: float, wall_ms: int, *, taken: float | None = None) -> float:
+    """A request that takes so many tokens at first; returns the seconds to wait, 0 if it is let in."""
+    try:
+        charged = usage.tokens(tokens if taken is None else taken, 0.0, wall_ms)
+    except Refusal as refusal:
+        return refusal.retry_after_s or 0.0
+    usage.settle(charged, tokens)
+    return 0.0
+
+
+def test_a_day_has_its_tokens_and_the_next_day_has_them_again() -> None:
+    usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
+    noon_ms = 20_000 * DAY_S * 1000 + DAY_S * 500
+    assert [used(usage, 60, noon_ms) for _ in range(3)] == [0.0, 0.0, DAY_S / 2]
+    assert used(usage, 60, noon_ms + DAY_S * 500 - 1) == 0.001
+    assert used(usage, 60, noon_ms + DAY_S * 500) == 0.0
+
+
+def test_what_a_request_did_not_use_is_left_for_the_day() -> None:
+    usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
+    assert [used(usage, 10, 0, taken=100_000) for _ in range(11)] == [0.0] * 10 + [float(DAY_S)]
+
+
+def test_requests_at_a_time_exceed_a_day_by_one_of_them_at_most() -> None:
+    usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
+    usage.tokens(80, 0.0, 0)
+    usage.tokens(80, 0.0, 0)
+    with pytest.raises(Refusal, match="more than 100 tokens a day") as caught:
+        usage.tokens(1, 0.0, 0)
+    assert (caught.value.status, caught.value.retry_after_s) == (429, float(DAY_S))
+    assert usage.tokens(0, 0.0, 0) == 0
+
+
+def test_new_limits_count_from_now_on_and_the_day_goes_on() -> None:
+    usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
+    used(usage, 90, 0)
+    usage.change(KeyLimits(tokens_per_day=50), 0.0)
+    assert used(usage, 1, 0) == DAY_S
+    usage.change(KeyLimits(tokens_per_day=91), 0.0)
+    assert used(usage, 1, 0) == 0.0
+    assert used(usage, 1, 0) == DAY_S

@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from forebay.fleet.client import FleetClient
 from forebay.gateway.app import Gateway
-from forebay.gateway.replica import usage_in
 from forebay.gateway.telemetry import Tracing
+from forebay.gateway.usage import usage_in
 from forebay.records import Usage
 
 from .conftest import CHAT, serving, spec_of

@@ -24,7 +24,7 @@ def load(folder: Path, text: str, *engines: str) -> GatewaySpec:
 def test_replicas_from_the_command_line_alone() -> None:
     spec = load_gateway(None, (URL, "http://127.0.0.1:10/v1"))
     assert spec.engine.replicas() == FixedReplicas((URL, "http://127.0.0.1:10"))
-    assert (spec.routing, spec.keys, spec.limits.max_body_bytes) == ("expected_ttft", (), 8 << 20)
+    assert (spec.routing, spec.keys, spec.limits.max_body_bytes) == ("expected_ttft", (), 32 << 20)
 
 
 def test_every_source_of_replicas(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ async def ask(served: Served, body: dict[str, Any] | bytes) -> tuple[int, int]:
 
 def tokens_left(served: Served) -> float:
     """Of the only key."""
-    left: float = served.gateway._keys._callers[0].usage._tokens._left
+    left: float = served.gateway.keys._callers[0].usage._tokens._left
     return left
 
 

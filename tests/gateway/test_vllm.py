@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import sys
 from typing import Any
 
 import aiohttp
 import openai
+import orjson
 import pytest
 
 from .conftest import serving, spec_of, until
@@ -109,3 +112,62 @@ async def test_a_client_that_hangs_up_ends_its_request_at_vllm(replica: str) -> 
             assert running is not None
             if float(running[1]) == 0:
                 return
+
+
+STRICTER = {"chat-error-handling", "error-handling", "compact-missing-model", "compact-response"}
+"""vLLM answers a request without a model, against OpenAI's rules, and a call that it lacks with a 405."""
+
+
+@pytest.mark.parametrize("profile", ["openai-chat", "open-responses", "anthropic"])
+async def test_llm_comply_gives_the_same_verdicts_as_without_the_gateway(replica: str, profile: str) -> None:
+    async with serving(spec_of([replica])) as served:
+        without, through = [await _verdicts(url, profile) for url in (replica, served.url)]
+    assert set(without) == set(through)
+    changed = {id for id in without if without[id] != through[id]}
+    assert changed <= STRICTER
+    assert {through[id] for id in changed} <= {"passed"}
+
+
+async def _verdicts(url: str, profile: str) -> dict[str, str]:
+    """What llm-comply finds, by test."""
+    command = [sys.executable, "-m", "llm_comply.cli", "--format", profile, "--base-url", f"{url}/v1"]
+    asked = ["--api-key", "none", "--model", MODEL, "--json"]
+    run = await asyncio.create_subprocess_exec(*command, *asked, stdout=asyncio.subprocess.PIPE)
+    out, _ = await run.communicate()
+    return {one["id"]: one["status"] for one in orjson.loads(out)["results"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"model": MODEL, "input": "Say hello.", "max_output_tokens": 8}),
+        ("/v1/messages", {"model": MODEL, "max_tokens": 8, "messages": ASKED["messages"]}),
+        ("/v1/messages/count_tokens", {"model": MODEL, "messages": ASKED["messages"]}),
+        ("/tokenize", {"prompt": "Say hello."}),
+        ("/detokenize", {"model": MODEL, "tokens": [1, 2, 3]}),
+    ],
+)
+async def test_calls_that_vllm_has(replica: str, path: str, body: dict[str, Any]) -> None:
+    async with serving(spec_of([replica])) as served:
+        response = await served.session.post(served.url + path, json=body)
+        assert response.status == 200, await response.text()
+
+
+async def test_calls_that_this_vllm_lacks(replica: str) -> None:
+    async with serving(spec_of([replica])) as served:
+        for path in ("/v1/score", "/v1/rerank", "/v1/classify", "/pooling", "/v1/embeddings"):
+            body = {"model": MODEL, "input": "a", "query": "a", "documents": ["a"], "queries": "a"}
+            async with served.session.post(served.url + path, json=body) as response:
+                assert response.status == 404
+                assert (await response.json())["error"]["code"] == "unsupported_call"
+
+
+async def test_models_are_listed_as_vllm_lists_them(replica: str) -> None:
+    async with serving(spec_of([replica])) as served:
+        found = []
+        for url in (replica, served.url):
+            async with served.session.get(f"{url}/v1/models") as response:
+                # Only the moment and the random ids differ.
+                text = re.sub(r'"(created|id)": ?("modelperm-[^"]*"|[0-9]+)', "", await response.text())
+                found.append(orjson.loads(text.replace("{,", "{").replace(",,", ",")))
+        assert found[0] == found[1]

@@ -10,7 +10,7 @@ from forebay.engine import Deadline
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.replica import ServedModel
 from forebay.errors import AttemptTimeout, ModelNotFound, Overloaded, RateLimited, Unreachable
-from forebay.records import Completion, ReplicaLoad, Request, Timing, Usage
+from forebay.records import Completion, ReplicaLoad, Request, Sampling, Timing, Usage
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.engine import ERRORS
 from forebay.testing.replica.work import Bucket, Work, WorkReport
@@ -84,10 +84,10 @@ class InsideReplica:
         done_s = loop.time()
         return Completion(text, reason, usage, Timing(sent_s, done_s, done_s, done_s, (done_s,)))
 
-    async def _answer(self, request: Request, on_content: Callable[[], None]) -> tuple[str, str, Usage]:
+    def _refuse(self, request: Request) -> str | None:
+        """Raise what the script has for this call; gives a fault that shows later."""
         script, id = self.script, request.id
-        text = request_text(request)
-        fault = script.faults.pick(id, text, self.calls[id])
+        fault = script.faults.pick(id, request_text(request), self.calls[id])
         if fault in ERRORS:
             raise ERRORS[fault](f"scripted fault {fault}", retry_after_s=1.0 if fault == "429" else None)
         wait_s = self._bucket.take(asyncio.get_running_loop().time())
@@ -97,6 +97,12 @@ class InsideReplica:
             raise RateLimited("too many calls at a time", retry_after_s=script.retry_after_s)
         if script.max_queue is not None and self._waiting >= script.max_queue:
             raise Overloaded("the queue is full")
+        return fault
+
+    async def _answer(self, request: Request, on_content: Callable[[], None]) -> tuple[str, str, Usage]:
+        script, id = self.script, request.id
+        text = request_text(request)
+        fault = self._refuse(request)
         self._waiting += 1
         try:
             if self._slots is not None:
@@ -150,6 +156,27 @@ class InsideReplica:
     async def fetch_cache_tokens(self, timeout_s: float) -> float | None:
         self._ask("/metrics")
         return None
+
+    async def probe(self, model: str, timeout_s: float) -> None:
+        self._reach()
+        request = Request("probe", model, prompt="a", sampling=Sampling(max_tokens=1))
+        self._refuse(request)
+        self._waiting += 1
+        try:
+            await asyncio.wait_for(self._first_token(request), timeout_s)
+        except asyncio.TimeoutError:
+            raise AttemptTimeout("no time is left") from None
+        finally:
+            self._waiting -= 1
+
+    async def _first_token(self, request: Request) -> None:
+        if self._slots is not None:
+            await self._slots.acquire()
+        try:
+            await self._work.do(self.script.delay(request.id))
+        finally:
+            if self._slots is not None:
+                self._slots.release()
 
     async def close(self) -> None: ...
 

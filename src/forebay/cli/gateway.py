@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +42,8 @@ def gateway(
         raise SetupError(
             f"the gateway needs {error.name}, which is missing; pip install 'forebay[gateway]'"
         ) from None
-    spec = load_gateway(config, tuple(engine or ()), tuple(prefill or ()))
+    load = partial(load_gateway, config, tuple(engine or ()), tuple(prefill or ()))
+    spec = load()
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -51,4 +53,4 @@ def gateway(
         if shows_text(json):
             typer.echo(f"gateway at {url}")
 
-    run_gateway(spec, host=host, port=port, announce=announce)
+    run_gateway(spec, host=host, port=port, announce=announce, load=load, path=config)

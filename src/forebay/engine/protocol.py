@@ -17,6 +17,7 @@ from forebay.records import Request, Usage
 
 CHAT_PATH = "/v1/chat/completions"
 PROMPT_PATH = "/v1/completions"
+EMBED_PATH = "/v1/embeddings"
 DONE = b"[DONE]"
 KV_TRANSFER = "kv_transfer_params"
 """The field by which vLLM hands the KV cache of a prompt from one replica to another; only answers in one

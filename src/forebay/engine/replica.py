@@ -4,8 +4,8 @@ serves."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import aiohttp
@@ -26,21 +26,30 @@ from forebay.engine.client import (
 )
 from forebay.engine.failures import Quoter, error_from_status
 from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_metrics
+from forebay.engine.protocol import CHAT_PATH, EMBED_PATH, PROMPT_PATH
 from forebay.errors import AttemptTimeout, BadRequest, EngineError, ModelNotFound, ProtocolViolation
 from forebay.records import Completion, ReplicaLoad, Request
 
 MAX_MODELS_BYTES = 1 << 20
 MAX_METRICS_BYTES = 8 << 20
+REFUSES_ANYONE = frozenset((401, 403, 408, 429))
 NO_LIST = (BadRequest, ModelNotFound, ProtocolViolation)
 """How a server answers that has no list of its models: 404, 405, or something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that a replica serves. `max_model_len`: its context in tokens, where the replica says so."""
+    """A model that a replica serves.
+
+    Attributes:
+        name: What requests call it.
+        max_model_len: Its context in tokens, if the replica reports it.
+        card: All that the replica lists about it, as in `/v1/models`.
+    """
 
     name: str
     max_model_len: int | None = None
+    card: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 class ReplicaEngine(Protocol):
@@ -82,6 +91,10 @@ class Replica(Protocol):
 
     async def fetch_cache_tokens(self, timeout_s: float) -> float | None:
         """How many tokens its KV cache holds; None where it does not say."""
+        ...
+
+    async def probe(self, model: str, timeout_s: float) -> None:
+        """Have it write one token. Returns if it did, or if it does not know such a question."""
         ...
 
     async def close(self) -> None: ...
@@ -127,6 +140,20 @@ class HttpReplica:
         body = await self._get("/metrics", timeout_s, MAX_METRICS_BYTES)
         return parse_cache_tokens(body.decode("utf-8", "replace"))
 
+    async def probe(self, model: str, timeout_s: float = 10.0) -> None:
+        for path, question in (
+            (PROMPT_PATH, {"prompt": "a"}),
+            (CHAT_PATH, {"messages": [{"role": "user", "content": "a"}]}),
+            (EMBED_PATH, {"input": "a"}),
+        ):
+            wish = {"model": model, "max_tokens": 1} | question
+            status, body = await self._ask(path, timeout_s, MAX_MODELS_BYTES, wish)
+            if status in REFUSES_ANYONE or (status >= 500 and status != 501):
+                raise self._error(status, body)
+            if status != 404:
+                return
+        raise self._error(status, body)
+
     async def close(self) -> None:
         await self._engine.close()
         if self._session is not None:
@@ -138,13 +165,16 @@ class HttpReplica:
             raise self._error(status, body)
         return body
 
-    async def _ask(self, path: str, timeout_s: float, limit: int) -> tuple[int, bytes]:
+    async def _ask(self, path: str, timeout_s: float, limit: int, wish: object = None) -> tuple[int, bytes]:
         """Status and body, of which only the beginning is read where the status is not 200."""
         if self._session is None:
             self._session = open_session(request_headers(self._api_key))
         try:
             url, timeout = URL(self._url + path), request_timeout(timeout_s)
-            async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
+            method = "GET" if wish is None else "POST"
+            async with self._session.request(
+                method, url, json=wish, timeout=timeout, allow_redirects=False
+            ) as response:
                 if response.status == 200:
                     return 200, await read_bounded(response, limit, replica=self._url)
                 return response.status, await read_start(response, MAX_ERROR_BYTES)
@@ -171,4 +201,4 @@ def _model(entry: Any) -> ServedModel:
     name, length = entry["id"], entry.get("max_model_len")
     if not isinstance(name, str):
         raise TypeError("a model's id is not a string")
-    return ServedModel(name, length if type(length) is int and length > 0 else None)
+    return ServedModel(name, length if type(length) is int and length > 0 else None, entry)

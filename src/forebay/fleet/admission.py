@@ -142,11 +142,13 @@ class Admission(Generic[Item]):
 
     def add(self, item: Item, demand: RoutingRequest, now_s: float) -> None:
         due_s = min(demand.due_s, demand.deadline_s)
-        if demand.due_s == math.inf:
+        later_s = 0.0 if demand.tenant is None else self._join(demand.tenant, demand)
+        if demand.due_s < math.inf:
+            due_s += later_s
+        else:
             # Deadlines run from arrival: taken exactly, no two are alike, and priority would mean nothing.
-            due_s = math.floor(now_s + NEVER_DUE_S if due_s == math.inf else due_s)
-        if demand.tenant is not None:
-            due_s += self._join(demand.tenant, demand)
+            # And a tenant's later requests would overtake an earlier one without end.
+            due_s = math.floor((now_s + NEVER_DUE_S if due_s == math.inf else due_s) + later_s)
         heappush(self._waiting, (due_s, demand.priority, self._added, item, demand))
         self._added += 1
 

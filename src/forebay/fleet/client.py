@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection
+from functools import partial
 from types import TracebackType
 
 from forebay.clock import Clock, SystemClock
@@ -28,8 +29,10 @@ from forebay.fleet.config import FleetConfig
 from forebay.fleet.lease import ReplicaLease
 from forebay.fleet.listing import Listing
 from forebay.fleet.membership import Connect, Membership
+from forebay.fleet.model_queues import ModelQueues
 from forebay.fleet.policies import DEFAULT_POLICY, LeastRequests, make_policy
 from forebay.fleet.routing_request import BLOCK_CHARS, RoutingRequest, TokenEstimate, text_blocks
+from forebay.fleet.served import serves
 from forebay.fleet.state import Fleet
 from forebay.settings import read_secret
 
@@ -53,14 +56,18 @@ class FleetClient:
         self._tokens = TokenEstimate()
         self.fleet = Fleet([], block_tokens=round(BLOCK_CHARS / self._tokens.chars_per_token))
         self.api_key = None if config.api_key is None else read_secret(config.api_key)
-        self._dispatcher: Dispatcher[PendingPlacement] = (
-            Admission(self.fleet)
-            if config.routing == DEFAULT_POLICY
-            else ImmediateDispatcher(self.fleet, make_policy(config.routing, instead=LeastRequests()))
-        )
+        make: Callable[[], Dispatcher[PendingPlacement]]
+        if config.routing == DEFAULT_POLICY:
+            make = partial(Admission, self.fleet)
+        else:
+            policy = make_policy(config.routing, instead=LeastRequests())
+            make = partial(ImmediateDispatcher, self.fleet, policy)
         self._members = Membership(
             config, self.fleet, self.api_key, self._clock, self._soon, connect=connect or self._over_http
         )
+        self.served = self._members.served
+        """Which replicas serve which models."""
+        self._dispatcher = ModelQueues(self.fleet, make, self.served.only)
         self._waker: asyncio.TimerHandle | asyncio.Handle | None = None
         self._wake_s = math.inf
         self._ticker: asyncio.Task[None] | None = None
@@ -133,11 +140,12 @@ class FleetClient:
     @property
     def models(self) -> tuple[ServedModel, ...]:
         """What may be asked for."""
-        return self._members.models()
+        return self.served.models()
 
-    def replicas(self) -> dict[str, str]:
-        """Each replica by URL, with why it gets no requests now; empty where it may."""
-        return {url: member.why for url, member in self._members.members.items()}
+    def replicas(self, model: str | None = None) -> dict[str, str]:
+        """Each replica by URL, of those that serve `model`, with why it gets no requests now; empty if it
+        may."""
+        return {url: member.why for url, member in self._members.members.items() if serves(member, model)}
 
     @property
     def probed(self) -> bool:
@@ -166,6 +174,7 @@ class FleetClient:
         session: str | None = None,
         avoid: tuple[int, ...] = (),
         transferred: bool = False,
+        model: str | None = None,
     ) -> RoutingRequest:
         """What a request with this prompt asks for; `deadline_s` is in seconds from now. All others as
         `RoutingRequest` has them."""
@@ -181,10 +190,17 @@ class FleetClient:
             tenant=tenant,
             avoid=avoid,
             transferred=transferred,
+            model=model,
         )
 
     def place(
-        self, demand: RoutingRequest, *, deadline: Deadline | None = None, chars: int = 0, id: str = ""
+        self,
+        demand: RoutingRequest,
+        *,
+        deadline: Deadline | None = None,
+        chars: int = 0,
+        id: str = "",
+        source: str | None = None,
     ) -> PendingPlacement:
         """Wait for a replica with room: an async context manager that gives the `ReplicaLease`.
 
@@ -192,12 +208,17 @@ class FleetClient:
         `Unreachable` where there was none to send to; so it does where `deadline` is over. That one counts
         only while no replica works, until the request is sent. `chars` is the prompt's length; with it, what
         the replica counts teaches how many tokens a text has. `id`: what the request is called in `sent`.
+        `source`: whose request it is; failures of one source say little of the replica.
         """
-        return PendingPlacement(self, demand, deadline or Deadline(), chars, id)
+        return PendingPlacement(self, demand, deadline or Deadline(), chars=chars, id=id, source=source)
 
     def only(self, lease: ReplicaLease) -> bool:
         """Whether no other replica may get what was sent with `lease`."""
         return self._members.only(lease.number)
+
+    async def accepts(self, lease: ReplicaLease) -> bool:
+        """Whether the replica of `lease` answers a probe of our own; blocks until that is known."""
+        return await self._members.accepts(lease.number)
 
     def watch(self) -> None:
         """Follow the list of replicas from now on, and look at each; returns at once. Raises `Unreachable`
@@ -299,7 +320,13 @@ class FleetClient:
             member = self._members.rows[ticket.replica]
             placing.grant(
                 ReplicaLease(
-                    member, ticket, self.fleet, self._clock, self._changed, blocks=placing.demand.blocks
+                    member,
+                    ticket,
+                    self.fleet,
+                    self._clock,
+                    self._changed,
+                    blocks=placing.demand.blocks,
+                    source=placing.source,
                 )
             )
         for placing in self._dispatcher.expired():
@@ -327,9 +354,14 @@ class FleetClient:
             self._tokens.learn(chars, lease.usage.prompt_tokens)
             self.fleet.block_tokens = BLOCK_CHARS / self._tokens.chars_per_token
 
-    def _refusal(self, waited_s: float) -> EngineError:
-        if self._members.works():
-            return Overloaded(f"no replica had room for the request within {waited_s:.1f} s", sent=False)
+    def _refusal(self, waited_s: float, model: str | None) -> EngineError:
+        if self._members.works(model):
+            replicas = f"{self.usable} replica{'s' * (self.usable != 1)}"
+            return Overloaded(
+                f"no replica had room for the request within {waited_s:.1f} s: {replicas} with "
+                f"{self.in_flight} requests in flight, {len(self._placings)} waiting",
+                sent=False,
+            )
         why = self._members.why_none()
         return Unreachable(f"there is no replica to send the request to: {why}", sent=False)
 
@@ -338,9 +370,17 @@ class PendingPlacement:
     """A request that waits for a replica, and then has one."""
 
     def __init__(
-        self, client: FleetClient, demand: RoutingRequest, deadline: Deadline, chars: int, id: str
+        self,
+        client: FleetClient,
+        demand: RoutingRequest,
+        deadline: Deadline,
+        *,
+        chars: int,
+        id: str,
+        source: str | None,
     ) -> None:
         self.demand = demand
+        self.source = source
         self._id = id
         self.deadline = deadline
         self._client = client
@@ -401,7 +441,7 @@ class PendingPlacement:
     def expire(self) -> None:
         """The deadline has passed."""
         waited_s = self._client._clock.monotonic_s() - self._began_s
-        self.refuse(self._client._refusal(waited_s))
+        self.refuse(self._client._refusal(waited_s, self.demand.model))
 
     def refuse(self, error: EngineError) -> None:
         """It gets no replica."""

@@ -1,7 +1,8 @@
 """How many requests at once a replica holds: found by what it gets done with them, and with more or fewer.
 
-Only answers are counted, so that it holds for an engine that tells nothing else. Nothing depends on how fast
-they come: one that becomes fifty times slower is still kept full by the same number, and keeps it.
+At the start, tokens show within a second or two how many it works on at once. After that only answers are
+counted, which every engine gives. Nothing depends on how fast they are: a replica that becomes fifty times
+slower is still kept full by the same number, and keeps it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,17 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-FIRST = 4
-"""Requests at a replica of which nothing is known: few, and more than one that hangs."""
+from forebay.fleet.opening import FLAT, FULL, PATIENCE, Opening, Rate
+
+FIRST, FIRST_SHOWN = 32, 256
+"""Requests at a replica of which nothing is known: most servers run as many at once or queue them at no cost,
+and one that hangs holds up no more. And at one that shows its queue and the size of its KV cache."""
+GROWTH = 2.0
+"""By what the limit grows while the replica works on nearly all that it was sent, and gets more done."""
+MORE_SLOTS = 1.1
+"""A replica that works on so many times more than it once did at most has more places than it had."""
+KV_FULL = 0.9
+"""Share of the KV cache in use from which more requests would evict others."""
 RISES = 1.1
 """By what a doubling must raise the rate for the next one to follow."""
 UP, DOWN = 1.5, 0.5
@@ -21,8 +31,6 @@ MORE_FOR_GOOD, MORE_TO_CLIMB = 1.12, 1.25
 """By what more must raise it where fewer are never tried again, and by what for it to climb once more."""
 WORSE, SURE = 0.8, 16
 """A trial of fewer ends as soon as the rate is lowered by that, seen over so many answers or the limit."""
-FULL = 0.75
-"""Answers count while there were at least so many of the limit."""
 TIMES, LEAST, ENOUGH = 4, 64, 256
 """Answers to a rate: so many times the limit, between the others."""
 DRIFT = 1.25
@@ -41,39 +49,6 @@ NO_TIME_S = 0.25
 """There are never fewer than are answered in this time: it would gain nothing."""
 
 Phase = Literal["climb", "rest", "trial", "back"]
-
-
-class Rate:
-    """Answers per second over `wanted` of them, after `skip` that began earlier. Moments are passed in."""
-
-    def __init__(self, wanted: float, skip: int, now_s: float) -> None:
-        self._wanted = wanted
-        self._skip = skip
-        self._since_s = self.last_s = now_s
-        self.seen = 0
-
-    def add(self, now_s: float) -> None:
-        self.seen += 1
-        if self.seen <= self._skip:
-            self._since_s = now_s
-        self.last_s = now_s
-
-    def pause(self, seconds: float) -> None:
-        """For so long there was nothing to answer."""
-        self._since_s += seconds
-
-    @property
-    def count(self) -> int:
-        """How many it is of until now."""
-        return max(0, self.seen - self._skip)
-
-    @property
-    def complete(self) -> bool:
-        return self.count >= self._wanted
-
-    @property
-    def per_s(self) -> float:
-        return self.count / max(self.last_s - self._since_s, 1e-9)
 
 
 class Turn:
@@ -96,24 +71,35 @@ class Turn:
 class ConcurrencyLimit:
     """The most requests at a time.
 
-    At first it grows by one with each answer, which doubles it in the time of one, until a doubling gets no
-    more done. From then on it now and then tries half as many more, or half as many, between two looks at
-    the present number. More are kept that get more done, fewer that get no less done; it climbs again where
-    more get far more done. As long as fewer are there than may be, nothing is learned. Moments are passed
-    in. Not thread-safe.
+    It begins with `FIRST`, and doubles as soon as the replica works on nearly all of them, until a doubling
+    lets no more tokens flow or the replica begins no more of them. Without tokens it grows by one with each
+    answer, until a doubling gets no more done. From then on it now and then tries half as many more, or half
+    as many, between two looks at the present number. More are kept that get more done, fewer that get no less
+    done; it climbs again if more get far more done, or the replica works on more than it ever did. As long
+    as fewer are there than may be, nothing is learned. Moments are passed in. Not thread-safe.
 
-    `most`: there are never more. `most_s`: where an answer takes longer, there are fewer by as much.
+    `most`: there are never more. `most_s`: if an answer takes longer, there are fewer by as much.
     """
 
-    def __init__(self, *, most: float = math.inf, most_s: float = math.inf, turn: Turn | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        most: float = math.inf,
+        most_s: float = math.inf,
+        turn: Turn | None = None,
+        first: int = FIRST,
+    ) -> None:
         self._most = most
         self._most_s = most_s
         self._turn = turn or Turn()
-        self._limit = min(float(FIRST), most)
+        self._limit = min(float(first), most)
+        self._start = Opening()
+        self._careful = False
+        self._kv_usage = 0.0
         self._phase: Phase = "climb"
         self._up = False
         self._rate: Rate | None = None
-        self._climbed_from = self._limit
+        self._climbed_from = self._looked_at = self._limit
         self._climbed_per_s = 0.0
         self._base = self._limit
         self._base_per_s = self._tried_per_s = 0.0
@@ -136,6 +122,54 @@ class ConcurrencyLimit:
         elif self._empty_since_s is not None:
             self._rate.pause(now_s - self._empty_since_s)
         self._empty_since_s = None
+
+    def begun(self, begun: int, sent_s: float, now_s: float) -> None:
+        """A request that was sent at a moment had its first token; now `begun` are worked on."""
+        if self._phase == "rest" and begun > MORE_SLOTS * self._start.slots:
+            # It has more places than it had: as at the start.
+            self._phase, self._careful = "climb", False
+            self._start = Opening()
+            self._look(0, now_s)
+        self._start.add(begun, now_s - sent_s, now_s)
+
+    def flowed(self, begun: int, now_s: float) -> None:
+        """A token, or several in one piece, of one of the `begun` requests that are worked on."""
+        if self._phase != "climb" or self._careful:
+            return
+        if begun < FULL * self.limit or self._kv_usage >= KV_FULL:
+            self._start.interrupt()
+            return
+        per_s = self._start.flowed(begun, now_s)
+        if per_s is None:
+            return
+        if per_s < RISES * self._start.per_s:
+            self._start.flat += 1
+            if self._start.flat < FLAT:
+                return
+            self._base = self._climbed_from
+            self._settle(begun, now_s)
+        elif self._limit >= self._most:
+            self._base = self._limit
+            self._settle(0, now_s)
+        else:
+            self._climbed_from, self._start.per_s, self._start.flat = self._limit, per_s, 0
+            self._grow(begun)
+
+    def reported(self, running: float, waiting: float, kv_usage: float, now_s: float) -> None:
+        """What the replica reports of itself; its numbers count only as long as no tokens show them."""
+        self._kv_usage = kv_usage
+        if self._phase != "climb" or self._careful or self._start.begun:
+            return
+        if running >= FULL * self.limit and not waiting and kv_usage < KV_FULL:
+            self._grow(running)
+            self._look(0, now_s)
+
+    def whole(self) -> None:
+        """Answers of this replica are in one piece: what looked like tokens was not."""
+        self._start = Opening()
+
+    def _grow(self, working: float) -> None:
+        self._limit = min(max(self._limit, GROWTH * working), self._most)
 
     def answered(self, there: int, sent_s: float, now_s: float) -> None:
         """One of `there` requests, sent at a moment, was answered."""
@@ -162,12 +196,17 @@ class ConcurrencyLimit:
             case _:
                 self._compare(self._rate, there, now_s)
 
-    def look(self, now_s: float) -> None:
-        """To be called now and then. Where nothing was answered for `STUCK` times as long as an answer takes,
-        slow calls may have all places, and no answer would change it. Then a trial of fewer ends,
-        and fewer that were kept are as many again as before.
+    def look(self, there: int, now_s: float) -> None:
+        """To be called now and then, with `there` requests there. If nothing was answered for `STUCK`
+        times as long as an answer takes, slow calls may have all places, and no answer would change it. Then
+        a trial of fewer ends, and fewer that were kept are as many again as before.
         """
         if self._rate is None or self._empty_since_s is not None:
+            return
+        if self._phase == "climb":
+            if not self._careful and self._start.full(there, self.limit, now_s):
+                self._base = min(max(1.0, math.ceil(self._start.slots / FULL)), self._most)
+                self._settle(there, now_s)
             return
         if (now_s - self._rate.last_s) * self._base_per_s <= STUCK * self._base:
             return
@@ -176,6 +215,18 @@ class ConcurrencyLimit:
         elif self._phase == "rest" and self._base < self._wider:
             self._base, self._wider = self._wider, 0.0
             self._settle(0, now_s, REST_S)
+
+    def shows(self) -> None:
+        """The replica shows its queue and the size of its KV cache, which bounds what it is sent."""
+        if self._phase == "climb" and not self._start.begun and not self._careful:
+            self._limit = min(max(self._limit, FIRST_SHOWN), self._most)
+
+    def waited(self, took_s: float, usual_s: float, sent_s: float, now_s: float) -> None:
+        """One had its first token after `took_s`, which takes `usual_s` if it has to wait for no other: there
+        are fewer, but as many as keep the replica at work, if they wait for each other."""
+        if took_s > PATIENCE * usual_s and self._limit > PATIENCE:
+            share = max(PATIENCE * usual_s / took_s, PATIENCE / self._limit)
+            self._cut(share, "rest", sent_s, now_s)
 
     def missed(self, sent_s: float, now_s: float) -> None:
         """What was sent at a moment was not answered by its deadline: it starts again from half as many."""
@@ -190,15 +241,22 @@ class ConcurrencyLimit:
             self._climbed_per_s = 0.0
             self._settle(0, now_s, REST_S)
             self._phase, self._slow = phase, phase != "climb"
+            self._careful = True
             self._look(0, now_s)
 
     def _look(self, skip: int, now_s: float) -> None:
         """Count anew, after the next `skip`."""
         wanted = self._limit if self._phase == "climb" else _wanted(max(self._limit, self._base))
+        self._looked_at = self._limit
         self._rate = Rate(wanted, skip, now_s)
 
     def _climb(self, rate: Rate, now_s: float) -> None:
-        self._limit = min(self._limit + 1, self._most)
+        if self._start.begun and not self._careful:
+            # Tokens show more, and sooner.
+            return
+        if self._limit < rate.per_s * self._most_s:
+            # Or the last of them would take too long.
+            self._limit = min(self._limit + 1, self._most)
         if not rate.complete:
             return
         rises = rate.per_s >= RISES * self._climbed_per_s
@@ -206,13 +264,16 @@ class ConcurrencyLimit:
             self._base = self._limit if rises else self._climbed_from
             self._settle(int(self._limit), now_s)
             return
-        self._climbed_from, self._climbed_per_s = self._limit, rate.per_s
+        self._climbed_from, self._climbed_per_s = self._looked_at, rate.per_s
         self._look(0, now_s)
 
     def _try(self, rate: Rate, now_s: float) -> None:
         """Begin a trial where one is due."""
         self._base_per_s = rate.per_s
         least = max(1.0, rate.per_s * NO_TIME_S)
+        if self._start.slots < math.inf:
+            # With a few that wait there, it shows if it comes to have more places.
+            least = max(least, math.ceil(self._start.slots / FULL))
         slow = self._limit > rate.per_s * self._most_s
         up = (self._up or self._limit <= least) and self._limit < self._most and not slow
         if up:
@@ -259,6 +320,7 @@ class ConcurrencyLimit:
                 self._base, self._rest_s = self._tried, REST_S
                 self._settle(there, now_s)
                 self._phase = "climb"
+                self._careful = True
                 self._climbed_from = self._tried
                 self._climbed_per_s = self._tried_per_s
             elif gain >= self._least_gain(before):

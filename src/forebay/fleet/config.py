@@ -32,15 +32,15 @@ def stall_s_for(timeout_s: float) -> float:
 class FleetConfig:
     """Replicas, the model they serve, and how requests are spread over them. Holds no secret.
 
-    `model` None: what the first replica that answers serves. Every replica is looked at each `check_s`; a
-    look may take `check_timeout_s`. One that is silent for `stall_s` with requests in flight, and for four
-    times as long as expected, is considered stalled. `routing` is a policy's name; the default also holds
-    requests back until a replica has room. There are never more than `capacity` requests at a time, and none
-    should be at a replica for more than half of `deadline_s`. `kv_events`, such as `tcp://{host}:5557` or
-    `tcp://{host}:{port+200}`, is where each replica publishes what its KV cache evicts; None: what we send
-    and the size of the cache tell. `scaled`: replicas are started when requests wait, which
-    are not late while the list is empty. Without `stream`, answers are asked for in one piece. Raises
-    `SettingError` for an unknown policy and another form of `kv_events`.
+    `model` None: each request goes to replicas that list its model. Every replica is looked at each
+    `check_s`; a look may take `check_timeout_s`. One that is silent for `stall_s` with requests in flight,
+    and for four times as long as expected, is considered stalled. `routing` is a policy's name; the default
+    also holds requests back until a replica has room. There are never more than `capacity` requests at a
+    time, and none should be at a replica for more than half of `deadline_s`. `kv_events`, such as
+    `tcp://{host}:5557` or `tcp://{host}:{port+200}`, is where each replica publishes what its KV cache
+    evicts; None: what we send and the size of the cache tell. `scaled`: replicas are started when requests
+    wait, which are not late while the list is empty. Without `stream`, answers are asked for in one piece.
+    Raises `SettingError` for an unknown policy and another form of `kv_events`.
     """
 
     replicas: ReplicaList

@@ -159,6 +159,7 @@ class FleetEngine:
     ) -> None:
         self._clock = clock or SystemClock()
         self.client = FleetClient(config, clock=self._clock, connect=connect)
+        self._any_model = config.model is None
         self._retries = RetryBudget(lambda: not self.client.waiting)
         self.client.on_idle = self._retries.wake
         # Its caller may try a request again under the same id.
@@ -190,7 +191,7 @@ class FleetEngine:
             tried += 1
             error = found.error
             if isinstance(error, ELSEWHERE) or found.lost:
-                if not self._all_tried(found.replicas):
+                if not self._all_tried(found.replicas, request.model):
                     self._remember(request.id, found)
                     continue
                 # It may come again: to all of them.
@@ -241,9 +242,12 @@ class FleetEngine:
             session=request.session,
             avoid=avoid,
             transferred=prompt is not None,
+            model=request.model if self._any_model else None,
         )
         placing = deadline if prompt is None else Unbegun(deadline)
-        async with self.client.place(demand, deadline=placing, chars=len(text), id=request.id) as lease:
+        async with self.client.place(
+            demand, deadline=placing, chars=len(text), id=request.id, source=request.id
+        ) as lease:
             lease.timeout_s = timeout_s
             if prompt is not None:
                 lease.awaits_prompt()
@@ -261,7 +265,7 @@ class FleetEngine:
                     lease.late()
                 only = self.client.only(lease)
                 # One that fails again there says as much of itself.
-                again = only and request.id in self._failed and not lease.on_trial
+                again = only and request.id in self._failed
                 blame = not again and self._blames(lease, error, avoid, deadline)
                 # It may have been refused the KV cache of its prompt.
                 blame = blame and not (prompt is not None and isinstance(error, ServerFault))
@@ -317,9 +321,10 @@ class FleetEngine:
         if len(self._failed) > MAX_REMEMBERED:
             self._failed.popitem(last=False)
 
-    def _all_tried(self, replicas: tuple[int, ...]) -> bool:
-        """Whether the request has failed at every replica that there is."""
-        return not set(self.client.fleet.numbers()) - set(replicas)
+    def _all_tried(self, replicas: tuple[int, ...], model: str) -> bool:
+        """Whether the request has failed at every replica that may get it."""
+        left = set(self.client.fleet.numbers()) - set(replicas)
+        return not (left & set(self.client.served.rows(model)) if self._any_model else left)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""What a replica may be sent: whether it may get requests at all (a circuit breaker with a slow start), which
-of them it has left lying, and how many it takes where it refuses some.
+"""What a replica may be sent: whether it may get requests at all (a circuit breaker with a slow start), and
+which of them it has left lying.
 
 Time limits follow progress. A request that waits at a replica that works on others, in their order, is not
 late however slow the replica is. One that was overtaken could have begun, and its time runs from then.
@@ -21,9 +21,13 @@ class HealthRules:
     """`failures` without a success between them shut a replica, or `failures_alone` one that is alone, and so
     do `missed_checks`.
 
+    Failures of one source alone never shut it, as no replica may be able to answer its requests: a probe of
+    our own has to fail, too.
+
     It stays shut for `first_wait_s`, doubled each time that it fails again, up to `max_wait_s`. Then one
-    passed check lets one request through, and each first token lets one more in flight, and halves that time;
-    after `start_tokens` of them there is no limit any more.
+    passed probe lets one request through, and each first token lets one more in flight, and halves that time;
+    after `start_tokens` of them there is no limit any more. A replica that joined and has never been shut has
+    none after its first token.
     """
 
     failures: int = 3
@@ -35,12 +39,26 @@ class HealthRules:
 
 
 RULES = HealthRules()
+SOURCES = 3
+"""Failures from so many sources show that it is the replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accusation:
+    """What requests hold against a replica, until a probe decides. `shuts`: it is shut if that fails, too;
+    else it only gets nothing for as long as it asked."""
+
+    why: str
+    at_least_s: float | None = None
+    shuts: bool = True
 
 
 class Health:
     """The state of one replica. Moments are passed in.
 
-    `up`: no limit, or a slow start's. `shut`: nothing is sent. `trial`: one request may show that it works.
+    `up`: no limit, or a slow start's. `shut`: nothing is sent. `trial`: it has just joined, and one request
+    may show that it works.
+    `accused`: what a probe of our own is to confirm (`convict`) or refute (`acquit`).
     A request is told apart by the `epoch` in which it was sent: what was sent before the replica was shut
     says nothing of it afterwards.
     """
@@ -55,15 +73,17 @@ class Health:
         self.until_s = -math.inf
         self._wait_s = rules.first_wait_s
         self._failures = 0
+        self._sources: set[str] = set()
         self._missed = 0
         self._sign_s = -math.inf
+        self.accused: Accusation | None = None
 
     def room(self, in_flight: int) -> bool:
         """Whether one more request may be sent."""
         return self.state != "shut" and in_flight < self.limit
 
     def start_slowly(self) -> None:
-        """It has just come: its first tokens open it."""
+        """It has just joined: one request is to show that it works."""
         self.state, self.limit = "trial", 1.0
 
     def sign(self, now_s: float) -> None:
@@ -80,12 +100,13 @@ class Health:
             return
         self._missed = 0
         if whole:
-            self._failures = 0
+            self._forget_failures()
         self.state = "up"
         if first and self.limit < math.inf:
             self.limit += 1
             self._wait_s = max(self._rules.first_wait_s, self._wait_s / 2)
-            if self.limit > self._rules.start_tokens:
+            # One that never failed has nothing more to prove.
+            if not self.epoch or self.limit > self._rules.start_tokens:
                 self.limit = math.inf
                 self.why = ""
 
@@ -98,8 +119,10 @@ class Health:
         in_flight: int = 0,
         at_least_s: float | None = None,
         alone: bool = False,
+        source: str | None = None,
     ) -> None:
-        """A request that was sent in `epoch` failed by the replica's fault.
+        """A request that was sent in `epoch` failed by the replica's fault, it seems. `source`: whose it was;
+        None for one that has nothing to do with any other.
 
         It takes as many failures as there are requests `in_flight` still: of many, some may fail in a row by
         chance. `at_least_s`: how long the replica itself asked to be left alone; up to `max_wait_s` it is.
@@ -107,15 +130,48 @@ class Health:
         if epoch != self.epoch or self.state == "shut":
             return
         self._failures += 1
+        if len(self._sources) < SOURCES:
+            self._sources.add(f"#{self._failures}" if source is None else source)
         enough = max(self._rules.failures_alone if alone else self._rules.failures, in_flight)
         if self.state == "trial" or self._failures >= enough or at_least_s is not None:
-            self.shut(why, now_s, at_least_s=at_least_s)
+            if len(self._sources) >= SOURCES:
+                self.shut(why, now_s, at_least_s=at_least_s)
+            else:
+                self.accused = Accusation(why, at_least_s)
 
-    def check_passed(self, now_s: float) -> None:
-        """It says that it is well. That alone opens nothing that requests have shut before its time."""
+    def accuse(self, why: str) -> None:
+        """It looks as if it hung."""
+        self.accused = Accusation(why)
+
+    def refused(self, why: str) -> None:
+        """It refused a request though it has hardly any, and asks to be left alone."""
+        self.accused = self.accused or Accusation(why, shuts=False)
+
+    def acquit(self) -> None:
+        """A probe passed: what failed was due to the requests."""
+        self.accused = None
+        if self.state == "trial":
+            self.state = "up"
+        self._forget_failures()
+
+    def convict(self, now_s: float) -> None:
+        """A probe failed, too."""
+        accused, self.accused = self.accused, None
+        if accused is not None and accused.shuts and self.state != "shut":
+            self.shut(accused.why, now_s, at_least_s=accused.at_least_s)
+
+    def check_passed(self) -> None:
+        """It reports that it is well. That alone opens nothing."""
         self._missed = 0
-        if self.state == "shut" and now_s >= self.until_s:
-            self.state, self.limit = "trial", 1.0
+
+    def due(self, now_s: float) -> bool:
+        """Whether a probe may open it again."""
+        return self.state == "shut" and now_s >= self.until_s
+
+    def probe_passed(self, now_s: float) -> None:
+        """One that is shut has answered a probe."""
+        if self.due(now_s):
+            self.state, self.limit = "up", 1.0
 
     def check_failed(self, why: str, began_s: float, now_s: float) -> None:
         """A check that began at `began_s` failed. One that answers requests is not ill."""
@@ -129,9 +185,14 @@ class Health:
         """Send it nothing for a while."""
         self.state, self.why, self.limit = "shut", why, 0.0
         self.epoch += 1
-        self._failures = 0
+        self._forget_failures()
+        self.accused = None
         self.until_s = now_s + max(self._wait_s, min(at_least_s or 0.0, self._rules.max_wait_s))
         self._wait_s = min(self._wait_s * 2, self._rules.max_wait_s)
+
+    def _forget_failures(self) -> None:
+        self._failures = 0
+        self._sources.clear()
 
 
 PATIENCE = 4.0
@@ -201,6 +262,11 @@ class Progress:
         self._firsts = Peak()
         self._gaps = Peak()
 
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest time that a first token may take, by what it took lately."""
+        return PATIENCE * self._firsts.seconds
+
     def moved(self, now_s: float) -> None:
         """Something shows that the replica works."""
         self.moved_s = now_s
@@ -254,114 +320,3 @@ class Progress:
             return 0.0, False
         peak.add(GIVEN_UP * silent_s)
         return silent_s, hangs
-
-
-ANYHOW = 0.25
-"""Share of refusals that shows that the replica is shut, or refuses for another reason than their number.
-Where as few are answered it is shut."""
-CALLS = 16
-REFUSALS_FADE = 1 / CALLS
-IGNORE_S = 60.0
-ROUNDS, MOST_ROUNDS = 2, 64
-"""Rounds of answers until one more is tried: doubled with each that is refused, the first included."""
-
-PROOF = 3
-"""So many answers, with all places taken and no refusal between, show that it takes so many."""
-
-Refusal = Literal["one too many", "passing", "shut"]
-
-
-class Refusals:
-    """How many requests a replica takes that refuses some. Moments are passed in.
-
-    The first one too many tells: it takes as many as it held then. After some rounds of answers with so many
-    there may be one more, and after each whole round another one (additive increase: Chiu and Jain, 1989).
-    Where that one is refused, the next is tried after twice as many rounds (exponential backoff), so that
-    refusals become rare where the limit is fixed.
-
-    A single refusal of fewer than it was shown to take says nothing of their number. A quarter of refusals
-    lowers it, until there are half as many as at first: a replica that goes on refuses for another
-    reason, such as a dead server behind a proxy, and for a minute refusals change nothing.
-    """
-
-    def __init__(self) -> None:
-        self.seen = 0
-        """How many there were."""
-        self._most = math.inf
-        self._proven = 0.0
-        self._full = 0
-        self._rounds = self._due = ROUNDS
-        self._at_first = math.inf
-        self._share = 0.0
-        self._calls = 0
-        self._refused_s = self._changed_s = self._hold_s = self._ignored_until_s = -math.inf
-
-    @property
-    def most(self) -> float:
-        """How many requests there may be; at least one."""
-        return self._most
-
-    def refused(self, others: int, sent_s: float, now_s: float, wait_s: float) -> Refusal:
-        """One that was sent at a moment was refused, with so many others there. One more than now is tried
-        after `wait_s` at the earliest.
-
-        Gives what it shows: `one too many`: it takes the others; `passing`: nothing for certain; `shut`: it
-        takes none at present.
-        """
-        self.seen += 1
-        together = sent_s < self._refused_s
-        if not together:
-            self._count(1.0)
-            self._refused_s = now_s
-        often = self._share >= ANYHOW
-        if not others:
-            kind: Refusal = "shut"
-        elif others >= self._proven:
-            kind = "one too many"
-        else:
-            kind = "shut" if often else "passing"
-        if now_s < self._ignored_until_s or kind == "passing":
-            return kind
-        if math.isinf(self._most):
-            self._at_first = others + 1.0
-        was_low = self._most <= self._at_first / 2
-        self._most = max(1.0, min(self._most, others))
-        low = self._most <= self._at_first / 2
-        if low and not was_low:
-            self._calls = 0
-        self._proven = min(self._proven, self._most)
-        self._hold_s = max(self._hold_s, now_s + wait_s)
-        self._full, self._changed_s = 0, now_s
-        if kind == "shut":
-            # It may take as many as before once it is open again.
-            self._rounds, self._due = ROUNDS, 1
-        else:
-            if not together:
-                self._rounds = min(2 * self._rounds, MOST_ROUNDS)
-            self._due = self._rounds
-        if low and self._calls >= 2 * CALLS and often and self._share <= 1 - ANYHOW:
-            self._most, self._ignored_until_s = math.inf, now_s + IGNORE_S
-        return kind
-
-    def answered(self, there: int, sent_s: float, now_s: float) -> None:
-        """One that was sent at a moment, as the last of so many, was not refused."""
-        self._count(0.0)
-        if there < self._most or sent_s < self._changed_s:
-            return
-        self._full += 1
-        if self._full < min(self._most, PROOF):
-            return
-        if self._proven < self._most:
-            self._proven = self._most
-            if self._due == 1:
-                # The one more was welcome.
-                self._rounds = ROUNDS
-        if self._full >= self._due * self._most and now_s >= self._hold_s:
-            self._most += 1
-            self._full, self._due, self._changed_s = 0, 1, now_s
-            if self._most > 2 * self._at_first:
-                self._most, self._proven = math.inf, 0.0
-
-    def _count(self, refused: float) -> None:
-        self._calls += 1
-        self._share += (refused - self._share) * REFUSALS_FADE

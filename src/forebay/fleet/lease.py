@@ -51,18 +51,22 @@ class ReplicaLease:
         changed: Callable[[ReplicaLease], None],
         *,
         blocks: Sequence[int] = (),
+        source: str | None = None,
     ) -> None:
         self._member = member
         self._ticket = ticket
         self._fleet = fleet
         self._clock = clock
         self._changed = changed
+        self._source = source
         self.epoch = member.health.epoch
         self._own_s = fleet.queued_s(ticket.replica)
         self._claimed_s = member.claimed_s
         self._believed_s = member.believed_s
         self._counted = False
         self._began = False
+        self._one_piece = False
+        self._works = False
         self.sent_s = self.moved_s = ticket.sent_s
         self.passed_s = math.nan
         self.timeout_s = math.inf
@@ -118,14 +122,13 @@ class ReplicaLease:
         self._counted = True
         member.health.succeeded(self.epoch, now_s, whole=False)
         member.reports.first_token(self._claimed_s, self._own_s, waited_s)
-        member.began(self._there, self.sent_s, now_s)
-        member.beside.answered(waiting, self.sent_s, now_s)
+        member.began(self._there, waiting, self.sent_s, now_s)
         member.tell(self._fleet)
         self._changed(self)
 
     def whole(self) -> None:
         """The answer comes in one piece. Its first token is taken to come when it is expected to."""
-        self.quiet = self.unseen = True
+        self.quiet = self.unseen = self._one_piece = True
         asyncio.get_running_loop().call_later(self._own_s, self._assume_first_token)
 
     def awaits_prompt(self) -> None:
@@ -147,7 +150,17 @@ class ReplicaLease:
         if not self._began and not self.ended:
             self._began = True
             self._fleet.assume_first_token(self._ticket, self._clock.monotonic_s())
+            if self._one_piece:
+                self._worked_on()
             self._changed(self)
+
+    def _worked_on(self) -> bool:
+        """It is being worked on; gives whether that is news."""
+        news = not self._works
+        if news:
+            self._works = True
+            self._member.working += 1
+        return news
 
     @property
     def begun(self) -> bool:
@@ -164,8 +177,15 @@ class ReplicaLease:
             self.first_token()
             return
         now_s = self._clock.monotonic_s()
-        self._member.progress.went_on(self, now_s)
-        self._member.health.sign(now_s)
+        member = self._member
+        member.progress.went_on(self, now_s)
+        member.health.sign(now_s)
+        if not self.ended:
+            window = member.running.limit
+            member.flowed(self.sent_s, now_s, first=self._worked_on())
+            if member.running.limit != window:
+                member.tell(self._fleet)
+                self._changed(self)
 
     def load(self, load: ReplicaLoad | None) -> None:
         """The answer's load header, where it had one."""
@@ -185,11 +205,6 @@ class ReplicaLease:
             self._member.tell(self._fleet)
             self._end(now_s, 0 if usage is None else usage.completion_tokens)
 
-    @property
-    def on_trial(self) -> bool:
-        """Whether this request is to show that the replica works again."""
-        return self._member.health.state == "trial"
-
     def failed(self, error: EngineError, *, blame: bool = True, alone: bool = False) -> None:
         """The call failed. What lies in the request is not held against the replica, nor without `blame`.
 
@@ -206,20 +221,36 @@ class ReplicaLease:
             self._member.tell(self._fleet)
             # With no other place to go, it is asked again when it said, and not shut for longer.
             if against and (not alone or (blame and not names_time(error))):
-                health.failed(self.epoch, str(error), now_s, in_flight=in_flight, alone=alone)
+                self._blame(error, now_s, in_flight=in_flight, alone=alone)
         elif isinstance(error, MISPLACED):
             if blame:
-                health.shut(str(error), now_s)
-            self._member.doubtful = True
+                self._blame(error, now_s, at_least_s=0.0)
+                self._member.doubtful = True
         elif isinstance(error, REPLICAS_FAULT):
             if blame and not self._excused(error, now_s):
-                wait_s = error.retry_after_s
-                health.failed(
-                    self.epoch, str(error), now_s, in_flight=in_flight, at_least_s=wait_s, alone=alone
-                )
+                self._blame(error, now_s, in_flight=in_flight, at_least_s=error.retry_after_s, alone=alone)
         else:
             health.succeeded(self.epoch, now_s, first=not self._counted)
         self._end(now_s)
+
+    def _blame(
+        self,
+        error: EngineError,
+        now_s: float,
+        *,
+        in_flight: int = 0,
+        at_least_s: float | None = None,
+        alone: bool = False,
+    ) -> None:
+        self._member.health.failed(
+            self.epoch,
+            str(error),
+            now_s,
+            in_flight=in_flight,
+            at_least_s=at_least_s,
+            alone=alone,
+            source=self._source,
+        )
 
     def late(self) -> None:
         """Its time is over: the replica had too many of them."""
@@ -266,6 +297,7 @@ class ReplicaLease:
         self._fleet.finish(self._ticket, now_s, output_tokens)
         member = self._member
         member.leases.discard(self)
+        member.working -= self._works
         member.progress.ended(self)
         self._member.used(self.blocks, now_s)
         self._changed(self)

@@ -10,7 +10,8 @@ from forebay.engine.replica import Replica, ReplicaEngine, ServedModel
 from forebay.errors import EngineError, RateLimited
 from forebay.fleet.cache_events import CacheWatch
 from forebay.fleet.concurrency import ConcurrencyLimit, Turn
-from forebay.fleet.health import PATIENCE, Health, HealthRules, Progress, Refusals, Tracked
+from forebay.fleet.health import PATIENCE, Health, HealthRules, Progress, Tracked
+from forebay.fleet.refusals import Refusals
 from forebay.fleet.state import Fleet
 from forebay.records import ReplicaLoad
 
@@ -67,6 +68,7 @@ FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
 """How long a replica is left alone that gets requests too fast and does not say how long: doubled each time
 until one succeeds. And how long at most, whatever it says."""
 FADE = 0.1
+USUAL_FADE = 0.02
 MOSTLY = 0.25
 """Answers come in one piece where fewer than this share lately did not, and the other way round."""
 
@@ -97,6 +99,8 @@ class Member:
         self.beside = ConcurrencyLimit(most=capacity, turn=turn)
         """How many of them without a first token."""
         self.refusals = Refusals()
+        self.working = 0
+        """How many of its requests it works on, as far as tokens show it."""
         self.whole = False
         """Whether its answers come in one piece, so that no first token tells what it works on."""
         self.reports = ReportCheck()
@@ -107,16 +111,24 @@ class Member:
         """Whether it must be asked again what it serves."""
         self.leaving = False
         self.models: tuple[ServedModel, ...] = ()
+        self.list_due_s = -math.inf
+        """When to ask it again what it serves."""
         self.leases: set[Tracked] = set()
         self.cache: CacheWatch | None = None
         """What it publishes of its KV cache; None where it is not asked for that."""
         self.claimed_s = 0.0
+        self.held = False
+        """Whether it gets nothing until it has answered a probe."""
         self.paused_until_s = -math.inf
         """Until when it asked to be sent nothing."""
         self.wakes_s = -math.inf
         """When it is looked at whether that is over."""
+        self.acquitted_s = -math.inf
+        """When a probe last contradicted the requests that failed there."""
+        self._wish_s = 0.0
         self._refused_s = -math.inf
         self._pause_s = FIRST_PAUSE_S
+        self._usual_s = math.inf
         self._whole_share: float | None = None
         self._has_begun = False
         self._shows_work = False
@@ -140,7 +152,7 @@ class Member:
 
     def open(self, now_s: float) -> bool:
         """Whether one more request may be sent there."""
-        if self.leaving or self.fault or now_s < self.paused_until_s:
+        if self.leaving or self.fault or self.held or now_s < self.paused_until_s:
             return False
         return self.health.room(len(self.leases) - self.older)
 
@@ -155,13 +167,14 @@ class Member:
     def look(self, fleet: Fleet, now_s: float) -> None:
         """To be called now and then: what slow requests hold back is sent."""
         self.progress.set_aside_stale(now_s)
-        self.running.look(now_s)
-        self.beside.look(now_s)
+        if self.row is not None:
+            self.running.look(int(fleet.requests[self.row]), now_s)
+            self.beside.look(int(fleet.waiting[self.row]), now_s)
         self.tell(fleet)
 
     def refused(self, error: EngineError, others: int, sent_s: float, now_s: float) -> bool:
-        """It refused a request beside so many others. It is sent nothing for as long as it says only where it
-        takes none at present.
+        """It refused a request beside so many others. It is sent nothing for as long as it asks only if it
+        takes none at present, and refuses a probe, too.
 
         Gives whether that speaks against it: not where it takes the others, and once of those that were under
         way at the same time.
@@ -174,8 +187,24 @@ class Member:
         if kind == "shut":
             if error.retry_after_s is None and isinstance(error, RateLimited) and not together:
                 wait_s, self._pause_s = min(self._pause_s, MOST_PAUSE_S), 2 * self._pause_s
-            self.paused_until_s = max(self.paused_until_s, now_s + wait_s)
+            self._wish_s = wait_s
+            if wait_s:
+                self.health.refused(str(error))
         return not together and kind != "one too many"
+
+    def convict(self, now_s: float) -> None:
+        """A probe of our own failed, like the requests before it."""
+        self.paused_until_s = max(self.paused_until_s, now_s + self._wish_s)
+        self._wish_s = 0.0
+        self.health.convict(now_s)
+
+    def acquit(self, now_s: float) -> None:
+        """A probe of our own was answered: what failed was due to the requests."""
+        self._wish_s = 0.0
+        self.acquitted_s = now_s
+        self.health.acquit()
+        # Nothing is known of how many it takes.
+        self.refusals = Refusals(self.refusals.seen)
 
     def works(self) -> bool:
         """Whether it answers requests: it is in use, and has not to show that it is well."""
@@ -202,8 +231,14 @@ class Member:
             return PATIENCE * least_s
         return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.believed_s))
 
-    def began(self, there: int, sent_s: float, now_s: float) -> None:
-        """A request that was sent at a moment, as the last of so many, had its first token."""
+    def began(self, there: int, waiting: int, sent_s: float, now_s: float) -> None:
+        """A request that was sent at a moment, as the last of `there`, had its first token; it and others,
+        `waiting` together, had none before."""
+        took_s = now_s - sent_s
+        more_s = took_s - self._usual_s
+        self._usual_s = took_s if more_s < 0 else self._usual_s + more_s * USUAL_FADE
+        self.beside.waited(took_s, self._usual_s, sent_s, now_s)
+        self.beside.answered(waiting, sent_s, now_s)
         self._has_begun = True
         self._pause_s = FIRST_PAUSE_S
         self.refusals.answered(there, sent_s, now_s)
@@ -220,6 +255,16 @@ class Member:
         self._whole_share = share = float(whole) if share is None else share + (whole - share) * FADE
         if not MOSTLY < share < 1 - MOSTLY:
             self.whole = share > 0.5
+            if self.whole:
+                self.running.whole()
+
+    def flowed(self, sent_s: float, now_s: float, *, first: bool) -> None:
+        """More came of an answer that had begun, the `first` such piece or a later one."""
+        if self.whole:
+            return
+        if first:
+            self.running.begun(self.working, sent_s, now_s)
+        self.running.flowed(self.working, now_s)
 
     def tell(self, fleet: Fleet) -> None:
         """Tell the fleet how many requests there may be."""
@@ -241,6 +286,9 @@ class Member:
         if row is None or (counters is not None and not self.reports.news(load, counters)):
             return
         self.claimed_s = fleet.claimed_s(row, load.waiting or 0.0)
+        if load.running is not None:
+            self.running.reported(load.running, load.waiting or 0.0, load.kv_cache_usage or 0.0, now_s)
+            self.tell(fleet)
         if self.reports.claimed(self.claimed_s, now_s):
             fleet.report(row, load)
         else:

@@ -10,12 +10,14 @@ from contextlib import aclosing
 
 from forebay.clock import Clock
 from forebay.engine.failures import Quoter
-from forebay.engine.replica import NO_LIST, Replica, ServedModel
+from forebay.engine.replica import Replica
 from forebay.errors import BadRequest, EngineError, ModelNotFound, SettingError, Unauthorized
 from forebay.fleet.cache_events import CacheWatch
 from forebay.fleet.cache_subscriber import CacheSubscriber, cache_endpoint
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.member import Member
+from forebay.fleet.probes import Probes
+from forebay.fleet.served import ServedModels, names, serves
 from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
 
 log = logging.getLogger(__name__)
@@ -74,8 +76,11 @@ class Membership:
         """The list that counts now."""
         self.looked = asyncio.Event()
         """Set with every look at a member; whoever waits for one clears it."""
-        self._model_names = None if config.model is None else frozenset((config.model,))
+        self.served = ServedModels(config.model, clock, self.rows, self.members, self._models_changed)
         self._subscriber = None if config.kv_events is None else CacheSubscriber()
+        self._probes = Probes(
+            config.model, config.check_timeout_s, clock, sync=self.sync, note_shut=self._note_shut
+        )
         self.listed = False
         """Whether the list was ever read."""
         self._here_since_s = -math.inf
@@ -89,6 +94,8 @@ class Membership:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.served.close()
+        await self._probes.close()
         if self._subscriber is not None:
             self._subscriber.close()
         for member in [*self.members.values(), *self.rows.values()]:
@@ -98,10 +105,11 @@ class Membership:
         """How many replicas may get a request, now or once those in flight there are fewer."""
         return sum(m.health.state != "shut" and not m.fault and not m.leaving for m in self.rows.values())
 
-    def works(self) -> bool:
-        """Whether some replica answers requests, or is started for them, so that what waits is not late."""
+    def works(self, model: str | None = None) -> bool:
+        """Whether some replica answers requests for `model`, or is started for them, so that what waits is
+        not late."""
         awaited = self._config.scaled and not self.members
-        return awaited or any(member.works() for member in self.rows.values())
+        return awaited or any(member.works() and serves(member, model) for member in self.rows.values())
 
     def time_counts(self) -> bool:
         """Whether a request that waits now is late at its deadline: there are replicas, and none works. Where
@@ -123,12 +131,6 @@ class Membership:
         none = "none is up at present" if self.listed else "the list was not read yet"
         return "; ".join(said) + more if said else self.fault or none
 
-    def models(self) -> tuple[ServedModel, ...]:
-        """What the replicas in use serve, each name once."""
-        found = {model.name: model for member in self.rows.values() for model in member.models}
-        names = self._model_names
-        return tuple(model for name, model in found.items() if names is None or name in names)
-
     def sync(self, member: Member) -> None:
         """Tell the fleet whether the replica may get requests, and how many."""
         row = member.row
@@ -136,6 +138,8 @@ class Membership:
             return
         now_s = self._clock.monotonic_s()
         open = member.open(now_s)
+        if member.health.accused is not None:
+            self._probes.judge(member)
         if now_s < member.paused_until_s != member.wakes_s:
             member.wakes_s = member.paused_until_s
             asyncio.get_running_loop().call_later(member.wakes_s - now_s, self.sync, member)
@@ -173,8 +177,10 @@ class Membership:
 
     def _lose_all(self, member: Member, silent_s: float) -> None:
         why = f"{member.url} sent nothing for {silent_s:.1f} s with requests in flight"
-        now_s = self._clock.monotonic_s()
-        self._note_shut(member, lambda: member.health.shut(why, now_s))
+        if member.health.state != "shut":
+            member.held = True
+            member.health.accuse(why)
+            self.sync(member)
         for lease in list(member.leases):
             lease.mark_stalled(why)
 
@@ -263,6 +269,7 @@ class Membership:
         if row is not None and self.rows.get(row) is member:
             del self.rows[row]
             member.row = None
+            self.served.moved(member)
             self._fleet.remove(row)
             self._close(member)
 
@@ -292,6 +299,8 @@ class Membership:
                 health.answered(began_s, known=known)
             if member.doubtful:
                 await self._ask(member)
+            elif self.served.is_due(member):
+                await self._list_again(member)
         except EngineError as error:
             now_s, why = self._clock.monotonic_s(), str(error)
             if member.row is None:
@@ -301,10 +310,9 @@ class Membership:
             member.doubtful = member.doubtful or member.health.state == "shut"
             self.sync(member)
             return
-        shut = member.health.state == "shut"
-        member.health.check_passed(self._clock.monotonic_s())
-        if shut and member.health.state != "shut":
-            log.info("replica %s is tried again", member.url)
+        member.health.check_passed()
+        if member.row is not None and member.health.due(self._clock.monotonic_s()):
+            await self._probes.reopen(member)
         self.sync(member)
         if began_s < metrics.due_s:
             return
@@ -318,25 +326,42 @@ class Membership:
         member.heard(self._fleet, load, counters, self._clock.monotonic_s())
         self._changed()
 
-    async def _ask(self, member: Member) -> None:
-        """Ask what it serves; it joins, or stays out with the reason. Whoever lists no models is believed to
-        serve the one that is wanted by name."""
-        timeout_s = self._config.check_timeout_s
+    async def accepts(self, row: int) -> bool:
+        """Whether a replica answers a probe; what it refused with 401 or 403 was due to the request then."""
+        member = self.rows.get(row)
+        return member is not None and not await self._probes.fault(member)
+
+    async def _list_again(self, member: Member) -> None:
         try:
-            member.models = await member.replica.list_models(timeout_s)
-        except NO_LIST:
-            if self._model_names is None:
-                raise
-            member.models = tuple(map(ServedModel, sorted(self._model_names)))
-        names = [model.name for model in member.models]
-        if self._model_names is None and names:
-            self._model_names = frozenset(names)
-        wanted = self._model_names or frozenset()
-        if not wanted or not wanted.issubset(names):
-            fault = f"it serves {self._quote(', '.join(names)) or 'nothing'}, not "
-            fault += self._quote(", ".join(sorted(wanted))) or "a model"
-            if fault != member.fault:
-                log.warning("replica %s gets no requests: %s", member.url, fault)
+            await self.served.fetch(member, self._config.check_timeout_s)
+        except EngineError as error:
+            log.debug("replica %s keeps its list of models: %s", member.url, error)
+        else:
+            member.fault = self._fault_of(member)
+            self.sync(member)
+
+    def _fault_of(self, member: Member) -> str:
+        """Why a replica with these models gets no requests; empty if it may."""
+        listed, wanted = names(member.models), self._config.model
+        if wanted in listed or (wanted is None and listed):
+            return ""
+        served = self._quote(", ".join(sorted(listed))) or "nothing"
+        fault = f"it serves {served}, not {self._quote(wanted or '') or 'a model'}"
+        if fault != member.fault:
+            log.warning("replica %s gets no requests: %s", member.url, fault)
+        return fault
+
+    def _models_changed(self, row: int) -> None:
+        # What waits for a model that came may go there.
+        self._fleet.changed.add(row)
+        self._changed()
+
+    async def _ask(self, member: Member) -> None:
+        """Ask what it serves; it joins, or stays out with the reason."""
+        timeout_s = self._config.check_timeout_s
+        await self.served.fetch(member, timeout_s)
+        fault = self._fault_of(member)
+        if fault:
             member.fault = fault
             return
         if member.row is None:
@@ -356,10 +381,13 @@ class Membership:
         if member.leaving:
             return
         row = member.row = self._fleet.add(ReplicaLimits(member.url, math.inf if tokens is None else tokens))
+        if tokens is not None:
+            member.running.shows()
         # Unavailable until the caller says so.
         self._fleet.set_available(row, False)
         member.tell(self._fleet)
         self.rows[row] = member
+        self.served.moved(member)
         log.info("replica %s joins", member.url)
 
     def _others_work(self, member: Member, since_s: float) -> bool:

@@ -27,7 +27,8 @@ class RoutingRequest:
     `keeps_place` one that comes later is worth as much: what is still in time does not go before it.
     Of two that are due at the same moment, the lower `priority` goes first. `avoid` are the numbers of
     replicas that it is not to go to while another is available: it has failed there. `transferred`: the KV
-    cache of its prompt comes from another replica, so that nothing is prefilled, whoever takes it.
+    cache of its prompt comes from another replica, so that nothing is prefilled, whoever takes it. `model`:
+    only replicas that serve it may take the request; None: any of them.
     """
 
     prompt_tokens: int
@@ -40,6 +41,7 @@ class RoutingRequest:
     avoid: tuple[int, ...] = ()
     transferred: bool = False
     keeps_place: bool = False
+    model: str | None = None
 
 
 def new_tokens(demand: RoutingRequest, cached: float) -> float:

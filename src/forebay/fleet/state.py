@@ -214,6 +214,21 @@ class Fleet:
         finally:
             self.available, self.all_available = before, all_before
 
+    @contextmanager
+    def only(self, replicas: Sequence[int]) -> Iterator[None]:
+        """Within it no other replicas are available. Changes to these ones last."""
+        others = self.available.copy()
+        others[list(replicas)] = False
+        if not others.any():
+            yield
+            return
+        self.available, self.all_available = self.available & ~others, False
+        try:
+            yield
+        finally:
+            self.available = self.available | others
+            self.all_available = bool(self.available.all())
+
     def cached(self, demand: RoutingRequest) -> Vector:
         """For each replica, how many of the prompt's tokens its prefix cache should hold, or gets."""
         if demand.transferred:

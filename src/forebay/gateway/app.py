@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
 import aiohttp
 import orjson
@@ -12,9 +13,10 @@ import orjson
 from forebay.clock import Clock, SystemClock
 from forebay.engine.client import open_session, request_headers
 from forebay.engine.load import LOAD_REQUEST_HEADER
-from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.errors import Unreachable
 from forebay.fleet.client import FleetClient
+from forebay.gateway.access_log import AccessLog
+from forebay.gateway.accounts import Accounts
 from forebay.gateway.asgi import (
     HungUp,
     Receive,
@@ -29,10 +31,14 @@ from forebay.gateway.asgi import (
     request_id,
     send_whole,
 )
-from forebay.gateway.body import EMBED_PATH, Room, read_asked, read_body
+from forebay.gateway.asked import read_asked
+from forebay.gateway.body import Room, read_body
 from forebay.gateway.call import RelayedCall, RelayRules
+from forebay.gateway.cors import Cors
 from forebay.gateway.exchange import Exchange
-from forebay.gateway.keys import UNNAMED, KeyRing
+from forebay.gateway.keys import KeyRing, Usage
+from forebay.gateway.models import Alias, ModelNames
+from forebay.gateway.monitoring import Monitoring, health_of
 from forebay.gateway.openapi import DESCRIPTION
 from forebay.gateway.prefill import Prefills
 from forebay.gateway.protocol import LINGER_S
@@ -41,22 +47,23 @@ from forebay.gateway.refusal import (
     Refusal,
     draining,
     from_a_page,
-    no_replica,
+    no_place,
     own_mistake,
     too_late,
-    unknown_model,
 )
 from forebay.gateway.relay import Cut, Relay
+from forebay.gateway.rename import with_model
+from forebay.gateway.routes import ROUTES, dialect_of
 from forebay.gateway.spec import LimitsSpec
 from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics, Tracing
 
 LOG = logging.getLogger("forebay.gateway")
 
 MODELS_PATH = "/v1/models"
-POSTED = frozenset((CHAT_PATH, PROMPT_PATH, EMBED_PATH))
+MODEL_PATH = "/v1/models/{model}"
 OPEN = ("/health", "/metrics", "/openapi.json")
 MONITORING = ("/health", "/metrics")
-METHODS = dict.fromkeys(POSTED, "POST") | dict.fromkeys((MODELS_PATH, *OPEN), "GET")
+METHODS = dict.fromkeys(ROUTES, "POST") | dict.fromkeys((MODELS_PATH, MODEL_PATH, *OPEN), "GET")
 ASK_FOR_LOAD = (LOAD_REQUEST_HEADER, "TEXT")
 START_S = 5.0
 """How long the start waits for the first replica."""
@@ -64,25 +71,10 @@ DROPPED_BYTES = 65_536
 """A body that nobody reads is dropped up to this size, and else the connection is closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Monitoring:
-    """Who may see `/health` and `/metrics`: whoever reaches `port`, where it is not None, and has the one key
-    of `keys`, where there are any."""
-
-    keys: KeyRing | None = None
-    port: int | None = None
-
-    @property
-    def closed(self) -> bool:
-        """Whether not everybody sees them."""
-        return self.keys is not None or self.port is not None
-
-
 class Gateway:
-    """Answers OpenAI's calls with the replicas of `fleet`, for which those of `prefill`, where there are any,
-    prefill prompts.
+    """Passes calls on to the replicas of `fleet`; those of `prefill`, if there are any, prefill prompts.
 
-    Runs on one event loop, from `open` to `close`. A client's key goes no further than here.
+    Runs on one event loop, from `open` to `close`. A client's key is not sent any further.
     """
 
     def __init__(
@@ -91,22 +83,28 @@ class Gateway:
         *,
         prefill: FleetClient | None = None,
         keys: KeyRing | None = None,
+        aliases: Mapping[str, Alias] | None = None,
         limits: LimitsSpec | None = None,
         rules: RelayRules | None = None,
         tracing: Tracing | None = None,
         monitoring: Monitoring | None = None,
+        access_log: AccessLog | None = None,
+        cors: Cors | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._fleet = fleet
         self._prefill = prefill
         self._clock = clock or SystemClock()
-        self._keys = keys or KeyRing((), self._clock.monotonic_s())
+        self.keys = keys or KeyRing((), self._clock.monotonic_s())
         self._limits = limits or LimitsSpec()
         self._rules = rules or RelayRules()
         self._room = Room(self._limits.max_held_bytes)
         self._tracing = tracing or Tracing()
         self._monitoring = monitoring or Monitoring()
-        self._metrics = GatewayMetrics(fleet, prefill)
+        self._models = ModelNames(fleet, aliases)
+        self._cors = cors or Cors()
+        self._metrics = GatewayMetrics(fleet, prefill, access_log)
+        self._accounts = Accounts(self._metrics, access_log, self._clock, names_keys=self._monitoring.closed)
         self._session: aiohttp.ClientSession | None = None
         self._relay: Relay | None = None
         self.draining = False
@@ -132,7 +130,8 @@ class Gateway:
     async def open(self, wait_s: float = START_S) -> None:
         """Return when a replica can take requests, or after `wait_s`: then the gateway says that none can.
 
-        Raises `SettingError` where the replicas serve no model in common, or cannot be told.
+        Raises `SettingError` if all replicas have answered and none serves a model that may be asked for, or
+        if the list of replicas cannot be read.
         """
         self._session = open_session(request_headers(self._fleet.api_key))
         prefills = None
@@ -159,23 +158,30 @@ class Gateway:
             await self._prefill.close()
         if self._session is not None:
             await self._session.close()
-        await asyncio.get_running_loop().run_in_executor(None, self._tracing.close)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._tracing.close)
+        await loop.run_in_executor(None, self._accounts.close)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         exchange = Exchange(
             method=scope["method"],
             path=scope["path"],
+            route=route_of(scope["path"]),
             headers=headers,
             raw=scope["headers"],
             id=request_id(headers),
+            host=(scope.get("client") or ("",))[0],
             began_s=self._clock.monotonic_s(),
         )
-        path, method = exchange.path, exchange.method
+        path, method = exchange.route, exchange.method
+        send = self._cors.sender(headers, send)
         here = self._monitoring.port is None or (path in MONITORING) == (
             scope["server"][1] == self._monitoring.port
         )
-        if here and METHODS.get(path) == method:
+        if here and path in METHODS and self._cors.is_question(method, headers):
+            await send_whole(send, 200, self._cors.permission(headers), b"")
+        elif here and METHODS.get(path) == method:
             handle = self._open_route if path in OPEN else self._call
             await handle(exchange, receive, send)
         elif here and path in METHODS:
@@ -191,7 +197,7 @@ class Gateway:
         keys = self._monitoring.keys
         if keys is not None and exchange.path in MONITORING:
             try:
-                keys.find(exchange.headers.get(b"authorization"))
+                keys.find(exchange.headers)
             except Refusal as refusal:
                 await self._refuse(exchange, refusal, receive, send)
                 return
@@ -206,20 +212,12 @@ class Gateway:
 
     def health(self) -> tuple[int, dict[str, object]]:
         """Status and body of `/health`."""
-        replicas = _counts(self._fleet)
-        state = "draining" if self.draining else "ok" if replicas["available"] else "no_replica"
-        prefill = {} if self._prefill is None else {"prefill": _counts(self._prefill)}
-        return 200 if state == "ok" else 503, {
-            "status": state,
-            "replicas": replicas,
-            **prefill,
-            "in_flight": self.in_flight,
-        }
+        return health_of(self._fleet, self._prefill, draining=self.draining, in_flight=self.in_flight)
 
     async def _call(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         """A call that needs a key, a place and a replica; counted and traced whatever comes of it."""
         metrics = self._metrics
-        span = self._tracing.begin(exchange.method, exchange.path, exchange.headers, exchange.id)
+        span = self._tracing.begin(exchange.method, exchange.route, exchange.headers, exchange.id)
         self.in_flight += 1
         self.idle.clear()
         metrics.in_flight.set(self.in_flight)
@@ -232,7 +230,10 @@ class Gateway:
             if exchange.begun:
                 exchange.outcome = "cut"
             else:
-                await self._refuse(exchange, too_late(self._limits.request_s), receive, send)
+                waited = exchange.call is not None and exchange.call.waits
+                late = (no_place if waited else too_late)(self._limits.request_s)
+                LOG.warning("request %s: %s", exchange.id, late)
+                await self._refuse(exchange, late, receive, send)
         except Cut:
             exchange.outcome = "cut"
         except HungUp:
@@ -254,7 +255,7 @@ class Gateway:
             metrics.in_flight.set(self.in_flight)
             if not self.in_flight:
                 self.idle.set()
-            self._count(exchange)
+            self._accounts.ended(exchange)
             self._tracing.end(span, exchange.outcome, exchange.attributes())
 
     async def _admit(
@@ -263,55 +264,76 @@ class Gateway:
         if self.draining:
             raise draining()
         limits, clock = self._limits, self._clock
-        caller = self._keys.find(exchange.headers.get(b"authorization"))
-        if self._keys.open and b"origin" in exchange.headers:
+        caller = self.keys.find(exchange.headers)
+        if self.keys.open and b"origin" in exchange.headers and not self._cors.allowed(exchange.headers):
             raise from_a_page()
         exchange.key = caller.name
         free = limits.in_flight - self.in_flight
-        if free < 0 or (self._keys.shared and caller.usage.in_flight > free):
+        if free < 0 or (self.keys.shared and caller.usage.in_flight > free):
             # Nobody may hold more places than are free, or one key could take all of them.
             message = (
                 f"more than {limits.in_flight} requests at a time, or too many with this key; try again later"
             )
             raise Refusal(503, "gateway_full", message, kind=SERVER, retry_after_s=1)
         with caller.usage.request(clock.monotonic_s()), self._room.share() as take:
-            if exchange.path == MODELS_PATH:
-                await self._list_models(exchange, send)
+            if exchange.route in (MODELS_PATH, MODEL_PATH):
+                await self._send_models(exchange, send)
                 return
             body = await read_body(
                 exchange.headers, receive, take, max_bytes=limits.max_body_bytes, within_s=limits.body_s
             )
             exchange.body_read = True
-            asked = read_asked(exchange.path, body, max_depth=limits.max_json_depth)
-            if self._prefill is not None and asked.transferable:
-                # Whoever prefills gets a body of its own.
-                take(len(body))
+            content_type = exchange.headers.get(b"content-type", b"")
+            asked = read_asked(
+                exchange.route,
+                body,
+                max_depth=limits.max_json_depth,
+                content_type=content_type,
+            )
+            exchange.model = asked.model or None
             headers = [*headers_up(exchange.raw), *trace, ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
-            call = exchange.call = RelayedCall(asked, caller.name, exchange.id, headers)
-            served = self._fleet.models
-            if served and asked.model not in {model.name for model in served}:
-                raise unknown_model(asked.model)
-            length = next((model.max_model_len for model in served if model.name == asked.model), None)
-            taken = caller.usage.tokens(asked.tokens(length), clock.monotonic_s())
-            assert self._relay is not None
-            try:
-                async with UntilHungUp(receive):
-                    await self._relay.forward(call, send)
-            finally:
-                caller.usage.settle(taken, call.used_tokens(taken))
-            exchange.outcome = str(call.status)
+            source = exchange.host if self.keys.open else caller.name
+            async with UntilHungUp(receive):
+                models = await self._models.resolve(asked.model, asked.session or exchange.id)
+                for model in models:
+                    last = model == models[-1]
+                    if asked.model and model != asked.model:
+                        take(len(body))
+                        asked = with_model(asked, model, content_type=content_type)
+                    if self._prefill is not None and asked.transferable:
+                        # The prefill gets a body of its own.
+                        take(len(body))
+                    call = exchange.call = RelayedCall(asked, caller.name, exchange.id, headers, source)
+                    if await self._answered(call, caller.usage, send, last=last):
+                        exchange.outcome = str(call.status)
+                        return
 
-    async def _list_models(self, exchange: Exchange, send: Send) -> None:
-        served = self._fleet.models
-        if not served:
-            raise no_replica("no replica is in reach that could say what it serves; try again later")
-        models = [
-            {"id": model.name, "object": "model", "created": 0, "owned_by": "forebay"}
-            | ({} if model.max_model_len is None else {"max_model_len": model.max_model_len})
-            for model in served
-        ]
+    async def _answered(self, call: RelayedCall, usage: Usage, send: Send, *, last: bool) -> bool:
+        """Answer `call` within its key's tokens; returns False if no replica can, unless it is the `last`
+        model to try: then the `Refusal` is raised."""
+        assert self._relay is not None
+        asked = call.asked
+        cost = asked.tokens(self._models.context(asked.model))
+        taken = usage.tokens(cost, self._clock.monotonic_s(), self._clock.wall_ms())
+        try:
+            await self._relay.forward(call, send)
+        except Refusal as refusal:
+            if last or refusal.status < 502:
+                raise
+            LOG.warning("request %s goes to the fallback of its model: %s", call.id, refusal)
+            self._metrics.retries.labels("fallback").inc()
+            return False
+        finally:
+            usage.settle(taken, call.used_tokens(taken))
+        return True
+
+    async def _send_models(self, exchange: Exchange, send: Send) -> None:
+        if exchange.path == MODELS_PATH:
+            document: dict[str, Any] = {"object": "list", "data": self._models.cards()}
+        else:
+            document = await self._models.card(exchange.path.removeprefix(MODELS_PATH + "/"))
         id = (b"x-request-id", exchange.id.encode("ascii"))
-        await send_whole(send, 200, json_headers(id), orjson.dumps({"object": "list", "data": models}))
+        await send_whole(send, 200, json_headers(id), orjson.dumps(document))
         exchange.outcome = "200"
 
     async def _refuse(
@@ -323,34 +345,22 @@ class Gateway:
         *more: tuple[bytes, bytes],
     ) -> None:
         """Say no. A client that is still sending is let finish for a moment, or it would not read why."""
-        exchange.outcome = str(refusal.status)
+        exchange.outcome, exchange.error = str(refusal.status), refusal.code
         self._metrics.refused.labels(refusal.code).inc()
         unread = exchange.unread
         refusal.close = refusal.close or unread > DROPPED_BYTES
         headers = [*refusal.headers(), (b"x-request-id", exchange.id.encode("ascii")), *more]
         lingers = unread > DROPPED_BYTES or refusal.status == 408
-        await send_whole(send, refusal.status, headers, refusal.body(), more=lingers)
+        body = refusal.body(anthropic=dialect_of(exchange.route) == "anthropic")
+        await send_whole(send, refusal.status, headers, body, more=lingers)
         if lingers:
             await _drop_body(receive)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _count(self, exchange: Exchange) -> None:
-        metrics, route = self._metrics, exchange.path
-        key = exchange.key if self._monitoring.closed or exchange.key in UNNAMED else "known"
-        metrics.requests.labels(route, key, exchange.outcome).inc()
-        metrics.duration_s.labels(route).observe(self._clock.monotonic_s() - exchange.began_s)
-        call = exchange.call
-        if call is not None and call.begun:
-            metrics.first_byte_s.labels(route).observe(call.begun_s - exchange.began_s)
-            if call.handover == "transferred" and call.status < 400:
-                metrics.kv_transfers.inc()
-            elif call.handover is not None and call.status < 400:
-                metrics.kv_fallbacks.labels(call.handover).inc()
 
-
-def _counts(fleet: FleetClient) -> dict[str, int]:
-    why = fleet.replicas().values()
-    return {"available": sum(not one for one in why), "known": len(why)}
+def route_of(path: str) -> str:
+    """The route that `path` belongs to, as the description names it; `path` itself if there is none."""
+    return MODEL_PATH if path.startswith(MODELS_PATH + "/") and path != MODELS_PATH + "/" else path
 
 
 async def _drop_body(receive: Receive) -> None:

@@ -79,8 +79,9 @@ def headers_up(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
 
 
 def headers_down(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """Those of a replica's headers that the client gets."""
-    return _kept(headers, OURS_DOWN)
+    """Those of a replica's headers that the client gets. Which web pages may call is the gateway's to say."""
+    kept = _kept(headers, OURS_DOWN)
+    return [(name, value) for name, value in kept if not name.startswith(b"access-control-")]
 
 
 def request_id(headers: Mapping[bytes, bytes]) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from forebay.gateway.body import Asked
+from forebay.gateway.asked import Asked
 from forebay.records import KvHandover, Usage
 
 
@@ -14,13 +14,13 @@ from forebay.records import KvHandover, Usage
 class RelayRules:
     """`attempts`: replicas that one request is sent to at most. `first_byte_s`: how long a replica may take
     to begin a streamed answer; one that is not streamed has all the time of the request. `place_s`: how long
-    a request waits for room; `absent_s`: and where no replica is up at all.
+    a request waits for room; `absent_s`: how long if no replica is up at all.
     """
 
     attempts: int = 3
     connect_s: float = 5.0
     first_byte_s: float = 120.0
-    place_s: float = 30.0
+    place_s: float = math.inf
     absent_s: float = 2.0
 
 
@@ -28,26 +28,43 @@ class RelayRules:
 class RelayedCall:
     """One request on its way: who asks for what under which id, and how far the answer has come.
 
-    `headers` are those that the replica gets. `status` and `begun_s` are set when the first byte is sent.
+    `headers` are those that the replica gets. `source`: whose it is, the key's or the address's.
+    `status` and `begun_s` are set when the first byte is sent.
+    `waits`: for a replica with room.
     `sent`: a replica has the request, or its prompt. `prefilled`: a replica that only prefills has done so.
     `handover`: whether the KV cache was handed over, and why not (`unsuitable`: of such a request none can
     be); None where there are no such replicas.
-    `events`: of a streamed answer, so far. `usage`: what the answer was counted to cost, once it is whole.
+    `events`: of a streamed answer, so far. `usage`: what the answer cost, once it is whole; `counted`: by the
+    engine's own count.
     """
 
     asked: Asked
     tenant: str
     id: str
     headers: list[tuple[str, str]]
+    source: str | None = None
     replica: str = ""
     status: int = 0
     begun_s: float = math.nan
     streamed: bool = False
+    waits: bool = False
     sent: bool = False
     prefilled: bool = False
     handover: KvHandover | Literal["unsuitable"] | None = None
     events: int = 0
     usage: Usage | None = None
+    counted: bool = False
+
+    @property
+    def spent(self) -> Usage:
+        """The tokens of the answer so far; estimates unless `counted`."""
+        asked = self.asked
+        if not asked.costs or not self.sent or self.status >= 400:
+            return Usage()
+        if self.usage is None:
+            return Usage(asked.prompt_tokens, self.events if asked.answers else 0)
+        usage = self.usage
+        return Usage(usage.prompt_tokens or asked.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
 
     @property
     def begun(self) -> bool:

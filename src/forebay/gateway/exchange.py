@@ -14,12 +14,20 @@ class Exchange:
 
     method: str
     path: str
+    route: str
+    """The path by which it is counted: that of its description."""
     headers: dict[bytes, bytes]
     raw: RawHeaders
     id: str
+    host: str
     began_s: float
     key: str = "unknown"
+    model: str | None = None
+    """The model as the client calls it."""
     outcome: str = "500"
+    """A status, or `hung_up` or `cut`."""
+    error: str | None = None
+    """The code of the gateway's own error."""
     call: RelayedCall | None = None
     body_read: bool = False
 
@@ -27,6 +35,11 @@ class Exchange:
     def begun(self) -> bool:
         """Whether the client has got a byte of a replica's answer."""
         return self.call is not None and self.call.begun
+
+    @property
+    def status(self) -> int | None:
+        """The status that the client got; None if it got none."""
+        return self.call.status or None if self.call is not None else None
 
     @property
     def unread(self) -> int:

@@ -1,11 +1,11 @@
 """Who may use the gateway (API keys, compared without telling anything by time), and how much one key may ask
-for: requests a second, requests at a time, tokens a minute.
+for: requests a second, requests at a time, tokens a minute and a day.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,6 +22,7 @@ class KeyLimits:
     burst: float = 1.0
     in_flight: float = math.inf
     tokens_per_min: float = math.inf
+    tokens_per_day: float = math.inf
 
 
 class Bucket:
@@ -57,19 +58,52 @@ class Bucket:
             self._left = max(-self._size, min(self._size, self._left + amount))
 
 
+DAY_MS = 86_400_000
+
+
+class DayBudget:
+    """Tokens of one day (UTC). Wall-clock times are passed in."""
+
+    __slots__ = ("_day", "_limit", "_used")
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._day = 0
+        self._used = 0.0
+
+    def wait_s(self, wall_ms: int) -> float:
+        """0 while tokens are left, else the seconds until the next day. The last request may exceed them."""
+        if wall_ms // DAY_MS != self._day:
+            self._day, self._used = wall_ms // DAY_MS, 0.0
+        return 0.0 if self._used < self._limit else (DAY_MS - wall_ms % DAY_MS) / 1000
+
+    def add(self, tokens: float) -> None:
+        """Count tokens, or take back what was counted too much; what was counted yesterday is forgotten."""
+        self._used = max(0.0, self._used + tokens)
+
+    def change(self, limit: float) -> None:
+        self._limit = limit
+
+
 class Usage:
     """What one key uses of its limits. Raises `Refusal` (429) for what exceeds them."""
 
     def __init__(self, limits: KeyLimits, now_s: float) -> None:
-        self._limits = limits
+        self.in_flight = 0
+        self._day = DayBudget(limits.tokens_per_day)
+        self.change(limits, now_s)
+
+    def change(self, limits: KeyLimits, now_s: float) -> None:
+        """From now on these limits count, with full buckets; the day's tokens stay counted."""
+        self.limits = limits
         self._requests = Bucket(limits.requests_per_s, max(1.0, limits.burst), now_s)
         self._tokens = Bucket(limits.tokens_per_min / 60, limits.tokens_per_min, now_s)
-        self.in_flight = 0
+        self._day.change(limits.tokens_per_day)
 
     @contextmanager
     def request(self, now_s: float) -> Iterator[None]:
         """Count one request in, and out again when it has ended."""
-        limits = self._limits
+        limits = self.limits
         if self.in_flight >= limits.in_flight:
             raise _over("in_flight", f"more than {limits.in_flight:g} requests at a time", 1.0)
         wait_s = self._requests.take(1.0, now_s)
@@ -81,18 +115,21 @@ class Usage:
         finally:
             self.in_flight -= 1
 
-    def tokens(self, amount: float, now_s: float) -> float:
+    def tokens(self, amount: float, now_s: float, wall_ms: int = 0) -> float:
         """Take the tokens of a request, those of its prompt and as many as it asks for, and return how many
         were taken: at most those of two minutes, so that no request makes the key owe more than one."""
-        amount = min(amount, 2 * self._limits.tokens_per_min)
-        wait_s = self._tokens.take(amount, now_s)
-        if wait_s:
-            raise _over("tokens", f"more than {self._limits.tokens_per_min:g} tokens a minute", wait_s)
+        amount = min(amount, 2 * self.limits.tokens_per_min)
+        if amount and (wait_s := self._day.wait_s(wall_ms)):
+            raise _over("tokens", f"more than {self.limits.tokens_per_day:g} tokens a day", wait_s)
+        if wait_s := self._tokens.take(amount, now_s):
+            raise _over("tokens", f"more than {self.limits.tokens_per_min:g} tokens a minute", wait_s)
+        self._day.add(amount)
         return amount
 
     def settle(self, taken: float, used: float) -> None:
         """Of the tokens that `tokens` has taken for a request, `used` were needed."""
         self._tokens.give_back(taken - used)
+        self._day.add(used - taken)
 
 
 def _over(kind: str, what: str, retry_after_s: float) -> Refusal:
@@ -124,10 +161,25 @@ class KeyRing:
     """The keys that are known; without any, everybody is one caller named `anyone`."""
 
     def __init__(self, keys: Iterable[tuple[str, str, KeyLimits]], now_s: float) -> None:
-        self._callers = [
-            Caller(name, _digest(key.encode()), Usage(limits, now_s)) for name, key, limits in keys
-        ]
+        self._callers: list[Caller] = []
         self._anyone = Caller(ANYONE, b"", Usage(KeyLimits(), now_s))
+        self.replace(keys, now_s)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(caller.name for caller in self._callers)
+
+    def replace(self, keys: Iterable[tuple[str, str, KeyLimits]], now_s: float) -> None:
+        """From now on these are the keys. One whose name stays keeps what it has used, and requests of keys
+        that are gone end as they would have."""
+        before = {caller.name: caller.usage for caller in self._callers}
+        callers = []
+        for name, key, limits in keys:
+            usage = before.get(name) or Usage(limits, now_s)
+            if usage.limits != limits:
+                usage.change(limits, now_s)
+            callers.append(Caller(name, _digest(key.encode()), usage))
+        self._callers = callers
 
     @property
     def open(self) -> bool:
@@ -139,22 +191,29 @@ class KeyRing:
         """Whether there are several callers."""
         return len(self._callers) > 1
 
-    def find(self, authorization: bytes | None) -> Caller:
-        """Whose key the `Authorization` header holds. Raises `Refusal` (401) for none and for a wrong one.
+    def find(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """The owner of the key in `Authorization: Bearer`, or in `x-api-key`, which Anthropic's clients send.
+        Raises `Refusal` (401) if both are missing or wrong.
 
-        Every key is compared, by digest, whichever fits: how long it takes says nothing.
+        Every key is compared, by digest, whichever fits: the time that it takes reveals nothing.
         """
         if not self._callers:
             return self._anyone
-        scheme, _, key = (authorization or b"")[:MAX_HEADER_BYTES].partition(b" ")
-        digest = _digest(key.strip())
+        digests = [_digest(key) for key in _keys_in(headers)]
         found: Caller | None = None
         for caller in self._callers:
-            if compare_digest(caller.digest, digest):
-                found = caller
-        if found is None or scheme.lower() != b"bearer":
+            for digest in digests:
+                if compare_digest(caller.digest, digest):
+                    found = caller
+        if found is None:
             raise wrong_key()
         return found
+
+
+def _keys_in(headers: Mapping[bytes, bytes]) -> list[bytes]:
+    scheme, _, bearer = headers.get(b"authorization", b"")[:MAX_HEADER_BYTES].partition(b" ")
+    given = [bearer.strip()] if scheme.lower() == b"bearer" else []
+    return [*given, headers[b"x-api-key"][:MAX_HEADER_BYTES]] if b"x-api-key" in headers else given
 
 
 def _digest(key: bytes) -> bytes:

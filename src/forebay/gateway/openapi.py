@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
+from forebay.gateway.routes import EMBED_PATH, ROUTES, Route
 
 TEXT = {"type": "string"}
 COUNT = {"type": "integer", "minimum": 0}
@@ -19,7 +20,7 @@ ERRORS = {
     400: "The body is not JSON, or lacks what a call needs.",
     401: "The API key is missing or wrong.",
     403: "The gateway has no keys, and the request comes from a web page (`Origin`).",
-    404: "The model is not served.",
+    404: "The model is not served, or its engine has no such call.",
     408: "The body did not come whole in time.",
     413: "The body is too large.",
     422: "The engine does not take this request.",
@@ -31,6 +32,15 @@ ERRORS = {
 }
 
 
+SCHEMAS = {
+    CHAT_PATH: ("ChatRequest", "Completion"),
+    PROMPT_PATH: ("CompletionRequest", "Completion"),
+    EMBED_PATH: ("EmbeddingRequest", "Embeddings"),
+}
+"""What the gateway checks in a body, and the schema of the answer, for the calls that have more of either
+than a model's name."""
+
+
 def _schema(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
@@ -39,31 +49,35 @@ def _answer(description: str, schema: dict[str, Any], kind: str = "application/j
     return {"description": description, "content": {kind: {"schema": schema}}}
 
 
-def _errors(*statuses: int) -> dict[str, Any]:
-    return {str(status): _answer(ERRORS[status], _schema("Error")) for status in statuses}
+def _errors(*statuses: int, schema: str = "Error") -> dict[str, Any]:
+    return {str(status): _answer(ERRORS[status], _schema(schema)) for status in statuses}
 
 
-def _call(id: str, summary: str, asked: str, answered: str, *, streams: bool) -> dict[str, Any]:
+def _call(route: Route) -> dict[str, Any]:
+    asked, answered = SCHEMAS.get(route.path, ("Form" if route.form else "Call", "Answer"))
     whole = _answer("The answer, byte for byte as the engine sends it.", _schema(answered))
-    if streams:
+    if route.streams:
         whole["content"]["text/event-stream"] = {}
+    errors = "AnthropicError" if route.dialect == "anthropic" else "Error"
+    kind = "multipart/form-data" if route.form else "application/json"
     return {
         "post": {
-            "operationId": id,
-            "summary": summary,
+            "operationId": route.path.strip("/").replace("/", "_"),
+            "summary": route.summary,
             "security": [{"key": []}],
-            "requestBody": {
-                "required": True,
-                "content": {"application/json": {"schema": _schema(asked)}},
-            },
-            "responses": {"200": whole, **_errors(*ERRORS)},
+            "requestBody": {"required": True, "content": {kind: {"schema": _schema(asked)}}},
+            "responses": {"200": whole, **_errors(*ERRORS, schema=errors)},
         }
     }
 
 
-def _get(id: str, summary: str, answers: dict[str, Any], *, secured: bool = False) -> dict[str, Any]:
+def _get(
+    id: str, summary: str, answers: dict[str, Any], *, secured: bool = False, **more: object
+) -> dict[str, Any]:
     security: list[dict[str, list[str]]] = [{"key": []}] if secured else []
-    return {"get": {"operationId": id, "summary": summary, "security": security, "responses": answers}}
+    return {
+        "get": {"operationId": id, "summary": summary, "security": security, "responses": answers, **more}
+    }
 
 
 def _object(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -89,14 +103,22 @@ DOCUMENT: dict[str, Any] = {
         "description": "An OpenAI-compatible front of a fleet.",
     },
     "paths": {
-        CHAT_PATH: _call("chat", "Answer a conversation.", "ChatRequest", "Completion", streams=True),
-        PROMPT_PATH: _call("complete", "Continue a text.", "CompletionRequest", "Completion", streams=True),
-        "/v1/embeddings": _call("embed", "Embed texts.", "EmbeddingRequest", "Embeddings", streams=False),
+        **{route.path: _call(route) for route in ROUTES.values()},
         "/v1/models": _get(
             "models",
             "The models that a replica serves.",
             {"200": _answer("The models.", _schema("Models")), **_errors(401, 403, 429, 500, 502, 503, 504)},
             secured=True,
+        ),
+        "/v1/models/{model}": _get(
+            "model",
+            "One of the models.",
+            {
+                "200": _answer("The model.", _schema("Model")),
+                **_errors(401, 403, 404, 429, 500, 502, 503, 504),
+            },
+            secured=True,
+            parameters=[{"name": "model", "in": "path", "required": True, "schema": MODEL}],
         ),
         "/health": _get(
             "health",
@@ -122,10 +144,15 @@ DOCUMENT: dict[str, Any] = {
             ),
             "CompletionRequest": _object({"model": MODEL, "prompt": TEXT_OR_TOKENS}, {"stream": STREAM}),
             "EmbeddingRequest": _object({"model": MODEL, "input": TEXT_OR_TOKENS}, {"stream": STREAM}),
+            "Call": {"type": "object", "properties": {"model": MODEL, "stream": STREAM}},
+            "Form": {"type": "object", "properties": {"model": MODEL}},
+            "Answer": {},
+            "Model": _object({"id": TEXT, "object": TEXT}),
             "Completion": ANSWER,
             "Embeddings": _object({"object": TEXT, "model": TEXT, "data": {"type": "array"}}),
             "Models": _object({"object": TEXT, "data": {"type": "array"}}),
             "State": STATE,
+            "AnthropicError": _object({"type": TEXT, "error": _object({"type": TEXT, "message": TEXT})}),
             "Error": _object(
                 {
                     "error": _object(

@@ -30,10 +30,13 @@ from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import TimeLimit
 from forebay.gateway.body import deeper_than
 from forebay.gateway.call import RelayedCall, RelayRules
-from forebay.gateway.replica import FAILED, Lost, UntilLost, failure_from, post, usage_in
+from forebay.gateway.replica import FAILED, Lost, UntilLost, failure_from, post
+from forebay.gateway.usage import usage_in
 from forebay.records import KvHandover
 
 LOG = logging.getLogger("forebay.gateway")
+PLACE_S = 30.0
+"""A request waits no longer to be prefilled elsewhere: it has a place where it could be prefilled, too."""
 MAX_DEPTH = 16
 """Lists and objects within each other in what is said of where a KV cache is: vLLM has three."""
 
@@ -82,13 +85,14 @@ class Prefills:
         for _ in range(self._rules.attempts):
             demand = self._fleet.demand(
                 asked.text,
-                deadline_s=self._rules.place_s,
+                deadline_s=min(self._rules.place_s, PLACE_S),
                 tenant=call.tenant,
                 session=asked.session,
                 avoid=tuple(tried.values()),
+                model=asked.model,
             )
             try:
-                async with self._fleet.place(demand, chars=len(asked.text)) as lease:
+                async with self._fleet.place(demand, chars=len(asked.text), source=call.source) as lease:
                     lease.whole()
                     tried[lease.url] = lease.number
                     try:
@@ -108,7 +112,8 @@ class Prefills:
             LOG.warning("request %s, prefill: %s", call.id, error)
             faults = ((lease, error),) if isinstance(error, ServerFault) else ()
             found = Prefilled(_reason(error), faults=faults)
-            others = any(not why and url not in tried for url, why in self._fleet.replicas().items())
+            replicas = self._fleet.replicas(asked.model)
+            others = any(not why and url not in tried for url, why in replicas.items())
             if faults or not others:
                 break
         return found

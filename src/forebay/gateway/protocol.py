@@ -78,7 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._forget_unread()
-        self._unread_timer = self.loop.call_later(self.limits.request_s, self.transport.abort)
+        self._unread_timer = self.loop.call_later(self.limits.unread_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         self._forget_unread()

@@ -1,4 +1,4 @@
-"""What the gateway itself says instead of an answer, in the form of OpenAI's errors."""
+"""The gateway's own errors, in the form that the client of each call reads: OpenAI's or Anthropic's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class Refusal(ForebayError):
         self.retry_after_s = retry_after_s
         self.close = close
 
-    def body(self) -> bytes:
+    def body(self, *, anthropic: bool = False) -> bytes:
+        if anthropic:
+            return anthropic_error_body(self.status, str(self))
         return error_body(self.code, str(self), kind=self.kind, param=self.param)
 
     def headers(self) -> RawHeaders:
@@ -56,8 +58,38 @@ class Refusal(ForebayError):
 
 def error_body(code: str, message: str, *, kind: str = INVALID, param: str | None = None) -> bytes:
     """An error as OpenAI's clients read it."""
-    message = message[:MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode()
-    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    return orjson.dumps({"error": {"message": _plain(message), "type": kind, "param": param, "code": code}})
+
+
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def anthropic_error_body(status: int, message: str) -> bytes:
+    """An error as Anthropic's clients read it."""
+    kind = ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return orjson.dumps({"type": "error", "error": {"type": kind, "message": _plain(message)}})
+
+
+def _plain(message: str) -> str:
+    return message[:MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode()
+
+
+def invalid_value(param: str, message: str) -> Refusal:
+    return Refusal(400, "invalid_value", f"{param}: {message}", param=param)
+
+
+def no_route(path: str, model: str) -> Refusal:
+    message = f"the engine that serves {model[:200]!r} has no {path}; it may be of another kind or version"
+    return Refusal(404, "unsupported_call", message)
 
 
 def too_large(limit: int) -> Refusal:
@@ -78,7 +110,9 @@ def slow_body(seconds: float) -> Refusal:
 def wrong_key() -> Refusal:
     # Says nothing of what was sent: a key with one letter wrong is a secret too.
     return Refusal(
-        401, "invalid_api_key", "the API key is missing or wrong; send it as `Authorization: Bearer KEY`"
+        401,
+        "invalid_api_key",
+        "the API key is missing or wrong; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
     )
 
 
@@ -87,7 +121,7 @@ def from_a_page() -> Refusal:
         403,
         "origin_refused",
         "requests with an Origin header come from web pages, any of which could use a gateway without keys; "
-        "give the gateway keys",
+        "give the gateway keys, or list the page's origin in cors",
     )
 
 
@@ -98,6 +132,10 @@ def draining() -> Refusal:
 
 def no_replica(message: str, *, retry_after_s: float = 1.0) -> Refusal:
     return Refusal(503, "no_replica", message, kind=SERVER, retry_after_s=retry_after_s)
+
+
+def no_place(seconds: float) -> Refusal:
+    return no_replica(f"no replica had room for the request within {seconds:g} s; try again later")
 
 
 def unknown_model(name: str) -> Refusal:

@@ -10,15 +10,17 @@ from collections.abc import Callable
 import aiohttp
 
 from forebay.clock import Clock
-from forebay.engine.client import transport_error
+from forebay.engine.client import MAX_ERROR_BYTES, transport_error
 from forebay.engine.failures import Quoter, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, parse_load_header
 from forebay.errors import (
     AttemptTimeout,
     BadRequest,
     EngineError,
+    ModelNotFound,
     Overloaded,
     ProtocolViolation,
+    RateLimited,
     ServerFault,
     Unauthorized,
     Unreachable,
@@ -26,15 +28,22 @@ from forebay.errors import (
 from forebay.fleet.client import FleetClient
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import Send, TimeLimit, headers_down
+from forebay.gateway.asked import Asked
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.prefill import Prefills, decode_body
-from forebay.gateway.refusal import SERVER, Refusal, error_body, no_replica
-from forebay.gateway.replica import FAILED, PROMPT, TAIL_BYTES, Lost, UntilLost, failure_from, post, usage_in
+from forebay.gateway.refusal import SERVER, Refusal, no_replica, no_route, unknown_model
+from forebay.gateway.replica import FAILED, TAIL_BYTES, Lost, UntilLost, failure_from, post
+from forebay.gateway.routes import dialect_of
+from forebay.gateway.usage import counts_in
+from forebay.gateway.wire import broken_off, missing_in
+from forebay.records import Usage
 
 LOG = logging.getLogger("forebay.gateway")
 
 BUSY_STATUSES = frozenset((502, 503, 504))
 """Another replica may take what this one cannot take now."""
+REFUSED_STATUSES = (401, 403)
+"""The replica refuses the gateway's key, or this one request."""
 
 
 class Cut(Exception):
@@ -79,16 +88,19 @@ class Relay:
             prefills = self._prefills_for(call, first=attempt == 1)
             demand = self._fleet.demand(
                 asked.text,
-                deadline_s=rules.place_s if self._others({}) else min(rules.absent_s, rules.place_s),
+                deadline_s=rules.place_s if self._others({}, asked) else min(rules.absent_s, rules.place_s),
                 tenant=call.tenant,
                 session=asked.session,
                 avoid=tuple(tried.values()),
                 transferred=prefills is not None,
+                model=asked.model or None,
             )
             last, body = attempt == rules.attempts, asked.body
             failure: EngineError
+            call.waits = True
             try:
-                async with self._fleet.place(demand, chars=len(asked.text)) as lease:
+                async with self._fleet.place(demand, chars=len(asked.text), source=call.source) as lease:
+                    call.waits = False
                     with UntilLost(lease):
                         if prefills is not None:
                             body = await self._prefilled(prefills, lease, call, faults)
@@ -99,9 +111,9 @@ class Relay:
                         except EngineError as error:
                             # Whose fault a 500 is shows when another replica is asked. One that was to take
                             # over a KV cache may have been refused it.
-                            unclear = isinstance(error, ServerFault)
+                            unclear = isinstance(error, ServerFault | ModelNotFound)
                             lease.failed(error, blame=not unclear)
-                            if unclear and body is asked.body:
+                            if isinstance(error, ServerFault) and body is asked.body:
                                 faults.append((lease, error))
                             failure = error
                             tried[lease.url] = lease.number
@@ -121,24 +133,27 @@ class Relay:
                 tried[lease.url] = lease.number
                 if call.begun:
                     if call.streamed:
-                        await _say_broken_off(send)
+                        await _break_off(send, call)
                     raise Cut from None
-            except Overloaded:
+            except Overloaded as full:
                 call.sent = False
-                raise no_replica("every replica is busy; try again later", retry_after_s=2.0) from None
-            except Unreachable:
+                LOG.warning("request %s: %s", call.id, full)
+                raise no_replica(f"{full}; try again later", retry_after_s=2.0) from None
+            except Unreachable as gone:
                 call.sent = False
+                LOG.warning("request %s: %s", call.id, gone)
                 raise no_replica("no replica is in reach; try again later") from None
             LOG.warning("request %s, attempt %d: %s", call.id, attempt, failure)
-            again = isinstance(failure, Unreachable) or body is not asked.body or self._others(tried)
+            again = isinstance(failure, Unreachable) or body is not asked.body or self._others(tried, asked)
             if last or not again:
                 break
             self._on_retry(failure.cause)
         call.sent = False
-        raise _refusal_for(failure)
+        raise _refusal_for(failure, asked.model)
 
-    def _others(self, tried: dict[str, int]) -> bool:
-        return any(not why and url not in tried for url, why in self._fleet.replicas().items())
+    def _others(self, tried: dict[str, int], asked: Asked) -> bool:
+        replicas = self._fleet.replicas(asked.model or None)
+        return any(not why and url not in tried for url, why in replicas.items())
 
     def _prefills_for(self, call: RelayedCall, *, first: bool) -> Prefills | None:
         """Who is to have the prompt prefilled; None, and the call says why, where the same replica does."""
@@ -185,10 +200,23 @@ class Relay:
         try:
             with TimeLimit(rules.first_byte_s if call.asked.stream else math.inf):
                 response = await post(self._session, lease.url, call, body, connect_s=rules.connect_s)
-                others = not last and (handed_over or self._others({lease.url: 0}))
+                others = not last and (handed_over or self._others({lease.url: 0}, call.asked))
                 failure = _failure_of(lease.url, response, others, self._clock.wall_ms())
-                if failure is None:
-                    return response, await response.content.readany()
+                if failure is None or (
+                    response.status in REFUSED_STATUSES and not others and await self._fleet.accepts(lease)
+                ):
+                    first = await response.content.readany()
+                    if response.status != 404:
+                        return response, first
+                    first = await _rest(response, first)
+                    missing = missing_in(first)
+                    if missing == "route":
+                        response.close()
+                        call.sent = False
+                        raise no_route(call.asked.path, call.asked.model)
+                    if missing != "model" or not others:
+                        return response, first
+                    failure = ModelNotFound(f"{lease.url} no longer serves {call.asked.model!r}")
         except FAILED as error:
             failure = failure_from(error, lease.url, rules, self._quote)
         except asyncio.CancelledError:
@@ -236,35 +264,50 @@ class Relay:
             lease.failed(failure)
             LOG.warning("request %s broke off: %s", call.id, failure)
             if streamed:
-                await _say_broken_off(send)
+                await _break_off(send, call)
             raise Cut from None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
-        if not refused:
-            usage = usage_in(tail, max(0, call.events - 1))
+        if not refused and not call.asked.costs:
+            # A call that the engine does not compute teaches nothing about its speed.
+            lease.release()
+        elif not refused:
+            counted = counts_in(tail)
+            usage = counted or Usage(0, max(0, call.events - 1), 0)
             lease.done(usage)
-            if streamed or PROMPT.search(tail):
-                call.usage = usage
+            if streamed or counted is not None:
+                call.usage, call.counted = usage, counted is not None
         elif response.status >= 500:
             lease.failed(ServerFault(f"{lease.url} answered {response.status}"), blame=False)
+        elif response.status == 404 and missing_in(first) == "model":
+            # It is asked again what it serves.
+            lease.failed(ModelNotFound(f"{lease.url} no longer serves {call.asked.model!r}"), blame=False)
         else:
             lease.failed(BadRequest(f"{lease.url} answered {response.status}"))
 
 
-async def _say_broken_off(send: Send) -> None:
-    said = error_body("replica_failed", "the replica broke off its answer", kind=SERVER)
-    await send({"type": "http.response.body", "body": b"\n\ndata: " + said + b"\n\n", "more_body": True})
+async def _rest(response: aiohttp.ClientResponse, first: bytes) -> bytes:
+    """`first` and what follows it, up to the size of an error."""
+    while len(first) < MAX_ERROR_BYTES and (more := await response.content.readany()):
+        first += more
+    return first
+
+
+async def _break_off(send: Send, call: RelayedCall) -> None:
+    body = broken_off(dialect_of(call.asked.path), call.events)
+    await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 def _failure_of(url: str, response: aiohttp.ClientResponse, others: bool, now_ms: int) -> EngineError | None:
     """Why this is no answer to hand on; None where it is one."""
     status = response.status
     said = f"{url} answered {status}"
-    if status in BUSY_STATUSES:
-        return Overloaded(
+    if status in BUSY_STATUSES or status == 429:
+        kind = RateLimited if status == 429 else Overloaded
+        return kind(
             said, retry_after_s=read_retry_after_s(response.headers.get("Retry-After"), now_ms=now_ms)
         )
-    if status in (401, 403):
+    if status in REFUSED_STATUSES:
         return Unauthorized(f"{said}; check the engine's API key")
     if 300 <= status < 400:
         return ProtocolViolation(f"{said}: redirects are not followed; give the final URL")
@@ -273,13 +316,18 @@ def _failure_of(url: str, response: aiohttp.ClientResponse, others: bool, now_ms
     return None
 
 
-def _refusal_for(failure: EngineError) -> Refusal:
-    """What the client is told once all attempts have failed; names no replica."""
+def _refusal_for(failure: EngineError, model: str) -> Refusal:
+    """The error for the client once all attempts have failed; names no replica."""
+    if isinstance(failure, ModelNotFound):
+        return unknown_model(model)
     if isinstance(failure, AttemptTimeout):
         return Refusal(504, "replica_timeout", "no replica began to answer in time", kind=SERVER)
-    if isinstance(failure, Overloaded):
+    if isinstance(failure, Overloaded | RateLimited):
         wait_s = failure.retry_after_s or 2.0
-        return no_replica("every replica that was asked is busy; try again later", retry_after_s=wait_s)
+        message = "every replica that was asked refuses more requests for now; try again later"
+        if isinstance(failure, RateLimited):
+            return Refusal(429, "rate_limited", message, kind=SERVER, retry_after_s=wait_s)
+        return no_replica(message, retry_after_s=wait_s)
     if isinstance(failure, Unauthorized):
         message = "the replica refuses the gateway; whoever runs the gateway must mend its engine settings"
         return Refusal(502, "replica_refused", message, kind=SERVER)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import re
 from types import TracebackType
 
 import aiohttp
@@ -16,15 +15,11 @@ from forebay.errors import AttemptTimeout, EngineError, Unreachable
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import TimeOver, cancellings, forget_cancelling
 from forebay.gateway.call import RelayedCall, RelayRules
-from forebay.records import Usage
 
 LARGE_BODY_BYTES = 1 << 20
 """The HTTP client writes larger bodies in pieces, if it is given a file."""
-PROMPT = re.compile(rb'"prompt_tokens" ?: ?([0-9]{1,9})')
-COMPLETION = re.compile(rb'"completion_tokens" ?: ?([0-9]{1,9})')
-CACHED = re.compile(rb'"cached_tokens" ?: ?([0-9]{1,9})')
 TAIL_BYTES = 4096
-"""Where in an answer its count of tokens stands: in the last few bytes."""
+"""The counts of tokens are in the last bytes of an answer."""
 FAILED = (TimeOver, asyncio.TimeoutError, aiohttp.ClientError, OSError, ValueError)
 """What a call may end with, for `failure_from`."""
 
@@ -85,14 +80,3 @@ class UntilLost:
     ) -> None:
         if self._ended and forget_cancelling(self._before) and kind is asyncio.CancelledError:
             raise Lost(self._lease.lost) from None
-
-
-def usage_in(tail: bytes, events: int) -> Usage:
-    """The counts at the end of an answer; without them, its events are its tokens."""
-    prompt, completion, cached = (_last(pattern, tail) for pattern in (PROMPT, COMPLETION, CACHED))
-    return Usage(prompt or 0, events if completion is None else completion, cached or 0)
-
-
-def _last(pattern: re.Pattern[bytes], tail: bytes) -> int | None:
-    found = pattern.findall(tail)
-    return int(found[-1]) if found else None

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -18,8 +19,12 @@ from forebay.clock import SystemClock
 from forebay.errors import SettingError
 from forebay.fleet.client import FleetClient
 from forebay.fleet.prefill_check import describe_prefill
-from forebay.gateway.app import Gateway, Monitoring
+from forebay.gateway.access_log import AccessLog
+from forebay.gateway.app import Gateway
+from forebay.gateway.cors import Cors
+from forebay.gateway.key_reload import KeyReload, read_keys
 from forebay.gateway.keys import KeyLimits, KeyRing
+from forebay.gateway.monitoring import Monitoring
 from forebay.gateway.protocol import bounded
 from forebay.gateway.spec import GatewaySpec, TlsSpec
 from forebay.gateway.telemetry import open_tracing
@@ -125,24 +130,23 @@ def tls_context(tls: TlsSpec) -> ssl.SSLContext:
 def make_gateway(spec: GatewaySpec) -> Gateway:
     """The application of `spec`; reads its secrets. Raises `SettingError` for one that is missing."""
     clock = SystemClock()
-    keys = [(key.name, read_secret(key.key.ref()), key.limits()) for key in spec.keys]
+    keys = read_keys(spec)
     watched = spec.monitoring
     monitor = None if watched.key is None else read_secret(watched.key.ref())
-    if monitor is not None and monitor in {key for _, key, _ in keys}:
-        raise SettingError("monitoring.key: expected another key than those in keys, found the same")
-    if len({key for _, key, _ in keys}) < len(keys):
-        raise SettingError("keys: expected keys that differ, found one under two names")
     prefill = spec.prefill_fleet()
     return Gateway(
         FleetClient(spec.fleet(), clock=clock),
         prefill=None if prefill is None else FleetClient(prefill, clock=clock),
         keys=KeyRing(keys, clock.monotonic_s()),
+        aliases={name: alias.alias() for name, alias in spec.models.items()},
         limits=spec.limits,
         rules=spec.relay.rules(),
         monitoring=Monitoring(
             None if monitor is None else KeyRing([("monitoring", monitor, KeyLimits())], clock.monotonic_s()),
             watched.port,
         ),
+        access_log=None if spec.access_log is None else AccessLog(spec.access_log),
+        cors=Cors(spec.cors),
         tracing=open_tracing(spec.traces.otlp, spec.traces.share),
         clock=clock,
     )
@@ -164,11 +168,14 @@ def run_gateway(
     host: str,
     port: int,
     announce: Callable[[str], None],
+    load: Callable[[], GatewaySpec] | None = None,
+    path: Path | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; blocks. `announce` gets the URL once connections are taken.
+    """Serve until SIGTERM or Ctrl-C; blocks. `announce` gets the URL once connections are taken. With
+    `load`, which reads the settings again from the file at `path`, keys that change there count at once.
 
     Raises `SettingError` for a port that is taken, a secret that is missing, or replicas that serve no model
-    in common. For the main thread.
+    that may be asked for. For the main thread.
     """
     gateway = make_gateway(spec)
     if not spec.keys and host not in LOCAL:
@@ -179,7 +186,8 @@ def run_gateway(
         if spec.monitoring.port is not None:
             taken.append(stack.enter_context(listen(spec.monitoring.host, spec.monitoring.port)))
         url = url_of(host, at, tls=spec.tls is not None)
-        asyncio.run(_run(gateway, spec, taken, lambda: announce(url)))
+        reload = None if load is None else KeyReload(gateway.keys, spec, load, path)
+        asyncio.run(_run(gateway, spec, taken, reload, lambda: announce(url)))
 
 
 def url_of(host: str, port: int, *, tls: bool = False) -> str:
@@ -188,20 +196,26 @@ def url_of(host: str, port: int, *, tls: bool = False) -> str:
 
 
 async def _run(
-    gateway: Gateway, spec: GatewaySpec, taken: list[socket.socket], announce: Callable[[], None]
+    gateway: Gateway,
+    spec: GatewaySpec,
+    taken: list[socket.socket],
+    reload: KeyReload | None,
+    announce: Callable[[], None],
 ) -> None:
     server = GatewayServer(gateway, spec)
-    prefill: asyncio.Task[None] | None = None
+    tasks: list[asyncio.Task[None]] = []
     try:
         await gateway.open()
-        prefill = asyncio.create_task(look_at_prefill(gateway, spec))
+        tasks.append(asyncio.create_task(look_at_prefill(gateway, spec)))
+        if reload is not None:
+            tasks.append(asyncio.create_task(reload.run()))
         with server.handle_signals():
             announce()
             await server.serve(sockets=taken)
     finally:
-        if prefill is not None:
-            prefill.cancel()
-            await asyncio.gather(prefill, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await gateway.close()
 
 

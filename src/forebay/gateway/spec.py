@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, Strict, model_validator
+from pydantic import BeforeValidator, Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 
 from forebay.documents import check_document, read_document
@@ -32,7 +32,24 @@ from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.places import PLACES, PrefillSpec, ReplicaPlaces
 from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.gateway.call import RelayRules
+from forebay.gateway.cors import ANY
 from forebay.gateway.keys import KeyLimits
+from forebay.gateway.models import Alias
+
+ModelName = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+def _weights(value: Any) -> Any:
+    return {value: 1.0} if isinstance(value, str) else value
+
+
+def _stands_for(value: Any) -> Any:
+    return {"to": value} if isinstance(value, str) else value
+
+
+Origin = Annotated[
+    str, Field(pattern=r"^(\*|https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:.]+\](:[0-9]{1,5})?)$")
+]
 
 
 class EngineSpec(ReplicaPlaces):
@@ -48,8 +65,9 @@ class EngineSpec(ReplicaPlaces):
         None, description="Where the replicas' API key is: `{env: NAME}` or `{file: PATH}`."
     )
 
-    model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
-        None, description="Model that every replica must serve; null: what the first one serves that answers."
+    model: ModelName | None = Field(
+        None,
+        description="The only model to serve; null: all that the replicas list, each at those that list it.",
     )
     kv_events: KvEvents | None = Field(
         None,
@@ -73,6 +91,9 @@ class KeySpec(Model):
         description="Tokens a minute. Those of the prompt, estimated, and as many as are asked for, or as "
         "the model may write, are taken first; what was not used is given back.",
     )
+    tokens_per_day: PositiveInt | None = Field(
+        None, description="Tokens a day (UTC), counted from the start of the gateway."
+    )
 
     def limits(self) -> KeyLimits:
         return KeyLimits(
@@ -80,13 +101,31 @@ class KeySpec(Model):
             burst=self.burst,
             in_flight=_or_inf(self.in_flight),
             tokens_per_min=_or_inf(self.tokens_per_min),
+            tokens_per_day=_or_inf(self.tokens_per_day),
         )
+
+
+class AliasSpec(Model):
+    """A name that clients may ask for. The name of one model is enough."""
+
+    to: Annotated[dict[ModelName, PositiveFloat], BeforeValidator(_weights), Field(min_length=1)] = Field(
+        description="The model that it stands for, or several with the weight of each: "
+        "`{stable: 95, canary: 5}`. Requests of one `prompt_cache_key` or `user` go to the same one."
+    )
+    fallback: ModelName | None = Field(
+        None, description="Model for requests that no replica of the chosen one can take."
+    )
+
+    def alias(self) -> Alias:
+        return Alias(self.to, self.fallback)
 
 
 class LimitsSpec(Model):
     """Bounds that hold for every client."""
 
-    max_body_bytes: PositiveInt = Field(8 << 20, description="Largest body; more gets a 413.")
+    max_body_bytes: PositiveInt = Field(
+        32 << 20, description="Largest body; more gets a 413. Images and recordings count as they are sent."
+    )
     max_held_bytes: PositiveInt = Field(
         512 << 20, description="Bodies of all requests at a time; one beyond gets a 503."
     )
@@ -96,8 +135,13 @@ class LimitsSpec(Model):
         64, description="Lists and objects within each other."
     )
     header_s: PositiveFloat = Field(10.0, description="Until request line and headers are there; then 408.")
-    body_s: PositiveFloat = Field(30.0, description="Until the body is there; then 408.")
-    request_s: PositiveFloat = Field(600.0, description="Until the answer is whole; then it is cut off.")
+    body_s: PositiveFloat = Field(120.0, description="Until the body is there; then 408.")
+    request_s: PositiveFloat = Field(
+        3600.0, description="Until the answer is whole, however long a model reasons; then it is cut off."
+    )
+    unread_s: PositiveFloat = Field(
+        120.0, description="How long a client may leave an answer unread; then it is cut off."
+    )
     idle_s: PositiveInt = Field(60, description="How long a connection is kept between requests.")
     connections: PositiveInt = Field(4096, description="Connections at a time; one more is closed at once.")
     connections_per_client: PositiveInt = Field(
@@ -119,15 +163,17 @@ class RelaySpec(Model):
     first_byte_s: PositiveFloat = Field(
         RULES.first_byte_s, description="Until a streamed answer has begun; then another replica is tried."
     )
-    place_s: PositiveFloat = Field(
-        RULES.place_s, description="How long a request waits for a replica with room; then 503."
+    place_s: PositiveFloat | None = Field(
+        None,
+        description="How long a request waits for a replica with room; then 503. null: as long as a request "
+        "may take (`limits.request_s`), or until its client hangs up.",
     )
     absent_s: PositiveFloat = Field(
         RULES.absent_s, description="How long a request waits where no replica is up at all; then 503."
     )
 
     def rules(self) -> RelayRules:
-        return RelayRules(**dict(self))
+        return RelayRules(**{**dict(self), "place_s": _or_inf(self.place_s)})
 
 
 class DrainSpec(Model):
@@ -186,9 +232,20 @@ class GatewaySpec(Model):
         description="How requests are spread over the replicas; docs/fleet.md tells what there is.",
     )
     keys: tuple[KeySpec, ...] = Field((), description="API keys; none: everybody is let in.")
+    models: dict[ModelName, Annotated[AliasSpec, BeforeValidator(_stands_for)]] = Field(
+        default_factory=dict, description="Aliases: other names for models, with weights and fallbacks."
+    )
     limits: LimitsSpec = Field(default_factory=LimitsSpec, description="Bounds for every client.")
     relay: RelaySpec = Field(default_factory=RelaySpec, description="The way to a replica.")
     drain: DrainSpec = Field(default_factory=DrainSpec, description="What happens on SIGTERM.")
+    cors: Annotated[tuple[Origin, ...], Field(max_length=1000)] = Field(
+        (),
+        description="Web pages whose scripts may call the gateway, by origin: `https://app.example.com`; "
+        "`*`: all of them, which needs keys.",
+    )
+    access_log: LocalPath | None = Field(
+        None, description="File for a line of JSON per request, without content; null: none is written."
+    )
     tls: TlsSpec | None = Field(None, description="HTTPS; null: plain HTTP.")
     monitoring: MonitoringSpec = Field(
         default_factory=MonitoringSpec, description="Who may see `/health` and `/metrics`."
@@ -232,6 +289,12 @@ class GatewaySpec(Model):
             yield "keys", f"expected names that differ, found {name!r} more than once"
         if {"anyone", "unknown", "known"} & set(names):
             yield "keys", "expected other names than 'anyone', 'known' and 'unknown', which metrics use"
+        if ANY in self.cors and not self.keys:
+            yield "cors", "expected keys with '*', or the origins of your pages: any page could call"
+        for name, alias in self.models.items():
+            for one in (*alias.to, alias.fallback):
+                if one in self.models and one != name:
+                    yield f"models.{name}", f"expected models that replicas serve, found the alias {one!r}"
 
 
 def load_gateway(

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from opentelemetry.trace import NoOpTracer, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from forebay.errors import SetupError
 from forebay.fleet.client import FleetClient
+from forebay.gateway.access_log import AccessLog
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -27,7 +28,9 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 class GatewayMetrics:
     """Counters of one gateway, in a registry of their own. Labels come from settings and routes only."""
 
-    def __init__(self, fleet: FleetClient, prefill: FleetClient | None = None) -> None:
+    def __init__(
+        self, fleet: FleetClient, prefill: FleetClient | None = None, log: AccessLog | None = None
+    ) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "forebay_gateway_requests",
@@ -45,6 +48,12 @@ class GatewayMetrics:
             "forebay_gateway_retries",
             "Requests sent to another replica, by what happened at the first.",
             ("cause",),
+            registry=self.registry,
+        )
+        self.tokens = Counter(
+            "forebay_gateway_tokens",
+            "Tokens of answers, by key, model, and kind: prompt, cached (of the prompt) and completion.",
+            ("key", "model", "kind"),
             registry=self.registry,
         )
         self.kv_transfers = Counter(
@@ -76,9 +85,23 @@ class GatewayMetrics:
             "forebay_gateway_in_flight", "Requests that are being answered.", registry=self.registry
         )
         self.registry.register(_Fleet(fleet, prefill))
+        if log is not None:
+            self.registry.register(_LostLines(log))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class _LostLines(Collector):
+    def __init__(self, log: AccessLog) -> None:
+        self._log = log
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        yield CounterMetricFamily(
+            "forebay_gateway_access_log_lost",
+            "Lines of the access log that were not written.",
+            self._log.lost,
+        )
 
 
 class _Fleet(Collector):

@@ -1,0 +1,160 @@
+"""Which models the replicas of a fleet serve now: each lists its own, and may load or unload some."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from forebay.clock import Clock
+from forebay.engine.replica import NO_LIST, ServedModel
+from forebay.errors import EngineError
+from forebay.fleet.member import Member
+
+log = logging.getLogger(__name__)
+
+LIST_S = 10.0
+"""How often a replica is asked what it serves, if any model may be asked for."""
+REFRESH_PAUSE_S = 1.0
+"""How often all replicas may be asked because a model is unknown."""
+REFRESH_TIMEOUT_S = 2.0
+LEFT_S = 600.0
+"""How long a model of a replica that has left the list is known: it may come back, after a rollout say."""
+MAX_LEFT = 10_000
+
+
+class ServedModels:
+    """The models of the replicas in use. With a `model`, only that one counts, and a replica that has no list
+    is taken to serve it.
+
+    `rows` are the replicas in use by their numbers in the fleet, `everyone` all that are listed. `changed` is
+    called with the number of a replica whose list has changed. Belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        model: str | None,
+        clock: Clock,
+        rows: Mapping[int, Member],
+        everyone: Mapping[str, Member],
+        changed: Callable[[int], None],
+    ) -> None:
+        self.model = model
+        self._clock = clock
+        self._rows = rows
+        self._everyone = everyone
+        self._changed = changed
+        self._where: dict[str, tuple[int, ...]] = {}
+        self._models: tuple[ServedModel, ...] | None = None
+        self._left_s: dict[str, float] = {}
+        self._refresh: asyncio.Task[None] | None = None
+        self._refreshed_s = -math.inf
+
+    def models(self) -> tuple[ServedModel, ...]:
+        """Each model once, with the shortest context of any replica: a request may go to any of them."""
+        if self._models is not None:
+            return self._models
+        found: dict[str, ServedModel] = {}
+        for member in self._rows.values():
+            for model in member.models:
+                before = found.get(model.name)
+                if before is None or (model.max_model_len or math.inf) < (before.max_model_len or math.inf):
+                    found[model.name] = model
+        self._models = tuple(model for name, model in found.items() if self.model in (None, name))
+        return self._models
+
+    def rows(self, model: str) -> Sequence[int]:
+        """The numbers of the replicas in use that serve this model."""
+        if model not in self._where:
+            found = tuple(row for row, member in self._rows.items() if serves(member, model))
+            if not found:
+                return ()
+            self._where[model] = found
+        return self._where[model]
+
+    def only(self, model: str) -> Sequence[int] | None:
+        """`rows`, or None if all replicas in use serve this model."""
+        rows = self.rows(model)
+        return None if len(rows) == len(self._rows) else rows
+
+    def knows(self, model: str) -> bool:
+        """Whether a replica serves this model now, or one that left the list a short time ago did."""
+        if self.model not in (None, model):
+            return False
+        left_s = self._left_s.get(model, -math.inf)
+        return bool(self.rows(model)) or self._clock.monotonic_s() - left_s < LEFT_S
+
+    @property
+    def all_listed(self) -> bool:
+        """Whether every replica has reported once what it serves: only then is another model unknown."""
+        return all(member.models for member in self._everyone.values())
+
+    def is_due(self, member: Member) -> bool:
+        """Whether to ask this replica again what it serves."""
+        in_use = self.model is None and member.row is not None
+        return in_use and self._clock.monotonic_s() >= member.list_due_s
+
+    async def fetch(self, member: Member, timeout_s: float) -> None:
+        """Ask a replica what it serves. Raises the `EngineError` of the cause."""
+        member.list_due_s = self._clock.monotonic_s() + LIST_S
+        try:
+            models = await member.replica.list_models(timeout_s)
+        except NO_LIST:
+            if self.model is None:
+                raise
+            models = (ServedModel(self.model),)
+        before, member.models = member.models, models
+        self._models = None
+        if member.row is not None and names(before) != names(models):
+            log.info("replica %s serves %s", member.url, ", ".join(sorted(names(models))) or "nothing")
+            self.moved(member)
+
+    def moved(self, member: Member) -> None:
+        """A replica has joined, left, or changed its list."""
+        self._where.clear()
+        self._models = None
+        if member.leaving:
+            now_s = self._clock.monotonic_s()
+            self._left_s = {name: left_s for name, left_s in self._left_s.items() if now_s - left_s < LEFT_S}
+            if len(self._left_s) < MAX_LEFT:
+                self._left_s |= dict.fromkeys(names(member.models), now_s)
+        elif member.row is not None:
+            self._changed(member.row)
+
+    async def refresh(self) -> None:
+        """Ask all replicas in use what they serve, at most once in `REFRESH_PAUSE_S`. Calls at the same time
+        share one round; a replica that does not answer keeps its last list."""
+        now_s = self._clock.monotonic_s()
+        running = self._refresh is not None and not self._refresh.done()
+        if self.model is not None or (not running and now_s < self._refreshed_s + REFRESH_PAUSE_S):
+            return
+        if not running:
+            self._refreshed_s = now_s
+            self._refresh = asyncio.get_running_loop().create_task(self._fetch_all())
+        assert self._refresh is not None
+        await asyncio.shield(self._refresh)
+
+    async def close(self) -> None:
+        if self._refresh is not None:
+            self._refresh.cancel()
+            await asyncio.gather(self._refresh, return_exceptions=True)
+
+    async def _fetch_all(self) -> None:
+        async def fetch(member: Member) -> None:
+            try:
+                await self.fetch(member, REFRESH_TIMEOUT_S)
+            except EngineError as error:
+                log.debug("replica %s keeps its list of models: %s", member.url, error)
+
+        members = [member for member in self._everyone.values() if member.row is not None]
+        await asyncio.gather(*map(fetch, members))
+
+
+def names(models: Sequence[ServedModel]) -> frozenset[str]:
+    return frozenset(model.name for model in models)
+
+
+def serves(member: Member, model: str | None) -> bool:
+    """Whether a replica lists this model; None: whichever it is."""
+    return model is None or any(served.name == model for served in member.models)

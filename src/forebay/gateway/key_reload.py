@@ -1,0 +1,120 @@
+"""The API keys of the settings, read again when the files that hold them change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from forebay.clock import Clock, SystemClock
+from forebay.errors import SettingError
+from forebay.gateway.keys import KeyLimits, KeyRing
+from forebay.gateway.spec import GatewaySpec
+from forebay.settings import read_secret
+
+LOG = logging.getLogger("forebay.gateway")
+LOOK_S = 2.0
+"""How often it is checked whether a file has changed."""
+
+Keys = list[tuple[str, str, KeyLimits]]
+Stamps = tuple[tuple[int, int, int] | None, ...]
+
+
+def read_keys(spec: GatewaySpec) -> Keys:
+    """Name, secret and limits of each key; blocks. Raises `SettingError` for a secret that is missing, or
+    used twice."""
+    keys = [(key.name, read_secret(key.key.ref()), key.limits()) for key in spec.keys]
+    secrets = {secret for _, secret, _ in keys}
+    if len(secrets) < len(keys):
+        raise SettingError("keys: expected keys that differ, found one under two names")
+    monitoring = spec.monitoring.key
+    if monitoring is not None and read_secret(monitoring.ref()) in secrets:
+        raise SettingError("monitoring.key: expected another key than those in keys, found the same")
+    return keys
+
+
+class KeyReload:
+    """Replaces the keys of `ring` when the settings at `path`, or a file that a key is in, have changed.
+
+    `load` reads the settings again. Settings that cannot be used leave the last keys in place, and the log
+    says why; so do settings without keys, which would let everybody in.
+    """
+
+    def __init__(
+        self,
+        ring: KeyRing,
+        spec: GatewaySpec,
+        load: Callable[[], GatewaySpec],
+        path: Path | None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._ring = ring
+        self._spec = spec
+        self._load = load
+        self._path = path
+        self._clock = clock or SystemClock()
+        self._stamps = self._look()
+
+    async def run(self) -> None:
+        """Look for changes until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                keys = await loop.run_in_executor(None, self.changed)
+            except SettingError as error:
+                LOG.error(
+                    "the keys were not read again, and the last %d stay: %s", len(self._ring.names), error
+                )
+            except Exception:
+                LOG.exception("the keys were not read again, and the last %d stay", len(self._ring.names))
+            else:
+                if keys is not None:
+                    self.apply(keys)
+
+    def changed(self) -> Keys | None:
+        """The keys if a file has changed since the last call, else None; blocks. Raises `SettingError` once
+        per change for settings that cannot be used."""
+        stamps = self._look()
+        if stamps == self._stamps:
+            return None
+        self._stamps = stamps
+        spec = self._load()
+        keys = read_keys(spec)
+        if not keys and self._spec.keys:
+            raise SettingError(
+                "keys: expected at least one, found none; restart the gateway to let everybody in"
+            )
+        rest = {"keys": ()}
+        if spec.model_copy(update=rest) != self._spec.model_copy(update=rest):
+            LOG.warning("only the keys were read again; the other changed settings need a restart")
+        self._spec = spec
+        self._stamps = self._look()
+        return keys
+
+    def apply(self, keys: Keys) -> None:
+        before = set(self._ring.names)
+        self._ring.replace(keys, self._clock.monotonic_s())
+        after = set(self._ring.names)
+        changes = [f"added {name}" for name in sorted(after - before)]
+        changes += [f"removed {name}" for name in sorted(before - after)]
+        LOG.info("%d keys were read again: %s", len(after), ", ".join(changes) or "the same names")
+
+    def _look(self) -> Stamps:
+        return tuple(map(_stamp, self._files()))
+
+    def _files(self) -> Iterator[Path]:
+        if self._path is not None:
+            yield self._path
+        for key in self._spec.keys:
+            if key.key.file is not None:
+                yield Path(key.key.file)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size

@@ -1,0 +1,140 @@
+"""The calls that are passed on to replicas, and what the gateway must know of each.
+
+A replica may lack any of them: vLLM has those of its model's tasks, and other engines have fewer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
+from forebay.gateway.prompts import Reader, input_of, messages_of, prompt_of, texts_in
+
+EMBED_PATH = "/v1/embeddings"
+RESPONSES_PATH = "/v1/responses"
+MESSAGES_PATH = "/v1/messages"
+
+Dialect = Literal["openai", "responses", "anthropic"]
+"""The form of a route's errors, and of the event that ends a broken stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A call that is passed on.
+
+    Attributes:
+        path: Its path at the gateway.
+        summary: What it does, for the description in OpenAPI.
+        prompt: Reads the prompt from the body.
+        max_tokens: Fields that limit the answer's length; the largest counts.
+        writes: Whether tokens are generated.
+        costs: Whether the engine computes anything that limits and estimates must count.
+        streams: Whether the answer may be a stream of events.
+        needs_model: Whether the body must name a model, even if the replicas serve only one.
+        form: Whether the body is a form (`multipart/form-data`).
+        dialect: The form of its errors.
+        upstream: Its path at the replica, if that differs.
+    """
+
+    path: str
+    summary: str
+    prompt: Reader
+    max_tokens: tuple[str, ...] = ()
+    writes: bool = False
+    costs: bool = True
+    streams: bool = False
+    needs_model: bool = True
+    form: bool = False
+    dialect: Dialect = "openai"
+    upstream: str = ""
+
+    @property
+    def at_replica(self) -> str:
+        return self.upstream or self.path
+
+
+SCORED = texts_in("queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")
+RANKED = texts_in("query", "documents")
+POOLED = texts_in("input", "messages", "data")
+
+
+def _score(path: str) -> Route:
+    return Route(path, "Score pairs of texts.", SCORED, needs_model=False)
+
+
+def _rerank(path: str) -> Route:
+    return Route(path, "Order documents by their relevance for a query.", RANKED, needs_model=False)
+
+
+def _classify(path: str) -> Route:
+    # vLLM has the path without /v1 only.
+    return Route(path, "Classify texts.", POOLED, needs_model=False, upstream="/classify")
+
+
+def _to_text(path: str, summary: str) -> Route:
+    fields = ("max_completion_tokens",)
+    return Route(path, summary, texts_in("prompt"), fields, writes=True, streams=True, form=True)
+
+
+ROUTES = {
+    route.path: route
+    for route in (
+        Route(
+            CHAT_PATH,
+            "Answer a conversation.",
+            messages_of,
+            ("max_tokens", "max_completion_tokens"),
+            writes=True,
+            streams=True,
+        ),
+        Route(PROMPT_PATH, "Continue a text.", prompt_of, ("max_tokens",), writes=True, streams=True),
+        Route(EMBED_PATH, "Embed texts.", input_of),
+        Route(
+            RESPONSES_PATH,
+            "Answer by OpenAI's Responses API.",
+            texts_in("instructions", "input"),
+            ("max_output_tokens",),
+            writes=True,
+            streams=True,
+            dialect="responses",
+        ),
+        Route(
+            MESSAGES_PATH,
+            "Answer by Anthropic's Messages API.",
+            texts_in("system", "messages"),
+            ("max_tokens",),
+            writes=True,
+            streams=True,
+            dialect="anthropic",
+        ),
+        Route(
+            f"{MESSAGES_PATH}/count_tokens",
+            "Count the tokens of a conversation.",
+            texts_in(),
+            costs=False,
+            dialect="anthropic",
+        ),
+        _score("/v1/score"),
+        _score("/score"),
+        _rerank("/v1/rerank"),
+        _rerank("/v2/rerank"),
+        _rerank("/rerank"),
+        _classify("/v1/classify"),
+        _classify("/classify"),
+        Route("/pooling", "Compute what a pooling model returns.", POOLED, needs_model=False),
+        Route("/tokenize", "Turn text into tokens.", texts_in(), costs=False, needs_model=False),
+        Route("/detokenize", "Turn tokens into text.", texts_in(), costs=False, needs_model=False),
+        _to_text("/v1/audio/transcriptions", "Write down what is spoken."),
+        _to_text("/v1/audio/translations", "Write down in English what is spoken."),
+        Route("/v1/audio/speech", "Speak a text.", texts_in("instructions", "input"), streams=True),
+    )
+}
+TRANSFERABLE = frozenset((CHAT_PATH, PROMPT_PATH))
+"""Calls whose prompt may be prefilled by another replica."""
+
+
+def dialect_of(path: str) -> Dialect:
+    """The form of errors for a request to `path`."""
+    route = ROUTES.get(path)
+    return "openai" if route is None else route.dialect

@@ -1,0 +1,53 @@
+"""What the gateway reads in an engine's error, and how it ends a stream that broke off."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import orjson
+
+from forebay.gateway.refusal import SERVER, anthropic_error_body, error_body
+from forebay.gateway.routes import Dialect
+
+BROKEN_OFF = "the replica broke off its answer"
+
+
+def missing_in(body: bytes) -> Literal["model", "route"] | None:
+    """What a 404 of an engine with this body means: that it has no such model, or no such path; None for
+    anything else, such as a response that is not stored.
+
+    vLLM names the parameter, or says "The model `m` does not exist."; a path that it does not have is "Not
+    Found", as in every FastAPI application. Other servers answer a path that they lack with no JSON at all.
+    """
+    try:
+        document: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return "route"
+    if not isinstance(document, dict):
+        return None
+    error = document.get("error")
+    if not isinstance(error, dict):
+        error = {"message": document.get("detail") if error is None else error}
+    message = error.get("message")
+    if not isinstance(message, str):
+        return None
+    words = message.strip().rstrip(".").lower()
+    if words == "not found":
+        return "route"
+    if error.get("param") == "model":
+        return "model"
+    of_a_model = words.startswith(("the model ", "model "))
+    return "model" if of_a_model and words.endswith(("does not exist", "not found")) else None
+
+
+def broken_off(dialect: Dialect, events: int) -> bytes:
+    """The last event of a stream that broke off after so many events, as the client of this API reads it."""
+    match dialect:
+        case "anthropic":
+            event = b"event: error\ndata: " + anthropic_error_body(502, BROKEN_OFF)
+        case "responses":
+            error = {"type": "error", "code": "replica_failed", "message": BROKEN_OFF, "param": None}
+            event = b"event: error\ndata: " + orjson.dumps({**error, "sequence_number": events})
+        case _:
+            event = b"data: " + error_body("replica_failed", BROKEN_OFF, kind=SERVER)
+    return b"\n\n" + event + b"\n\n"

@@ -1,0 +1,124 @@
+"""Which replicas serve which model, now and a short time ago."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.harness.clock import ManualClock
+
+from forebay.engine.replica import ServedModel
+from forebay.errors import Unreachable
+from forebay.fleet.health import RULES
+from forebay.fleet.member import Member
+from forebay.fleet.served import LEFT_S, LIST_S, REFRESH_PAUSE_S, ServedModels
+
+
+class Listing:
+    """A replica that only lists models."""
+
+    def __init__(self, *names: str, lengths: dict[str, int] | None = None) -> None:
+        self.names = names
+        self.lengths = lengths or {}
+        self.asked = 0
+        self.away = False
+
+    async def list_models(self, timeout_s: float) -> tuple[ServedModel, ...]:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.away:
+            raise Unreachable("away")
+        return tuple(ServedModel(name, self.lengths.get(name)) for name in self.names)
+
+
+class Fleet:
+    """`ServedModels` over such replicas."""
+
+    def __init__(self, *replicas: Listing, model: str | None = None) -> None:
+        self.clock = ManualClock()
+        self.rows: dict[int, Member] = {}
+        self.everyone: dict[str, Member] = {}
+        self.changed: list[int] = []
+        self.served = ServedModels(model, self.clock, self.rows, self.everyone, self.changed.append)
+        for replica in replicas:
+            unused: Any = replica
+            url = f"http://{len(self.everyone)}"
+            self.everyone[url] = Member(url, unused, RULES)
+
+    async def join(self) -> None:
+        for row, member in enumerate(self.everyone.values()):
+            await self.served.fetch(member, 1.0)
+            member.row, self.rows[row] = row, member
+            self.served.moved(member)
+
+    def leave(self, row: int) -> None:
+        member = self.rows.pop(row)
+        del self.everyone[member.url]
+        member.leaving, member.row = True, None
+        self.served.moved(member)
+
+
+async def test_models_are_where_they_are_listed_with_the_shortest_context() -> None:
+    fleet = Fleet(Listing("a", "b", lengths={"a": 9}), Listing("b", "a", lengths={"a": 7, "b": 5}))
+    await fleet.join()
+    assert {(model.name, model.max_model_len) for model in fleet.served.models()} == {("a", 7), ("b", 5)}
+    assert (list(fleet.served.rows("a")), list(fleet.served.rows("c"))) == ([0, 1], [])
+    assert fleet.served.only("a") is None
+    assert fleet.served.only("c") == ()
+
+
+async def test_one_wanted_model_hides_all_others() -> None:
+    fleet = Fleet(Listing("a", "b"), model="a")
+    await fleet.join()
+    assert [model.name for model in fleet.served.models()] == ["a"]
+    assert (fleet.served.knows("a"), fleet.served.knows("b")) == (True, False)
+
+
+async def test_a_model_of_a_replica_that_left_is_known_for_a_while() -> None:
+    fleet = Fleet(Listing("a"), Listing("b"))
+    await fleet.join()
+    fleet.leave(0)
+    assert list(fleet.served.rows("a")) == []
+    assert fleet.served.knows("a")
+    fleet.clock.advance(LEFT_S)
+    assert not fleet.served.knows("a")
+    assert fleet.served.knows("b")
+
+
+async def test_a_list_is_asked_for_again_and_a_change_is_told() -> None:
+    replica = Listing("a")
+    fleet = Fleet(replica)
+    await fleet.join()
+    (member,) = fleet.rows.values()
+    assert not fleet.served.is_due(member)
+    fleet.clock.advance(LIST_S)
+    assert fleet.served.is_due(member)
+    fleet.changed.clear()
+    await fleet.served.fetch(member, 1.0)
+    assert fleet.changed == []
+    replica.names = ("a", "adapter")
+    await fleet.served.fetch(member, 1.0)
+    assert fleet.changed == [0]
+    assert list(fleet.served.rows("adapter")) == [0]
+
+
+async def test_all_are_asked_once_whoever_wants_to_know() -> None:
+    replicas = Listing("a"), Listing("b")
+    fleet = Fleet(*replicas)
+    await fleet.join()
+    replicas[0].away = True
+    for pause_s, asked in ((0.0, 2), (0.0, 2), (REFRESH_PAUSE_S, 3)):
+        fleet.clock.advance(pause_s)
+        await asyncio.gather(*(fleet.served.refresh() for _ in range(20)))
+        assert [replica.asked for replica in replicas] == [asked, asked]
+    assert fleet.served.knows("a")
+    await fleet.served.close()
+
+
+@pytest.mark.parametrize("model", [None, "a"])
+async def test_a_replica_that_was_never_asked_may_serve_anything(model: str | None) -> None:
+    fleet = Fleet(Listing("a"), model=model)
+    assert not fleet.served.all_listed
+    await fleet.join()
+    assert fleet.served.all_listed
