@@ -43,6 +43,8 @@ async def test_an_answer_that_outlives_the_grace_is_cut() -> None:
         async with served.session.post(url, json=CHAT | {"stream": True}) as response:
             await response.content.readany()
             served.server.begin_drain()
+            last = await response.content.readuntil(b"cut_off")
+            assert b"the gateway stops" in last
             with pytest.raises(aiohttp.ClientPayloadError):
                 await response.content.read()
         await until(lambda: replicas[0].report().aborted == 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -51,11 +52,12 @@ from forebay.gateway.refusal import (
     own_mistake,
     too_late,
 )
-from forebay.gateway.relay import Cut, Relay
+from forebay.gateway.relay import Cut, Relay, break_off
 from forebay.gateway.rename import with_model
 from forebay.gateway.routes import ROUTES, dialect_of
 from forebay.gateway.spec import LimitsSpec
 from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics, Tracing
+from forebay.gateway.wire import OUT_OF_TIME, STOPPED
 
 LOG = logging.getLogger("forebay.gateway")
 
@@ -228,7 +230,7 @@ class Gateway:
             await self._refuse(exchange, refusal, receive, send)
         except TimeOver:
             if exchange.begun:
-                exchange.outcome = "cut"
+                await self._cut(exchange, send, OUT_OF_TIME)
             else:
                 waited = exchange.call is not None and exchange.call.waits
                 late = (no_place if waited else too_late)(self._limits.request_s)
@@ -242,6 +244,7 @@ class Gateway:
             # The server ends before the answer has begun, or in the midst of it.
             exchange.outcome = "cut"
             if exchange.begun:
+                await self._cut(exchange, send, STOPPED)
                 raise
             forget_cancelling()
             await self._refuse(exchange, draining(), receive, send)
@@ -257,6 +260,15 @@ class Gateway:
                 self.idle.set()
             self._accounts.ended(exchange)
             self._tracing.end(span, exchange.outcome, exchange.attributes())
+
+    async def _cut(self, exchange: Exchange, send: Send, why: str) -> None:
+        """An answer that has begun ends early: logged, counted, and the last event of a stream."""
+        exchange.outcome = "cut"
+        LOG.warning("request %s: %s", exchange.id, why)
+        call = exchange.call
+        if call is not None and call.streamed:
+            with suppress(TimeOver), TimeLimit(LINGER_S):
+                await break_off(send, call, why)
 
     async def _admit(
         self, exchange: Exchange, receive: Receive, send: Send, trace: list[tuple[str, str]]

@@ -35,7 +35,7 @@ from forebay.gateway.refusal import SERVER, Refusal, no_replica, no_route, unkno
 from forebay.gateway.replica import FAILED, TAIL_BYTES, Lost, UntilLost, failure_from, post
 from forebay.gateway.routes import dialect_of
 from forebay.gateway.usage import counts_in
-from forebay.gateway.wire import broken_off, missing_in
+from forebay.gateway.wire import BROKEN_OFF, broken_off, missing_in
 from forebay.records import Usage
 
 LOG = logging.getLogger("forebay.gateway")
@@ -133,7 +133,7 @@ class Relay:
                 tried[lease.url] = lease.number
                 if call.begun:
                     if call.streamed:
-                        await _break_off(send, call)
+                        await break_off(send, call)
                     raise Cut from None
             except Overloaded as full:
                 call.sent = False
@@ -264,7 +264,7 @@ class Relay:
             lease.failed(failure)
             LOG.warning("request %s broke off: %s", call.id, failure)
             if streamed:
-                await _break_off(send, call)
+                await break_off(send, call)
             raise Cut from None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
@@ -293,8 +293,9 @@ async def _rest(response: aiohttp.ClientResponse, first: bytes) -> bytes:
     return first
 
 
-async def _break_off(send: Send, call: RelayedCall) -> None:
-    body = broken_off(dialect_of(call.asked.path), call.events)
+async def break_off(send: Send, call: RelayedCall, why: str = BROKEN_OFF) -> None:
+    """The last event of a stream that has begun: it ends early."""
+    body = broken_off(dialect_of(call.asked.path), call.events, why)
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 

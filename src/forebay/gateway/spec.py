@@ -182,7 +182,7 @@ class DrainSpec(Model):
     notice_s: NotNegativeFloat = Field(
         0.0, description="How long health says `draining` at least, before the port closes."
     )
-    grace_s: NotNegativeFloat = Field(30.0, description="How long answers in flight may take to end.")
+    grace_s: NotNegativeFloat = Field(300.0, description="How long answers in flight may take to end.")
 
 
 class TracesSpec(Model):

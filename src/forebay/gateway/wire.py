@@ -10,6 +10,8 @@ from forebay.gateway.refusal import SERVER, anthropic_error_body, error_body
 from forebay.gateway.routes import Dialect
 
 BROKEN_OFF = "the replica broke off its answer"
+OUT_OF_TIME = "the answer is cut off: its time is over"
+STOPPED = "the answer is cut off: the gateway stops"
 
 
 def missing_in(body: bytes) -> Literal["model", "route"] | None:
@@ -40,14 +42,15 @@ def missing_in(body: bytes) -> Literal["model", "route"] | None:
     return "model" if of_a_model and words.endswith(("does not exist", "not found")) else None
 
 
-def broken_off(dialect: Dialect, events: int) -> bytes:
+def broken_off(dialect: Dialect, events: int, why: str = BROKEN_OFF) -> bytes:
     """The last event of a stream that broke off after so many events, as the client of this API reads it."""
+    code = "replica_failed" if why == BROKEN_OFF else "cut_off"
     match dialect:
         case "anthropic":
-            event = b"event: error\ndata: " + anthropic_error_body(502, BROKEN_OFF)
+            event = b"event: error\ndata: " + anthropic_error_body(502, why)
         case "responses":
-            error = {"type": "error", "code": "replica_failed", "message": BROKEN_OFF, "param": None}
+            error = {"type": "error", "code": code, "message": why, "param": None}
             event = b"event: error\ndata: " + orjson.dumps({**error, "sequence_number": events})
         case _:
-            event = b"data: " + error_body("replica_failed", BROKEN_OFF, kind=SERVER)
+            event = b"data: " + error_body(code, why, kind=SERVER)
     return b"\n\n" + event + b"\n\n"

@@ -25,6 +25,7 @@ from forebay.deploy.kubernetes.pods import (
     with_volumes,
 )
 from forebay.deploy.kubernetes.rbac import ENDPOINTS, role
+from forebay.gateway.spec import DrainSpec
 
 FILE = "gateway.yaml"
 NOTICE_S = 10.0
@@ -92,7 +93,7 @@ def _deployment(deployment: Deployment, spec: GatewayPods) -> Manifest:
     volumes, mounts = with_volumes(
         [config_files(deployment.name(GATEWAY)), scratch("tmp", "/tmp", "256Mi"), *mounted(spec)]
     )
-    grace_s = 30.0 if deployment.gateway is None else deployment.gateway.drain.grace_s
+    grace_s = (DrainSpec() if deployment.gateway is None else deployment.gateway.drain).grace_s
     container = {
         "name": "gateway",
         "image": spec.image,
