@@ -254,7 +254,7 @@ class Streams:
         self._first_s = first_s
         self._waiting: list[float] = []
         self._begun: list[list[float]] = []
-        self._looked_s = 0.0
+        self._looked_s = self._gap_s = 0.0
 
     @property
     def there(self) -> int:
@@ -268,7 +268,8 @@ class Streams:
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self._fill(demand)
-            self.now_s += self._step_s(max(1, self.begun))
+            self._gap_s = self._step_s(max(1, self.begun))
+            self.now_s += self._gap_s
             self._step(demand)
             if self.now_s >= self._looked_s + TICK_S:
                 self._looked_s = self.now_s
@@ -282,7 +283,7 @@ class Streams:
     def _step(self, demand: float) -> None:
         for request in list(self._begun):
             request[1] += 1
-            self.limit.flowed(self.begun, self.now_s)
+            self.limit.flowed(self.begun, self._gap_s, self.now_s)
             if request[1] >= self.tokens:
                 there = self.there
                 self._begun.remove(request)
@@ -292,7 +293,6 @@ class Streams:
             sent_s = self._waiting.pop(0)
             self._begun.append([sent_s, 1])
             self.limit.begun(self.begun, sent_s, self.now_s)
-            self.limit.flowed(self.begun, self.now_s)
 
 
 def test_an_engine_with_room_gets_all_within_seconds_before_any_answer_ends() -> None:

@@ -132,14 +132,14 @@ class ConcurrencyLimit:
             self._look(0, now_s)
         self._start.add(begun, now_s - sent_s, now_s)
 
-    def flowed(self, begun: int, now_s: float) -> None:
-        """A token, or several in one piece, of one of the `begun` requests that are worked on."""
+    def flowed(self, begun: int, gap_s: float, now_s: float, *, tokens: int = 1) -> None:
+        """Tokens of one of the `begun` requests that are worked on, `gap_s` after those before."""
         if self._phase != "climb" or self._careful:
             return
         if begun < FULL * self.limit or self._kv_usage >= KV_FULL:
             self._start.interrupt()
             return
-        per_s = self._start.flowed(begun, now_s)
+        per_s = self._start.flowed(begun, gap_s, tokens)
         if per_s is None:
             return
         if per_s < RISES * self._start.per_s:

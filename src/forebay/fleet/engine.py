@@ -103,6 +103,7 @@ class RetryBudget:
 
 
 MAX_REMEMBERED = 10_000
+ROUNDING_S = 1e-6
 ELSEWHERE = (Unreachable, Overloaded, RateLimited, *MISPLACED)
 """What says nothing of the request: it goes to another replica at once, unheard by its caller."""
 
@@ -285,7 +286,7 @@ class FleetEngine:
             # What a second one fails at just so lies in the request.
             return not avoid
         if isinstance(error, AttemptTimeout):
-            return deadline.left_s(self._clock.monotonic_s()) > 0
+            return deadline.left_s(self._clock.monotonic_s()) > ROUNDING_S
         # What no other can take over it is sent on, to be told so each time.
         return not isinstance(error, MISPLACED) or not self.client.only(lease)
 

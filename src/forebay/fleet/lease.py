@@ -171,18 +171,19 @@ class ReplicaLease:
         """It waits for its first token no longer than others do: it is not what keeps others from theirs."""
         self._assume_first_token()
 
-    def progress(self) -> None:
-        """Some bytes of the answer came: the replica lives. The first ones count as the first token."""
+    def progress(self, tokens: int = 1) -> None:
+        """Some bytes of the answer came, about so many tokens: the replica lives. The first ones count as
+        the first token."""
         if not self.begun:
             self.first_token()
             return
         now_s = self._clock.monotonic_s()
-        member = self._member
+        member, gap_s = self._member, now_s - self.moved_s
         member.progress.went_on(self, now_s)
         member.health.sign(now_s)
         if not self.ended:
             window = member.running.limit
-            member.flowed(self.sent_s, now_s, first=self._worked_on())
+            member.flowed(self.sent_s, gap_s, now_s, first=self._worked_on(), tokens=tokens)
             if member.running.limit != window:
                 member.tell(self._fleet)
                 self._changed(self)

@@ -258,13 +258,14 @@ class Member:
             if self.whole:
                 self.running.whole()
 
-    def flowed(self, sent_s: float, now_s: float, *, first: bool) -> None:
-        """More came of an answer that had begun, the `first` such piece or a later one."""
+    def flowed(self, sent_s: float, gap_s: float, now_s: float, *, first: bool, tokens: int) -> None:
+        """So many more tokens of an answer that had begun, `gap_s` after those before: the `first` such piece
+        or a later one."""
         if self.whole:
             return
         if first:
             self.running.begun(self.working, sent_s, now_s)
-        self.running.flowed(self.working, now_s)
+        self.running.flowed(self.working, gap_s, now_s, tokens=tokens)
 
     def tell(self, fleet: Fleet) -> None:
         """Tell the fleet how many requests there may be."""

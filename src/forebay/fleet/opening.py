@@ -60,26 +60,27 @@ class Opening:
         """How often in a row no more tokens flowed than that."""
         self._first_s = math.inf
         self._grew_s = -math.inf
-        self._flow: Rate | None = None
+        self._gaps_s, self._gaps = 0.0, 0
 
     def add(self, begun: int, waited_s: float, now_s: float) -> None:
         self._first_s = min(self._first_s, waited_s)
         if begun > self.begun:
             self.begun, self._grew_s = begun, now_s
 
-    def flowed(self, begun: int, now_s: float) -> float | None:
-        """Tokens a second, once enough of them are counted."""
-        if self._flow is None:
-            self._flow = Rate(FLOW * begun, 0, now_s)
-        self._flow.add(now_s)
-        if not self._flow.complete:
+    def flowed(self, begun: int, gap_s: float, tokens: int = 1) -> float | None:
+        """Tokens a second of `begun` requests, once it was seen of enough tokens how far they are apart.
+        (Those of many requests arrive together, so that counting them would need longer.)"""
+        self._gaps_s += gap_s
+        self._gaps += tokens
+        if self._gaps < FLOW * begun:
             return None
-        flow, self._flow = self._flow, None
-        return flow.per_s
+        mean_s = self._gaps_s / self._gaps
+        self.interrupt()
+        return begun / max(mean_s, 1e-9)
 
     def interrupt(self) -> None:
         """What flows now is not that of the full number."""
-        self._flow = None
+        self._gaps_s, self._gaps = 0.0, 0
 
     def full(self, there: int, limit: int, now_s: float) -> bool:
         """Whether the replica leaves some waiting, and begins no more than it has."""

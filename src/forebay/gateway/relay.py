@@ -253,10 +253,11 @@ class Relay:
                 # While the client does not read, the replica's silence is the client's.
                 lease.quiet = True
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                events = chunk.count(b"data:") if streamed else 0
                 if not whole and not refused:
                     lease.quiet = False
-                    lease.progress()
-                call.events += chunk.count(b"data:") if streamed else 0
+                    lease.progress(max(1, events))
+                call.events += events
                 tail = chunk[-TAIL_BYTES:] if len(chunk) >= TAIL_BYTES else (tail + chunk)[-TAIL_BYTES:]
                 chunk = await content.readany()
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
