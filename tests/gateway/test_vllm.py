@@ -16,6 +16,7 @@ from .conftest import serving, spec_of, until
 
 pytestmark = pytest.mark.vllm
 
+TRIES = 5
 MODEL = "smollm2-135m-instruct"
 ASKED = {"model": MODEL, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 12, "seed": 1}
 
@@ -25,26 +26,36 @@ def replica(local_engine: Any) -> str:
     return str(local_engine[0])
 
 
-async def test_what_vllm_says_comes_through_as_it_is(replica: str) -> None:
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({"stream": True, "stream_options": {"include_usage": True}}, 200),
+        ({}, 200),
+        ({"temperature": -1}, 400),
+    ],
+)
+async def test_what_vllm_says_comes_through_as_it_is(replica: str, more: dict[str, Any], status: int) -> None:
     async with serving(spec_of([replica])) as served:
-        for more, status in (
-            ({"stream": True, "stream_options": {"include_usage": True}}, 200),
-            ({}, 200),
-            ({"temperature": -1}, 400),
-        ):
-            said = []
-            for to, url in (("vllm", replica), ("gateway", served.url)):
-                headers = {"X-Request-Id": "same"}
-                # Salted, so that the second finds no more in the prefix cache than the first.
-                body = ASKED | {"temperature": 0.0, "cache_salt": f"{to} {len(more)}"} | more
-                async with served.session.post(
-                    f"{url}/v1/chat/completions", json=body, headers=headers
-                ) as response:
-                    # Only the moment differs.
-                    text = re.sub(rb'"created": ?[0-9]+', b"", await response.read())
-                    said.append((response.status, response.headers["Content-Type"], text))
-            assert said[0][0] == status
-            assert said[0] == said[1]
+
+        async def ask(url: str, salt: str) -> tuple[int, str, bytes]:
+            headers = {"X-Request-Id": "same"}
+            # Salted, so that the second finds no more in the prefix cache than the first.
+            body = ASKED | {"temperature": 0.0, "cache_salt": salt} | more
+            async with served.session.post(
+                f"{url}/v1/chat/completions", json=body, headers=headers
+            ) as response:
+                # Only the moment differs.
+                text = re.sub(rb'"created": ?[0-9]+', b"", await response.read())
+                return response.status, response.headers["Content-Type"], text
+
+        for number in range(TRIES):
+            direct = await ask(replica, f"vllm {number}")
+            passed_on = await ask(served.url, f"gateway {number}")
+            # With requests of others in its batch, vLLM itself may say something else the second time.
+            if direct == passed_on:
+                break
+        assert direct == passed_on
+        assert direct[0] == status
 
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
