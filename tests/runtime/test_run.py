@@ -291,7 +291,7 @@ def test_a_cluster_has_task_managers_of_its_own(bench: Bench) -> None:
 
 
 def test_a_run_that_is_killed_while_it_counts_has_finished(bench: Bench) -> None:
-    def killed(self: Any, last: Snapshot) -> Snapshot:
+    def killed(self: Any, last: Snapshot, notes: object) -> Snapshot:
         raise KeyboardInterrupt
 
     bench.monkeypatch.setattr(OutputCounts, "since", killed)
