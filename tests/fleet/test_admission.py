@@ -355,3 +355,21 @@ def test_a_prompt_whose_kv_cache_comes_from_elsewhere_takes_room_and_no_time() -
     assert name == "a", "the second does not fit beside it"
     assert ticket.reserved >= 6000
     assert ticket.work_s <= 0.002
+
+
+def test_a_tenants_later_requests_do_not_overtake_its_earlier_ones() -> None:
+    one = fleet()
+    one.set_room(0, 1, math.inf)
+    admission: Admission[str] = Admission(one)
+    for name in "abcd":
+        admission.add(name, RoutingRequest(50, tenant="t"), 0.1)
+    sent = ""
+    while len(admission):
+        [(name, charge)] = admission.ready(0.1)
+        sent += name
+        if name == "b":
+            # Two wait before it; before the last of them there were three.
+            admission.add("e", RoutingRequest(50, tenant="t"), 0.1)
+        one.first_token(charge, 0.1)
+        one.finish(charge, 0.1, 1)
+    assert sent == "abcde"

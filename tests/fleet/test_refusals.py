@@ -197,6 +197,15 @@ def member() -> Member:
     return one
 
 
+def test_a_probe_that_is_answered_takes_back_what_refusals_showed() -> None:
+    one = member()
+    one.refused(Overloaded("503"), 1, 0.0, 1.0)
+    seen = one.refusals.seen
+    assert one.refusals.most == 1
+    one.acquit(2.0)
+    assert (one.refusals.most, one.refusals.seen) == (math.inf, seen)
+
+
 def test_the_wish_of_one_request_does_not_shut_the_replica() -> None:
     one = member()
     assert not one.refused(RateLimited("429", retry_after_s=2.0), 4, 0.0, 0.1), "that speaks not against it"

@@ -14,7 +14,7 @@ from forebay.fleet.opening import FLAT, FULL, PATIENCE, Opening, Rate
 
 FIRST, FIRST_SHOWN = 32, 256
 """Requests at a replica of which nothing is known: most servers run as many at once or queue them at no cost,
-and one that hangs holds up no more. And at one that shows its queue and the size of its KV cache."""
+and one that hangs holds up no more. And at one that reports its queue and the size of its KV cache."""
 GROWTH = 2.0
 """By what the limit grows while the replica works on nearly all that it was sent, and gets more done."""
 MORE_SLOTS = 1.1
@@ -87,12 +87,11 @@ class ConcurrencyLimit:
         most: float = math.inf,
         most_s: float = math.inf,
         turn: Turn | None = None,
-        first: int = FIRST,
     ) -> None:
         self._most = most
         self._most_s = most_s
         self._turn = turn or Turn()
-        self._limit = min(float(first), most)
+        self._limit = min(float(FIRST), most)
         self._start = Opening()
         self._careful = False
         self._kv_usage = 0.0
@@ -217,7 +216,7 @@ class ConcurrencyLimit:
             self._settle(0, now_s, REST_S)
 
     def shows(self) -> None:
-        """The replica shows its queue and the size of its KV cache, which bounds what it is sent."""
+        """The replica reports its queue and the size of its KV cache: that bounds its requests."""
         if self._phase == "climb" and not self._start.begun and not self._careful:
             self._limit = min(max(self._limit, FIRST_SHOWN), self._most)
 
