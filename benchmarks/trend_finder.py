@@ -16,8 +16,6 @@ from forebay.apps.trends.rising import RisingTerms
 from forebay.apps.trends.values import Counts, TrendEvent, TrendSettings
 from forebay.errors import MalformedRecord
 
-VERSION = 2
-
 
 class TrendFinder:
     """Trends of the terms of one stream. Not thread-safe. Takes ticks in order, each in any number of parts.
@@ -71,20 +69,18 @@ class TrendFinder:
     def to_bytes(self) -> bytes:
         """The whole state. `from_bytes` gives a finder that goes on exactly as this one would."""
         packed: bytes = msgpack.packb(
-            [VERSION, settings_state(self.settings), self._rising.state(), self._book.state()],
+            [settings_state(self.settings), self._rising.state(), self._book.state()],
             unicode_errors="surrogatepass",
         )
         return packed
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TrendFinder:
-        """What `to_bytes` gave. Raises `MalformedRecord` for other bytes, or those of another version."""
+        """What `to_bytes` gave. Raises `MalformedRecord` for other bytes."""
         document: Any
         try:
             document = msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
-            if document[0] != VERSION:
-                raise MalformedRecord(f"trends: the state is of version {document[0]}; expected {VERSION}")
-            _, settings, rising, book = document
+            settings, rising, book = document
             self = cls(settings_of(settings))
             self._rising = RisingTerms.restore(self.settings, rising)
             self._book = TrendBook.restore(self.settings, book)

@@ -1,9 +1,7 @@
-"""Events, results and dead letters as bytes: what crosses a process border or rests in a checkpoint.
+"""Events, results and dead letters as bytes, between processes and in checkpoints; and the state of operators
+and sources.
 
-The form is a msgpack array `[tag, field, …]` with a tag per class. A decoder takes arrays with fewer fields
-than it knows (written by an older version; the rest get their defaults), so new fields go last.
-
-What else operators and sources keep is a msgpack array `[version, value, …]`.
+A record is a msgpack array `[tag, field, …]` with a tag per class. State is `[FORMAT, value, …]`.
 """
 
 from __future__ import annotations
@@ -37,17 +35,18 @@ PLAIN: dict[type, Callable[[Any], object]] = {
 }
 """What makes a plain value of one of a subclass."""
 
-PICKLE = b"\x80"
-"""How a Python pickle begins, and no array of msgpack's."""
+FORMAT = 1
+"""Format of everything that Forebay keeps in checkpoints and in `run.json`. Increase it with every change of
+what is kept; other formats are refused."""
 
 DAMAGED = (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException)
-"""What reading state raises of bytes that were not written as such."""
+"""What unpacking damaged state raises."""
 
 Record = Event | DeadLetter | Result | KeyedEvent
 
 
 def encode(value: Record) -> bytes:
-    """`value` as bytes. Raises `MalformedRecord` where a field is not made of JSON values."""
+    """`value` as bytes. Raises `MalformedRecord` if a field is not a JSON value."""
     try:
         kind = type(value)
         packed = _pack([TAGS[kind], *VALUES[kind](value)])
@@ -57,70 +56,66 @@ def encode(value: Record) -> bytes:
 
 
 def decode(data: bytes | Sequence[int]) -> Any:
-    """The record that `encode` was given.
+    """The inverse of `encode`. Raises `MalformedRecord` for other bytes.
 
-    PyFlink's `execute_and_collect` gives bytes as a list of Java's, from -128 to 127: these are taken, too.
-    Raises `MalformedRecord` where `data` is not such bytes.
+    Also takes a list of Java's bytes (-128 to 127), as PyFlink's `execute_and_collect` returns them.
     """
     try:
         if not isinstance(data, bytes):
             data = bytes(number & 255 for number in data)
         tag, *values = msgpack.unpackb(data, strict_map_key=False, ext_hook=_number)
         cls = CLASSES[tag]
+        if len(values) != len(NAMES[cls]):
+            raise ValueError(f"{len(values)} fields; expected {len(NAMES[cls])}")
         if cls is Result:
             values[USAGE] = Usage(*values[USAGE])
         elif cls is KeyedEvent:
-            values[EVENT] = Event(*values[EVENT][: len(NAMES[Event])])
+            values[EVENT] = Event(*values[EVENT])
         at = TIMELINES.get(cls)
-        if at is not None and at < len(values) and values[at] is not None:
-            values[at] = Timeline(*values[at][: len(MOMENTS)])
-        return cls(*values[: len(NAMES[cls])])
+        if at is not None and values[at] is not None:
+            values[at] = Timeline(*values[at])
+        return cls(*values)
     except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise MalformedRecord(f"not a Forebay record: {type(error).__name__}: {error}") from None
 
 
-def pack_state(version: int, *values: object) -> bytes:
-    """What `unpack_state` reads. Values are JSON values, bytes, and arrays and mappings of those."""
-    return _pack([version, *values])
+def pack_state(*values: object) -> bytes:
+    """State for `unpack_state`. Values are JSON values, bytes, and arrays and mappings of those."""
+    return _pack([FORMAT, *values])
 
 
-def unpack_state(data: bytes, version: int, what: str) -> list[Any]:
-    """The values that `pack_state` was given; tuples come as lists.
+def unpack_state(data: bytes, what: str) -> list[Any]:
+    """The values given to `pack_state`; tuples become lists.
 
-    Nothing in `data` is ever run, and no more memory is taken than some times its length. Raises
-    `ForebayError`, which names `what`, for state in another version's form and for bytes that are no state.
+    Runs nothing in `data`, and takes only a few times its length of memory. Raises `ForebayError`, naming
+    `what`, for another format or damaged bytes.
     """
     try:
-        values: list[Any] = msgpack.unpackb(not_pickled(data, what), strict_map_key=False, ext_hook=_number)
+        values: list[Any] = msgpack.unpackb(data, strict_map_key=False, ext_hook=_number)
         if type(values) is not list:
             raise TypeError(f"expected an array, found {type(values).__name__}")
         found = values.pop(0)
     except DAMAGED as error:
         raise damaged(what, error) from None
-    if found != version:
-        raise ForebayError(
-            f"the checkpoint holds {what} in format {found!r}, this Forebay reads {version}: finish the run "
-            f"with the version that wrote it, or start over"
-        )
+    check_format(found, f"the checkpoint's {what}")
     return values
 
 
+def check_format(found: object, what: str) -> None:
+    """Raise `ForebayError` if `what` was written in another format than `FORMAT`."""
+    if type(found) is not int or found != FORMAT:
+        raise ForebayError(
+            f"{what}: format {str(found)[:20]}; this Forebay reads format {FORMAT}: continue with the "
+            f"version that wrote it, or start over"
+        )
+
+
 def damaged(what: str, error: Exception) -> ForebayError:
-    """That state, named `what`, is not what was written."""
+    """The error for state, named `what`, that cannot be unpacked."""
     return ForebayError(
         f"the checkpoint's {what} cannot be read ({type(error).__name__}: {str(error)[:200]}): the "
         f"checkpoint is damaged; resume from another one, or start over"
     )
-
-
-def not_pickled(data: bytes, what: str) -> bytes:
-    """`data`, of state that is read by other means. Raises `ForebayError`, naming `what`, for a pickle."""
-    if data[:1] == PICKLE:
-        raise ForebayError(
-            f"the checkpoint holds {what} as a Python pickle, as older versions wrote it; reading that could "
-            f"run code of whoever wrote it: finish the run with the version that began it, or start over"
-        )
-    return data
 
 
 def _pack(values: list[object]) -> bytes:

@@ -279,8 +279,7 @@ class Result:
         restored: The event was found in the checkpoint after a restart. Its request may have been sent before
             the restart; a checkpoint does not hold whether it was.
         journaled: The journal had the answer; no call was made.
-        replica: Address of the replica that answered, without secrets; None if none did, or if an older
-            version wrote the result.
+        replica: Address of the replica that answered, without secrets; None if none did.
         timeline: When the event passed each station (`read_us`, `accepted_us`, `sent_us`, `first_token_us`,
             `answered_us`, `left_us`); None unless the pipeline keeps them.
         reasoning: What the model wrote before its answer; None: nothing, or the engine does not separate it.

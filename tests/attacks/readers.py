@@ -23,7 +23,7 @@ from forebay.apps.summaries.state import KeyState, Pane, Work
 from forebay.apps.summaries.values import Chunk, Item, Node, Source, Statement
 from forebay.apps.trends.stages import TickCounter
 from forebay.autoscale.topic_queue import TopicBacklog, decode_backlog, encode_backlog
-from forebay.codec import decode, encode
+from forebay.codec import decode, encode, pack_state
 from forebay.config import load_spec
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds.feed import Mark
@@ -62,7 +62,7 @@ from forebay.stateful.entries import (
     unpack_memory,
     unpack_turn,
 )
-from forebay.stateful.machine import STATE_VERSION, _unpack
+from forebay.stateful.machine import _unpack
 
 Read = Callable[[bytes], object]
 
@@ -399,7 +399,7 @@ TEMPLATE_WORDS = (
 
 def run_json() -> bytes:
     return (
-        b'{"version":2,"id":"a1","finished":false,"traits":{"source":{"type":"jsonl"}},"job":"'
+        b'{"format":1,"id":"a1","finished":false,"traits":{"source":{"type":"jsonl"}},"job":"'
         + b"0" * 32
         + b'","restored":null,"completed":{"number":3,"triggered_ms":5},"parallelism":2,'
         b'"jvm":[12,3.5],"cluster":null,"ends":[["t",0,7]],"kafka":"k"}'
@@ -432,12 +432,6 @@ def clock_state() -> bytes:
     clock = StreamTime(Tolerance())
     assert list(clock.see(1000, b"x", "p/0")) is not None
     return next(data for _, data in clock.changes() if data is not None)
-
-
-def clock_read(raw: bytes) -> object:
-    if raw[1:2] == b"\1":
-        return StreamTime(Tolerance()).restore_first(raw)
-    return StreamTime(Tolerance()).restore({"a": raw})
 
 
 MSGPACK_WORDS = (
@@ -672,7 +666,7 @@ READERS = (
     Reader(
         "a request in a checkpoint",
         pure(_unpack),
-        (msgpack.packb((STATE_VERSION, 7, "id", RECORDS[2])),),
+        (pack_state(7, "id", RECORDS[2]),),
         MSGPACK_WORDS,
     ),
     Reader("a record in a checkpoint", pure(decode), RECORDS, MSGPACK_WORDS),
@@ -682,8 +676,8 @@ READERS = (
     Reader("ticks", pure(TickCounter.from_bytes), (ticks_state(),), MSGPACK_WORDS),
     Reader(
         "the stream's time",
-        pure(clock_read),
-        (clock_state(), msgpack.packb((1, 7, (5, [6]), None))),
+        pure(lambda raw: StreamTime(Tolerance()).restore({"a": raw})),
+        (clock_state(),),
         MSGPACK_WORDS,
     ),
     Reader("an answer in the journal", pure(_decode), (PRE,), MSGPACK_WORDS),

@@ -24,10 +24,11 @@ from forebay.autoscale.base import (
 )
 from forebay.autoscale.deadline import LONGEST_BOOT, Deadline
 from forebay.autoscale.forecast import DAY_S, NAMES, SLOT_S, Season
-from forebay.autoscale.memory import MOST_PART_BYTES, VERSION, Memory, holds_for, memory_of, saved_ms
+from forebay.autoscale.memory import MOST_PART_BYTES, Memory, holds_for, memory_of, saved_ms
 from forebay.autoscale.meter import AnswerLengths
 from forebay.autoscale.settings import ScalingSettings
 from forebay.autoscale.speed import LearnedSpeed
+from forebay.codec import FORMAT
 
 SPEED = ReplicaSpeed(1e-3, 0.0, requests=10)
 """A token is a millisecond of work."""
@@ -271,7 +272,7 @@ def test_a_memory_has_a_bounded_size_and_the_moment_at_which_it_was_written() ->
     data = saved(Memory(OF, {"p": policy}), at_ms=1_700_000_000_000)
     assert MOST_PART_BYTES / 12 < len(data) < MOST_PART_BYTES / 5
     assert saved_ms(data) == 1_700_000_000_000
-    assert orjson.loads(data)["version"] == VERSION
+    assert orjson.loads(data)["format"] == FORMAT
 
 
 def test_a_day_is_one_of_the_wall_clock() -> None:

@@ -232,22 +232,6 @@ def test_all_mistakes_are_listed_by_line(tmp_path: Path) -> None:
 SMALL = "name: a\nsource: {type: generator}\nprompt: x\nsink: {type: stdout}\n"
 
 
-@pytest.mark.parametrize("mode", ["process", "threads", 1, "null"])
-def test_a_file_that_asks_for_worker_processes_is_told_why_there_are_none(tmp_path: Path, mode: Any) -> None:
-    file = write(tmp_path, f"{SMALL}mode: {mode}\n")
-    with pytest.raises(SettingError) as caught:
-        load_spec(file)
-    (line,) = str(caught.value).splitlines()
-    assert line.startswith(f"{file}:5: mode: expected no such key, found ")
-    assert "Python runs inside Flink's JVM: worker processes added ten times the delay" in line
-    assert line.endswith("; remove the line")
-
-
-@pytest.mark.parametrize("line", ["mode: thread", "flink: {python.execution-mode: thread}"])
-def test_a_file_of_older_versions_may_say_what_is_so(tmp_path: Path, line: str) -> None:
-    assert load_spec(write(tmp_path, f"{SMALL}{line}\n")) == load_spec(write(tmp_path, SMALL))
-
-
 def test_the_list_of_mistakes_is_bounded() -> None:
     assert len(mistakes({f"k{i}": 1 for i in range(500)})) == 21
 

@@ -26,16 +26,6 @@ def test_it_goes_on_as_before_from_its_state(events: list[tuple[int, str]], at: 
         assert clock.see(*event) == other.see(*event)
 
 
-def test_the_state_of_a_clock_without_partitions_is_taken_up() -> None:
-    older = EventClock()
-    for second in range(40):
-        older.see(second)
-    clock = SlowestClock.restore(older.state())
-    assert clock.now_ms == older.now_ms
-    assert [clock.see(t) for t in (70, 71, 72)] == [older.see(t) for t in (70, 71, 72)]
-    assert SlowestClock.restore(EventClock().state()).see(5) == 5
-
-
 def test_batches_of_partitions_that_are_apart_do_not_move_it_to_and_fro() -> None:
     clock, seen = SlowestClock(), []
     for batch in range(40):

@@ -1,4 +1,4 @@
-"""Where shards lie is known by the checkpoint that a job restores, and does not change under its state."""
+"""A checkpoint keeps its number of shards."""
 
 from __future__ import annotations
 
@@ -9,29 +9,9 @@ from typing import Any
 import pytest
 
 from forebay.errors import SettingError
-from forebay.flink import infer as infer_module
 from forebay.flink import restored
-from forebay.flink.restored import even_shards, name_of, shards_uid
+from forebay.flink.restored import name_of, shards_uid
 from forebay.testing.waiting import wait_until
-
-
-@pytest.mark.parametrize(
-    ("uids", "even"),
-    [
-        (None, True),
-        ((), True),
-        (("source events", "infer"), False),
-        (("source events", "infer: 8 shards"), True),
-        # Of stages that ask nothing.
-        (("source events", "infer-clock", "infer-rates"), True),
-    ],
-    ids=str,
-)
-def test_shards_fall_evenly_unless_the_checkpoint_is_of_a_version_in_which_they_did_not(
-    uids: tuple[str, ...] | None, even: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    holds(monkeypatch, uids)
-    assert even_shards(None, "infer") is even
 
 
 def holds(monkeypatch: pytest.MonkeyPatch, uids: tuple[str, ...] | None) -> None:
@@ -48,8 +28,6 @@ def test_a_checkpoint_keeps_its_number_of_shards(monkeypatch: pytest.MonkeyPatch
     assert shards_uid(None, "new", 4, bound=True) == "new: 4 shards"
     with pytest.raises(SettingError, match=r"shards: expected 8, as in the checkpoint .* found 32"):
         shards_uid(None, "infer", 32, bound=True)
-    holds(monkeypatch, ("infer",))
-    assert shards_uid(None, "infer", 32, bound=True) == "infer"
 
 
 def test_an_operators_name_is_in_its_uid() -> None:
@@ -78,29 +56,6 @@ def exact(runs: Any, total: int) -> bool:
         for of in {key for key, _ in found}
     )
     return Counter(n for _, n in found) == Counter(range(total)) and in_order
-
-
-@pytest.mark.flink
-def test_state_of_a_version_with_uneven_shards_lives_on_where_it_is(
-    make_runs: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = make_runs(follow=True, capacity=24, keyed=True, ordering="key")
-    runs.feed([*events(0, 40), *events(40, 60, hold="a")])
-    with monkeypatch.context() as older:
-        older.setattr(infer_module, "even_shards", lambda env, name: False)
-        older.setattr(infer_module, "shards_uid", lambda env, name, shards, bound: name)
-        job = runs.start()
-        wait_until(lambda: len(runs.calls()) == 60 and len(runs.results()) == 40)
-        runs.await_checkpoint(job)
-        runs.stop(job)
-    for total, parallelism in ((80, 2), (100, 1)):
-        runs.feed(events(total - 20, total))
-        runs.release("a")
-        job = runs.start(parallelism=parallelism, restore=True)
-        wait_until(lambda total=total: len(runs.results()) >= total)
-        runs.await_checkpoint(job)
-        runs.stop(job)
-        assert exact(runs, total)
 
 
 @pytest.mark.flink

@@ -36,7 +36,6 @@ def test_at_other_parallelisms_no_subtask_is_empty_or_has_two_more_than_another(
 def test_keys_never_change() -> None:
     # State of a checkpoint belongs to these numbers.
     assert flink_keys(8) == (250, 299, 13, 238, 22, 8, 113, 101)
-    assert flink_keys(8, even=False) == (312, 361, 75, 300, 84, 70, 57, 163)
     assert [shard_of(key, 8) for key in ("", "a", "user-1", "\ud800")] == [4, 7, 0, 0]
 
 

@@ -193,23 +193,6 @@ def test_what_waits_after_a_restore_is_closed_in_time_whenever_the_timer_of_the_
     assert [payload(each) for each in function.on_timer(7_500, context)] == [b"1 at 0"]
 
 
-def test_a_message_without_an_input_changes_nothing() -> None:
-    # Checkpoints of older versions may have caught one on its way.
-    state = State()
-    function, context = opened(state)
-    assert list(function.process_element(message(context.get_current_key(), b""), context)) == []
-    assert state.log == []
-    assert context.event_timers == {END_OF_INPUT_MS}
-
-
-def test_state_of_older_versions_is_read() -> None:
-    state = State()
-    state.snapshot = msgpack.packb((1, b"40", [1000]))
-    state.log = [msgpack.packb((0, b"3"))]
-    function, context = opened(state)
-    assert [payload(each) for each in function.on_timer(999, context)] == [b"43 at 1000"]
-
-
 @pytest.mark.parametrize(
     "snapshot", [b"junk", msgpack.packb((99, b"1", [])), msgpack.packb(3), pickle.dumps(b"1")]
 )

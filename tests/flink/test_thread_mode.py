@@ -1,11 +1,8 @@
-"""Worker processes are refused before a job starts, and so are the checkpoints that they left."""
+"""Worker processes are refused before a job starts."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +10,6 @@ import pytest
 from tests.harness.programs import Remember
 
 from forebay.errors import SettingError
-from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyflink.datastream import StreamExecutionEnvironment
@@ -85,62 +81,3 @@ def test_an_environment_in_process_mode_is_refused_with_what_to_set(
     assert str(refused.value).endswith("or take one from flink_environment")
     made.set_string("python.execution-mode", "thread")
     build(StreamExecutionEnvironment.get_execution_environment(made))
-
-
-def counted(env: StreamExecutionEnvironment, checkpoints: Path) -> Path:
-    """A checkpoint of a job in `env` that keeps a count."""
-    from pyflink.common import Types
-    from pyflink.datastream import KeyedProcessFunction
-    from pyflink.datastream.state import ValueStateDescriptor
-
-    from forebay.connectors.python_source import calls
-    from forebay.flink.environment import newest_checkpoint
-
-    class Count(KeyedProcessFunction):
-        def open(self, runtime_context: Any) -> None:
-            self.state = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
-
-        def process_element(self, value: Any, ctx: Any) -> Any:
-            time.sleep(0.02)  # Calls come one after another, without end.
-            self.state.update((self.state.value() or 0) + 1)
-            yield value
-
-    calls(env, name="calls").process(Count()).print()
-    job = env.execute_async("test")
-    seen: set[Path] = set()
-
-    def came() -> bool:
-        newest = newest_checkpoint(checkpoints)
-        seen.update((newest,) if newest is not None else ())
-        return len(seen) >= 3  # The first may be of before a count.
-
-    wait_until(came)
-    job.cancel()
-    with suppress(Exception):  # A cancelled job ends with an error that says so.
-        job.get_job_execution_result().result()
-    found = newest_checkpoint(checkpoints)
-    assert found is not None
-    return found
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
-@pytest.mark.parametrize("mode", ["process", "thread"])
-def test_a_checkpoint_of_worker_processes_is_refused_before_the_job_starts(
-    config: FlinkConfig, tmp_path: Path, mode: str, backend: str
-) -> None:
-    from pyflink.common import Configuration
-
-    from forebay.flink.environment import flink_environment
-
-    options = {"state.backend.type": backend, "execution.checkpointing.incremental": "true"}
-    config = replace(config, options=options)
-    env = flink_environment(config)
-    env.configure(Configuration().set_string("python.execution-mode", mode))
-    checkpoint = counted(env, tmp_path)
-    restored = flink_environment(replace(config, restore_from=checkpoint))
-    if mode == "thread":
-        asks(restored)
-        return
-    with pytest.raises(SettingError, match=f"{checkpoint} was made with Python in worker processes"):
-        asks(restored)

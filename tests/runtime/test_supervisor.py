@@ -335,17 +335,6 @@ def test_a_state_keeps_its_id_over_attempts_runs_and_fresh_starts(bench: Bench) 
     assert {order.state.id for order in bench.orders()} == {first, bench.state.id} == {first}
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-def test_a_state_of_an_older_version_has_no_id_before_it_starts_over(bench: Bench, fresh: bool) -> None:
-    bench.home.mkdir(parents=True)
-    (bench.home / "run.json").write_text('{"finished": false}')
-    bench.attempts((*STARTS, Lost("gone")), (*STARTS, DONE))
-    bench.run(fresh=fresh)
-    ids = {order.state.id for order in bench.orders()}
-    assert ids == {bench.state.id}
-    assert (ids == {None}) == (not fresh)
-
-
 @pytest.mark.parametrize("steps", [(), (Checked(),), STARTS])
 def test_one_that_is_lost_as_it_starts_is_made_again_as_it_was(bench: Bench, steps: tuple[Step, ...]) -> None:
     complete_checkpoint(bench.home / ("a" * 32), 7)

@@ -67,15 +67,3 @@ def test_each_key_is_taken_once_in_its_order_and_only_when_its_time_has_come(
     assert (found.first is None) == (not come)
     if not noted:
         assert (work, due) == ({}, {})
-
-
-def test_what_an_older_version_wrote_is_read() -> None:
-    import msgpack
-
-    found = Due(DictStore(), DictStore({"event:100:0": msgpack.packb(["a", "b"])}))
-    found._work.put("devent:100", msgpack.packb(("event", 100, 2)))
-    assert found.restore("devent:100", msgpack.packb(("event", 100, 2)))
-    assert found.first is None
-    found.come("event", 100)
-    assert found.take() == ["a", "b"]
-    assert found.heads == {}

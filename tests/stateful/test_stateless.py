@@ -11,7 +11,6 @@ from forebay.errors import ForebayError
 from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
 from forebay.stateful.machine import (
     IN_FLIGHT,
-    STATE_VERSION,
     DictStore,
     Effect,
     Emit,
@@ -160,16 +159,15 @@ def test_its_store_is_the_one_that_every_restore_looks_into() -> None:
     item = KeyedEvent("e", "k", Event(b"x", {}), 0)
     machine.event(item, encode(item), lambda: Times(0))
     assert list(opened) == [IN_FLIGHT]
-    # What checkpoints of all versions hold.
-    assert opened[IN_FLIGHT] == {"e": pack_state(1, 0, "e", encode(item))}
+    assert opened[IN_FLIGHT] == {"e": pack_state(0, "e", encode(item))}
 
 
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (pack_state(STATE_VERSION + 1, 0, "e", b""), "holds requests in format 2, this Forebay reads 1"),
-        (pack_state(STATE_VERSION, 0, "e"), "requests cannot be read"),
-        (b"\x80\x04.", "requests as a Python pickle"),
+        (b"\x94\x63\x00\xa1e\xc4\x00", "the checkpoint's requests: format 99; this Forebay reads format 1"),
+        (pack_state(0, "e"), "requests cannot be read"),
+        (b"\x80\x04.", "requests cannot be read"),
     ],
 )
 def test_what_is_no_entry_of_this_version_is_refused(entry: bytes, message: str) -> None:

@@ -135,7 +135,6 @@ class Conversation(Program[Session]):
     empty before the first fold."""
 
     settings: Sessions = field(default_factory=Sessions)
-    version = 2
 
     def initial(self, key: str) -> Session:
         return Session()
@@ -201,8 +200,6 @@ class Conversation(Program[Session]):
         return {**saved, "turns": [list(turn) for turn in state.turns], "failures": list(state.failures)}
 
     def load(self, version: int, saved: JSON) -> Session:
-        if version != self.version:
-            return super().load(version, saved)
         turns = tuple((said, answer) for said, answer in saved["turns"])
         return Session(**{**saved, "turns": turns, "failures": tuple(saved["failures"])})
 

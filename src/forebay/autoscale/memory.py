@@ -1,4 +1,4 @@
-"""What scaling has learned, as bytes that outlive a restart: a small JSON document of a known version."""
+"""What scaling has learned, as bytes that outlive a restart: a small JSON document."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import orjson
 
 from forebay.autoscale.base import Remembers, ScalingPolicy, Speed
 from forebay.autoscale.settings import ScalingSettings
-from forebay.errors import SettingError
+from forebay.codec import FORMAT, check_format
+from forebay.errors import ForebayError, SettingError
 
-VERSION = 1
 MOST_PART_BYTES = 1 << 17
 """A part that takes more is not kept; a season takes at most a sixth of it."""
 KEEP_S = 60.0
@@ -37,14 +37,14 @@ class Memory:
             return None
         self._saved = parts
         fragments = {name: orjson.Fragment(saved) for name, saved in parts.items()}
-        return orjson.dumps({"version": VERSION, "at_ms": at_ms, "of": self._of, "parts": fragments})
+        return orjson.dumps({"format": FORMAT, "at_ms": at_ms, "of": self._of, "parts": fragments})
 
     def recall(self, data: bytes) -> list[str]:
         """Have each part go on with what it had learned; returns what of the document is not used, and why, a
         line each."""
         try:
             document = _read(data)
-        except SettingError as error:
+        except ForebayError as error:
             return [str(error)]
         if document.get("of") != self._of:
             return [f"it was learned of {str(document.get('of'))[:200]}, and this is {self._of}"]
@@ -77,7 +77,7 @@ def saved_ms(data: bytes) -> int:
     """When a document was written; below 0 for one that cannot be used."""
     try:
         at_ms = _read(data).get("at_ms")
-    except SettingError:
+    except ForebayError:
         return -1
     return at_ms if isinstance(at_ms, int) else -1
 
@@ -87,10 +87,10 @@ def _read(data: bytes) -> dict[str, Any]:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise SettingError(f"it is no JSON: {error}") from None
-    version = document.get("version") if isinstance(document, dict) else None
-    if version != VERSION:
-        raise SettingError(f"expected version {VERSION}, found {str(version)[:20]}")
-    return dict(document)
+    if not isinstance(document, dict):
+        raise SettingError(f"expected a JSON object, found {type(document).__name__}")
+    check_format(document.get("format"), "what scaling has learned")
+    return document
 
 
 def _saved(part: Remembers) -> bytes:

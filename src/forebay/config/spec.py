@@ -51,7 +51,6 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.fleet.config import ByUrl, Routing
 from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.flink.shards import MAX_PARALLELISM
-from forebay.flink.thread_mode import MODE, ONE_MODE
 from forebay.records import Message
 
 
@@ -211,7 +210,6 @@ class PipelineSpec(Model):
         if not isinstance(data, dict):
             return data
         data = dict(data)
-        _leave_out_mode(data)
         name = data.get("name") if isinstance(data.get("name"), str) else "pipeline"
         checkpoint = data.get("checkpoint") or {}
         if isinstance(checkpoint, dict):
@@ -343,18 +341,6 @@ class PipelineSpec(Model):
 
     def id_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.id, what="id", required=True) if self.id is not None else None
-
-
-def _leave_out_mode(data: dict[str, Any]) -> None:
-    """Files of older versions may say `mode: thread`; there is no other."""
-    mode = data.pop("mode", "thread")
-    if mode != "thread":
-        raise _together(
-            [("mode", f"expected no such key, found {str(mode)[:60]!r}; {ONE_MODE}; remove the line")]
-        )
-    flink = data.get("flink")
-    if isinstance(flink, dict) and flink.get(MODE) == "thread":
-        data["flink"] = {key: value for key, value in flink.items() if key != MODE}
 
 
 def _together(problems: list[tuple[str, str]]) -> PydanticCustomError:

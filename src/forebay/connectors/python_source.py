@@ -7,15 +7,12 @@ there is no room waits until the job behind it has worked one off: seconds, wher
 from __future__ import annotations
 
 from pyflink.common import Types, WatermarkStrategy
-from pyflink.datastream import DataStream, KeyedStream, RuntimeContext, StreamExecutionEnvironment
+from pyflink.datastream import DataStream, KeyedStream, StreamExecutionEnvironment
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
-from pyflink.datastream.state import ValueStateDescriptor
 from pyflink.java_gateway import get_gateway
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import ForebayError
 from forebay.flink.jvm_task import HasRoom
-from forebay.flink.types import STATE
 
 MOST_S = 0.05
 WAIT_S = 0.01
@@ -79,18 +76,6 @@ def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: st
     last = (MAX_COUNT if count is None else count) - 1
     stream = env.from_source(NumberSequenceSource(0, last), WatermarkStrategy.no_watermarks(), name)
     return on_one_key(stream.set_parallelism(1))
-
-
-def refuse_older(runtime_context: RuntimeContext, state: str) -> None:
-    """Raise `ForebayError` where the checkpoint that was restored holds `state`, which older versions kept.
-
-    To be called where there is a key: in the first call of a run.
-    """
-    if runtime_context.get_state(ValueStateDescriptor(state, STATE)).value() is not None:
-        raise ForebayError(
-            f"the checkpoint is of an older version, which kept its place in the source in another form "
-            f"({state}): finish the run with that version, or start over"
-        )
 
 
 def on_one_key(stream: DataStream) -> KeyedStream:

@@ -157,11 +157,7 @@ class SlowestClock:
 
     @classmethod
     def restore(cls, state: Sequence[Any]) -> SlowestClock:
-        """Become what `state` was taken of, or that of an `EventClock`, as older versions kept."""
         self = cls()
-        if len(state) == 2:
-            clock = EventClock.restore(state)
-            state = [clock.now_ms, 0, [["", 0, SURE_EVENTS, state]] if state[1] else []]
         self.now_ms, self._count, partitions = state
         for name, heard, seen, kept in partitions:
             self._partitions[name] = (heard, seen, EventClock.restore(kept))

@@ -12,10 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgpack
-
+from forebay.codec import DAMAGED, damaged, pack_state, unpack_state
 from forebay.detect.rates import CLOCK_EVENTS, median
-from forebay.errors import MalformedRecord
 
 HELD_EVENTS = 9
 """At a partition's start so many events are waited for, so that its clock does not begin with a wrong one."""
@@ -143,7 +141,7 @@ class PartitionTime:
         return self
 
 
-VERSION = 2
+WHAT = "clock"
 LEAST_FAR_MS = 60_000
 MOST_GAP_MS = 1_000
 """Of a time without events so much counts: the stream may have been held up."""
@@ -279,44 +277,20 @@ class StreamTime:
         for name in self._changed:
             found = self._partitions.get(name)
             stream = (self._now_ms, self._flow_ms, self._count)
-            yield name, None if found is None else msgpack.packb((VERSION, stream, found.state()))
+            yield name, None if found is None else pack_state(stream, found.state())
         self._changed = set()
 
     def restore(self, states: Mapping[str, bytes]) -> None:
-        """Become what all `changes` were taken of. Raises `MalformedRecord` for other bytes."""
+        """Restore from all `changes`. Raises `ForebayError` for other bytes."""
         far_ms = self._tolerance.far_ms
-        try:
-            for name, data in states.items():
-                version, stream, state = msgpack.unpackb(data)
-                _expect(version, VERSION)
+        for name, data in states.items():
+            values = unpack_state(data, WHAT)
+            try:
+                stream, state = values
                 self._partitions[name] = PartitionTime.restore(far_ms, state)
-                # The newest entry knows best.
+                # The entry with the highest count is the newest.
                 if stream[2] >= self._count:
                     self._now_ms, self._flow_ms, self._count = stream
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise _not_a_state(error) from None
+            except DAMAGED as error:
+                raise damaged(WHAT, error) from None
         self._partitions = dict(sorted(self._partitions.items(), key=lambda each: each[1].heard_ms))
-
-    def restore_first(self, data: bytes) -> None:
-        """Become what the first version, which knew no partitions, has left. Raises `MalformedRecord`."""
-        try:
-            version, now_ms, (clock_ms, times), waiting = msgpack.unpackb(data)
-            _expect(version, 1)
-            self._count = CLOCK_EVENTS
-            held = [[0, 0, time_ms, each] for time_ms, each in waiting or ()]
-            begun = [] if waiting is not None else [(self._count, time_ms) for time_ms in times]
-            self._now_ms = None if waiting is not None else now_ms
-            state = [0, clock_ms if begun else None, len(held), begun, [], held]
-            self._partitions[""] = PartitionTime.restore(self._tolerance.far_ms, state)
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise _not_a_state(error) from None
-        self._changed.add("")
-
-
-def _expect(version: object, expected: int) -> None:
-    if version != expected:
-        raise MalformedRecord(f"clock: the state is of version {version}; expected {expected}")
-
-
-def _not_a_state(error: Exception) -> MalformedRecord:
-    return MalformedRecord(f"clock: not a state: {type(error).__name__}: {error}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyflink
@@ -51,7 +51,6 @@ class Restart:
 class FlinkConfig:
     """How a job runs.
 
-    Python runs inside Flink's JVM; `mode="thread"` says so in older programs, and has no effect.
     `checkpoint_dir` needs `checkpoint_interval_s`; checkpoints stay there when the job ends. `restore_from`
     is a checkpoint or savepoint directory (`newest_checkpoint` finds one). `cluster` is the `HOST:PORT` of
     a running cluster's REST service, None for one inside this process; the cluster's machines need this
@@ -72,7 +71,6 @@ class FlinkConfig:
     the logs; `embedded_rest` does.
     """
 
-    mode: InitVar[str] = "thread"
     parallelism: int = 1
     task_managers: int = 1
     checkpoint_dir: Location | None = None
@@ -86,11 +84,6 @@ class FlinkConfig:
     jars: tuple[Path, ...] = ()
     plugins: Path | None = None
     options: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self, mode: str) -> None:
-        """Raises `SettingError` for another mode than `thread`."""
-        if mode != "thread":
-            raise SettingError(f"mode: found {mode!r}; {ONE_MODE}; leave it out")
 
 
 def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:

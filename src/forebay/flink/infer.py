@@ -15,7 +15,7 @@ from forebay.flink.keying import EventText, Keying, ToEvent
 from forebay.flink.operator import DEAD_LETTERS, TIMED, InferenceOperator
 from forebay.flink.request_handler import InferenceSpec, OpenProgramRequestHandler, OpenRequestHandler
 from forebay.flink.request_pool import Ordering
-from forebay.flink.restored import even_shards, shards_uid
+from forebay.flink.restored import shards_uid
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.flink.thread_mode import check_environment
 from forebay.flink.types import BYTES, check_uid_free, side_output
@@ -70,7 +70,7 @@ def infer(
     The operator's state is found again by its `name`, which must be unique in the job (its `uid` is of
     `shards_uid`).
     Raises `SettingError` where the settings contradict each other, and where Python would run in worker
-    processes (`python.execution-mode` must be `thread`) or the checkpoint to restore was made by them.
+    processes (`python.execution-mode` must be `thread`).
     """
     if ordering not in get_args(Ordering):
         raise SettingError(f'ordering: expected "unordered" or "key", found {str(ordering)[:80]!r}')
@@ -85,7 +85,7 @@ def infer(
         event_time=event_time,
         clock=clock,
     )
-    keying = _keying(stream, shards, key, id, to_event, timeline=timeline, name=name)
+    keying = Keying(shards=shards, key=key, id=id, to_event=to_event, timeline=timeline)
     bound = ordering == "key"
     return _attach(stream, keying, operator, shards=shards, bound=bound, parallelism=parallelism, name=name)
 
@@ -139,25 +139,8 @@ def infer_stateful(
         event_time=event_time,
         clock=clock,
     )
-    keying = _keying(stream, shards, key, id, to_event, needs_key=True, timeline=timeline, name=name)
+    keying = Keying(shards=shards, key=key, needs_key=True, id=id, to_event=to_event, timeline=timeline)
     return _attach(stream, keying, operator, shards=shards, bound=True, parallelism=parallelism, name=name)
-
-
-def _keying(
-    stream: DataStream,
-    shards: int,
-    key: EventText | None,
-    id: EventText | None,
-    to_event: ToEvent | None,
-    *,
-    needs_key: bool = False,
-    timeline: bool,
-    name: str,
-) -> Keying:
-    even = even_shards(stream.get_execution_environment(), name)
-    return Keying(
-        shards=shards, even=even, key=key, needs_key=needs_key, id=id, to_event=to_event, timeline=timeline
-    )
 
 
 def _attach(

@@ -69,7 +69,6 @@ class Keying(FlatMapFunction):
         self,
         *,
         shards: int,
-        even: bool = True,
         key: EventText | None = None,
         needs_key: bool = False,
         id: EventText | None = None,
@@ -78,7 +77,6 @@ class Keying(FlatMapFunction):
         clock: Clock | None = None,
     ) -> None:
         self._shards = shards
-        self._even = even
         self._key = key
         self._needs_key = needs_key
         self._id = id
@@ -87,7 +85,7 @@ class Keying(FlatMapFunction):
         self._clock = clock or SystemClock()
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._flink_keys = flink_keys(self._shards, even=self._even)
+        self._flink_keys = flink_keys(self._shards)
         self._begun = False
 
     def flat_map(self, value: Any) -> Iterator[tuple[int, bytes]]:

@@ -1,9 +1,4 @@
-"""What the checkpoint that a job restores says of shards, which has to be known as the job is built.
-
-Where the shards of `infer` lie is known by its uid in the checkpoint: `NAME: N shards`. A bare `NAME` is of a
-version that meant to spread shards evenly over subtasks and did not (`flink_keys` without `even`); its state,
-and that of the stages before it, lives on under the keys that it has.
-"""
+"""The uids of inference operators, which hold their number of shards: `NAME: N shards`."""
 
 from __future__ import annotations
 
@@ -15,21 +10,12 @@ from forebay.errors import SettingError
 UID = re.compile(r"(?P<name>.*): (?P<shards>\d+) shards", re.DOTALL)
 
 
-def even_shards(env: Any, name: str) -> bool:
-    """Whether the shards of `infer` of this `name`, and those of the stages before it, fall evenly on
-    subtasks in the job that is built in `env`: always, but where it restores the state that a version has
-    left in which they did not."""
-    return name not in (restored_uids(env) or ())
-
-
 def shards_uid(env: Any, name: str, shards: int, *, bound: bool) -> str:
-    """The uid of the operator `name` with so many `shards`, by which its state is found.
+    """The uid of the operator `name`, by which Flink finds its state.
 
-    A checkpoint's number of shards stays in the uid where another may be given now. Raises `SettingError`
-    where it may not: `bound` says that the place of a key's state or the order of its events hangs on it.
+    If the job restores a checkpoint with another number of `shards`, the uid keeps that number; if the number
+    is `bound` (a key's state or order depends on it), raises `SettingError`.
     """
-    if not even_shards(env, name):
-        return name
     for uid in restored_uids(env) or ():
         found = UID.fullmatch(uid)
         if found is None or found["name"] != name:

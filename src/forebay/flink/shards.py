@@ -20,24 +20,23 @@ _MASK = 0xFFFFFFFF
 
 
 def shard_of(key: str, shards: int) -> int:
-    """The shard 0 … shards - 1 of a record's key; the same in every process and version."""
+    """The shard 0 … shards - 1 of a record's key; the same in every process."""
     return (
         int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") % shards
     )
 
 
-def flink_keys(shards: int, *, even: bool = True) -> tuple[int, ...]:
+def flink_keys(shards: int) -> tuple[int, ...]:
     """The Flink key (an int, 0 or above) of each shard.
 
     Shard i gets the smallest key whose key group lies where subtask `i * parallelism // shards` begins its
-    share, so that no two shards meet in one key group. Without `even` they are as they were chosen once, for
-    key groups of the bare number: state under those keys lives on with them.
+    share, so that no two shards meet in one key group.
     """
     groups = {i * MAX_PARALLELISM // shards: i for i in range(shards)}
     keys: dict[int, int] = {}
     candidate = 0
     while len(keys) < shards:
-        shard = groups.get(key_group(candidate) if even else _group(candidate))
+        shard = groups.get(key_group(candidate))
         if shard is not None:
             keys.setdefault(shard, candidate)
         candidate += 1

@@ -13,18 +13,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-import msgpack
 from pyflink.common import Types
 from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext
 from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
-from forebay.codec import not_pickled, pack_state, unpack_state
+from forebay.codec import pack_state, unpack_state
 from forebay.flink.intervals import SET_BACK_MS
 from forebay.flink.jvm_task import held_keys
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
 
-STATE_VERSION = 1
 LEAST_LOG_BYTES = 1 << 16
 INPUT, CLOSED, WAITED, FINISHED = range(4)
 
@@ -65,12 +63,11 @@ class _Held:
 
 
 class StageFunction(KeyedProcessFunction):
-    """Takes messages of a stage keyed by `message_key`; gives messages of the next.
+    """Runs a stage per shard: takes messages keyed by `message_key`, emits messages of the next stage.
 
-    `open_stage(shard)` makes the stage of a shard. `next_shards` is how many the next stage has, `even` is
-    what `even_shards` says. With `wait_ms`, the stage's `close(0)` is called at most so long after an input,
-    by the clock.
-    `most_log_bytes`: of inputs, that a restore takes again; by default as many as the snapshot has.
+    `open_stage(shard)` makes a shard's stage. With `wait_ms`, the stage's `close(0)` is called at most that
+    long (wall clock) after an input. A restore repeats inputs of at most `most_log_bytes`; by default as many
+    bytes as the snapshot has.
     """
 
     def __init__(
@@ -79,14 +76,12 @@ class StageFunction(KeyedProcessFunction):
         *,
         shards: int,
         next_shards: int,
-        even: bool = True,
         wait_ms: int | None = None,
         most_log_bytes: int | None = None,
     ) -> None:
         self._open_stage = open_stage
         self._shards = shards
         self._next_shards = next_shards
-        self._even = even
         self._wait_ms = wait_ms
         self._most_log_bytes = most_log_bytes
 
@@ -94,8 +89,8 @@ class StageFunction(KeyedProcessFunction):
         self._snapshot = runtime_context.get_state(ValueStateDescriptor("snapshot", STATE))
         self._log = runtime_context.get_list_state(ListStateDescriptor("since", STATE))
         self._held: dict[int, _Held] = {}
-        self._shard_of = {key: shard for shard, key in enumerate(flink_keys(self._shards, even=self._even))}
-        self._next_keys = flink_keys(self._next_shards, even=self._even)
+        self._shard_of = {key: shard for shard, key in enumerate(flink_keys(self._shards))}
+        self._next_keys = flink_keys(self._next_shards)
         self._keys = partial(held_keys, runtime_context, "snapshot", "since")
         self._seen_ms = 0
         if self._wait_ms is not None:
@@ -106,8 +101,6 @@ class StageFunction(KeyedProcessFunction):
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
         data = payload(value)
         held = self._held.get(ctx.get_current_key()) or self._recover(ctx.get_current_key(), ctx)
-        if not data:
-            return  # Without an input: one that a checkpoint of an older version caught on its way.
         due_ms = held.stage.due_ms(data)
         if due_ms is not None and due_ms not in held.due:
             held.due.add(due_ms)
@@ -151,7 +144,7 @@ class StageFunction(KeyedProcessFunction):
 
     def _apply(self, held: _Held, entry: tuple[int, Any]) -> Iterator[bytes]:
         outputs = _done(held.stage, entry)
-        packed = msgpack.packb(entry)
+        packed = pack_state(*entry)
         held.log_bytes += len(packed)
         if held.log_bytes < held.most_bytes:
             self._log.add(packed)
@@ -162,7 +155,7 @@ class StageFunction(KeyedProcessFunction):
 
     def _compact(self, held: _Held) -> None:
         snapshot = held.stage.to_bytes()
-        self._snapshot.update(pack_state(STATE_VERSION, snapshot))
+        self._snapshot.update(pack_state(snapshot))
         self._log.clear()
         held.log_bytes, held.most_bytes = 0, self._log_bytes_beside(len(snapshot))
 
@@ -174,13 +167,12 @@ class StageFunction(KeyedProcessFunction):
         held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), LEAST_LOG_BYTES)
         found = self._snapshot.value()
         if found is not None:
-            # Older versions wrote the times of its timers behind a snapshot; Flink keeps those itself.
-            snapshot, *_ = unpack_state(found, STATE_VERSION, "a shard's state")
+            (snapshot,) = unpack_state(found, "a shard's state")
             held.stage.restore(snapshot)
             held.most_bytes = self._log_bytes_beside(len(snapshot))
         for packed in self._log.get() or ():
             held.log_bytes += len(packed)
-            _done(held.stage, msgpack.unpackb(not_pickled(packed, "a shard's inputs")))
+            _done(held.stage, unpack_state(packed, "a shard's inputs"))
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
         # A timer that a checkpoint brought back fires at once, and is none of this run's.
         self._wait(held, ctx)

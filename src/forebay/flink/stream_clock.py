@@ -14,11 +14,11 @@ from typing import Any
 
 from pyflink.common import Duration, Types, WatermarkStrategy
 from pyflink.datastream import DataStream, KeyedProcessFunction, OutputTag, RuntimeContext
-from pyflink.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from pyflink.datastream.state import MapStateDescriptor
 from pyflink.java_gateway import get_gateway
 
 from forebay.clock import Clock, SystemClock
-from forebay.codec import decode, encode, not_pickled
+from forebay.codec import decode, encode
 from forebay.detect.stream_time import Judged, StreamTime, Tolerance
 from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate, detail_text
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys, shard_of
@@ -27,7 +27,6 @@ from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE, side_output
 from forebay.records import DeadLetter, Event
 
 REFUSED = OutputTag("refused", BYTES)
-WHAT = "the stream's clock"
 
 NO_TIME_MS = -(2**62)
 """Earlier than any time: moves no watermark."""
@@ -61,21 +60,17 @@ class StreamClock(KeyedProcessFunction):
         *,
         tolerance: Tolerance,
         shards: int,
-        even: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self._to_message = to_message
         self._tolerance = tolerance
         self._shards = shards
-        self._even = even
         self._clock = clock or SystemClock()
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_map_state(MapStateDescriptor("clocks", Types.STRING(), STATE))
-        # What older versions kept, which knew no partitions.
-        self._first_state = runtime_context.get_state(ValueStateDescriptor("clock", STATE))
         self._seen_s: float | None = None
-        self._keys = flink_keys(self._shards, even=self._even)
+        self._keys = flink_keys(self._shards)
         self._time: StreamTime | None = None
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
@@ -131,12 +126,7 @@ class StreamClock(KeyedProcessFunction):
 
     def _recover(self, ctx: KeyedProcessFunction.Context) -> StreamTime:
         time = self._time = StreamTime(self._tolerance)
-        first = self._first_state.value()
-        if first is not None:
-            time.restore_first(not_pickled(first, WHAT))
-            self._first_state.clear()
-            self._save(time)
-        time.restore({name: not_pickled(data, WHAT) for name, data in self._state.items()})
+        time.restore(dict(self._state.items()))
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
         return time
 
@@ -153,16 +143,15 @@ def clocked(
     *,
     tolerance: Tolerance,
     shards: int,
-    even: bool = True,
     name: str,
 ) -> Clocked:
-    """`stream` of encoded records as messages for a stage of `shards` shards, placed as `even_shards` says,
+    """`stream` of encoded records as messages for a stage of `shards` shards
     in the clock's event time.
 
     One subtask keeps the clock. Its `uid` is `name`.
     """
-    key = flink_keys(1, even=even)[0]
-    function = StreamClock(to_message, tolerance=tolerance, shards=shards, even=even)
+    key = flink_keys(1)[0]
+    function = StreamClock(to_message, tolerance=tolerance, shards=shards)
     timed = stream.key_by(lambda _: key, Types.INT()).process(function, Types.TUPLE([BYTES, Types.LONG()]))
     timed.name(name).uid(name).set_parallelism(1).set_max_parallelism(MAX_PARALLELISM)
     refused = side_output(timed, REFUSED)

@@ -1,16 +1,13 @@
-"""Python runs inside Flink's JVM (PyFlink's thread mode) and nowhere else: what asks for worker processes is
-refused, and so is what they left."""
+"""Python runs inside Flink's JVM (PyFlink's thread mode) only; worker processes are refused."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import SettingError
-from forebay.flink.restored import operator_states
 
 if TYPE_CHECKING:
     from pyflink.datastream import StreamExecutionEnvironment
@@ -20,8 +17,6 @@ ONE_MODE = (
     "Python runs inside Flink's JVM: worker processes added ten times the delay, took a core when idle and "
     "could leave timers out of a checkpoint"
 )
-OF_WORKERS = "python-state-"
-"""What PyFlink puts before the name of each state that a function in a worker process keeps."""
 MODULES = (
     "pyflink.fn_execution.embedded.operations",
     "forebay.engine.client",
@@ -31,11 +26,7 @@ MODULES = (
 
 
 def check_environment(env: StreamExecutionEnvironment) -> None:
-    """Raise `SettingError` where Python would run in worker processes, or where it did so when the checkpoint
-    was made that `env` restores: PyFlink would find nothing of its state, and Flink drop it without a word.
-
-    A checkpoint that cannot be read here is not looked at.
-    """
+    """Raise `SettingError` if Python would run in worker processes."""
     from pyflink.java_gateway import get_gateway
 
     jvm = get_gateway().jvm
@@ -46,43 +37,6 @@ def check_environment(env: StreamExecutionEnvironment) -> None:
             f"the environment's {MODE}: expected thread, found {mode}; {ONE_MODE}. Set it when you make the "
             f"environment, or take one from flink_environment"
         )
-    checkpoint = options.get(jvm.org.apache.flink.configuration.StateRecoveryOptions.SAVEPOINT_PATH)
-    if checkpoint is not None and _of_workers(jvm, checkpoint):
-        raise SettingError(
-            f"the checkpoint {checkpoint} was made with Python in worker processes, whose state cannot be "
-            f"read inside Flink's JVM: finish the job with the version that began it, or start without it"
-        )
-
-
-def _of_workers(jvm: Any, checkpoint: str) -> bool:
-    """Whether some operator has state of worker processes that it does not have under its own name, too."""
-    from py4j.protocol import Py4JError
-
-    try:
-        for names in _state_names(jvm, checkpoint):
-            left = {name.removeprefix(OF_WORKERS) for name in names if name.startswith(OF_WORKERS)}
-            if left - names:
-                return True
-    except Py4JError:
-        pass
-    return False
-
-
-def _state_names(jvm: Any, checkpoint: str) -> Iterator[set[str]]:
-    """The names of each operator's keyed state in a checkpoint or savepoint."""
-    flink, listed = jvm.org.apache.flink, jvm.java.util.ArrayList
-    loader = jvm.Thread.currentThread().getContextClassLoader()
-    for operator in operator_states(jvm, checkpoint):
-        names = set()
-        for subtask in listed(operator.getStates()):
-            for handle in listed(subtask.getManagedKeyedState()):
-                incremental = "Incremental" in handle.getClass().getSimpleName()
-                stream = (handle.getMetaDataStateHandle() if incremental else handle).openInputStream()
-                states = flink.runtime.state.KeyedBackendSerializationProxy(loader)
-                states.read(flink.core.memory.DataInputViewStreamWrapper(stream))
-                stream.close()
-                names |= {state.getName() for state in states.getStateMetaInfoSnapshots()}
-        yield names
 
 
 BEAM = "apache_beam"

@@ -46,8 +46,8 @@ def build(
     replicas: ReplicaList,
     model: str,
     scaling: ScalingLink | None = None,
+    state_id: str,
     job: str = "",
-    state_id: str | None = None,
     run: str = "",
     topics: TopicStart = AS_FIRST,
 ) -> None:
@@ -80,9 +80,9 @@ def build(
         answered = infer(stream, ordering=spec.ordering, **vars(parts))
     else:
         answered = spec.application.build(stream, parts)
-    refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, state_id, run))
+    refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, state_id, job, run))
     letters = answered.dead_letters if refused is None else answered.dead_letters.union(refused)
-    spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, job, state_id, run))
+    spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, state_id, job, run))
 
 
 def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:

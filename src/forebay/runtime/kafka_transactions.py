@@ -47,7 +47,7 @@ class Resumed:
 
     checkpoint: Location
     number: int
-    state_id: str | None
+    state_id: str
     parallelism: int
 
 

@@ -44,7 +44,7 @@ def found_state(store: StateStore, *, needed: bool = True) -> RunState:
         if not needed:
             return RunState()
         raise SettingError(
-            f"{error}; or start over with --fresh (a job of it that runs on a cluster has to be ended first)"
+            f"{error}. --fresh starts over (end a job of it that runs on a cluster first)"
         ) from None
     if state is None and needed and any(newest_of(store, job) for job in store.jobs()):
         raise SettingError(
@@ -108,7 +108,7 @@ def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState)
     That is the newest of the last job, or what that job was started from, where it has none. No older one
     stands in for one that is damaged or missing: what was committed since would be given again. Raises
     `SettingError` then, where the last run lost results, where the pipeline has finished, and where its state
-    was made with other settings or with Python in worker processes.
+    was made with other settings.
     """
     if state.lost is not None:
         raise SettingError(f"the last run of pipeline {spec.name!r} lost results. {state.lost}")
@@ -131,39 +131,15 @@ def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState)
 
 
 def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
-    """Raise `SettingError` where the state of the last run was made with settings that `spec` has not, with
-    Python in worker processes, or by a version that pickled."""
-    if state.traits is not None and state.traits.get("mode", "thread") != "thread":
-        raise SettingError(
-            "the checkpoint was made with `mode: process`, whose state cannot be read any more: Python runs "
-            "inside Flink's JVM now. Finish the run with the version of Forebay that began it, or start over "
-            "with --fresh"
-        )
+    """Raise `SettingError` if the state of the last run was made with other settings than those of `spec`."""
     if state.traits is None:
         return
-    if "state" not in state.traits:
-        raise SettingError(
-            "the checkpoint was made by a version of Forebay that kept state as Python pickles, and reading "
-            "those can run code: finish the run with that version, or start over with --fresh"
-        )
-    check_order(spec, state.traits)
     for key, value in fingerprint(spec).items():
         if key in state.traits and value != state.traits[key] and key not in unfingerprinted(spec):
             raise SettingError(
                 f"{key}: expected {state.traits[key]}, as in the checkpoint, found {value}; its state "
                 f"does not fit (--fresh starts over)"
             )
-
-
-def check_order(spec: PipelineSpec, noted: Mapping[str, Any]) -> None:
-    """Raise `SettingError` where the events of a key have to keep their order and it is not known how those
-    in flight are spread: earlier versions noted the shards only where order mattered."""
-    if spec.ordering == "key" and "shards" not in noted:
-        raise SettingError(
-            "ordering: expected unordered, as in the checkpoint, found key; the checkpoint does not say how "
-            "many shards it was made with. Resume once with `ordering: unordered` and the shards of that "
-            "run, or start over with --fresh"
-        )
 
 
 def unfingerprinted(spec: PipelineSpec) -> set[str]:
@@ -179,8 +155,6 @@ def _restored(store: StateStore, state: RunState) -> Location | None:
             f"{store.home} lacks the checkpoints of job {state.job}, which has completed some: it was copied "
             f"in part. Bring them back, {MENDS}"
         )
-    if state.version == 1:
-        return store.newest_of_all()
     return None if state.restored is None else within(store.home, state.restored)
 
 
@@ -284,15 +258,11 @@ def clean_logs(folder: Path) -> None:
 def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
     """The settings that a checkpoint is bound to, but for its `unfingerprinted`.
 
-    State of worker processes, which older versions had (`mode`), cannot be read, nor what they pickled, of
-    which a record says nothing (`state`); order within a key, and what
-    an application keeps for it, live as long as the number of shards; positions are those of one source, and
-    state is found again by the form of the job.
+    The order within a key and an application's state depend on the number of shards, positions on the source,
+    and Flink finds state by the form of the job.
     """
     application = {} if spec.application is None else spec.application.fingerprint()
     return {
-        "mode": "thread",
-        "state": "bytes",
         "ordering": spec.ordering,
         "shards": spec.shards,
         "event_time": "set" if spec.event_time else "null",

@@ -10,17 +10,16 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from forebay.errors import SettingError
+from forebay.codec import FORMAT, check_format
+from forebay.errors import ForebayError, SettingError
 
 FILE = "run.json"
-VERSION = 2
 MAX_BYTES = 16 << 20
 
 JobId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
@@ -34,7 +33,7 @@ class Completed(BaseModel):
     """A completed checkpoint of the last job: its number, when it was triggered (wall clock), and how many
     files and bytes its folder had."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     number: int
     triggered_ms: int = 0
@@ -48,7 +47,7 @@ def new_id() -> str:
 
 
 class RunState(BaseModel):
-    """What is known of a pipeline's last run. Fields of other versions are ignored.
+    """What is known of a pipeline's last run.
 
     `id` is drawn once for a folder of checkpoints, and names the pipeline's transactions in Kafka. `traits`
     are the settings that checkpoints are bound to. `job` is the last job, None before the first; `restored`
@@ -63,10 +62,10 @@ class RunState(BaseModel):
     object store. `lost` names the results that the last job lost, and how to have them made again.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    version: int = VERSION
-    id: str | None = Field(default_factory=new_id)
+    format: int = FORMAT
+    id: str = Field(default_factory=new_id)
     finished: bool = False
     traits: dict[str, Any] | None = None
     job: JobId | None = None
@@ -104,13 +103,10 @@ def decode_state(content: bytes, path: object) -> RunState:
         found = json.loads(content)
         if not isinstance(found, dict):
             raise ValueError("it is no JSON object")
-        version = found.setdefault("version", 1)
-        if not isinstance(version, int) or version > VERSION:
-            raise RunRecordBroken(
-                f"{path} was written by a newer Forebay, in version {version!r}; this one reads up to "
-                f"{VERSION}: resume with that Forebay"
-            )
-        return RunState.model_validate(_from_first(found) if version == 1 else found)
+        check_format(found.get("format"), str(path))
+        return RunState.model_validate(found)
+    except ForebayError as error:
+        raise RunRecordBroken(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise _broken(path, error) from None
 
@@ -140,12 +136,6 @@ def write_state(home: Path, state: RunState) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _from_first(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A record of the first version has no id, and of a job's checkpoints knows only that there was one."""
-    completed = Completed(number=0) if found.get("checkpointed") else None
-    return {**found, "id": None, "completed": completed, "restored": None}
 
 
 def _why(error: Exception) -> str:

@@ -20,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import SettingError
 from forebay.flink.checkpoints import (
     END_MARK,
     END_NOTE,
@@ -233,12 +232,6 @@ class S3Store:
                 with suppress(FileNotFoundError):
                     found.append(Checkpoint(path, number_in_store(path)))
         return sorted(found, key=lambda checkpoint: checkpoint.number, reverse=True)
-
-    def newest_of_all(self) -> Location | None:
-        raise SettingError(
-            f"{self.home / FILE} is of a Forebay that kept no state in an object store; start over "
-            f"with --fresh"
-        )
 
     def contents(self, checkpoint: Location) -> Contents:
         found = self._client.entries(s3_path(str(checkpoint)).key)

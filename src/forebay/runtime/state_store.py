@@ -27,7 +27,6 @@ from forebay.flink.checkpoints import (
     checkpoints_of,
     contents,
     jobs_in,
-    newest_checkpoint,
 )
 from forebay.runtime.run_state import RunState, read_state, write_state
 from forebay.s3.location import Location
@@ -115,10 +114,6 @@ class StateStore(Protocol):
         """The complete checkpoints of a job, the newest first."""
         ...
 
-    def newest_of_all(self) -> Location | None:
-        """The newest checkpoint of all jobs, for records that do not know which was the last."""
-        ...
-
     def contents(self, checkpoint: Location) -> Contents:
         """What lies in the folder of a checkpoint."""
         ...
@@ -180,9 +175,6 @@ class LocalStore:
 
     def checkpoints(self, job: str) -> Sequence[Checkpoint[Path]]:
         return checkpoints_of(self.home / job)
-
-    def newest_of_all(self) -> Path | None:
-        return newest_checkpoint(self.home)
 
     def contents(self, checkpoint: Location) -> Contents:
         return contents(Path(str(checkpoint)))

@@ -47,7 +47,7 @@ from forebay.runtime.resume import (
     fingerprint,
     forget,
 )
-from forebay.runtime.run_state import RunState, new_id
+from forebay.runtime.run_state import RunState
 from forebay.runtime.scaling.engine import ScaledEngine
 from forebay.runtime.snapshot import AWAITS_KAFKA, FAILED, INTERRUPTED, RESUMING, WAITING, Snapshot
 from forebay.runtime.state_store import StateStore
@@ -114,9 +114,7 @@ class Supervisor:
         self._settings = settings
         self._watch = watch
         self._store = store
-        # Of an older version's state there is nothing left to go on with under its name.
-        anew = options.fresh and state.id is None
-        self._state = state.model_copy(update={"id": new_id()}) if anew else state
+        self._state = state
         self._run_id = uuid.uuid4().hex
         self._restore_from = restore_from
         self._fresh = options.fresh

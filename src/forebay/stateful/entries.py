@@ -11,7 +11,6 @@ from forebay.codec import DAMAGED, damaged, decode, encode, pack_state, unpack_s
 from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Timeline, Usage
 from forebay.stateful.program import Ask, Clock
 
-FORMAT = 3
 WHAT = "keys' state"
 
 
@@ -117,12 +116,12 @@ def numbered(id: str, number: int) -> str:
 
 def pack_memory(memory: Memory) -> bytes:
     timers = {name: (each.clock, each.time_ms, each.by, each.fired) for name, each in memory.timers.items()}
-    return pack_state(FORMAT, memory.version, memory.saved, timers, memory.noted, memory.touched_ms)
+    return pack_state(memory.version, memory.saved, timers, memory.noted, memory.touched_ms)
 
 
 def unpack_memory(data: bytes) -> Memory:
     """What `pack_memory` was given. Raises `ForebayError` like `unpack_state`."""
-    values = unpack_state(data, FORMAT, WHAT)
+    values = unpack_state(data, WHAT)
     try:
         version, saved, timers, noted, touched_ms = values
         set_timers = {name: SetTimer(*timer) for name, timer in timers.items()}
@@ -134,7 +133,6 @@ def unpack_memory(data: bytes) -> Memory:
 def pack_turn(turn: Turn) -> bytes:
     firing, ask, usage = turn.firing, turn.ask, turn.usage
     return pack_state(
-        FORMAT,
         turn.seq,
         turn.key,
         turn.read_ms,
@@ -151,7 +149,7 @@ def pack_turn(turn: Turn) -> bytes:
 
 def unpack_turn(data: bytes) -> Turn:
     """What `pack_turn` was given. Raises `ForebayError` like `unpack_state`."""
-    values = unpack_state(data, FORMAT, WHAT)
+    values = unpack_state(data, WHAT)
     try:
         seq, key, read_ms, event, firing, watermark_ms, ask, calls, outputs, usage, attempts = values
         return Turn(

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgpack
 
-from forebay.codec import not_pickled
+from forebay.codec import pack_state, unpack_state
 from forebay.errors import ForebayError, ProgramFailed, StateTooLarge
 from forebay.stateful.entries import Firing, Memory, SetTimer, digest, pack_memory, unpack_memory
 from forebay.stateful.machine import Effect, HoldWatermark, Store, WakeAt
@@ -66,8 +66,7 @@ class Due:
         """Take up an entry of `work` if it is a head."""
         if not name.startswith(HEAD):
             return False
-        # Older versions wrote no more than the count: they took all keys of a time at once.
-        clock, time_ms, *counts = msgpack.unpackb(not_pickled(value, "keys' timers"))
+        clock, time_ms, *counts = unpack_state(value, "keys' timers")
         head = self.heads[clock, time_ms] = Head(*counts)
         if head.until:
             self._come[clock, time_ms] = None
@@ -131,8 +130,8 @@ class Due:
 
     def _keep(self, clock: Clock, time_ms: int, head: Head) -> None:
         self.heads[clock, time_ms] = head
-        counts = (head.count, head.taken, head.until)
-        self._work.put(_head(clock, time_ms), msgpack.packb((clock, time_ms, *counts)))
+        entry = pack_state(clock, time_ms, head.count, head.taken, head.until)
+        self._work.put(_head(clock, time_ms), entry)
 
 
 def _head(clock: Clock, time_ms: int) -> str:

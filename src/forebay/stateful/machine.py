@@ -162,7 +162,6 @@ OpenMachines = Callable[[Callable[[str], Store]], Callable[[], ShardMachine]]
 shard in hand. Picklable."""
 
 
-STATE_VERSION = 1
 REQUESTS = "requests"
 
 
@@ -197,7 +196,7 @@ class StatelessExecutor(ShardMachine):
     def event(self, item: KeyedEvent, data: bytes, clocks: Clocks) -> list[Effect]:
         if item.id in self._in_flight:
             item = replace(item, id=_free_id(item.id, self._in_flight))
-        self._store.put(item.id, pack_state(STATE_VERSION, self._next_seq, item.id, data))
+        self._store.put(item.id, pack_state(self._next_seq, item.id, data))
         self._next_seq += 1
         return self._begin(item)
 
@@ -213,7 +212,7 @@ class StatelessExecutor(ShardMachine):
 
 
 def _unpack(entry: bytes) -> tuple[int, str, bytes]:
-    values = unpack_state(entry, STATE_VERSION, REQUESTS)
+    values = unpack_state(entry, REQUESTS)
     try:
         seq, id, data = values
     except ValueError as error:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import msgpack
-import pytest
 from tests.harness.summaries import Driven
 
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.plan import SummaryPlan, Windows
 from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.state import KeyState
-from forebay.errors import ForebayError
 
 
 def test_a_state_comes_back_whole() -> None:
@@ -26,9 +23,3 @@ def test_a_state_comes_back_whole() -> None:
     assert driven.state.work is not None
     assert any(pane.nodes for pane in driven.state.panes)
     assert KeyState.from_bytes(driven.state.to_bytes()) == driven.state
-
-
-def test_another_version_is_refused() -> None:
-    data = msgpack.packb([99, *msgpack.unpackb(KeyState().to_bytes())[1:]])
-    with pytest.raises(ForebayError, match="format 99"):
-        KeyState.from_bytes(data)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-import msgpack
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -151,14 +150,3 @@ def test_a_state_of_another_embedding_is_refused() -> None:
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedRecord, match="topics: "):
         stage().restore(data)
-
-
-def test_what_an_older_version_left_is_taken_up() -> None:
-    """Texts without a partition, on their way and in state."""
-    current = stage()
-    for time_ms, text in texts(3):
-        assert current.take(msgpack.packb((time_ms, text))) == []
-    version, width, finder, waiting, *counts = msgpack.unpackb(current.to_bytes())
-    older = stage()
-    older.restore(msgpack.packb((version, width, finder, [each[:2] for each in waiting], *counts)))
-    assert older.to_bytes() == current.to_bytes()

@@ -18,7 +18,7 @@ from forebay.connectors.files.replay import Replay, ReplaySpeed, records_of, rep
 from forebay.connectors.files.source import Files, line_reader
 from forebay.connectors.formats import Format
 from forebay.connectors.python_source import WAIT_S
-from forebay.errors import ForebayError, SettingError
+from forebay.errors import SettingError
 from forebay.flink.types import END_OF_TIME_MS
 
 FORM = Format(time=EventTime("at", "unix_s"), max_record_bytes=100)
@@ -141,14 +141,6 @@ def test_a_file_that_is_added_before_the_one_in_hand_changes_nothing(tmp_path: P
     (tmp_path / "a.jsonl").write_bytes(b'{"at": 1, "added": true, "much": "longer than the other"}\n' * 9)
     got += [raw for _, raw in Run(tmp_path, reader, states=run.context.states).call()]
     assert got == [b'{"at": 1, "n": %d}' % n for n in range(4)]
-
-
-def test_a_cursor_that_counts_files_is_refused(tmp_path: Path) -> None:
-    """As older versions kept it: which file it means is not known any more."""
-    (tmp_path / "f").write_bytes(b'{"at": 1}\n' * 3)
-    states = {"cursor-and-count": b"\x80\x04 as older versions wrote it"}
-    with pytest.raises(ForebayError, match="older version"):
-        Run(tmp_path, LineReader(FORM), states=states).call()
 
 
 @given(FILES, st.lists(st.booleans()), st.integers(1, 5))

@@ -12,7 +12,6 @@ from forebay.connectors.generator import source as generator
 from forebay.connectors.generator.posts import EVERYDAY, TOPICS, post
 from forebay.connectors.generator.source import START_MS, Burst, Generator, GiveDue, generator_source
 from forebay.connectors.python_source import WAIT_S
-from forebay.errors import ForebayError
 
 
 def test_the_same_seed_and_index_give_the_same_event() -> None:
@@ -101,11 +100,6 @@ def test_a_job_that_was_held_up_goes_on_where_it_stopped_and_makes_up_for_a_seco
     while not left:
         left = again.call()
     assert left == [(pytest.approx(0.1), "generator@16")]
-
-
-def test_a_place_that_counts_ticks_is_refused() -> None:
-    with pytest.raises(ForebayError, match="older version"):
-        Run(Generator(), {"tick-and-next": b"\x80\x04 as older versions wrote it"}).call()
 
 
 @given(st.lists(st.booleans(), max_size=30), st.integers(1, 30), st.data())

@@ -15,7 +15,7 @@ from forebay.apps.summaries.plan import DAY_MS, LEAST_CHUNK_TOKENS, Late, Summar
 from forebay.apps.summaries.program import Output as Outcome
 from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.prompt import largest_call_tokens
-from forebay.apps.summaries.state import VERSION, KeyState
+from forebay.apps.summaries.state import KeyState
 from forebay.apps.summaries.values import Refused, Summary, WindowKind
 from forebay.documents.fields import AnyInt, FieldPath, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
 from forebay.engine.context import ContextNeed
@@ -130,8 +130,6 @@ def _ms(seconds: float) -> int:
 class SummaryOfKey(Program[KeyState]):
     """`SummaryProgram` for the stateful operator. An event that no summary has becomes a dead letter with
     its cause (`late`, `future`, `no_time`, `too_many_windows`)."""
-
-    version = VERSION
 
     def __init__(self, settings: Summaries) -> None:
         self._settings = settings

@@ -1,5 +1,5 @@
 """What is kept for one key between events: its panes, which one an event belongs to, and which ones a window
-is made of. Times are in milliseconds. As bytes it is versioned msgpack.
+is made of. Times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import msgpack
 
 from forebay.apps.summaries.plan import Windows
 from forebay.apps.summaries.values import Chunk, Item, Node, Source, Statement
-from forebay.errors import ForebayError
+from forebay.codec import DAMAGED, damaged
 
-VERSION = 3
 MAX_FAILURE_CHARS = 300
 WorkKind = Literal["chunk", "merge", "close"]
 
@@ -104,7 +103,6 @@ class KeyState:
         work = self.work
         packed: bytes = msgpack.packb(
             [
-                VERSION,
                 self.next_id,
                 self.watermark_ms,
                 self.chained,
@@ -117,36 +115,22 @@ class KeyState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyState:
-        """The state that `to_bytes` was given. Raises `ForebayError` for other bytes or versions."""
+        """The inverse of `to_bytes`. Raises `ForebayError` for other bytes."""
         try:
-            return cls._of(*msgpack.unpackb(data, strict_map_key=False))
-        except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
-            raise ForebayError(
-                f"the checkpoint holds summaries that cannot be read ({type(error).__name__}: "
-                f"{str(error)[:200]}): go on from an older checkpoint, or start over"
-            ) from None
-
-    @classmethod
-    def _of(cls, version: int, *rest: Any) -> KeyState:
-        if version != VERSION:
-            raise ForebayError(
-                f"the checkpoint holds summaries in format {version}, this Forebay reads {VERSION}: finish "
-                f"them with the version that wrote them, or start over"
+            next_id, watermark_ms, chained, ends, work, panes = msgpack.unpackb(data, strict_map_key=False)
+            return cls(
+                panes=[_pane_of(values) for values in panes],
+                ends=list(ends),
+                work=None if work is None else Work(work[0], work[1], tuple(work[2]), work[3]),
+                next_id=next_id,
+                watermark_ms=watermark_ms,
+                chained=chained,
             )
-        next_id, watermark_ms, chained, ends, work, panes = rest
-        return cls(
-            panes=[_pane_of(values) for values in panes],
-            ends=list(ends),
-            work=None if work is None else Work(work[0], work[1], tuple(work[2]), work[3]),
-            next_id=next_id,
-            watermark_ms=watermark_ms,
-            chained=chained,
-        )
+        except DAMAGED as error:
+            raise damaged("summaries", error) from None
 
 
-_PLAIN = tuple(
-    name for name in Pane.__dataclass_fields__ if name not in ("open", "waiting", "nodes")
-)  # in the order of the class; new ones go last
+_PLAIN = tuple(name for name in Pane.__dataclass_fields__ if name not in ("open", "waiting", "nodes"))
 
 
 def _pane_list(pane: Pane) -> list[Any]:

@@ -34,7 +34,6 @@ from forebay.errors import MalformedRecord
 Floats = npt.NDArray[np.float32]
 Embed = Callable[[Sequence[str]], Floats]
 
-VERSION, STAGE_VERSION = 2, 2
 TABLE = 1 << 16
 """Counters of words; words that share one count together."""
 SMOOTHING = 50.0
@@ -230,7 +229,6 @@ class TopicFinder:
     def to_bytes(self) -> bytes:
         """The whole state. `from_bytes` gives a finder that goes on exactly as this one would."""
         document = [
-            VERSION,
             [getattr(self.settings, f.name) for f in fields(TopicSettings)],
             self._width,
             self._lexicon.state(),
@@ -243,12 +241,10 @@ class TopicFinder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TopicFinder:
-        """What `to_bytes` gave. Raises `MalformedRecord` for other bytes, or those of another version."""
+        """The inverse of `to_bytes`. Raises `MalformedRecord` for other bytes."""
         try:
             document = msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
-            if document[0] != VERSION:
-                raise MalformedRecord(f"topics: the state is of version {document[0]}; expected {VERSION}")
-            _, settings, width, lexicon, lives, copies, scaled_ms = document
+            settings, width, lexicon, lives, copies, scaled_ms = document
             self = cls(TopicSettings(*settings), width)
             self._lexicon = Lexicon.restore(lexicon)
             self._lives = TopicLives.restore(self.settings, self._lives.centres.width, lives)
@@ -294,7 +290,7 @@ class TopicStage:
         return None
 
     def take(self, data: bytes) -> list[tuple[int, bytes]]:
-        time_ms, text, partition = _whole(msgpack.unpackb(data, unicode_errors="surrogatepass"))
+        time_ms, text, partition = msgpack.unpackb(data, unicode_errors="surrogatepass")
         if not self._count:
             self._timed = time_ms is not None
         self._last_ms = self._last_ms + UNTIMED_STEP_MS if time_ms is None else time_ms
@@ -317,16 +313,15 @@ class TopicStage:
 
     def to_bytes(self) -> bytes:
         counts = (self._count, self._last_ms, self._timed)
-        state = (STAGE_VERSION, self._width, self._finder.to_bytes(), self._waiting, *counts)
+        state = (self._width, self._finder.to_bytes(), self._waiting, *counts)
         packed: bytes = msgpack.packb(state, unicode_errors="surrogatepass")
         return packed
 
     def restore(self, data: bytes) -> None:
         try:
-            version, *state = msgpack.unpackb(data, unicode_errors="surrogatepass")
-            if version != STAGE_VERSION:
-                raise MalformedRecord(f"topics: the state is of version {version}; expected {STAGE_VERSION}")
-            width, finder, waiting, count, last_ms, timed = state
+            width, finder, waiting, count, last_ms, timed = msgpack.unpackb(
+                data, unicode_errors="surrogatepass"
+            )
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise MalformedRecord(f"topics: not a state: {type(error).__name__}: {error}") from None
         if width != self._width:
@@ -335,14 +330,8 @@ class TopicStage:
                 f"use the embedding that it was made with, or start over"
             )
         self._finder = TopicFinder.from_bytes(finder)
-        self._waiting = [_whole(each) for each in waiting]
+        self._waiting = [(time_ms, text, partition) for time_ms, text, partition in waiting]
         self._count, self._last_ms, self._timed = count, last_ms, timed
-
-
-def _whole(text: Sequence[Any]) -> tuple[Any, str, str]:
-    """A text with its time and its partition, which older versions did not keep."""
-    time_ms, words, partition = (*text, "")[:3]
-    return time_ms, words, partition
 
 
 def _event_bytes(found: ShardEvent) -> bytes:

@@ -17,7 +17,6 @@ from forebay.embed import NoEmbedding, OpenEmbedder, OpenMiniLM, find_embedding_
 from forebay.errors import RecordError, SetupError
 from forebay.flink.infer import InferenceStreams
 from forebay.flink.keying import EventText, TextField, key_of
-from forebay.flink.restored import even_shards
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.flink.stages import StageFunction, message, staged
 from forebay.flink.stream_clock import REFUSED, Clocked, partition_of, refused
@@ -34,14 +33,13 @@ class Texts(ProcessFunction):
     """Takes encoded records; gives messages, by the hash of `key` over `shards`. To `REFUSED` go the dead
     letters that come, and events without the text or whose key cannot be made."""
 
-    def __init__(self, text: TextField, *, key: EventText | None, shards: int, even: bool = True) -> None:
+    def __init__(self, text: TextField, *, key: EventText | None, shards: int) -> None:
         self._text = text
         self._key = key
         self._shards = shards
-        self._even = even
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._keys = flink_keys(self._shards, even=self._even)
+        self._keys = flink_keys(self._shards)
 
     def process_element(self, value: bytes, ctx: ProcessFunction.Context) -> Iterator[Any]:
         data = bytes(value)
@@ -90,15 +88,13 @@ def topic_events(
     texts of one `key` meet. Raises `SettingError` where Python would run in worker processes.
     """
     check_environment(stream.get_execution_environment())
-    even = even_shards(stream.get_execution_environment(), name)
     source = stream._j_data_stream.getParallelism()
-    texts = stream.process(Texts(text, key=key, shards=shards, even=even), BYTES).name(f"{name}-texts")
+    texts = stream.process(Texts(text, key=key, shards=shards), BYTES).name(f"{name}-texts")
     texts.set_parallelism(source)
     function = StageFunction(
         OpenStage(settings, embedder),
         shards=shards,
         next_shards=1,
-        even=even,
         wait_ms=wait_ms,
         most_log_bytes=MOST_LOG_BYTES,
     )

@@ -106,11 +106,10 @@ def to_prompt_event(found: ShardEvent) -> Event | None:
 def labelled(answered: Result) -> Result:
     """The model's answer as an event of the topic that it is about."""
     about = answered.fields
-    timed = about.get("timed", True)
     answer = {
         "kind": "label",
         "topic": about["topic"],
-        "time": readable(answered.time_ms) if timed and answered.time_ms is not None else None,
+        "time": readable(answered.time_ms) if about["timed"] and answered.time_ms is not None else None,
         "of": about["kind"],
         "label": answered.answer["label"],
         "about": answered.answer["about"],

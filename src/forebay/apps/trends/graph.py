@@ -16,7 +16,6 @@ from forebay.apps.trends.values import TrendSettings
 from forebay.detect.stream_time import Tolerance
 from forebay.flink.infer import InferenceStreams
 from forebay.flink.keying import TextField
-from forebay.flink.restored import even_shards
 from forebay.flink.stages import StageFunction, staged
 from forebay.flink.stream_clock import Clocked, clocked
 from forebay.flink.thread_mode import check_environment
@@ -63,23 +62,22 @@ def trend_events(
     pipeline, `parallelism` may change. Raises `SettingError` where Python would run in worker processes.
     """
     check_environment(stream.get_execution_environment())
-    even = even_shards(stream.get_execution_environment(), name)
-    posts = clocked(stream, Post(text), tolerance=tolerance, shards=shards, even=even, name=f"{name}-clock")
+    posts = clocked(stream, Post(text), tolerance=tolerance, shards=shards, name=f"{name}-clock")
     counts = staged(
         posts.messages,
-        StageFunction(partial(_count, settings, shards), shards=shards, next_shards=shards, even=even),
+        StageFunction(partial(_count, settings, shards), shards=shards, next_shards=shards),
         parallelism=parallelism,
         name=f"{name}-counts",
     )
     rates = staged(
         counts,
-        StageFunction(partial(_rate, settings, shards), shards=shards, next_shards=1, even=even),
+        StageFunction(partial(_rate, settings, shards), shards=shards, next_shards=1),
         parallelism=parallelism,
         name=f"{name}-rates",
     )
     events = staged(
         rates,
-        StageFunction(partial(_book, settings), shards=1, next_shards=1, even=even),
+        StageFunction(partial(_book, settings), shards=1, next_shards=1),
         parallelism=1,
         name=f"{name}-book",
     )

@@ -37,7 +37,6 @@ from forebay.apps.trends.values import (
 from forebay.detect.samples import SAMPLE_CHARS
 from forebay.errors import MalformedRecord
 
-VERSION, TICKS_VERSION = 1, 2
 OPEN_TICKS = 1 << 20
 """No limit of its own: what is too far ahead never comes this far."""
 MAX_SAMPLES_PER_TICK = 256
@@ -157,21 +156,19 @@ class TickCounter:
         """The whole state. `from_bytes` gives a counter that goes on exactly as this one would."""
         opened = [[tick, h.posts, h.numbers, h.texts, h.held] for tick, h in self._open.items()]
         return _packed(
-            [TICKS_VERSION, self.tick_ms, self._open_ticks, self._counter, self._samples, self.late,
+            [self.tick_ms, self._open_ticks, self._counter, self._samples, self.late,
              self.ahead, self._closed, self._next, opened]
         )  # fmt: skip
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TickCounter:
-        """What `to_bytes` gave. Raises `MalformedRecord` for other bytes, or those of another version."""
+        """The inverse of `to_bytes`. Raises `MalformedRecord` for other bytes."""
         try:
-            tick_ms, open_ticks, counter, samples, late, ahead, closed, following, opened = _checked(
-                data, "ticks", TICKS_VERSION
-            )
+            tick_ms, open_ticks, counter, samples, late, ahead, closed, following, opened = _unpacked(data)
             self = cls(tick_ms=tick_ms, open_ticks=open_ticks, counter=counter, samples=samples)
             self.late, self.ahead, self._closed, self._next = late, ahead, closed, following
             self._open = {tick: _Tick(*held) for tick, *held in opened}
-        except (ValueError, TypeError, KeyError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as error:
             raise MalformedRecord(f"ticks: not a state: {type(error).__name__}: {error}") from None
         return self
 
@@ -243,10 +240,10 @@ class RateStage:
 
     def to_bytes(self) -> bytes:
         pending = [counts_bytes(part) for parts in self._pending.values() for part in parts]
-        return _packed([VERSION, self._rising.state(), pending])
+        return _packed([self._rising.state(), pending])
 
     def restore(self, data: bytes) -> None:
-        rising, pending = _checked(data, "rates")
+        rising, pending = _restored(data, "rates")
         self._rising = RisingTerms.restore(self._settings, rising)
         self._pending = {}
         for each in pending:
@@ -283,10 +280,10 @@ class BookStage:
 
     def to_bytes(self) -> bytes:
         pending = [report_bytes(report) for reports in self._pending.values() for report in reports]
-        return _packed([VERSION, self._book.state(), pending])
+        return _packed([self._book.state(), pending])
 
     def restore(self, data: bytes) -> None:
-        book, pending = _checked(data, "trends")
+        book, pending = _restored(data, "trends")
         self._book = TrendBook.restore(self._settings, book)
         self._pending = {}
         for each in pending:
@@ -345,11 +342,9 @@ def _unpacked(data: bytes) -> Any:
     return msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
 
 
-def _checked(data: bytes, what: str, expected: int = VERSION) -> Any:
+def _restored(data: bytes, what: str) -> Any:
     try:
-        version, *values = _unpacked(data)
+        state, pending = _unpacked(data)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MalformedRecord(f"{what}: not a state: {type(error).__name__}: {error}") from None
-    if version != expected:
-        raise MalformedRecord(f"{what}: the state is of version {version}; expected {expected}")
-    return values
+    return state, pending

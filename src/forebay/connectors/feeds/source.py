@@ -123,7 +123,6 @@ class FeedReader:
 
 
 LIMIT_REACHED = "limit_reached"
-STATE_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +202,7 @@ class Poll(KeyedProcessFunction):
         if self._left:
             return
         found = self._state.value()
-        cursor, count = (None, 0) if found is None else unpack_state(found, STATE_FORMAT, "a feed's cursor")
+        cursor, count = (None, 0) if found is None else unpack_state(found, "a feed's cursor")
         limit, taken, wait_s = self._config.limit, None, self._idle.wait_s()
         self._call.begin()
         while limit is None or count < limit:
@@ -218,7 +217,7 @@ class Poll(KeyedProcessFunction):
                 break
         if taken is not None:
             self._idle.came()
-            self._state.update(pack_state(STATE_FORMAT, str(taken.cursor), count))
+            self._state.update(pack_state(str(taken.cursor), count))
         if count == limit or (self._reader is not None and self._reader.exhausted):
             self._leave()
 

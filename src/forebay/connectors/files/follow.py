@@ -31,7 +31,6 @@ from forebay.records import DeadLetter
 
 log = logging.getLogger(__name__)
 
-STATE_FORMAT = 1
 SETTLED_S = 10.0
 """A last line without an end, a quote that is open at the end, and a file that cannot be read are taken as
 they are once the file has not changed for this long: until then, it may still be written."""
@@ -282,13 +281,11 @@ def pack_known(entry: Known) -> bytes:
     """`entry` as bytes for the state."""
     stamp = None if entry.stamp is None else (entry.stamp.inode, entry.stamp.size, entry.stamp.changed_ns)
     own = (entry.name, entry.version, entry.latest, entry.member, entry.done, entry.gone)
-    return pack_state(STATE_FORMAT, stamp, *own, place_values(entry.place))
+    return pack_state(stamp, *own, place_values(entry.place))
 
 
 def unpack_known(data: bytes) -> Known:
     """What `pack_known` was given. Raises `ForebayError` like `unpack_state`."""
-    stamp, name, version, latest, member, done, gone, place = unpack_state(
-        data, STATE_FORMAT, "a followed file"
-    )
+    stamp, name, version, latest, member, done, gone, place = unpack_state(data, "a followed file")
     found = None if stamp is None else Stamp(*stamp)
     return Known(found, name, version, latest, member, place_from(place), done, gone)

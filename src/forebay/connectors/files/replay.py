@@ -22,7 +22,7 @@ from forebay.connectors.files.source import (
     unpack_cursor,
     unpack_parts,
 )
-from forebay.connectors.python_source import WAIT_S, CallLimit, calls, refuse_older
+from forebay.connectors.python_source import WAIT_S, CallLimit, calls
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm_task import is_cancelled, output_room
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
@@ -136,7 +136,6 @@ class Replay(KeyedProcessFunction):
 
     def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
         if self._due is None and self._place.value() is None:
-            refuse_older(self._context, "cursor-and-count")
             ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
             self._first_parts.update(pack_parts(self._parts))
             self._place.update(pack_cursor(Cursor()))

@@ -25,7 +25,6 @@ from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
 from forebay.records import DeadLetter, Event
 
 FIRST_BYTES = 1 << 18
-STATE_FORMAT = 1
 
 LINES_PER_PIECE = 4
 """A checkpoint waits for the lines of a piece: few of them, though each piece costs a call."""
@@ -211,11 +210,11 @@ class ReadPieces(KeyedProcessFunction):
         if self._place.value() is None:
             ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
             self._first_parts.update(pack_parts(self._parts))
-            self._first_step.update(pack_state(STATE_FORMAT, self._step))
+            self._first_step.update(pack_state(self._step))
             self._place.update(pack_cursor(Cursor()))
         self._at = unpack_cursor(self._place.value())
         self._files = FilesReader(unpack_parts(self._first_parts.value()), self._reader)
-        (self._step,) = unpack_state(self._first_step.value(), STATE_FORMAT, "the size of pieces")
+        (self._step,) = unpack_state(self._first_step.value(), "the size of pieces")
 
 
 def place_values(place: Place) -> tuple[object, ...]:
@@ -231,23 +230,21 @@ def place_from(values: Sequence[object]) -> Place:
 
 def pack_cursor(cursor: Cursor) -> bytes:
     """How far files are read, as state keeps it."""
-    return pack_state(STATE_FORMAT, cursor.number, cursor.records, *place_values(cursor.place))
+    return pack_state(cursor.number, cursor.records, *place_values(cursor.place))
 
 
 def unpack_cursor(data: bytes) -> Cursor:
     """What `pack_cursor` was given. Raises `ForebayError` like `unpack_state`."""
-    number, records, *place = unpack_state(data, STATE_FORMAT, "a place in files")
+    number, records, *place = unpack_state(data, "a place in files")
     return Cursor(number, place_from(place), records)
 
 
 def pack_parts(parts: Sequence[Part]) -> bytes:
     """The files that a source reads, as state keeps them; their names need not be UTF-8."""
-    return pack_state(
-        STATE_FORMAT, [(os.fsencode(part.path), part.name, part.member, part.size) for part in parts]
-    )
+    return pack_state([(os.fsencode(part.path), part.name, part.member, part.size) for part in parts])
 
 
 def unpack_parts(data: bytes) -> tuple[Part, ...]:
     """What `pack_parts` was given. Raises `ForebayError` like `unpack_state`."""
-    (parts,) = unpack_state(data, STATE_FORMAT, "the names of files")
+    (parts,) = unpack_state(data, "the names of files")
     return tuple(Part(os.fsdecode(path), *rest) for path, *rest in parts)

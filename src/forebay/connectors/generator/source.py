@@ -17,7 +17,7 @@ from pyflink.datastream.state import ValueStateDescriptor
 from forebay.clock import Clock, SystemClock
 from forebay.codec import encode, pack_state, unpack_state
 from forebay.connectors.generator.posts import TOPICS, post, topic_of
-from forebay.connectors.python_source import MAX_COUNT, WAIT_S, CallLimit, calls, refuse_older
+from forebay.connectors.python_source import MAX_COUNT, WAIT_S, CallLimit, calls
 from forebay.errors import SettingError
 from forebay.flink.jvm_task import output_room
 from forebay.flink.types import BYTES, STATE
@@ -85,7 +85,6 @@ class Schedule:
 START_MS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
 
-STATE_FORMAT = 1
 
 LONGEST_STEP_S = 1.0
 """What a job was held up for longer than this, its posts come late."""
@@ -177,10 +176,9 @@ class GiveDue(KeyedProcessFunction):
     def process_element(self, value: object, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
         found = self._state.value()
         if found is None:
-            refuse_older(self._context, "tick-and-next")
             elapsed_s, index = 0.0, 0
         else:
-            elapsed_s, index = unpack_state(found, STATE_FORMAT, "the generator's place")
+            elapsed_s, index = unpack_state(found, "the generator's place")
         elapsed_s += self._passed_s()
         self._call.begin()
         wait_s = self._schedule.due_s(index) - elapsed_s if self._left(index) else 0.0
@@ -193,7 +191,7 @@ class GiveDue(KeyedProcessFunction):
             index += 1
             if self._call.reached():
                 break
-        self._state.update(pack_state(STATE_FORMAT, elapsed_s, index))
+        self._state.update(pack_state(elapsed_s, index))
 
     def _passed_s(self) -> float:
         """Seconds since the last look, on the generator's own clock."""

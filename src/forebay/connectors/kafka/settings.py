@@ -349,13 +349,13 @@ class KafkaSink(SinkSettings, KafkaAccess):
         return refused_by(rows) if written.what == RESULTS else None
 
 
-def transaction_prefix(pipeline: str, what: str, state_id: str | None) -> str:
-    """How the ids of a topic's transactions begin: with the names of the pipeline and of its state.
+def transaction_prefix(pipeline: str, what: str, state_id: str) -> str:
+    """The prefix of the ids of a topic's transactions.
 
-    A job ends all open transactions whose ids begin like its own: those of another pipeline must not, though
-    it has the same name. Without a `state_id` they are named after the pipeline alone, as older versions did.
+    A job aborts all open transactions with its prefix. `state_id` keeps those of another pipeline of the same
+    name apart.
     """
-    return f"forebay-{pipeline if state_id is None else f'{pipeline}-{state_id}'}-{what}"
+    return f"forebay-{pipeline}-{state_id}-{what}"
 
 
 def _check_secret(name: str, ref: SecretRef) -> None:
