@@ -244,6 +244,16 @@ def test_checkpoints_without_their_record_are_refused(place: Place) -> None:
     assert found_state(place.store, needed=False).job is None
 
 
+def test_a_checkpoint_of_another_format_is_refused_before_flink_starts(place: Place) -> None:
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 1)
+    record = json.loads((place.home / "run.json").read_text())
+    (place.home / "run.json").write_text(json.dumps({**record, "format": 99}))
+    with pytest.raises(SettingError, match=r"run.json: format 99; this Forebay reads format 1: .*--fresh"):
+        place.prepare()
+    assert found_state(place.store, needed=False).job is None
+
+
 def test_a_record_that_cannot_be_read_is_refused(place: Place) -> None:
     place.started(JOB_A)
     (place.home / "run.json").write_bytes(b"")
@@ -267,31 +277,6 @@ def test_what_was_forgotten_does_not_come_back_after_a_kill(
         forget(place.store, RunState(id="an id"))
     assert place.prepare() is None
     assert place.state.id == "an id", "the next job ends what the old one left open in Kafka"
-
-
-def test_a_run_of_the_first_version_is_resumed(place: Place) -> None:
-    first = {
-        "finished": False,
-        "traits": None,
-        "submitted_s": 1.0,
-        "jvm": None,
-        "cluster": None,
-        "job": JOB_B,
-        "checkpointed": False,
-        "ends": [["t", 0, 7]],
-        "kafka": "K",
-    }
-    restored = place.checkpoint(JOB_A, 4)
-    (place.home / "run.json").write_text(json.dumps(first))
-    assert place.prepare() == restored
-    own = place.checkpoint(JOB_B, 5)
-    assert place.prepare() == own
-    assert (place.state.id, place.state.kafka, place.state.ends) == (None, "K", (("t", 0, 7),))
-    place.mark(JOB_B)
-    place.delete_checkpoints(JOB_B)
-    (place.home / "run.json").write_text(json.dumps({**first, "checkpointed": True}))
-    with pytest.raises(SettingError, match="has finished"):
-        place.prepare()
 
 
 class AnyRuns(RuleBasedStateMachine):

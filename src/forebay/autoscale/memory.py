@@ -9,8 +9,8 @@ import orjson
 
 from forebay.autoscale.base import Remembers, ScalingPolicy, Speed
 from forebay.autoscale.settings import ScalingSettings
-from forebay.codec import FORMAT, check_format
-from forebay.errors import ForebayError, SettingError
+from forebay.codec import FORMAT
+from forebay.errors import SettingError
 
 MOST_PART_BYTES = 1 << 17
 """A part that takes more is not kept; a season takes at most a sixth of it."""
@@ -44,7 +44,7 @@ class Memory:
         line each."""
         try:
             document = _read(data)
-        except ForebayError as error:
+        except SettingError as error:
             return [str(error)]
         if document.get("of") != self._of:
             return [f"it was learned of {str(document.get('of'))[:200]}, and this is {self._of}"]
@@ -77,7 +77,7 @@ def saved_ms(data: bytes) -> int:
     """When a document was written; below 0 for one that cannot be used."""
     try:
         at_ms = _read(data).get("at_ms")
-    except ForebayError:
+    except SettingError:
         return -1
     return at_ms if isinstance(at_ms, int) else -1
 
@@ -89,7 +89,8 @@ def _read(data: bytes) -> dict[str, Any]:
         raise SettingError(f"it is no JSON: {error}") from None
     if not isinstance(document, dict):
         raise SettingError(f"expected a JSON object, found {type(document).__name__}")
-    check_format(document.get("format"), "what scaling has learned")
+    if document.get("format") != FORMAT:
+        raise SettingError(f"expected format {FORMAT}, found {str(document.get('format'))[:20]}")
     return document
 
 

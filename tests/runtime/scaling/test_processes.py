@@ -16,8 +16,7 @@ from forebay.autoscale.meter import DemandReport
 from forebay.engine.launch import Replica
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.fleet.listing import read_listing
-from forebay.runtime.scaling.drain import has_drained, is_idle
-from forebay.runtime.scaling.processes import MOST_FAILURES, LocalReplicas
+from forebay.runtime.scaling.processes import MOST_FAILURES, LocalReplicas, has_drained, is_idle
 
 
 @dataclass
