@@ -32,7 +32,9 @@ from forebay.codec import decode, encode
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
 from forebay.connectors.files.source import Files, file_source
 from forebay.connectors.formats import Format
-from forebay.connectors.kafka import KafkaCluster, KafkaSink, KafkaSource, kafka_sink, kafka_source
+from forebay.connectors.kafka.cluster import KafkaCluster
+from forebay.connectors.kafka.sink import KafkaSink, kafka_sink
+from forebay.connectors.kafka.source import KafkaSource, kafka_source
 from forebay.flink.environment import FlinkConfig, Restart, flink_environment
 from forebay.flink.types import BYTES
 from forebay.records import Event, Result, Usage

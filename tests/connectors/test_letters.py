@@ -101,7 +101,7 @@ def test_a_letter_that_holds_no_record_is_the_same_again(cause: str, form: Forma
 @pytest.mark.parametrize("data", [b'{"a": 1}', b'{"sse": {"event": "own"}}'])
 def test_an_event_of_a_feed_has_its_type_and_its_id_again(sent: bytes, data: bytes) -> None:
     (event,) = SseDecoder().feed(sent + b"data: " + data + b"\n\n")
-    received = SseFeed()._received(Mark(), event)
+    received = SseFeed("https://stream.wikimedia.org/v2/stream/recentchange")._received(Mark(), event)
     assert received is not None
     fields = with_added(orjson.loads(data), received.fields)
     given = Event(received.raw, fields, position=received.position, headers=received.headers)

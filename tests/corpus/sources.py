@@ -24,6 +24,7 @@ from forebay.records import DeadLetter, Event
 from forebay.runtime.ask import Lines
 
 Record = Event | DeadLetter
+WIKIMEDIA = "https://stream.wikimedia.org/v2/stream/recentchange"
 PLACE = {"topic": "in", "partition": 0, "offset": 7, "time_ms": 99}
 
 
@@ -58,13 +59,13 @@ def from_feed(feed: Feed, received: Received | None, form: Format) -> Record:
 
 
 def from_sse(raw: bytes, form: Format) -> Record:
-    feed = SseFeed(max_record_bytes=form.max_record_bytes)
+    feed = SseFeed(WIKIMEDIA, max_record_bytes=form.max_record_bytes)
     (event,) = SseDecoder(max_bytes=form.max_record_bytes).feed(b"data: " + raw + b"\n\n")
     return from_feed(feed, feed._received(Mark(), event), form)
 
 
 def from_websocket(raw: bytes, form: Format) -> Record:
-    feed = JetstreamFeed()
+    feed = JetstreamFeed("wss://jetstream2.us-east.bsky.network/subscribe")
     return from_feed(feed, feed._received(ReplayWindow.of(None), raw, _time_us(raw)), form)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.corpus.case import Refused, cases, check
-from tests.corpus.sources import from_feed
+from tests.corpus.sources import WIKIMEDIA, from_feed
 from tests.corpus.way import check_way
 
 from forebay.connectors.feeds.feed import Mark
@@ -88,7 +88,10 @@ STREAMS = (
 
 
 def received(chunks: Iterable[bytes]) -> list[Event | DeadLetter]:
-    feed, mark = SseFeed(max_record_bytes=TEXT.max_record_bytes), Mark()
+    feed, mark = (
+        SseFeed(WIKIMEDIA, max_record_bytes=TEXT.max_record_bytes),
+        Mark(),
+    )
     decoder = SseDecoder(max_bytes=TEXT.max_record_bytes)
     events = [event for chunk in chunks for event in decoder.feed(chunk)]
     return [from_feed(feed, feed._received(mark, event), TEXT) for event in events]
@@ -133,7 +136,7 @@ MESSAGES = {
 @pytest.mark.parametrize("name", MESSAGES)
 def test_each_message_of_a_websocket_is_one_record(name: str) -> None:
     messages, count = MESSAGES[name]
-    feed, window = JetstreamFeed(), ReplayWindow.of(None)
+    feed, window = JetstreamFeed("wss://jetstream2.us-east.bsky.network/subscribe"), ReplayWindow.of(None)
     taken = [feed._received(window, raw, _time_us(raw)) for raw in messages]
     records = [from_feed(feed, each, Format()) for each in taken if each is not None]
     assert len(records) == count

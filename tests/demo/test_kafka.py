@@ -13,8 +13,8 @@ from tests.harness.clock import ManualClock
 
 from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.connectors.files.replay import ReplaySpeed
-from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import KafkaAway
+from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
 from forebay.demo import kafka as module
 from forebay.demo.kafka import Feeder, between_topics, due, pace_of, posts

@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.harness.clock import ManualClock
 
 from forebay.config import parse_spec
-from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import kafka_admin
+from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.errors import ForebayError, ResultsLost, SettingError
 from forebay.runtime.preflight import await_brokers
 from forebay.runtime.run_state import read_state

@@ -13,8 +13,8 @@ from benchmarks.topic_client import consume, produce
 from tests.harness.clock import ManualClock
 
 from forebay.config import parse_spec
-from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import kafka_admin
+from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.errors import SettingError
 from forebay.runtime.preflight import await_brokers
 from forebay.testing.replica import ReplicaScript, ReplicaThread

@@ -20,10 +20,16 @@ from forebay.runtime.reports import Look, Signs
 from forebay.runtime.snapshot import Snapshot
 from forebay.runtime.supervision import (
     MAX_RESTARTS,
+    MUTE_S,
+    NO_TASK_MANAGER_S,
     NOT_RUNNING,
+    NOT_RUNNING_S,
+    SILENT_S,
+    STILL_S,
+    TOO_FEW_S,
+    UNANSWERED_S,
     WITHIN_S,
     EngineSupervisor,
-    Patience,
     Restarts,
     SupervisedEngine,
     Vigil,
@@ -31,7 +37,6 @@ from forebay.runtime.supervision import (
 
 BUSY = Look(Snapshot(1.0, "RUNNING", accepted=9, results=4, in_flight=5), Signs(looked_ms=7))
 DEADLINE_S = 1000.0
-PATIENCE = Patience()
 
 
 def watched(*looks: Look, every_s: float = 1.0, **more: object) -> tuple[Vigil, float]:
@@ -62,20 +67,20 @@ def after(look: Look, seconds: float, **more: object) -> str | None:
 
 def test_a_process_of_which_nothing_is_heard_is_lost() -> None:
     vigil = Vigil(100.0, DEADLINE_S)
-    assert vigil.stalled(100.0 + PATIENCE.silent_s - 1) is None
+    assert vigil.stalled(100.0 + SILENT_S - 1) is None
     vigil.heard(150.0)
-    assert vigil.stalled(150.0 + PATIENCE.silent_s - 1) is None
-    assert vigil.stalled(150.0 + PATIENCE.silent_s) == "nothing was heard of Flink's process for 180 s"
+    assert vigil.stalled(150.0 + SILENT_S - 1) is None
+    assert vigil.stalled(150.0 + SILENT_S) == "nothing was heard of Flink's process for 180 s"
 
 
 @pytest.mark.parametrize(
     ("look", "limit_s", "says"),
     [
-        (with_signs(answers=False), PATIENCE.mute_s, "Flink's REST service did not answer for 60 s"),
-        (with_signs(task_managers=0), PATIENCE.no_task_manager_s, "Flink had no task manager for 20 s"),
-        (with_counts(state="RESTARTING"), PATIENCE.not_running_s, "the job did not run for 120 s"),
-        (with_counts(state="CANCELLING"), PATIENCE.not_running_s, "the job did not run for 120 s"),
-        (BUSY, PATIENCE.still_s, "the operator did not look at its calls for 300 s"),
+        (with_signs(answers=False), MUTE_S, "Flink's REST service did not answer for 60 s"),
+        (with_signs(task_managers=0), NO_TASK_MANAGER_S, "Flink had no task manager for 20 s"),
+        (with_counts(state="RESTARTING"), NOT_RUNNING_S, "the job did not run for 120 s"),
+        (with_counts(state="CANCELLING"), NOT_RUNNING_S, "the job did not run for 120 s"),
+        (BUSY, STILL_S, "the operator did not look at its calls for 300 s"),
     ],
 )
 def test_what_lasts_too_long_without_a_break_is_a_stall(look: Look, limit_s: float, says: str) -> None:
@@ -86,8 +91,8 @@ def test_what_lasts_too_long_without_a_break_is_a_stall(look: Look, limit_s: flo
 
 def test_a_task_manager_that_is_a_process_has_time_to_be_started_anew() -> None:
     one = with_signs(task_managers=1)
-    assert after(one, PATIENCE.too_few_s - 0.1, task_managers=2) is None
-    assert after(one, PATIENCE.too_few_s, task_managers=2) == "Flink lacked a task manager for 60 s"
+    assert after(one, TOO_FEW_S - 0.1, task_managers=2) is None
+    assert after(one, TOO_FEW_S, task_managers=2) == "Flink lacked a task manager for 60 s"
     assert after(with_signs(task_managers=2), 100.0, task_managers=2) is None
     assert after(one, 100.0) is None
 
@@ -100,7 +105,7 @@ def test_calls_that_end_in_nothing_are_a_stall_once_each_must_have_ended() -> No
         vigil, now_s = watched(*(with_signs(looked_ms=n) for n in range(2 + int(seconds))))
         return vigil.stalled(now_s)
 
-    limit_s = DEADLINE_S + PATIENCE.unanswered_s
+    limit_s = DEADLINE_S + UNANSWERED_S
     assert unanswered(limit_s - 1) is None
     assert unanswered(limit_s) == "nothing came of what was in flight for 1300 s"
 
@@ -118,7 +123,7 @@ def test_where_nothing_could_move_nothing_is_a_stall(look: Look) -> None:
 
 
 def test_one_that_waits_for_the_first_slot_counts_as_awaited() -> None:
-    assert after(with_counts(in_flight=0, oldest_read_ms=1), PATIENCE.still_s) is not None
+    assert after(with_counts(in_flight=0, oldest_read_ms=1), STILL_S) is not None
 
 
 @pytest.mark.parametrize("moving", [{"looked_ms": 1}, {"held_back_ms": 1}])
@@ -199,8 +204,8 @@ def signs_of(look: Look, before: Look | None) -> set[str]:
 
 
 def test_the_first_start_is_at_once_and_each_later_one_after_twice_the_pause() -> None:
-    restarts = Restarts(most=8, pause_s=1.0, longest_s=10.0)
-    assert [restarts.grant(float(n)) for n in range(9)] == [0.0, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0, None]
+    restarts = Restarts(most=8)
+    assert [restarts.grant(float(n)) for n in range(9)] == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
     assert restarts.recent == 8
 
 

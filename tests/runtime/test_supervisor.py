@@ -34,7 +34,7 @@ from forebay.runtime.run import RunOptions, run_pipeline
 from forebay.runtime.run_state import RunState, read_state
 from forebay.runtime.snapshot import Snapshot
 from forebay.runtime.state_store import LocalStore
-from forebay.runtime.supervision import Patience
+from forebay.runtime.supervision import SILENT_S
 from forebay.s3.lock import Fenced
 from forebay.settings import Settings
 
@@ -243,10 +243,9 @@ def test_a_suspended_attempt_is_not_taken_for_a_stalled_one(
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(supervisor, "uptime_s", lambda: now_s[0])
     monkeypatch.setattr(LocalStore, "held_until_s", lambda self: until_s[0])
-    silent_s = Patience().silent_s
 
     def wait(process: Process) -> None:
-        now_s[0] += silent_s
+        now_s[0] += SILENT_S
 
     def renewed(process: Process) -> None:
         until_s[0] = 1e6

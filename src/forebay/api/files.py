@@ -26,9 +26,6 @@ from forebay.flink.watermarks import with_event_time
 from forebay.json_numbers import dump_json
 from forebay.records import DeadLetter, Event, Result
 
-AHEAD_MS = 24 * 3_600_000
-"""An event further ahead of the clock has a wrong time, and does not move event time."""
-
 
 def read_jsonl(
     env: StreamExecutionEnvironment,
@@ -243,4 +240,4 @@ def timed(stream: DataStream, out_of_orderness_s: float) -> DataStream:
     """`stream` of encoded events with their times as timestamps, and watermarks so far behind."""
     if not out_of_orderness_s >= 0:
         raise SettingError(f"out_of_orderness_s: expected 0 or more seconds, found {out_of_orderness_s}")
-    return with_event_time(stream, out_of_orderness_ms=round(out_of_orderness_s * 1000), ahead_ms=AHEAD_MS)
+    return with_event_time(stream, out_of_orderness_ms=round(out_of_orderness_s * 1000))

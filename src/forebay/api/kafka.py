@@ -16,7 +16,6 @@ from forebay.api.objects import ObjectStream, check_stream
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format
-from forebay.connectors.kafka import KafkaSink, KafkaSource, kafka_sink, kafka_source
 from forebay.connectors.kafka.admin import (
     KafkaAdmin,
     ask_kafka,
@@ -26,7 +25,8 @@ from forebay.connectors.kafka.admin import (
 )
 from forebay.connectors.kafka.settings import KafkaSink as SinkSpec
 from forebay.connectors.kafka.settings import KafkaSource as SourceSpec
-from forebay.connectors.kafka.sink import records_name, refused_by
+from forebay.connectors.kafka.sink import KafkaSink, kafka_sink, records_name, refused_by
+from forebay.connectors.kafka.source import KafkaSource, kafka_source
 from forebay.documents import check_document
 from forebay.errors import PipelineFailed, SettingError
 from forebay.flink.types import check_sink_free, check_uid_free
@@ -235,7 +235,7 @@ def write_kafka(
         check_checkpoints(stream)
     check_connector()
     env: Any = stream.get_execution_environment()
-    check_sink_free(env, records_name(name), "write_kafka", name)
+    check_sink_free(env, records_name(name), name)
     if check:
         spec.check_access("write_kafka")
         _ask(spec, "write_kafka", lambda admin: _check_sink(admin, spec))

@@ -19,9 +19,9 @@ from forebay.connectors.files.settings import FileSource
 from forebay.connectors.files.source import line_reader
 from forebay.connectors.generator.settings import GeneratorSource
 from forebay.connectors.jars import KAFKA, installed_jar
-from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import kafka_admin
 from forebay.connectors.kafka.clients import MAX_RECORD_BYTES, kafka_writer, read_committed
+from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.settings import KafkaAccess, KafkaSink, KafkaSource
 from forebay.demo.plan import Demo, Summary, summary_of
 from forebay.errors import ForebayError, SettingError

@@ -1,6 +1,5 @@
 """Event time in Flink: timestamps and watermarks from the times of records, and watermarks that stay below
-what an operator still holds.
-"""
+what an operator still holds."""
 
 from __future__ import annotations
 
@@ -17,24 +16,26 @@ from forebay.codec import decode
 from forebay.flink.types import BYTES
 
 NO_TIME_MS = -(2**63)
-"""Flink's own value for a record without a timestamp; it is below every watermark."""
+"""Flink's value for a record without a timestamp, below every watermark."""
 
 
-def with_event_time(
-    stream: DataStream, *, out_of_orderness_ms: int, ahead_ms: int | None = None
-) -> DataStream:
-    """`stream` with each record's `time_ms` as its Flink timestamp, and watermarks behind it.
+AHEAD_MS = 24 * 3_600_000
+"""A time further ahead of the wall clock is wrong, and does not move event time."""
 
-    The watermark trails the highest time seen by `out_of_orderness_ms`. A record without a time does not move
-    the stream's clock, nor does one more than `ahead_ms` ahead of the wall clock: everything after it would
-    be late. Order and parallelism stay as they are. No subtask is ever marked as idle: that mark
-    would pass through an operator that still awaits answers, and windows behind it would close without them.
+
+def with_event_time(stream: DataStream, *, out_of_orderness_ms: int) -> DataStream:
+    """`stream` with each record's `time_ms` as its Flink timestamp, and watermarks.
+
+    The watermark is `out_of_orderness_ms` behind the highest time seen. Ignored are records without a time,
+    and times more than `AHEAD_MS` ahead of the wall clock: everything after them would be late. Order and
+    parallelism stay. No subtask is ever marked idle: an operator that still awaits answers forwards the mark,
+    and windows after it would close without them.
     """
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(out_of_orderness_ms))
-    # What DataStream.assign_timestamps_and_watermarks does, but at the stream's own parallelism: at the
-    # environment's default a stream of one subtask would be dealt out, and its order lost.
+    # Like DataStream.assign_timestamps_and_watermarks, but at the stream's own parallelism: at the
+    # environment's default, a stream of one subtask would be rebalanced and lose its order.
     parallelism = stream._j_data_stream.getParallelism()
-    timed = stream.process(RecordTime(ahead_ms), Types.TUPLE([BYTES, Types.LONG()])).name("event time")
+    timed = stream.process(RecordTime(), Types.TUPLE([BYTES, Types.LONG()])).name("event time")
     timed.set_parallelism(parallelism)
     functions = get_gateway().jvm.org.apache.flink.streaming.api.functions.python.eventtime
     marked = timed._j_data_stream.assignTimestampsAndWatermarks(
@@ -49,23 +50,20 @@ def with_event_time(
 class RecordTime(ProcessFunction):
     """Each record with the time to which it may move the stream's clock."""
 
-    def __init__(self, ahead_ms: int | None = None, clock: Clock | None = None) -> None:
-        self._ahead_ms = ahead_ms
+    def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
 
     def process_element(self, value: bytes, ctx: ProcessFunction.Context) -> Iterator[tuple[bytes, int]]:
         time_ms: int | None = decode(bytes(value)).time_ms
-        yield value, NO_TIME_MS if time_ms is None or self._too_far(time_ms) else time_ms
-
-    def _too_far(self, time_ms: int) -> bool:
-        return self._ahead_ms is not None and time_ms > self._clock.wall_ms() + self._ahead_ms
+        moves = time_ms is not None and time_ms <= self._clock.wall_ms() + AHEAD_MS
+        yield value, time_ms if time_ms is not None and moves else NO_TIME_MS
 
 
 SPARE = 64
 
 
 class MinTracker:
-    """Times that were added and not yet removed; equal ones count as often as they were added."""
+    """A multiset of times with their minimum."""
 
     def __init__(self) -> None:
         self._heap: list[int] = []
@@ -77,33 +75,33 @@ class MinTracker:
         self._held[time_ms] = self._held.get(time_ms, 0) + 1
 
     def remove(self, time_ms: int) -> None:
-        """It must have been added."""
+        """Remove one that was added."""
         self._held[time_ms] -= 1
         if not self._held[time_ms]:
             del self._held[time_ms]
             if len(self._heap) > 2 * len(self._held) + SPARE:
-                # Times that went while an earlier one stays.
+                # Drop removed times that an earlier time keeps in the heap.
                 self._heap = sorted(self._held)
             while self._heap and self._heap[0] not in self._held:
                 heapq.heappop(self._heap)
 
     @property
     def lowest(self) -> int | None:
-        """None where nothing is held."""
+        """None if empty."""
         return self._heap[0] if self._heap else None
 
 
 UNKNOWN_MS = -(2**63)
-"""Flink's lowest watermark: promises nothing."""
+"""Flink's lowest watermark."""
 EARLIEST_MS = -62_135_596_800_000
 LATEST_MS = 253_402_300_799_999
-"""The years 1 to 9999: all that Flink's table layer takes for a time."""
+"""The years 1 to 9999, the range of Flink's table layer."""
 
 
 class LowWatermark:
-    """The lowest event time still held by a subtask, minus one; the input's watermark where nothing is held.
+    """The lowest event time still held by a subtask, minus one; the input's watermark if nothing is held.
 
-    What a checkpoint brings back must be held before the first look.
+    After a restore, hold everything before the first `now_ms`.
     """
 
     def __init__(self) -> None:
@@ -111,17 +109,17 @@ class LowWatermark:
         self._low_ms = UNKNOWN_MS
 
     def hold(self, time_ms: int | None) -> None:
-        """An event was accepted. Events without a time hold nothing back."""
+        """Hold the time of an accepted event; None holds nothing."""
         if time_ms is not None:
             self._held.add(time_ms)
 
     def let_go(self, time_ms: int | None) -> None:
-        """Its answer leaves. It must have been held."""
+        """Release a held time."""
         if time_ms is not None:
             self._held.remove(time_ms)
 
     def now_ms(self, input_watermark_ms: int) -> int:
-        """The low watermark; never goes back."""
+        """The low watermark; never decreases."""
         lowest = self._held.lowest
         low = input_watermark_ms if lowest is None else min(lowest - 1, input_watermark_ms)
         self._low_ms = max(self._low_ms, low)
@@ -138,16 +136,16 @@ YEAR_1900_MS = -2_208_988_800_000
 
 
 def is_suspect(time_ms: int) -> bool:
-    """Whether a time is in 1970 or 1900: seconds that were read as milliseconds are in January 1970, dates
-    without a year in 1900."""
+    """Whether a time is in 1970 or 1900: seconds read as milliseconds are in January 1970, dates without a
+    year in 1900."""
     return 0 <= time_ms < YEAR_MS or YEAR_1900_MS <= time_ms < YEAR_1900_MS + YEAR_MS
 
 
 def reassign_watermarks(rows: DataStream, name: str) -> DataStream:
-    """The records of `TIMED` rows, with their event times and watermarks taken from the `low_ms` column.
+    """The records of `TIMED` rows, with event times and watermarks from their columns.
 
-    A keyed function forwards its input's watermark at once, so a slow request's result would come late. The
-    table layer is the one place where PyFlink lets a watermark come from a column.
+    A keyed function forwards its input's watermark at once, so the result of a slow request would be late.
+    Only the table layer of PyFlink can take a watermark from a column.
     """
     tables = StreamTableEnvironment.create(rows.get_execution_environment())
     schema = (

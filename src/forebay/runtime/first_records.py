@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.files.look import likely_instead
 from forebay.connectors.files.settings import CsvSource, FileSource
 from forebay.engine.prompt import FieldMissing, fields_in, names_of
 from forebay.errors import SettingError, TemplateFailed
@@ -116,3 +115,22 @@ def _has(value: JSON, path: str) -> bool:
             return False
         value = value[name]
     return True
+
+
+SEPARATORS = {b",": "", b";": ' and `delimiter: ";"`', b"\t": ' and `delimiter: "\\t"`'}
+
+
+def likely_instead(lines: Sequence[bytes]) -> str:
+    """What `lines`, the first of a file of which none is a JSON object, may be instead, and what to do; empty
+    where that is not known. Lines are without their ends."""
+    first = next((line.strip() for line in lines if line.strip()), b"")
+    if first.startswith(b"["):
+        return "it looks like a JSON array, and JSON lines have one object a line: jq -c '.[]' makes them"
+    if first.startswith(b"{"):
+        return (
+            "it looks like JSON over several lines, and JSON lines have one object a line: jq -c . makes them"
+        )
+    for separator, option in SEPARATORS.items():
+        if separator in first and all(separator in line for line in lines[:2]):
+            return f"it looks like CSV: use `type: csv`{option}"
+    return ""

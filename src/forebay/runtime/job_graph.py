@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pyflink.datastream import StreamExecutionEnvironment
 
 OPERATOR = "infer"
-AHEAD_MS = 24 * 3_600_000
-"""An event further ahead of the clock has a wrong time, and does not move event time."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def build(
     has_clock = spec.application is not None and spec.application.own_clock
     if spec.event_time is not None and not has_clock:
         late_ms = round(spec.event_time.out_of_orderness_s * 1000)
-        stream = with_event_time(stream, out_of_orderness_ms=late_ms, ahead_ms=AHEAD_MS)
+        stream = with_event_time(stream, out_of_orderness_ms=late_ms)
     key, id = spec.key_template(), spec.id_template()
     parts = InferenceOptions(
         call_of(spec, replicas=replicas, model=model, scaling=scaling),

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.base import DEAD_LETTERS, RESULTS
-from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import (
     CALL_TIMEOUT_S,
     START_TIMEOUT_S,
@@ -26,6 +25,7 @@ from forebay.connectors.kafka.admin import (
     Transaction,
     kafka_admin,
 )
+from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
 from forebay.errors import PipelineFailed, ResultsLost, SettingError
 from forebay.flink.checkpoints import Checkpoint

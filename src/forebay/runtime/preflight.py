@@ -12,7 +12,6 @@ from pathlib import Path
 
 from forebay.clock import Clock, SystemClock
 from forebay.config.spec import PipelineSpec
-from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import (
     KafkaAdmin,
     Say,
@@ -21,6 +20,7 @@ from forebay.connectors.kafka.admin import (
     check_topics_read,
     check_transaction_timeout,
 )
+from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
 from forebay.errors import SettingError
 from forebay.runtime.kafka_transactions import Resumed, check_transactions

@@ -35,7 +35,7 @@ def queue_told(
     port: int,
     *,
     one_each: bool,
-    looked: Callable[[Snapshot], object] = lambda _: None,
+    looked: Callable[[Snapshot], object],
 ) -> Iterator[None]:
     """Tell at `port` what waits for `job` by the count of `waiting`, while the block runs. `one_each`: each
     event gives one result or dead letter. Each look at the job goes to `looked`, on a thread that has ended

@@ -138,7 +138,6 @@ class Snapshot:
     completion_tokens: int = 0
     event_p50_s: float = 0.0
     event_p99_s: float = 0.0
-    engine_p50_s: float = 0.0
     restarts: int = 0
     failure: str = ""
     engine_restarts: int = 0

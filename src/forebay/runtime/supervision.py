@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from forebay.autoscale.topic_queue import TopicBacklog
@@ -30,26 +29,20 @@ STILL = "the operator did not look at its calls"
 UNANSWERED = "nothing came of what was in flight"
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long each sign of trouble may last without a break, in seconds, before a job is started anew.
-
-    `silent_s`: nothing is heard of the process that watches the job. `mute_s`: Flink's REST service does not
-    answer. `no_task_manager_s`: there is none, where Flink is one process; `too_few_s`: one is missing, where
-    each is a process, that is started anew. `not_running_s`: the job is being cancelled, failed or restarted;
-    Flink pauses up to half a minute between restarts. `still_s`: the operator's thread does not
-    look at what is in flight, though no task behind it holds it back; writing to a Kafka that is away blocks
-    it for two minutes. `unanswered_s`: beyond the time that a record may take, nothing came of all that is in
-    flight, under the same condition.
-    """
-
-    silent_s: float = 180.0
-    mute_s: float = 60.0
-    no_task_manager_s: float = 20.0
-    too_few_s: float = 60.0
-    not_running_s: float = 120.0
-    still_s: float = 300.0
-    unanswered_s: float = 300.0
+# How long each sign of trouble may last without a break before a job is started again.
+SILENT_S = 180.0
+"""Nothing was received from the process that watches the job."""
+MUTE_S = 60.0
+NO_TASK_MANAGER_S = 20.0
+"""If Flink is one process."""
+TOO_FEW_S = 60.0
+"""If each task manager is a process, which is restarted."""
+NOT_RUNNING_S = 120.0
+"""The job is being cancelled, failed or restarted; Flink pauses up to half a minute between restarts."""
+STILL_S = 300.0
+"""Without a later task that blocks the operator, as a Kafka that does not answer does for two minutes."""
+UNANSWERED_S = 300.0
+"""Beyond the time that a record may take, under the same condition."""
 
 
 class Vigil:
@@ -68,9 +61,7 @@ class Vigil:
         *,
         embedded: bool = True,
         task_managers: int = 1,
-        patience: Patience | None = None,
     ) -> None:
-        self._patience = patience or Patience()
         self._deadline_s = deadline_s
         self._embedded = embedded
         self._task_managers = task_managers
@@ -97,7 +88,7 @@ class Vigil:
     def stalled(self, now_s: float) -> str | None:
         """Why the attempt is to be ended and another one made; None: it is not."""
         silent_s = now_s - self._heard_s
-        if silent_s >= self._patience.silent_s:
+        if silent_s >= SILENT_S:
             return f"nothing was heard of Flink's process for {silent_s:.0f} s"
         for sign, since_s in self._since_s.items():
             if now_s - since_s >= self._limit_s(sign):
@@ -128,14 +119,13 @@ class Vigil:
             yield UNANSWERED
 
     def _limit_s(self, sign: str) -> float:
-        patience = self._patience
         return {
-            MUTE: patience.mute_s,
-            NO_TASK_MANAGER: patience.no_task_manager_s,
-            TOO_FEW: patience.too_few_s,
-            HALTED: patience.not_running_s,
-            STILL: patience.still_s,
-            UNANSWERED: self._deadline_s + patience.unanswered_s,
+            MUTE: MUTE_S,
+            NO_TASK_MANAGER: NO_TASK_MANAGER_S,
+            TOO_FEW: TOO_FEW_S,
+            HALTED: NOT_RUNNING_S,
+            STILL: STILL_S,
+            UNANSWERED: self._deadline_s + UNANSWERED_S,
         }[sign]
 
 
@@ -148,20 +138,19 @@ def _moved(now: Snapshot) -> tuple[int, ...]:
     return now.accepted, now.results, now.dead_letters, now.retries, now.restored_calls, now.restarts
 
 
+LONGEST_PAUSE_S = 30.0
+
+
 class Restarts:
     """How often a run starts Flink anew, and after what pause.
 
-    At most `most` times within `within_s`; the first time at once, then after `pause_s`, and twice as long
-    each time, up to `longest_s`.
+    At most `most` times within `within_s`; the first time at once, then after 1 s, doubled each time up to
+    `LONGEST_PAUSE_S`.
     """
 
-    def __init__(
-        self, most: int = 10, within_s: float = 600.0, pause_s: float = 1.0, longest_s: float = 30.0
-    ) -> None:
+    def __init__(self, most: int = 10, within_s: float = 600.0) -> None:
         self.most = most
         self.within_s = within_s
-        self._pause_s = pause_s
-        self._longest_s = longest_s
         self._made_s: deque[float] = deque()
 
     @property
@@ -175,7 +164,7 @@ class Restarts:
             self._made_s.popleft()
         if len(self._made_s) >= self.most:
             return None
-        pause_s = min(self._longest_s, self._pause_s * 2 ** (self.recent - 1)) if self._made_s else 0.0
+        pause_s = min(LONGEST_PAUSE_S, 2.0 ** (self.recent - 1)) if self._made_s else 0.0
         self._made_s.append(now_s)
         return pause_s
 

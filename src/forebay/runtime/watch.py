@@ -268,7 +268,6 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         completion_tokens=whole("completion_tokens"),
         event_p50_s=counts.get("event_p50_us", 0) / 1e6,
         event_p99_s=counts.get("event_p99_us", 0) / 1e6,
-        engine_p50_s=counts.get("engine_p50_us", 0) / 1e6,
         kv_transfers=_kv_transfers(counts),
         # Flink's counters start at 0 after each restart.
         suspect_times=max(now.suspect_times, whole("suspect_times")),

@@ -85,7 +85,7 @@ class Scripted(JetstreamFeed):
 
 
 def feed_of(server: Server) -> Scripted:
-    feed = Scripted(backoff=NOW)
+    feed = Scripted("wss://jetstream2.us-east.bsky.network/subscribe", backoff=NOW)
     object.__setattr__(feed, "server", server)
     return feed
 

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 from forebay.connectors.formats import Format
-from forebay.connectors.kafka import KafkaCluster, KafkaSink, KafkaSource, kafka_sink, kafka_source
+from forebay.connectors.kafka.cluster import KafkaCluster
+from forebay.connectors.kafka.sink import KafkaSink, kafka_sink
+from forebay.connectors.kafka.source import KafkaSource, kafka_source
 from forebay.engine.prompt import PromptTemplate
 from forebay.flink.environment import FlinkConfig, Restart, flink_environment, newest_checkpoint
 from forebay.flink.infer import infer

@@ -19,7 +19,8 @@ from pyflink.datastream.window import TumblingEventTimeWindows
 from forebay.codec import decode
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
 from forebay.connectors.formats import Format
-from forebay.connectors.kafka import KafkaCluster, KafkaSource, kafka_source
+from forebay.connectors.kafka.cluster import KafkaCluster
+from forebay.connectors.kafka.source import KafkaSource, kafka_source
 from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment
 from forebay.flink.job import RunningJob, submit
 from forebay.flink.watermarks import with_event_time

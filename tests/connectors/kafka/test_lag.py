@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from forebay.connectors.kafka import KafkaCluster, KafkaSource
 from forebay.connectors.kafka.admin import Place
+from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.lag import LagProbe, first_known, is_place, places
+from forebay.connectors.kafka.source import KafkaSource
 
 
 def metric(topic: str, partition: int) -> str:

@@ -21,6 +21,8 @@ from forebay.settings import SecretRef, read_secret
 
 log = logging.getLogger(__name__)
 
+CONNECT_S = 20.0
+"""Timeout of a connection attempt."""
 RECENT = 32
 """Digests of the last records that a cursor remembers, against doubles after a reconnect."""
 

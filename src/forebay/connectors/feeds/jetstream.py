@@ -12,6 +12,7 @@ import aiohttp
 import orjson
 
 from forebay.connectors.feeds.feed import (
+    CONNECT_S,
     Backoff,
     FeedBroken,
     Headers,
@@ -26,7 +27,6 @@ from forebay.connectors.feeds.replay_window import MAX_TIME_US, REWIND_US, Repla
 
 log = logging.getLogger(__name__)
 
-JETSTREAM_URL = "wss://jetstream2.us-east.bsky.network/subscribe"
 MOST_FRUITLESS = 3
 """Connections in a row that only repeat what was delivered. After more, less is asked for: with a server that
 closes every connection before it has repeated all, the feed would never go on."""
@@ -44,12 +44,10 @@ class JetstreamFeed:
     be above what the server sends. `headers` go to the origin of `url` only.
     """
 
-    url: str = JETSTREAM_URL
-    collections: tuple[str, ...] = ("app.bsky.feed.post",)
+    url: str
     headers: Headers = field(default_factory=dict, repr=False)
     max_message_bytes: int = 16 << 20
     silence_s: float = 60.0
-    connect_s: float = 20.0
     backoff: Backoff = field(default_factory=Backoff)
 
     @property
@@ -83,12 +81,6 @@ class JetstreamFeed:
         async for received in connected_for_ever(self.name, once, backoff=lambda: self.backoff):
             yield received
 
-    def _query(self, cursor_us: int | None) -> list[tuple[str, str]]:
-        query = [("wantedCollections", name) for name in self.collections]
-        if cursor_us is not None:
-            query.append(("cursor", str(cursor_us)))
-        return query
-
     def _received(self, window: ReplayWindow, raw: bytes, time_us: int | None) -> Received | None:
         """The record of a message; None if it was delivered before."""
         digest = digest_of(raw)
@@ -99,13 +91,13 @@ class JetstreamFeed:
 
     async def _payloads(self, cursor_us: int | None) -> AsyncIterator[bytes]:
         """The messages of one connection. Raises `FeedBroken` or `FeedRefused`."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s, connect=self.connect_s)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, connect=CONNECT_S)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout, trace_configs=redirects(self.headers)) as session,
                 session.ws_connect(
                     self.url,
-                    params=self._query(cursor_us),
+                    params={} if cursor_us is None else {"cursor": str(cursor_us)},
                     headers=header_values(self.headers),
                     timeout=aiohttp.ClientWSTimeout(ws_receive=self.silence_s),
                     max_msg_size=self.max_message_bytes,

@@ -118,7 +118,7 @@ class WebSocketSource(FeedSource):
     def feed(self) -> Feed:
         from forebay.connectors.feeds.jetstream import JetstreamFeed
 
-        return JetstreamFeed(self.url, (), self.header_values(), silence_s=self.idle_timeout_s)
+        return JetstreamFeed(self.url, self.header_values(), silence_s=self.idle_timeout_s)
 
 
 SSE = Connector(SseSource)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from forebay.connectors.feeds.feed import (
+    CONNECT_S,
     Backoff,
     FeedRefused,
     Headers,
@@ -26,7 +27,6 @@ from forebay.connectors.formats import MAX_RECORD_BYTES
 from forebay.records import JSON
 
 EVENT_STREAM = "text/event-stream"
-WIKIMEDIA_URL = "https://stream.wikimedia.org/v2/stream/recentchange"
 MAX_RETRY_S = 300.0
 MAX_ID_BYTES = 16_384
 LINE_END = b"\n"
@@ -155,11 +155,10 @@ class SseFeed:
     `headers` go to the origin of `url` only.
     """
 
-    url: str = WIKIMEDIA_URL
+    url: str
     headers: Headers = field(default_factory=dict, repr=False)
     max_record_bytes: int = MAX_RECORD_BYTES
     silence_s: float = 60.0
-    connect_s: float = 20.0
     backoff: Backoff = field(default_factory=Backoff)
 
     @property
@@ -188,7 +187,7 @@ class SseFeed:
         headers = {"User-Agent": "forebay", **header_values(self.headers), "Accept": EVENT_STREAM}
         if mark.at:
             headers["Last-Event-ID"] = mark.at
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s, sock_read=self.silence_s)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self.silence_s)
         try:
             async with (
                 aiohttp.ClientSession(

@@ -92,7 +92,7 @@ LONGEST_STEP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """`count` posts (None: without end), `rate_per_s` in event time from `start_ms`, with `bursts`.
+    """`count` posts (None: without end), `rate_per_s` in event time from `START_MS`, with `bursts`.
 
     `paced`: each post leaves when it is due after the job's start; a job that was down, or held up for more
     than a second, goes on where it stopped, as many seconds late. Otherwise posts leave as fast as they are
@@ -104,7 +104,6 @@ class Generator:
     bursts: tuple[Burst, ...] = ()
     seed: int = 0
     paced: bool = True
-    start_ms: int = START_MS
 
     @property
     def schedule(self) -> Schedule:
@@ -117,7 +116,7 @@ class Generator:
         topic = topic_of(
             self.seed, index, burst_topic=burst.topic if burst else None, share=burst.share if burst else 0.0
         )
-        time_ms = self.start_ms + int(due_s * 1000)
+        time_ms = START_MS + int(due_s * 1000)
         moment = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
         fields = {**post(self.seed, index, topic), "time": moment.isoformat(timespec="milliseconds")}
         return Event(raw=orjson.dumps(fields), fields=fields, time_ms=time_ms, position=f"generator@{index}")

@@ -46,8 +46,8 @@ NUMBERS: Mapping[str, Callable[[int], JSON]] = {
 """Logical types of numbers, behind the type that they need. Others have no effect, by the specification."""
 
 
-def read_value(schema: Any, names: Mapping[str, Any], data: bytes, start: int = 0) -> JSON:
-    """The one value of `schema` that `data` holds from `start` on, up to its end.
+def read_value(schema: Any, names: Mapping[str, Any], data: bytes) -> JSON:
+    """The one value of `schema` that `data` holds.
 
     `schema` is a parsed one, and `names` has the named types that it refers to. Raises `Unreadable` if the
     bytes are not exactly such a value. Also refused are values that are nested deeper than 200 levels, lists
@@ -57,7 +57,7 @@ def read_value(schema: Any, names: Mapping[str, Any], data: bytes, start: int = 
     durations text of ISO 8601 (a timestamp in UTC, a local one without a zone), UUIDs and enums text. `NaN`,
     `Infinity` and `-Infinity` are text.
     """
-    value, end = _Reader(names, data).value(schema, start, 0)
+    value, end = _Reader(names, data).value(schema, 0, 0)
     if end != len(data):
         raise Unreadable(f"{len(data) - end} bytes are left over")
     return value

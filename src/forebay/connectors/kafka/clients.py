@@ -59,10 +59,13 @@ def kafka_writer(cluster: KafkaCluster, topic: str) -> Iterator[KafkaWriter]:
         _close(producer)
 
 
-def read_committed(cluster: KafkaCluster, topic: str, timeout_s: float = 30.0) -> Iterator[bytes]:
+READ_S = 30.0
+
+
+def read_committed(cluster: KafkaCluster, topic: str) -> Iterator[bytes]:
     """The values of all committed records that are in a topic now, by partition, in order.
 
-    Blocks; raises `KafkaAway` where the end is not reached within `timeout_s` after the record before.
+    Blocks; raises `KafkaAway` where the end is not reached within `READ_S` after the record before.
     """
     kafka, jvm = _shaded("common"), get_gateway().jvm
     plain = kafka.serialization.ByteArrayDeserializer
@@ -85,9 +88,9 @@ def read_committed(cluster: KafkaCluster, topic: str, timeout_s: float = 30.0) -
                 while consumer.position(partition) < ends[partition]:
                     records = consumer.poll(wait)
                     still_s = still_s + POLL_MS / 1000 if records.isEmpty() else 0.0
-                    if still_s > timeout_s:
+                    if still_s > READ_S:
                         raise KafkaAway(
-                            f"Kafka at {cluster.bootstrap} gave nothing of {topic!r} for {timeout_s:g} s"
+                            f"Kafka at {cluster.bootstrap} gave nothing of {topic!r} for {READ_S:g} s"
                         )
                     for record in records.records(partition):
                         yield bytes(record.value() or b"")

@@ -13,7 +13,6 @@ from typing import Literal
 from forebay.connectors.kafka.admin import Place
 from forebay.connectors.kafka.start import Generations
 
-OnGap = Literal["fail", "continue"]
 Kind = Literal["deleted", "recreated", "shrunk"]
 MOST_NAMED = 20
 LOST_POSITION = ("OffsetOutOfRangeException", "LogTruncationException", "NoOffsetForPartitionException")

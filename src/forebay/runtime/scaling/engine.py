@@ -34,9 +34,8 @@ from forebay.files import private_folder
 from forebay.fleet.listing import ScaledReplicas
 from forebay.processes import birth_s, pid_space
 from forebay.runtime.inference import Served, context_need
-from forebay.runtime.scaling.drain import has_drained, is_idle
 from forebay.runtime.scaling.learned import LearnedFile
-from forebay.runtime.scaling.processes import LocalReplicas
+from forebay.runtime.scaling.processes import LocalReplicas, has_drained, is_idle
 from forebay.runtime.scaling.record import LISTING, ReplicaStatus, ScalingRecord, scaling_folder
 from forebay.runtime.snapshot import Scaling
 from forebay.settings import Settings

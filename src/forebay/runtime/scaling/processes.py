@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Literal, Protocol
 
+from forebay.autoscale.demand import GONE_S, Reports, within
 from forebay.autoscale.loop import ReplicaCounts
 from forebay.engine.launch import Replica
 from forebay.engine.launch.progress import tail
-from forebay.engine.launch.replicas import START_TIMEOUT_S
+from forebay.engine.launch.replicas import HEALTH_TIMEOUT_S, START_TIMEOUT_S
+from forebay.engine.launch.spec import LOOPBACK
+from forebay.engine.load import parse_metrics
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.fleet.listing import Listing, write_listing
 
@@ -239,3 +244,32 @@ class LocalReplicas:
             self._unwritten = True
         else:
             self._listing, self._unwritten = listing, False
+
+
+MOST_BYTES = 4 << 20
+
+
+def is_idle(replica: Replica) -> bool:
+    """Whether it says itself that it has no request. One that says nothing of that may be busy."""
+    connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=HEALTH_TIMEOUT_S)
+    try:
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        text = answer.read(MOST_BYTES).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    load, _ = parse_metrics(text, observed_s=0.0)
+    return answer.status == HTTPStatus.OK and load.running == 0 and load.waiting == 0
+
+
+def has_drained(reports: Reports, now_ms: int, url: str, left: int, idle: Callable[[], bool]) -> bool:
+    """Whether no request is at `url`, and none will come, since the list `left` is the first without it.
+
+    Every subtask that is not known to have ended has to have said that it goes by that list or a later one
+    and has no request there, and the replica itself that it has none: Flink, while it is started anew, says
+    nothing.
+    """
+    counted = within(reports, now_ms, GONE_S).values()
+    return all(one.listing >= left and not one.at_replicas.get(url, 0) for one in counted) and idle()
