@@ -1,4 +1,4 @@
-"""How many records there are between the operators of a job: those options of its cluster."""
+"""Flink options that keep few records between the operators of a job."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Checkpoints on disk: which are complete, which is the newest, whether one is whole, and which are kept
-when Flink deletes its own.
+"""Checkpoints on disk: which are complete, the newest, whether it is whole, and copies that Flink does not
+delete.
 
-Flink numbers the checkpoints of a job, and a restored job goes on counting from the one that it was restored
-from. So numbers tell which is newer, and times do not: clocks are set, and copies have times of their own.
+Flink numbers a job's checkpoints, and a restored job continues the numbers. So numbers show which is newer;
+times do not, because clocks are set and copies have their own times.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from forebay.s3.location import Location
 
 METADATA = "_metadata"
 HEADER = struct.Struct(">IiQ")
-"""How a `_metadata` file of Flink begins: a mark, the version of the format, the checkpoint's number."""
+"""Begin of Flink's `_metadata`: a mark, the format version, the checkpoint's number."""
 MARK = 0x4960672D
 NEWEST_VERSION = 6
-"""The version that Flink 2.3 writes; it reads all before it."""
+"""Written by Flink 2.3, which reads all earlier ones."""
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
 LOCK = "lock"
-"""The file in a folder of checkpoints that whoever writes there has locked."""
+"""The locked file in a folder of checkpoints in use."""
 END_MARK = "finished"
-"""The file in the folder of a job that has come to its end, see `forebay.flink.end_mark`."""
+"""The file in the folder of a finished job, see `forebay.flink.end_mark`."""
 END_NOTE = "note"
-"""How files in the folder of a job begin that say what it has written, see `forebay.flink.kept_counts`."""
+"""Prefix of the files in a job's folder with its counts, see `forebay.flink.kept_counts`."""
 NUMBERED = re.compile(r"chk-(\d+)")
 DRAIN = re.compile(r"drain-\d+")
 MOST_DRAINS = 32
-"""How often a job may try to drain itself."""
+"""How often a job may try to drain."""
 LOOKS = 100
-"""Each look that finds the newest checkpoint gone means that Flink has completed others meanwhile."""
+"""Each look that finds the newest checkpoint gone means that Flink has completed others."""
 
 
 L_co = TypeVar("L_co", bound=Location, covariant=True)
@@ -52,17 +52,17 @@ class Checkpoint(Generic[L_co]):
 
     @property
     def name(self) -> str:
-        """`JOB/chk-N`: where it is below the folder of all checkpoints."""
+        """`JOB/chk-N`: its place below the folder of all checkpoints."""
         return f"{job_of(self.path)}/{self.path.name}"
 
 
 def drain_folder(number: int) -> str:
-    """The name of the folder, beside a job's checkpoints, for the savepoint of its drain number `number`."""
+    """Name of the folder, next to a job's checkpoints, for the savepoint of its drain number `number`."""
     return f"drain-{number}"
 
 
 def is_drain(name: str) -> bool:
-    """Whether `name` is that of a `drain_folder`."""
+    """Whether `name` is a `drain_folder`."""
     return DRAIN.fullmatch(name) is not None
 
 
@@ -74,19 +74,19 @@ def job_of(checkpoint: Location) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """How much lies in a checkpoint's own folder."""
+    """Files and bytes in a checkpoint's own folder."""
 
     files: int
     bytes: int
 
 
 def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
-    """The newest complete checkpoint under `checkpoint_dir`, over all of its jobs; None without one.
+    """The newest complete checkpoint under `checkpoint_dir`, over all jobs; None if there is none.
 
-    That is the one with the highest number; the savepoint of a drained job counts where it lies among the
-    job's checkpoints. Raises `SettingError` where that one cannot be read, and where one of another job has
-    a lower number and was written later: it belongs to a job that was started from the beginning in the same
-    folder, or a clock was set. One of the two has to be moved away.
+    It has the highest number; the savepoint of a drained job counts among the job's checkpoints. Raises
+    `SettingError` if it cannot be read, or if a checkpoint of another job has a lower number and was written
+    later: that job started from the beginning in the same folder, or a clock was set. Move one of the two
+    away.
     """
     for _ in range(LOOKS):
         jobs = [found for job in _folders(checkpoint_dir) if (found := newest_of_job(job))]
@@ -112,7 +112,7 @@ def jobs_in(checkpoint_dir: Path) -> list[Path]:
 
 
 def newest_of_job(job: Path) -> Checkpoint[Path] | None:
-    """The newest complete checkpoint in the folder of one job; None without one."""
+    """The newest complete checkpoint in the folder of one job; None if there is none."""
     return next(iter(checkpoints_of(job)), None)
 
 
@@ -124,7 +124,7 @@ def checkpoints_of(job: Path) -> list[Checkpoint[Path]]:
     seen = _candidates(job)
     for _ in range(LOOKS):
         found = [checkpoint for path in seen if (checkpoint := _complete(path))]
-        # Some of those that were listed may have been replaced by newer ones: look for those.
+        # Some of those listed may have been replaced by newer ones: look again.
         before, seen = seen, _candidates(job)
         if len(found) == len(before) or seen == before:
             break
@@ -146,10 +146,10 @@ def _complete(path: Path) -> Checkpoint[Path] | None:
 
 
 def check_readable(checkpoint: Path) -> int:
-    """The number that a checkpoint's `_metadata` tells.
+    """The number in a checkpoint's `_metadata`.
 
-    Raises `SettingError` where that is cut off, is something else, or is of a newer Flink, and
-    `FileNotFoundError` without one.
+    Raises `SettingError` if that is cut off, something else, or of a newer Flink, and `FileNotFoundError` if
+    it is missing.
     """
     path = checkpoint / METADATA
     with path.open("rb") as file:
@@ -171,7 +171,7 @@ def number_in(head: bytes, path: object) -> int:
 
 
 def contents(checkpoint: Path) -> Contents:
-    """What lies in the folder of a checkpoint; nothing where it is gone."""
+    """The contents of a checkpoint's folder; nothing if it is gone."""
     files = size = 0
     with suppress(FileNotFoundError):
         for entry in os.scandir(checkpoint):
@@ -192,17 +192,17 @@ def _written_ns(checkpoint: Checkpoint[Path]) -> int:
 
 KEPT = "kept"
 SHARED = "shared"
-"""Where Flink puts what several checkpoints of a job have in common."""
+"""Flink's folder for files that several checkpoints of a job share."""
 BACK = "savepoint-kept-"
-"""How a checkpoint is called that was brought back: as one that Flink does not know and will not delete."""
+"""Prefix of a checkpoint brought back, which Flink does not know and will not delete."""
 
 
 class KeptCheckpoints:
-    """Hard links of the checkpoints in the folder of one `job`, in a folder of their own below it: what is
-    found lost only after the job has ended must be made again from one of them.
+    """Hard links of the checkpoints of one `job`, in a folder below it, to make results again that are found
+    lost only after the job has ended.
 
-    Flink deletes a job's checkpoints as newer ones follow, and all of them when it finishes. None is kept
-    where the file system has no hard links, or where checkpoints share files (incremental ones).
+    Flink deletes a job's checkpoints as newer ones follow, and all of them when it finishes. None is kept if
+    the file system has no hard links, or if checkpoints share files (incremental ones).
     """
 
     def __init__(self, job: Path) -> None:
@@ -210,23 +210,23 @@ class KeptCheckpoints:
         self._folder = job / KEPT
 
     def keep(self) -> None:
-        """Link what is there now and is not kept yet."""
+        """Link the checkpoints that are not linked yet."""
         if any((self._job / SHARED).glob("*")):
             return
         for checkpoint in checkpoints_of(self._job):
             to = self._folder / checkpoint.path.name
             if not to.exists():
-                # Flink may delete it meanwhile: then a newer one is there.
+                # Flink may delete it meanwhile: then there is a newer one.
                 with suppress(OSError):
                     _link(checkpoint.path, to)
 
     def drop_before(self, number: int) -> None:
-        """Forget those older than the newest that is not newer than `number`."""
+        """Delete those older than the newest up to `number`."""
         for checkpoint in self._up_to(number)[1:]:
             shutil.rmtree(checkpoint.path, ignore_errors=True)
 
     def bring_back(self, number: int) -> Checkpoint[Path] | None:
-        """Move the newest that is not newer than `number` among the job's own; None where none is kept."""
+        """Move the newest up to `number` to the job's own; None if none is kept."""
         for checkpoint in self._up_to(number)[:1]:
             path = self._job / f"{BACK}{checkpoint.number}"
             with suppress(OSError):
@@ -239,7 +239,7 @@ class KeptCheckpoints:
 
 
 def _link(folder: Path, to: Path) -> None:
-    """Link all files of `folder`, under the name `to` once all are."""
+    """Link all files of `folder`; `to` appears once it is complete."""
     making = to.with_name(f"{to.name}.new")
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir(parents=True)

@@ -1,9 +1,8 @@
-"""Flink's classes as the JVM keeps them in memory, in a file that the next JVM maps: it starts in less time.
+"""A file with Flink's classes as the JVM holds them in memory, which later JVMs map to start faster.
 
-A JVM of pip's comes without such an archive, not even of its own classes, and a job of Flink's loads 12,000.
-A run lists what it loads; from the list an archive is made beside the run, at the lowest priority.
-A JVM takes an archive only where it fits its class path, down to the times of the jars, and does without
-where it does not.
+The JVM from pip has no such archive, not even of its own classes, and a Flink job loads 12,000. A run lists
+its classes, and an archive is made from the list in the background. A JVM uses an archive only if it matches
+its class path, including the times of the jars.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ LEAST_CLASSES = 5000
 """A JVM that has run a job has loaded more."""
 DUMP_TIMEOUT_S = 300.0
 LISTS_CLASSES = "-XX:DumpLoadedClassList"
-"""The option of a JVM for which there is no archive yet."""
+"""JVM option if there is no archive yet."""
 UNUSED_S = 7 * 24 * 3600.0
-"""An archive that no JVM has taken for so long is removed when another is made: it has 100 MB or more."""
+"""An archive (100 MB or more) unused for this long is removed when another is made."""
 ARCHIVES = "flink-*.jsa"
-"""What the names of archives have in common."""
+"""Glob of archives."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """The archive for JVMs that run `java` with the class path `classpath`; it lies in `folder`, and lists of
-    classes in `lists`, where what is old is cleared away by others."""
+    """The archive for JVMs that run `java` with `classpath`, in `folder`. Lists of classes are in `lists`,
+    which others clean up."""
 
     folder: Path
     lists: Path
@@ -46,7 +45,7 @@ class ClassArchive:
 
     @property
     def path(self) -> Path:
-        """The file of the archive; another one for another Java or other jars."""
+        """The archive's file; it depends on the Java and the jars."""
         digest = hashlib.blake2b(digest_size=8)
         for jar in (str(self.java.parents[1] / "release"), *self.classpath):
             stat = Path(jar).stat() if Path(jar).exists() else None
@@ -54,29 +53,28 @@ class ClassArchive:
         return self.folder / f"flink-{digest.hexdigest()}.jsa"
 
     def options(self) -> tuple[str, ...]:
-        """What to start the JVM with: it takes the archive where there is one, and else lists its classes.
+        """JVM options: use the archive if it exists, else list the classes.
 
-        Raises `SettingError` where the folder cannot be made private: code comes from it.
+        Raises `SettingError` if the folder cannot be made private: code comes from it.
         """
         private_folder(self.folder.absolute())
         if self.path.is_file():
             with suppress(OSError):
-                # So that it can be seen which archives nobody uses any more.
+                # Marks it as used.
                 os.utime(self.path)
             return (f"-XX:SharedArchiveFile={self.path}",)
         return (f"{LISTS_CLASSES}={self._list()}",)
 
     def make(self, environment: Mapping[str, str]) -> bool:
-        """Make the archive of what the JVM that this process has started has loaded until now; blocks for
-        half a minute or longer. The process that makes it gets `environment`. Returns whether it is there
-        now; where it cannot be made, a later run tries.
-        """
+        """Make the archive of what this process's JVM has loaded so far; blocks for half a minute or longer.
+        Returns whether it exists now; if not, a later run tries. `environment` is for the process that makes
+        it."""
         made = self.path
         if made.is_file():
             return True
         listed, written = self._list(), made.with_suffix(f".{own_name()}.tmp")
         try:
-            # The running JVM goes on to add to its list: the last line may not be whole.
+            # The running JVM still appends to its list: the last line may be incomplete.
             names = listed.read_text().splitlines()[:-1]
             if len(names) < LEAST_CLASSES:
                 return False
@@ -102,8 +100,7 @@ class ClassArchive:
         return True
 
     def _clear(self) -> None:
-        """Remove what runs have left that were killed while they wrote, and archives that no JVM has taken
-        for long: each version of Flink, of Java and of a connector has its own."""
+        """Remove files of killed runs, and archives unused for long."""
         for pattern, most_s in (("*.tmp", DUMP_TIMEOUT_S), (ARCHIVES, UNUSED_S)):
             for left in self.folder.glob(pattern):
                 with suppress(OSError):
@@ -137,24 +134,24 @@ def _before_java() -> Callable[[], None]:
 
 LOADER = "flink-table-planner-loader-"
 PLANNER = "flink-table-planner.jar"
-"""The name of the planner inside its loader."""
+"""Name of the planner inside its loader."""
 SCALA = "flink-scala_"
-"""How the name of the jar begins that only the planner needs."""
+"""Prefix of a jar that only the planner needs."""
 
 
 def with_planner(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """`classpath` with the planner in the place of its loader; it is unpacked into `folder` once.
+    """`classpath` with the planner instead of its loader; unpacks it into `folder` once.
 
-    The class path as it is where there is no loader in it, or none that holds a planner, or where `folder`
-    cannot be written. Raises `SettingError` where `folder` cannot be made private: code comes from it.
+    Returns `classpath` unchanged if it has no loader with a planner, or `folder` cannot be written. Raises
+    `SettingError` if `folder` cannot be made private: code comes from it.
     """
     private_folder(folder.absolute())
     return tuple(_planner_in(path, folder) or path for path in classpath)
 
 
 def without_planner(classpath: Sequence[str]) -> tuple[str, ...]:
-    """`classpath` for a JVM that plans no tables: it starts in less time and memory, and its archive of
-    classes is half as large."""
+    """`classpath` without the table planner: the JVM starts faster in less memory, and its class archive is
+    half as large."""
     return tuple(path for path in classpath if not Path(path).name.startswith((LOADER, SCALA)))
 
 

@@ -1,4 +1,4 @@
-"""Tells whoever scales the replicas what waits in a subtask: a handler around the one that answers."""
+"""Reports what waits in a subtask to the autoscaler: a wrapper of the request handler."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Clients = FleetClient | TwoClients
 
 
 def prompt_chars(item: KeyedEvent) -> int:
-    """How long what is asked about is: a program's messages, or the event."""
+    """Length of a request: of a program's messages, or of the event."""
     if isinstance(item, ProgramRequest):
         return sum(len(message.content) for message in item.ask.messages)
     return len(item.event.raw)
@@ -46,7 +46,7 @@ def prompt_chars(item: KeyedEvent) -> int:
 
 @dataclass(slots=True)
 class Sight:
-    """The report of the moment, for a loop in this process."""
+    """The latest report, for a loop in this process."""
 
     newest: DemandReport | None = None
 
@@ -55,15 +55,14 @@ class Sight:
 
 
 class MeteredHandler:
-    """Answers as `handler` does, and reports what waits each second. Belongs to the event loop that it was
-    made on, but for `accept`.
+    """Answers like `handler`, and reports what waits each second. Belongs to the event loop on which it was
+    made, except `accept`.
 
-    With a folder, the report goes there as a file of its own, which is gone after `close`. Without one, a
-    scaling loop decides here, for all subtasks: they are taken to be like this one, as events are spread over
-    them by a hash. What it wants, what waits and when it is due go to `gauges`, and once a minute what was
-    learned of `model`, so that it outlives a restart: the lengths of answers, and what such a loop learns.
-    What waits in topics counts where `link` says who tells it. Each change of what it wants goes to the log.
-    `classes`: of which class of service an event is; None: all are of the default class.
+    With a folder, the report is a file there, deleted by `close`. Without one, a scaling loop decides here
+    for all subtasks, assuming that they are like this one, as events are spread by a hash. The wanted
+    replicas, what waits and when it is due go to `gauges`; once a minute also what was learned of `model`,
+    which survives a restart. What waits in topics counts if `link` names its source. Changes of the wanted
+    replicas are logged. `classes`: the service class of an event; None: the default class.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class MeteredHandler:
         self._kept_s = clock.monotonic_s()
         name = report_name(pid_space(), os.getpid(), secrets.token_hex(4))
         self._path = None if link.folder is None else Path(link.folder, name)
-        # Also where nothing is asked: a replica that is to go waits until every subtask goes by the new list.
+        # Also without requests: a draining replica waits until every subtask uses the new list.
         client.watch()
         hears = link.queue_url if link.folder is None else None
         self._reader = None if hears is None else QueueReader(hears, self._queue, clock)
@@ -128,7 +127,7 @@ class MeteredHandler:
             try:
                 await self._report()
             except OSError as error:
-                # Whoever reads it goes by its age.
+                # Readers check its age.
                 log.warning("the demand cannot be reported: %s", error)
             except Exception:
                 log.exception("the demand cannot be told")
@@ -150,7 +149,7 @@ class MeteredHandler:
         )
         wanted = client.wanted
         if self._loop is not None and client.probed:
-            # Before, there seem to be no replicas, and none would seem to be needed.
+            # Before that, there seem to be no replicas, and none needed.
             self._sight.newest = report.times(self._link.subtasks)
             self._loop.tick(self._clock.monotonic_s())
             wanted = self._gauges.wanted_replicas
@@ -199,12 +198,12 @@ class MeteredHandler:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Replace the file; not made to last, as `write_atomic` does: it is of this second."""
+    """Replace the file; not durable like `write_atomic`: it is valid for a second."""
     beside = path.with_suffix(".new")
     beside.write_bytes(data)
     beside.replace(path)
 
 
 def publisher(gauges: ScalingGauges) -> Callable[[int], None]:
-    """What sets the wanted number, and has it told where it has changed."""
+    """A function that sets the wanted replicas, and reports a change."""
     return lambda wanted: gauges.set(wanted, gauges.backlog_tokens, gauges.due_s)

@@ -1,9 +1,9 @@
-"""The mark of a job that has come to its end: a file in the folder of its checkpoints.
+"""The mark of a finished job: a file in the folder of its checkpoints.
 
-Flink deletes a job's last checkpoint when the job finishes. A command that is killed before it has noted the
-end would find nothing, as if the job had never completed a checkpoint, and would run it again. So the mark is
-written before: when a task at the end of its input learns that its final checkpoint has completed. Flink
-finishes no job before that. If there is a mark and no checkpoint, the job has finished.
+Flink deletes a job's last checkpoint when the job finishes. A command killed before it noted the end would
+find nothing, as if the job had never completed a checkpoint, and run it again. So the mark is written before:
+when a task at the end of its input learns that its final checkpoint has completed. Flink finishes no job
+before that. A mark without a checkpoint means that the job has finished.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ log = logging.getLogger(__name__)
 
 
 def mark_end(runtime_context: RuntimeContext) -> None:
-    """Have the task with this context write the mark of its job when its final checkpoint has completed.
+    """Let the task with this context write its job's mark when its final checkpoint has completed.
 
-    To be called when the function opens; does nothing outside a JVM, or if the job has no folder for
-    checkpoints.
+    Call it when the function opens. Does nothing outside a JVM, or if the job has no folder for checkpoints.
     """
     if getattr(runtime_context, "_runtime_context", None) is None:
         return
@@ -35,11 +34,11 @@ def mark_end(runtime_context: RuntimeContext) -> None:
 
 
 def write_at_end(runtime_context: RuntimeContext, name: str, text: str = "") -> None:
-    """Have the task with this context write a file into its job's folder for checkpoints, if it has one, when
-    its final checkpoint has completed.
+    """Let the task with this context write a file into its job's checkpoint folder, if any, when its final
+    checkpoint has completed.
 
-    To be called inside a JVM, before that checkpoint. All of it is done by Java: PyFlink closes a function
-    before the final checkpoint. Raises `LookupError` if a name of Flink's is missing.
+    Call it inside a JVM, before that checkpoint. Java does all of it: PyFlink closes a function before the
+    final checkpoint. Raises `LookupError` if a name of Flink's is missing.
     """
     task = stream_task(runtime_context)
     storage = java_field(java_field(task, "subtaskCheckpointCoordinator"), "checkpointStorage")
@@ -49,7 +48,7 @@ def write_at_end(runtime_context: RuntimeContext, name: str, text: str = "") -> 
 
 
 def _writes(folder: Any, name: str, text: str) -> Any:
-    """A Java `Runnable` that writes a file into a `folder` of Flink's."""
+    """A Java `Runnable` that writes a file into a Flink `folder`."""
     place = folder.suffix(f"/{name}")
     mode = find_class("org.apache.flink.core.fs.FileSystem$WriteMode").OVERWRITE
     handles = find_class("java.lang.invoke.MethodHandles")
@@ -58,7 +57,7 @@ def _writes(folder: Any, name: str, text: str) -> Any:
     written = unbound_method(stream, "close")
     if text:
         string = find_class("java.lang.Class").forName("java.lang.String")
-        # Java's own text to the end: Python's bytes would come back as another type.
+        # Keep Java's string: Python's bytes would change their type.
         data = handles.collectArguments(
             unbound_method(string, "getBytes", 0), 0, handles.constant(string, text)
         )

@@ -1,4 +1,4 @@
-"""A Flink environment for this process: embedded in its own JVM, or a client of a running cluster."""
+"""A Flink environment: embedded in this process's JVM, or a client of a running cluster."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ LEAST_NETWORK_MB, MOST_NETWORK_MB = 4, 64
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What Flink does when a task fails: try again after a delay, at most `attempts` times.
+    """Restarts of a failed job: after a delay, at most `attempts` times.
 
-    With `max_delay_s` the delay doubles from `delay_s` up to it and falls back after ten quiet minutes;
-    `attempts` None then means for ever. `attempts` 0 fails the job at once.
+    With `max_delay_s` the delay doubles from `delay_s` up to it, and resets after ten minutes without a
+    failure; `attempts` None is unlimited. `attempts` 0 fails the job at once.
     """
 
     attempts: int | None = 10
@@ -52,23 +52,22 @@ class FlinkConfig:
     """How a job runs.
 
     `checkpoint_dir` needs `checkpoint_interval_s`; checkpoints stay there when the job ends. `restore_from`
-    is a checkpoint or savepoint directory (`newest_checkpoint` finds one). `cluster` is the `HOST:PORT` of
-    a running cluster's REST service, None for one inside this process; the cluster's machines need this
-    Python with Forebay installed, at the same path, and opt/flink-python-*.jar in lib/: the jar that a job
-    brings along can be loaded once in the life of a task manager. `options` are Flink's own and win over
-    everything else here.
+    is the directory of a checkpoint or savepoint (`newest_checkpoint` finds one). `cluster` is the
+    `HOST:PORT` of a running cluster's REST service; None: embedded. A cluster's machines need this Python
+    with Forebay at the same path, and opt/flink-python-*.jar in lib/: a jar that a job brings can be loaded
+    only once per task manager. `options` are Flink's own, and override everything else here.
 
-    With `task_managers` above 1 the job's tasks run in as many JVMs of their own, each with its own Python,
-    which run while a `standalone_cluster` of the same configuration is open; `options` name its `rest.port`.
+    If `task_managers` is above 1, the job's tasks run in that many JVMs, each with its own Python, while a
+    `standalone_cluster` of the same configuration is open; `options` must set its `rest.port`.
 
-    `jars` are connectors that the job brings along. `plugins` is a folder of Flink's plugins, such as file
-    systems, each in a folder of its own, for a Flink that runs here and for whoever submits to a cluster.
+    `jars` are connectors that the job brings. `plugins` is a folder of Flink plugins, such as file systems,
+    each in its own folder, for an embedded Flink and for the client of a cluster.
 
-    `log_dir` is made private; it, `heap_mb` and the class
-    path of this process's JVM are decided by the first environment of a process.
+    `log_dir` is made private. The first environment of a process decides `log_dir`, `heap_mb` and the class
+    path of its JVM.
 
-    An embedded Flink listens on the loopback interface only, and serves who shows the key that lies beside
-    the logs; `embedded_rest` does.
+    An embedded Flink listens on the loopback interface only, and serves only holders of the key in `log_dir`;
+    use `embedded_rest`.
     """
 
     parallelism: int = 1
@@ -87,13 +86,13 @@ class FlinkConfig:
 
 
 def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
-    """An environment as `config` says; starts this process's JVM where none runs (seconds, blocking).
+    """An environment for `config`; starts this process's JVM if needed (seconds, blocking).
 
-    Raises `SettingError` where the configuration contradicts itself or a directory is missing, before the
-    JVM starts, and where Flink does not take a value in `options`; `LaunchError` where the JVM cannot start.
+    Raises `SettingError` if the configuration contradicts itself or a directory is missing (before the JVM
+    starts), or Flink refuses the value of an option; `LaunchError` if the JVM cannot start.
     """
     options = secured_options(config)
-    # Otherwise PyFlink starts a server for worker processes, which there are none of, in this very process.
+    # Otherwise PyFlink starts a server for worker processes, of which there are none.
     os.environ.setdefault(WORKERS_VARIABLE, "process")
     import_functions()
     start_jvm(log_dir(config), heap_mb=config.heap_mb, jars=config.jars)
@@ -102,17 +101,17 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
         configuration.set_string(key, value)
     try:
         if config.plugins is not None:
-            # Also for a cluster, which has its own: whoever submits a job looks at the places in it.
+            # Also for a cluster, which has its own: the client of a job looks at its places.
             load_file_systems(config.plugins, options)
         if config.cluster is None and config.task_managers == 1:
             env = StreamExecutionEnvironment.get_execution_environment(configuration)
         else:
-            # The call above always makes an embedded cluster in a JVM that `flink run` did not start.
+            # The call above would make an embedded cluster in a JVM that `flink run` did not start.
             java = get_gateway().jvm.org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
             env = StreamExecutionEnvironment(java(configuration._j_configuration))
     except Py4JJavaError as error:
         raise SettingError(wrong_option(error) or f"Flink's options: {java_cause(error)}") from None
-    # The Python environment of PyFlink takes only what it was told through the setters.
+    # PyFlink's environment reads this only from the setter.
     env.set_python_executable(sys.executable)
     return env
 
@@ -121,7 +120,7 @@ def application_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     """The environment of the cluster that runs this program (Flink's application mode), with
     `application_options`.
 
-    Raises `SettingError` where no Flink runs this program, and where it does not take a value in `options`.
+    Raises `SettingError` if Flink does not run this program, or refuses the value of an option.
     """
     if PORT_VARIABLE not in os.environ:
         raise SettingError(
@@ -141,17 +140,17 @@ def application_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
 
 
 def own_rest(env: StreamExecutionEnvironment) -> FlinkRest:
-    """The REST service of the cluster that runs this program, whose `application_environment` is `env`."""
+    """The REST service of the cluster that runs this program in `env`, from `application_environment`."""
     port = get_gateway().jvm.org.apache.flink.configuration.RestOptions.PORT
     return FlinkRest(f"http://localhost:{env._j_stream_execution_environment.getConfiguration().get(port)}")
 
 
 def _pause_ms(interval_s: float) -> int:
-    """The least time between a checkpoint and the next, in which its transactions of Kafka are committed.
+    """The minimum time between two checkpoints, in which the first one's Kafka transactions are committed.
 
-    A checkpoint that begins before holds them still. After a restore from it Flink commits them once more,
-    which fails, and the next transaction that it takes up with the same producer is aborted: its results
-    would be lost (seen with Flink's connector 5.0 and Kafka 4).
+    A checkpoint that starts before contains them. After a restore from it, Flink commits them again, which
+    fails, and aborts the next transaction that it resumes with the same producer: its results would be lost
+    (seen with Flink's connector 5.0 and Kafka 4).
     """
     return min(MOST_PAUSE_MS, round(interval_s * 500))
 
@@ -166,19 +165,18 @@ def _keys(config: FlinkConfig) -> TlsKeys:
 
 
 def log_dir(config: FlinkConfig) -> Path:
-    """Where Flink's logs go."""
+    """The folder of Flink's logs."""
     return config.log_dir or load_settings().run / "flink"
 
 
 def secured_options(config: FlinkConfig) -> dict[str, str]:
-    """`flink_options`, and those with which only who has the key is served where Flink runs here. Makes the
-    key where there is none."""
+    """`flink_options`; if Flink runs here, also those that require its key, which is created if missing."""
     options = flink_options(config)
     return options if config.cluster is not None else _keys(config).flink_options() | options
 
 
 def flink_options(config: FlinkConfig) -> dict[str, str]:
-    """Flink's options for `config`. Pure but for a look at whether `restore_from` exists."""
+    """Flink's options for `config`. Pure, except that it checks that `restore_from` exists."""
     if (config.checkpoint_dir is None) != (config.checkpoint_interval_s is None):
         raise SettingError("checkpoint_dir and checkpoint_interval_s go together: set both or neither")
     if not 1 <= config.parallelism <= MAX_PARALLELISM:
@@ -196,7 +194,7 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
         **(REMOTE if config.task_managers > 1 else {}),
     }
     brought = [*config.jars, *([] if config.cluster is None else _python_jars())]
-    # Those that task managers have on their class path would be loaded a second time.
+    # Jars on the class path of task managers would be loaded twice.
     if brought and config.task_managers == 1:
         options["pipeline.jars"] = ";".join(jar.absolute().as_uri() for jar in brought)
     if config.checkpoint_dir is not None and config.checkpoint_interval_s is not None:
@@ -211,8 +209,8 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
 
 
 def application_options(config: FlinkConfig) -> dict[str, str]:
-    """Flink's options for a job in a cluster of its own, which runs this program and says by itself where
-    state is, what is restored and which jars there are. Pure."""
+    """Flink's options for a job in a cluster of its own, which itself sets where state is, what is restored,
+    and the jars. Pure."""
     options = _job_options(config)
     if config.checkpoint_interval_s is not None:
         options |= _checkpoint_options(config.checkpoint_interval_s, config.checkpoints_kept)
@@ -275,10 +273,10 @@ def _restart_options(restart: Restart) -> dict[str, str]:
 
 
 def _local_options(parallelism: int) -> dict[str, str]:
-    # All of it is taken at the start. A shuffle needs some 3 * parallelism^2 buffers.
+    # Allocated in full at the start. A shuffle needs some 3 * parallelism^2 buffers.
     network = f"{min(MOST_NETWORK_MB, max(LEAST_NETWORK_MB, 4 * parallelism))} mb"
     return {
-        # Any free port: several jobs run side by side on one machine.
+        # Any free port: several jobs may run on one machine.
         "rest.port": "0",
         "rest.bind-port": "0",
         "rest.address": "localhost",
@@ -302,5 +300,5 @@ def _cluster_options(cluster: str) -> dict[str, str]:
 
 
 def _python_jars() -> list[Path]:
-    # A cluster runs Python operators with this jar; one that has it in lib/ uses its own copy.
+    # For clusters without this jar in lib/, which runs Python operators.
     return sorted(Path(pyflink.__path__[0], "opt").glob("flink-python*.jar"))

@@ -27,7 +27,7 @@ from forebay.stateful.shard_executor import ProgramMachines
 
 DEFAULT_SHARDS = 8
 QUEUES = 16
-"""A shard's events that wait for calls of their keys: at most so many times the capacity."""
+"""A shard may queue this many times the capacity of events that wait for calls of their keys."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,21 @@ def infer(
     clock: Clock | None = None,
     name: str = "infer",
 ) -> InferenceStreams:
-    """Ask the engine about every element of `stream`, exactly once as far as Flink's state goes.
+    """Ask the engine about every element of `stream`, exactly once in Flink's state.
 
-    `to_event` makes an `Event` of an element; without it, elements are encoded records, as Forebay's sources
-    give them. At most `capacity` requests are in flight per subtask; past that the input is blocked. Answers
-    leave in the order in which they come (`unordered`), or in the input's order within each `key`. An event
-    without a key is in no order.
+    `to_event` makes an `Event` of an element; without it, elements are encoded records, as from Forebay's
+    sources. At most `capacity` requests are in flight per subtask; beyond that, the input is blocked. Answers
+    are emitted as they arrive (`unordered`), or in the input's order within each `key`. Events without a key
+    have no order.
 
-    `shards` is the number of Flink keys that state is spread over: at least the parallelism, and the same
-    for the life of a pipeline where order matters. With `event_time`, results carry the event's time, and
-    the watermark behind the operator never passes an event whose answer is still awaited. With `timeline`,
-    they say when their event passed each station.
+    `shards` is the number of Flink keys that state is spread over: at least the parallelism, and fixed for
+    the life of a pipeline if order matters. With `event_time`, results carry the event's time, and the
+    operator's output watermark never passes an event whose answer is awaited. With `timeline`, results hold
+    when their event passed each station.
 
-    The operator's state is found again by its `name`, which must be unique in the job (its `uid` is of
-    `shards_uid`).
-    Raises `SettingError` where the settings contradict each other, and where Python would run in worker
-    processes (`python.execution-mode` must be `thread`).
+    Flink finds the operator's state by its `name`, which must be unique in the job (see `shards_uid`). Raises
+    `SettingError` if the settings contradict each other, and if Python would run in worker processes
+    (`python.execution-mode` must be `thread`).
     """
     if ordering not in get_args(Ordering):
         raise SettingError(f'ordering: expected "unordered" or "key", found {str(ordering)[:80]!r}')
@@ -112,18 +111,17 @@ def infer_stateful(
 ) -> InferenceStreams:
     """Run `program` over `stream`: it sees its key's state before each call and the answer after it.
 
-    Steps of one `key` are made one after another, in the order of its events; keys go side by side, each
-    change of state, its outputs and its next call in one go, exactly once as far as Flink's state goes. A
-    call in flight is in state; after a restore it is made again with the same id and the same messages. An
-    event without a key is a dead letter.
+    Steps of one `key` run one after another, in the order of its events; keys are concurrent. Each change of
+    state, its outputs and its next call happen together, exactly once in Flink's state. A call in flight is
+    in state; a restore makes it again with the same id and messages. An event without a key is a dead letter.
 
-    At most `queue` events of a key wait for its call, and `capacity` calls are in flight per subtask; past
-    that the input is blocked. A key is forgotten `ttl_s` after its last step (None: never); its saved state
-    and its timers may take `max_state_bytes`. `call.prompt` and `call.schema` are not used: a program writes
-    its own.
+    At most `queue` events of a key wait for its call, and `capacity` calls are in flight per subtask; beyond
+    that, the input is blocked. A key is forgotten `ttl_s` after its last step (None: never); its saved state
+    and timers may take `max_state_bytes`. `call.prompt` and `call.schema` are not used: a program writes its
+    own.
 
-    The rest is as for `infer`; `shards` may not change for the life of the state. Raises `SettingError` where
-    the settings contradict each other.
+    The rest is as for `infer`; `shards` is fixed for the life of the state. Raises `SettingError` if the
+    settings contradict each other.
     """
     if key is None:
         raise SettingError("a stateful program needs a key")
@@ -153,7 +151,7 @@ def _attach(
     parallelism: int | None,
     name: str,
 ) -> InferenceStreams:
-    """Put `operator` behind `stream`, keyed by shards. Raises `SettingError` like `infer`."""
+    """Attach `operator` to `stream`, keyed by shards. Raises `SettingError` like `infer`."""
     wanted = parallelism or stream.get_execution_environment().get_parallelism()
     if not 1 <= shards <= MAX_PARALLELISM:
         raise SettingError(f"shards must be from 1 to {MAX_PARALLELISM}, found {shards}")
@@ -164,8 +162,8 @@ def _attach(
     check_environment(stream.get_execution_environment())
     check_uid_free(stream.get_execution_environment(), name, "infer")
     uid = shards_uid(stream.get_execution_environment(), name, shards, bound=bound)
-    # At the stream's own parallelism: at the environment's default, records would be dealt out and lose their
-    # order, and another parallelism would change the graph, so that state would not be found again.
+    # At the stream's own parallelism: at the environment's default, records would be rebalanced and lose
+    # their order, and another parallelism would change the graph, so that state would not be found again.
     keys = stream.flat_map(keying, Types.TUPLE([Types.INT(), BYTES]))
     keys.name(f"{name}: key").set_parallelism(stream._j_data_stream.getParallelism())
     keyed = keys.key_by(lambda element: element[0], Types.INT())

@@ -1,4 +1,4 @@
-"""How often an operator looks for finished answers, and for how long it may block its input."""
+"""How often an operator polls for answers, and how long it may block its input."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections import deque
 from dataclasses import dataclass
 
 SET_BACK_MS = 1000
-"""By so much a clock that is set back makes shards wait longer than they should; more is noticed."""
+"""Smaller backward clock steps are ignored; shards wait that much longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollInterval:
-    """The step of the timer that wakes a shard.
+    """The period of the timer that wakes a shard.
 
-    Each look costs a trip into Python, and an answer waits for half a step on average. A step is a share of
-    what a call takes at present, within bounds, so that it adds at most about that share to an event: 1 ms
-    for a scripted replica, 25 ms for a model that takes seconds and needs the processor itself.
+    Each look costs a call into Python, and an answer waits for half a period on average. The period is a
+    share of a call's current duration, within bounds, so that it adds at most about that share to an event: 1
+    ms for a scripted replica, 25 ms for a model that takes seconds and needs the processor itself.
 
-    Where an answer wakes its shard, the step is `rescue_ms`: a safety net, as no wake is in a checkpoint.
+    If answers wake their shard, the period is `rescue_ms`, because a checkpoint holds no wakes.
     """
 
     share: float = 0.02
@@ -28,11 +28,11 @@ class PollInterval:
     rescue_ms: int = 1000
 
     def step_ms(self, call_s: float) -> int:
-        """Milliseconds between two looks, where calls take `call_s` seconds at present."""
+        """The period in milliseconds if calls take `call_s` seconds."""
         return min(self.most_ms, max(self.least_ms, round(call_s * 1000 * self.share)))
 
     def next_ms(self, now_ms: int, call_s: float) -> int:
-        """When to look next: the next multiple of the step, so that all shards of a subtask wake at once."""
+        """The next multiple of the period, so that all shards of a subtask wake together."""
         step_ms = self.step_ms(call_s)
         return (now_ms // step_ms + 1) * step_ms
 
@@ -40,20 +40,20 @@ class PollInterval:
 ANSWERS = 256
 FACTOR = 1.5
 FIRST_S = 0.04
-"""How long a spell has lasted, as far as is known, when it begins with an empty queue."""
+"""Assumed age of a spell that begins with an empty queue."""
 LONGEST_S = 3600.0
 
 
 class RoomWait:
-    """The longest wait of an event where the queue is full: one and a half times what an answer takes.
+    """The longest wait of an event if the queue is full: 1.5 times the mean time per answer.
 
-    That is the mean over the last answers of a busy spell, at least `ANSWERS` and four times the capacity,
-    with the time since the last of them. So two events are let in while three are answered, and the queue
-    gets shorter; where nothing is answered, the wait is a share of the outage, and what is queued grows with
-    its logarithm. At the beginning of a spell the wait is shorter than that.
+    The mean is over the last answers of a busy spell, at least `ANSWERS` and four times the capacity, and
+    includes the time since the last one. So two events are accepted while three are answered, and the queue
+    shrinks; without answers, the wait is a share of the outage, and the queue grows with its logarithm. The
+    first waits of a spell are shorter.
 
-    By the same rule the queue tells how long a spell has lasted, as after a restart: it does not let in the
-    many of a beginning once more.
+    After a restart, the length of the queue tells by the same rule how long the spell has lasted, so that the
+    short waits of its beginning are not repeated.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -62,8 +62,8 @@ class RoomWait:
         self._finished = 0
 
     def most_s(self, now_s: float, finished: int, queued: int) -> float:
-        """The longest wait, where `finished` calls have ended up to now and `queued` events wait for a slot.
-        There is no room at present."""
+        """The longest wait if `finished` calls have ended so far and `queued` events wait for a slot. There
+        is no room now."""
         window = self._times.maxlen or 0
         if self._since_s is None:
             self._since_s, self._finished = now_s - _lasted_s(queued, window), finished
@@ -79,5 +79,6 @@ class RoomWait:
 
 
 def _lasted_s(queued: int, window: int) -> float:
-    """How long a spell without an answer lets in as many: one every `FACTOR` / `window` of its age."""
+    """The duration of a spell without answers that fills the queue: one event per `FACTOR` / `window` of its
+    age."""
     return min(LONGEST_S, FIRST_S * math.exp(min(FACTOR * queued / window, 50.0)))

@@ -1,6 +1,5 @@
-"""Java objects that PyFlink does not offer, for functions inside Flink's JVM: private fields, handles of
-methods, and objects whose calls run without Python.
-"""
+"""Java objects that PyFlink does not offer, for functions inside Flink's JVM: private fields, method handles,
+and objects whose calls run without Python."""
 
 from __future__ import annotations
 
@@ -9,10 +8,7 @@ from typing import Any
 
 
 def java_field(of: Any, name: str) -> Any:
-    """The value of a field of a Java object, private or not, of its class or of one that it inherits from.
-
-    Raises `LookupError` if there is no such field.
-    """
+    """The value of a field of a Java object, private or inherited. Raises `LookupError` if there is none."""
     kind = of.getClass()
     while kind is not None:
         for each in kind.getDeclaredFields():
@@ -24,16 +20,14 @@ def java_field(of: Any, name: str) -> Any:
 
 
 def java_method(of: Any, name: str, arguments: int | None = None) -> Any:
-    """A handle of a public method of a Java object, bound to it; `arguments` tells overloads apart.
-
-    Raises `LookupError` if there is no such method.
-    """
+    """A handle of a public method bound to a Java object; `arguments` selects an overload. Raises
+    `LookupError` if there is none."""
     return unbound_method(of.getClass(), name, arguments).bindTo(of)
 
 
 def unbound_method(kind: Any, name: str, arguments: int | None = None, *, first: str | None = None) -> Any:
-    """A handle of a public method of a Java class, whose first argument is the object. `first`: the type of
-    the first argument that follows, if there are several such methods."""
+    """A handle of a public method of a Java class; its first argument is the object. `first`: type of the
+    next argument, to select an overload."""
     for each in kind.getMethods():
         if each.getName() != name or arguments not in {None, each.getParameterCount()}:
             continue
@@ -44,14 +38,14 @@ def unbound_method(kind: Any, name: str, arguments: int | None = None, *, first:
 
 
 def java_proxy(interface: str, handle: Any) -> Any:
-    """An object with the Java `interface`, of one method, which calls `handle`."""
+    """A Java object with the one-method `interface` that calls `handle`."""
     return find_class("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(
         find_class("java.lang.Class").forName(interface), handle
     )
 
 
 def java_items(iterable: Any) -> Iterator[Any]:
-    """The items of a Java `Iterable`, which is a list of Python's if it is a list of Java's."""
+    """The items of a Java `Iterable`; a Java list arrives as a Python list."""
     if isinstance(iterable, list):
         yield from iterable
         return

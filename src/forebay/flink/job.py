@@ -1,4 +1,4 @@
-"""A submitted job, seen through Flink's REST service: its state, its metrics, its checkpoints."""
+"""A submitted job, through Flink's REST service: its state, metrics and checkpoints."""
 
 from __future__ import annotations
 
@@ -25,44 +25,43 @@ from forebay.s3.location import Location, uri_of
 
 MAX_CAUSE_CHARS = 500
 QUERY_CHARS = 3000
-"""Names of metrics asked for in one call: Flink refuses an address of more than 4 KiB."""
+"""Length of a query for metrics: Flink refuses addresses of more than 4 KiB."""
 ENDED = frozenset(("FINISHED", "FAILED", "CANCELED"))
 POLL_S = 0.1
 TRACEBACK = "Traceback (most recent call last):"
 PEMJA = re.compile(r"^pemja\.core\.PythonException: <class '([^']+)'>: ?")
 FRAME = re.compile(r"\n\s+(?:at [^\s(]+\(|\.\.\. \d+ more)")
-"""Where a line of a Java stack trace begins; a line of Python may begin with `at` as well."""
+"""Begin of a line of a Java stack trace; a line of Python may begin with `at` as well."""
 UNREADABLE = re.compile(r"Could not parse value ('[^\n]{0,200}') for key '([^'\n]+)'")
 QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
-"""The name of a class with its package or module, at the start of a message."""
+"""A class name with its package or module, at the start of a message."""
 NAMES_S = 30.0
 YOUNG_S = 20.0
 MANAGERS_S = 2.0
 LIMIT_REACHED = "limit_reached"
-"""A source's counter: above 0 once it has read as many records as it shall."""
+"""A source's counter: above 0 once it has read its limit of records."""
 REPLACED_FILES = "replaced_files"
-"""A counter of a followed folder: files that were replaced, since the job's last start."""
+"""A counter of a followed folder: files replaced since the job's last start."""
 FAILED_COMMITS = "failedCommittables"
-"""Flink's counter of what its sinks were to commit and could not."""
+"""Flink's counter of commits that failed in its sinks."""
 SINKS = (FAILED_COMMITS, TOO_LARGE)
-"""Counters that each of the sinks has."""
+"""Counters of each sink."""
 HELD_BACK = "accumulateBackPressuredTimeMs"
-"""Flink's gauge of a task: for how long it has been held back by what is behind it."""
+"""Flink's gauge of a task: time for which later tasks have blocked it."""
 ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED, REPLACED_FILES, TOO_LARGE))
 
 
 class JvmGone(PipelineFailed):
-    """The JVM that holds Flink does not answer any more: started anew, the job may succeed."""
+    """Flink's JVM does not answer any more; restarted, the job may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """What Flink says of a job's checkpoints. `done`: the latest completed ones, oldest first, each with the
-    wall-clock moment at which it was triggered and its duration, both in milliseconds. `newest` is the number
-    of the last that was triggered, `newest_done` of the last that was completed and is no savepoint,
-    `newest_clear` of the last of those that holds no records on their way between tasks; 0 where there is
-    none. `restored`: how often the job was restored from one. `failure`: why the newest that is over failed,
-    in one line; empty where it completed."""
+    """A job's checkpoints by Flink. `done`: the latest completed ones, oldest first, each with when it was
+    triggered (wall clock) and its duration, in milliseconds. Numbers, 0 for none: `newest` was triggered
+    last; `newest_done` completed last and is no savepoint; `newest_clear` is the last of those without
+    in-flight records. `restored`: how often the job was restored. `failure`: why the newest finished
+    checkpoint failed, in one line; empty if it completed."""
 
     completed: int
     failed: int
@@ -83,8 +82,7 @@ class Spread(NamedTuple):
 
 
 class JobFailure(NamedTuple):
-    """A failure of a job: when, by the wall clock; the name of the task, empty where it was none's; the root
-    cause in one line."""
+    """A failure of a job: when (wall clock), the task's name (empty: none), the root cause in one line."""
 
     time_ms: int
     task: str
@@ -92,9 +90,9 @@ class JobFailure(NamedTuple):
 
 
 class RunningJob:
-    """One job. Methods block for one or a few REST calls and raise `LaunchError` where none is answered.
+    """One job. Methods block for one or a few REST calls and raise `LaunchError` if none is answered.
 
-    The REST service of an embedded cluster ends with its job; `ended` then still knows how.
+    An embedded cluster's REST service ends with its job; `ended` still works then.
     """
 
     def __init__(self, client: JobClient, rest: FlinkRest, *, clock: Clock | None = None) -> None:
@@ -110,9 +108,9 @@ class RunningJob:
         self._drains = 0
 
     def ended(self) -> str | None:
-        """None while the job runs; then "" where it finished, else Flink's cause in one line.
+        """None while the job runs; then "" if it finished, else Flink's cause in one line.
 
-        Raises `JvmGone` where the JVM that knows of the job is.
+        Raises `JvmGone` if the job's JVM is gone.
         """
         try:
             if not self._result.done():
@@ -126,8 +124,8 @@ class RunningJob:
         return "" if error is None else root_cause(str(error))
 
     def await_end(self) -> str:
-        """Block until the job has ended, or its JVM does not answer any more; then "" where it finished, else
-        why not, in one line."""
+        """Block until the job has ended or its JVM is gone; then "" if it finished, else why not, in one
+        line."""
         try:
             self._result.result()
         except Py4JJavaError as error:
@@ -137,7 +135,7 @@ class RunningJob:
         return ""
 
     def state(self) -> str:
-        """Flink's word: CREATED, RUNNING, RESTARTING, FINISHED, FAILED, CANCELED, …"""
+        """Flink's state: CREATED, RUNNING, RESTARTING, FINISHED, FAILED, CANCELED, …"""
         return str(self._get(f"/jobs/{self.id}")["state"])
 
     def restarts(self) -> int:
@@ -146,18 +144,18 @@ class RunningJob:
         return int(float(found[0]["value"])) if found else 0
 
     def all_run(self) -> bool:
-        """Whether every task runs, or has come to its end."""
+        """Whether every task runs or has finished."""
         found = self._get(f"/jobs/{self.id}")
         tasks = {vertex["status"] for vertex in found["vertices"]}
         return found["state"] == "RUNNING" and tasks <= {"RUNNING", "FINISHED"}
 
     def failure(self) -> str:
-        """The last failure's root cause in one line; empty where there was none."""
+        """The last failure's root cause in one line; empty if there was none."""
         found = self.failures()
         return found[-1].cause if found else ""
 
     def failures(self) -> list[JobFailure]:
-        """The latest failures, oldest first: Flink keeps sixteen."""
+        """The latest failures, oldest first; Flink keeps 16."""
         history = self._get(f"/jobs/{self.id}/exceptions").get("exceptionHistory", {}).get("entries", [])
         return [
             JobFailure(each["timestamp"], _task(each.get("taskName")), root_cause(each["stacktrace"]))
@@ -165,16 +163,15 @@ class RunningJob:
         ]
 
     def cancel(self) -> None:
-        """Ask the job to stop; retained checkpoints stay."""
+        """Cancel the job; retained checkpoints stay."""
         self.rest.ask(f"/jobs/{self.id}?mode=cancel", "PATCH")
 
     def drain(self, folder: Location) -> None:
-        """Have the job end as if its sources had ended; returns at once.
+        """End the job as if its sources had ended; returns at once. Call it again until the job has ended.
 
         What was read is completed and committed, and a savepoint is written below the job's `folder`, from
-        which a run that was cut off before the end resumes. To be called again until the job has ended. Each
-        try has a `drain_folder` of its own, which a run that takes over can occupy. Raises `PipelineFailed`
-        after `MOST_DRAINS` failed tries.
+        which a run that was interrupted before the end resumes. Each try has a `drain_folder` of its own,
+        which a run that takes over can occupy. Raises `PipelineFailed` after `MOST_DRAINS` failed tries.
         """
         path = f"/jobs/{self.id}"
         if self._drain is not None and self._goes_on(f"{path}/savepoints/{self._drain}"):
@@ -190,16 +187,15 @@ class RunningJob:
         try:
             found = self.rest.json(operation)
         except NotFound:
-            return False  # A job manager that was started anew does not know of it.
+            return False  # A restarted job manager does not know it.
         return "failure-cause" not in (found.get("operation") or {})
 
     def counts(self) -> dict[str, float]:
-        """The operator's and sources' counters and gauges over their subtasks; empty before they are there.
+        """The operator's and sources' counters and gauges over their subtasks; empty before they exist.
 
         Counters, `in_flight` and `pending` are sums, latencies the highest of any subtask, moments the
-        lowest. `held_back_ms` is for how long the operator was held back by what is behind it. Of the sinks,
-        `FAILED_COMMITS` is what they could not commit since the job's last start, and `TOO_LARGE` what they
-        did not take.
+        lowest. `held_back_ms`: for how long later tasks have blocked the operator. Of sinks: `FAILED_COMMITS`
+        since the job's last start, and `TOO_LARGE`, records that they refused.
         """
         values: dict[str, float] = {}
         held_back: dict[str, float] = {}
@@ -219,8 +215,8 @@ class RunningJob:
         return {**values, "held_back_ms": held_back.get(operator, 0)} if operator else values
 
     def by_operator(self) -> dict[str, dict[str, float]]:
-        """The counters, `in_flight` and `pending` of each operator, summed over its subtasks, by its name (in
-        which Flink writes `_` for spaces and dots); empty before they are there."""
+        """The counters, `in_flight` and `pending` of each operator, summed over subtasks, by its name (Flink
+        writes `_` for spaces and dots); empty before they exist."""
         found: dict[str, dict[str, float]] = {}
         for _, metric, over in self._metrics(_is_added_up):
             operator, _, name = metric.rpartition(".forebay.")
@@ -228,13 +224,13 @@ class RunningJob:
         return found
 
     def highest(self, wanted: Callable[[str], bool]) -> dict[str, float]:
-        """The metrics that `wanted` takes by their names, over all operators: the highest of any subtask."""
+        """The metrics whose names `wanted` accepts, over all operators: the highest of any subtask."""
         return {name: over.max for _, name, over in self._metrics(wanted)}
 
     def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, str, Spread]]:
-        """Vertices, names, and values over the subtasks."""
+        """Vertices, metric names, and values over the subtasks."""
         if not self._vertices:
-            # A job keeps them all its life.
+            # They never change for a job.
             self._vertices = [vertex["id"] for vertex in self._get(f"/jobs/{self.id}")["vertices"]]
         for vertex in self._vertices:
             base = f"/jobs/{self.id}/vertices/{vertex}/subtasks/metrics"
@@ -244,8 +240,8 @@ class RunningJob:
                     yield vertex, metric["id"], over
 
     def _metric_names(self, base: str, wanted: Callable[[str], bool]) -> list[str]:
-        """Those of a vertex that `wanted` takes: listed anew every half minute. A job that has begun still
-        adds to them."""
+        """The names of a vertex's metrics that `wanted` accepts, listed again every half minute; a young job
+        still adds some."""
         now_s = self._clock.monotonic_s()
         listed_s, names = self._names.get((base, wanted), (-math.inf, []))
         if now_s - listed_s >= NAMES_S or now_s - self._begun_s < YOUNG_S:
@@ -271,7 +267,7 @@ class RunningJob:
         )
 
     def task_managers(self) -> int:
-        """How many task managers Flink has, whichever job they work for; at most two seconds old."""
+        """How many task managers Flink has, for whichever job; at most two seconds old."""
         now_s = self._clock.monotonic_s()
         if now_s - self._managers[0] >= MANAGERS_S:
             self._managers = now_s, int(self._get("/overview")["taskmanagers"])
@@ -294,7 +290,7 @@ def _is_added_up(metric: str) -> bool:
 
 
 def queries(ids: Iterable[str]) -> Iterator[str]:
-    """The names of metrics, quoted, with commas between, in texts of at most `QUERY_CHARS` characters."""
+    """The quoted metric names, joined by commas, in parts of at most `QUERY_CHARS` characters."""
     part = ""
     for name in map(quote, ids):
         if part and len(part) + 1 + len(name) > QUERY_CHARS:
@@ -306,18 +302,16 @@ def queries(ids: Iterable[str]) -> Iterator[str]:
 
 
 def submit(env: StreamExecutionEnvironment, name: str, rest: FlinkRest) -> RunningJob:
-    """Start the job that was built in `env`, whose Flink answers at `rest`; returns once Flink has taken it.
-
-    Raises as `start_job`.
-    """
+    """Start the job built in `env`, whose Flink answers at `rest`; returns once Flink has accepted it. Raises
+    like `start_job`."""
     return RunningJob(start_job(env, name), rest)
 
 
 def start_job(env: StreamExecutionEnvironment, name: str | None) -> JobClient:
-    """Start the job that was built in `env`; returns once Flink has taken it.
+    """Start the job built in `env`; returns once Flink has accepted it.
 
-    Raises `SettingError` where one of Flink's options has a value that it does not take,
-    `PipelineFailed` where Flink does not take the job, and `JvmGone` where its JVM is.
+    Raises `SettingError` if Flink refuses the value of an option, `PipelineFailed` if it refuses the job, and
+    `JvmGone` if its JVM is gone.
     """
     try:
         return env.execute_async(name)
@@ -331,7 +325,7 @@ def start_job(env: StreamExecutionEnvironment, name: str | None) -> JobClient:
 
 
 def wrong_option(error: Py4JJavaError) -> str | None:
-    """What to say where Java could not read the value of one of Flink's options; None for other errors."""
+    """The message if Java could not read the value of a Flink option; None for other errors."""
     found = UNREADABLE.search(str(error))
     return (
         None if found is None else f"Flink's options: expected another value for {found[2]}, found {found[1]}"
@@ -339,12 +333,12 @@ def wrong_option(error: Py4JJavaError) -> str | None:
 
 
 def java_cause(error: Py4JJavaError) -> str:
-    """The root cause of an error that Java raised at a call, in one line."""
+    """The root cause of an error raised by Java, in one line."""
     return root_cause(str(error).partition("\n: ")[2] or str(error))
 
 
 def check_cluster(address: str) -> None:
-    """Raise `SettingError` unless the REST service of a Flink of this version answers at `HOST:PORT`."""
+    """Raise `SettingError` unless a Flink of this version answers at `HOST:PORT`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise SettingError(f"cluster: expected HOST:PORT of Flink's REST service, found {address!r}")
@@ -364,9 +358,9 @@ def check_cluster(address: str) -> None:
 def end_job(rest: FlinkRest, job_id: str, timeout_s: float, *, unknown_s: float = 0.0) -> str | None:
     """Cancel a job unless it has ended, and block until it has.
 
-    Returns Flink's word for its end; None where the cluster does not know the job, also not within
-    `unknown_s`, the time for one that may still be on its way. Raises `LaunchError`
-    where the cluster does not answer and `PipelineFailed` where the job runs on after `timeout_s`.
+    Returns Flink's final state; None if the cluster does not know the job within `unknown_s`, the time for
+    one that may still be on its way. Raises `LaunchError` if the cluster does not answer and `PipelineFailed`
+    if the job still runs after `timeout_s`.
     """
     path = f"/jobs/{job_id}"
     begin_s = time.monotonic()
@@ -395,10 +389,8 @@ def _minor(version: str) -> str:
 
 
 def root_cause(stacktrace: str) -> str:
-    """The last cause of a Java stack trace in one line, with the short name of its class.
-
-    Where that is a Python error, from inside the JVM or from a worker process, it is that error's own line.
-    """
+    """The last cause of a Java stack trace in one line, with the short name of its class; of a Python error,
+    its last line."""
     last = stacktrace.rpartition("Caused by: ")[2]
     told = FRAME.split(last, maxsplit=1)[0].strip()
     if TRACEBACK in told:

@@ -1,7 +1,7 @@
-"""The JVM that a Flink client needs: one per process, started with the Java that pip installed.
+"""The JVM of a Flink client: one per process, with the Java that pip installed.
 
-PyFlink's own gateway obeys whoever connects to its port. The one that `launch_jvm` starts obeys who shows a
-token, which it tells nobody but this process.
+PyFlink's own gateway serves anyone who connects to its port; the one of `launch_jvm` requires a token that
+only this process gets.
 """
 
 from __future__ import annotations
@@ -44,53 +44,51 @@ END_S = 10.0
 GATEWAY_CLASS = "org.apache.flink.api.python.shaded.py4j.GatewayServer"
 GATEWAY_ARGUMENTS = ("--enable-auth", "--die-on-broken-pipe", "0")
 PORT_VARIABLE = "PYFLINK_GATEWAY_PORT"
-"""How `flink run` tells a Python program of the gateway that runs it."""
+"""How `flink run` passes its gateway to a Python program."""
 PLUGINS_VARIABLE = "FLINK_PLUGINS_DIR"
 CHUNK_BYTES = 1 << 16
 TEMPORARY = "tmp-"
-"""How the folders of the JVMs' temporary files begin."""
+"""Prefix of the folders for the JVMs' temporary files."""
 
 TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
-"""Warnings of Java's: standard output is for results."""
+"""Java's warnings: standard output is for results."""
 QUIET = ("-XX:-UsePerfData", "-XX:+EnableDynamicAgentLoading", "-Xshare:auto", *TO_STDERR)
 FIRST_HEAP_MB = 256
-"""With which a JVM begins: it takes of the system what it fills."""
+"""Initial heap of a JVM, which grows as it is filled."""
 SMALL = (
     "-XX:+UseSerialGC",
     "-Xmn32m",
     "-XX:MetaspaceSize=96m",
-    # What `collect_garbage` has cleared away goes back to the system.
+    # Return memory to the system after `collect_garbage`,
     "-XX:MinHeapFreeRatio=20",
     "-XX:MaxHeapFreeRatio=40",
     "-XX:-ShrinkHeapInSteps",
-    # So does what the compilers leave, each half minute.
+    # and the compilers' native memory each half minute.
     "-XX:TrimNativeHeapInterval=30000",
-    # An archive of classes is read where it lies: elsewhere, all of it would be loaded and written to.
+    # Map the class archive at its own address; relocated, all of it would be loaded and written to.
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:ArchiveRelocationMode=0",
 )
-"""For a machine that an engine needs, too: what is new is cleared away before much has been filled, and what
-is not needed is given back. Both of the JVM's compilers are kept: with the first alone, records went from
-topic to topic at seven tenths of the speed."""
+"""For a machine that also runs an engine: garbage is collected early, and unused memory is returned. Both
+compilers are kept: with the first alone, records went from topic to topic at 70 % of the speed."""
 ARENAS = {"MALLOC_ARENA_MAX": "2"}
-"""Else the system's memory for what is not Java's is spread over more pools than there are cores, each half
-empty."""
+"""Otherwise native memory is spread over more pools than cores, each half empty."""
 ONE_LOG = "-Dlog4j2.contextSelector=org.apache.logging.log4j.core.selector.BasicContextSelector"
-"""Else each plugin has settings of its own for what it logs, which nobody can change."""
+"""Otherwise each plugin has its own log settings, which nobody can change."""
 NATIVE_ACCESS = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
 
 FILE_SYSTEM_KEYS = ("s3.", "s3a.", "fs.", "io.", "plugin.", "security.delegation.")
-"""How the options begin that file systems look at."""
+"""Prefixes of the options that file systems read."""
 LOADED = "forebay.file-systems"
-"""The property of a JVM that says with which of those its file systems were set up."""
+"""The JVM property with the options that its file systems were set up with."""
 
 _lock = threading.Lock()
 
 
 def import_path() -> str:
-    """Where another interpreter finds what this one does: site-packages, then source trees of editable
-    installs and what else is on its path, joined for PYTHONPATH. The standard library is left out, and the
-    working directory is in it only where this interpreter has it, as at a prompt."""
+    """A PYTHONPATH for another interpreter with this one's imports: site-packages, source trees of editable
+    installs, and the rest of its path. Without the standard library; with the working directory only if this
+    interpreter has it, as at a prompt."""
     library = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     site = Path(sysconfig.get_path("purelib"))
     paths = [str(site)]
@@ -123,13 +121,13 @@ def _heap(most_mb: int) -> tuple[str, str]:
 
 
 def _reporters() -> list[str]:
-    """The jars of Flink's metric reporters. An embedded cluster loads no plugins: what it is to find must be
-    on the class path, and this variable is the one place where PyFlink takes additions to it."""
+    """The jars of Flink's metric reporters. An embedded cluster loads no plugins, and this variable is the
+    only place where PyFlink accepts additions to the class path."""
     return sorted(map(str, Path(pyflink.__path__[0], "plugins").glob("metrics-*/*.jar")))
 
 
 class Jvm:
-    """A JVM with Flink's gateway that `launch_jvm` has started, and that nobody has connected to yet."""
+    """A JVM with Flink's gateway, started by `launch_jvm`, not connected yet."""
 
     def __init__(
         self,
@@ -154,12 +152,12 @@ class Jvm:
             pump.start()
 
     def connect(self) -> None:
-        """Make it this process's JVM; blocks until it answers. Called once. Raises `LaunchError` with the
-        last lines that it wrote."""
+        """Make it this process's JVM; blocks until it answers. Call once. Raises `LaunchError` with the JVM's
+        last lines."""
         parameters = self._parameters()
         with java_gateway._lock:
             java_gateway.logger.setLevel("WARNING")
-            # No server for calls from Java into Python, as PyFlink's own has: nothing here makes any.
+            # No server for calls from Java into Python, unlike PyFlink's: there are none.
             java_gateway._gateway = JavaGateway(gateway_parameters=parameters)
             java_gateway.import_flink_view(java_gateway._gateway)
             install_exception_handler()
@@ -168,7 +166,7 @@ class Jvm:
             self._connected = True
 
     def open_gateway(self) -> JavaGateway:
-        """A way into a JVM beside this process's own; blocks until it answers. Raises as `connect`."""
+        """A gateway into another JVM than this process's; blocks until it answers. Raises like `connect`."""
         return JavaGateway(gateway_parameters=self._parameters())
 
     def _parameters(self) -> GatewayParameters:
@@ -190,10 +188,10 @@ class Jvm:
             self.process.wait(timeout_s)
 
     def end(self) -> None:
-        """End it in order and pass on the last of what it printed; blocks, at most some seconds. A second
-        call does nothing."""
+        """End it and pass on the rest of its output; blocks for some seconds at most. Further calls do
+        nothing."""
         if self._connected:
-            # What Python still holds of Java is not to be released one by one.
+            # Do not release Python's references to Java objects one by one.
             with suppress(Py4JError, OSError):
                 java_gateway.get_gateway().shutdown()
         with suppress(OSError):
@@ -217,27 +215,26 @@ def launch_jvm(
     beside: str = "",
     plugins: Path | None = None,
 ) -> Jvm:
-    """Start a JVM with `jars` on its class path; returns at once. It takes the archive of classes that is in
-    `archive_dir`, or lists its classes for one, and has its table planner from there, which `jars` need, and
-    jobs with event time: without `jars` and without `planner`, it has none.
+    """Start a JVM with `jars` on its class path; returns at once. It uses the class archive in `archive_dir`,
+    or lists its classes for one. The table planner, needed by `jars` and by event time, is on the class path
+    only with `jars` or `planner`.
 
-    Clusters and task managers that run in it load the plugins in the folder `plugins`; None: PyFlink's own.
-    `beside` names one beside this process's own, for its files: the thread that starts it has to live as long
-    as the JVM is needed, and no archive is made of it.
+    Clusters and task managers in it load the plugins in the folder `plugins`; None: PyFlink's own. `beside`
+    names a JVM other than this process's own: the thread that starts it must live as long as the JVM, and no
+    archive is made of it.
 
-    Logs and the JVM's standard error go to files under `log_dir`, which nobody else may read; its standard
-    output goes to this process's. It ends when this process does, however that dies: by the end of its
-    standard input, and where the main thread starts it, or it has a name, by a signal of the kernel's
-    (Linux). Out of memory, it ends by itself with status 3. Temporary files are under `log_dir`, too, and go
-    with its `end`, or with the next start after it has ended. Raises `SettingError` where `log_dir` cannot be
-    made private.
+    Logs and standard error go to files under `log_dir`, which is private; standard output goes to this
+    process's. The JVM ends with this process, even if that is killed: at the end of its standard input, and
+    (on Linux, if the main thread starts it or it has a name) by a kernel signal. It exits with status 3 when
+    out of memory. Temporary files are under `log_dir`, and deleted by `end` or by the next start. Raises
+    `SettingError` if `log_dir` cannot be made private.
     """
     log_dir = private_folder(log_dir.absolute())
     remove_unlocked(log_dir, TEMPORARY)
     name = f"{own_name()}-{beside}" if beside else own_name()
     errors = log_dir / f"flink-jvm-{name}.err"
     folder, lock = locked_folder(log_dir, TEMPORARY)
-    # The JVM inherits the lock, so that the folder is left alone for as long as the JVM lives.
+    # The JVM inherits the lock, which protects the folder while the JVM lives.
     with lock:
         env = java_environment(log_dir, heap_mb, [jar.absolute() for jar in jars])
         env["FLINK_IDENT_STRING"] = f"forebay-{name}"
@@ -258,7 +255,7 @@ def launch_jvm(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=env,
-            # The interpreter inside it looks for modules in its working directory, whatever it is told.
+            # Python inside the JVM always looks for modules in its working directory.
             cwd=private_folder(folder / "empty"),
             preexec_fn=_before_java(bool(beside) or _is_main_thread()),  # noqa: PLW1509
             pass_fds=(lock.fileno(),),
@@ -273,23 +270,23 @@ def _is_main_thread() -> bool:
 def _classpath(env: dict[str, str]) -> tuple[str, ...]:
     gateway.prepare_environment_variables(env)
     found = (gateway.construct_flink_classpath(env), gateway.construct_hadoop_classpath(env))
-    # An empty entry means the working directory, from which no class shall come.
+    # An empty entry means the working directory; load no class from there.
     return tuple(filter(None, os.pathsep.join(found).split(os.pathsep)))
 
 
 def _command(java: Path, env: dict[str, str], classpath: Sequence[str], options: Sequence[str]) -> list[str]:
-    """What PyFlink starts its gateway with. (It looks for Java in its own environment, whatever it is given,
-    and lets nobody say what is to happen before Java starts.)"""
+    """The command of PyFlink's gateway. (PyFlink's own function ignores the given Java, and has no hook
+    before the start.)"""
     return [
         str(java),
         *options,
         *env["JVM_ARGS"].split(),
-        # A JVM that has run out of memory does some things and leaves others.
+        # A JVM that is out of memory works only in part.
         "-XX:+ExitOnOutOfMemoryError",
         f"-XX:ErrorFile={env['FLINK_LOG_DIR']}/flink-crash-{env['FLINK_IDENT_STRING']}.log",
         "-XX:+IgnoreUnrecognizedVMOptions",
         "-XX:+DisplayVMOutputToStderr",
-        # What is logged after it would open the file anew, and empty it.
+        # Later log lines would reopen the file, and empty it.
         "-Dlog4j.shutdownHookEnabled=false",
         "--add-opens=jdk.proxy2/jdk.proxy2=ALL-UNNAMED",
         *gateway.get_jvm_opts(env),
@@ -305,7 +302,7 @@ def _before_java(dies_with_us: bool) -> Callable[[], None]:
     die_with_us = parent_death_signal(signal.SIGKILL) if dies_with_us else lambda: None
 
     def before() -> None:
-        # Ctrl-C is for the command, which ends Java when it has cancelled the job.
+        # Ctrl-C is for the command, which ends Java after it has cancelled the job.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         die_with_us()
 
@@ -313,24 +310,24 @@ def _before_java(dies_with_us: bool) -> Callable[[], None]:
 
 
 def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = (), plugins: Path | None = None) -> None:
-    """Launch a JVM and make it this process's, unless it has one already; then the arguments have no effect.
+    """Launch a JVM and make it this process's, unless it has one; then the arguments have no effect.
 
-    Blocks until it answers. Raises `LaunchError` with the last lines that the JVM wrote.
+    Blocks until it answers. Raises `LaunchError` with the JVM's last lines.
     """
     with _lock:
         if java_gateway._gateway is not None or PORT_VARIABLE in os.environ:
             java_gateway.get_gateway()
             return
         jvm = launch_jvm(log_dir, heap_mb=heap_mb, jars=jars, plugins=plugins)
-        # What a job prints last is on its way through this process.
+        # A job's last output passes through this process.
         atexit.register(jvm.end)
         jvm.connect()
 
 
 def load_file_systems(plugins: Path, options: Mapping[str, str]) -> None:
-    """Have this process's JVM take the file systems in the folder `plugins`, set up by Flink's `options`: an
-    embedded cluster takes none by itself. Blocks for a second; does nothing where it has them, set up by the
-    same options: others would be loaded anew. Raises `Py4JJavaError` for a wrong option."""
+    """Load the file systems in the folder `plugins` into this process's JVM, with Flink's `options`; an
+    embedded cluster does not load them itself. Blocks for a second; does nothing if they are loaded with the
+    same options. Raises `Py4JJavaError` for a wrong option."""
     gateway = java_gateway.get_gateway()
     told = sorted((key, value) for key, value in options.items() if key.startswith(FILE_SYSTEM_KEYS))
     mark = hashlib.blake2b(repr((str(plugins), told)).encode(), digest_size=16).hexdigest()
@@ -350,28 +347,28 @@ def load_file_systems(plugins: Path, options: Mapping[str, str]) -> None:
 
 
 def reach_file_system(uri: str) -> None:
-    """Have this process's JVM make a request of the file system that has `uri`; blocks. It loads for that
-    what a job will need. Raises `Py4JError` where it cannot."""
+    """Make a request to the file system of `uri`, which loads what a job will need; blocks. Raises
+    `Py4JError` if it fails."""
     place = java_gateway.get_gateway().jvm.org.apache.flink.core.fs.Path(uri)
     place.getFileSystem().exists(place)
 
 
 def mute_hadoop(java: Any) -> None:
-    """Have a JVM log of Hadoop, which file systems are made with, errors alone: Flink's own settings send all
-    else to standard output."""
+    """Let Hadoop, which file systems are built on, log only errors: Flink's settings send the rest to
+    standard output."""
     log4j = java.org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel("org.apache.hadoop", log4j.Level.ERROR)
 
 
 def collect_garbage() -> None:
-    """Have this process's JVM clear its heap, and give back to the system what it does not need; nothing else
-    runs in it meanwhile. Does nothing where it is gone."""
+    """Collect garbage in this process's JVM, and return unused memory to the system; nothing else runs in it
+    meanwhile. Does nothing if it is gone."""
     with suppress(Py4JError, OSError):
         java_gateway.get_gateway().jvm.System.gc()
 
 
 def jvm_process() -> tuple[int, float]:
-    """The number of this process's JVM, which must run, and its birth as `processes.birth_s` has it."""
+    """The process id of this process's JVM, which must run, and its birth as in `processes.birth_s`."""
     from forebay.processes import birth_s  # takes a fifth of a second, and a JVM is to start
 
     pid = int(java_gateway.get_gateway().jvm.java.lang.ProcessHandle.current().pid())
@@ -379,8 +376,7 @@ def jvm_process() -> tuple[int, float]:
 
 
 def _mute_py4j() -> None:
-    """Py4J logs the traceback of each call that the JVM's end cuts off or forestalls, and raises it as well:
-    by its own logger, and by the root's."""
+    """Py4J logs the traceback of each call that the JVM's end interrupts, and raises it as well."""
     logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_no_call_cut_off)
 
@@ -390,7 +386,7 @@ def _is_no_call_cut_off(record: logging.LogRecord) -> bool:
 
 
 def _hear(stdout: BufferedReader, answer: Future[tuple[int, str]]) -> None:
-    """Take the gateway's port and token out of the first lines that the JVM prints; pass all else on."""
+    """Read the gateway's port and token from the JVM's first lines; pass on everything else."""
     with open(1, "wb", closefd=False) as out:
         for line in stdout:
             if line.strip().isdigit():
@@ -404,15 +400,15 @@ def _hear(stdout: BufferedReader, answer: Future[tuple[int, str]]) -> None:
 
 
 def _pass_on(data: bytes, out: BinaryIO) -> None:
-    # Where nobody reads our output any more, the JVM must not notice: it would stand still.
+    # If nobody reads our output any more, the JVM must not block.
     with suppress(OSError):
         out.write(data)
         out.flush()
 
 
 def _keep_empty(stderr: IO[bytes], errors: Path, limit: int = 16 << 20) -> None:
-    """Move the JVM's standard error to a file, up to `limit` bytes; read on and drop what exceeds it, or all
-    from the moment at which the file cannot be written: a pipe that is full would stop the JVM."""
+    """Copy the JVM's standard error to a file, up to `limit` bytes, and drop the rest: a full pipe would stop
+    the JVM."""
     with ExitStack() as opened:
         try:
             out = opened.enter_context(errors.open("wb", buffering=0))

@@ -1,4 +1,4 @@
-"""What a function inside Flink's JVM asks of the task whose thread it is on, past PyFlink."""
+"""What a function inside Flink's JVM needs of its task beyond PyFlink."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ CALLBACK = "org.apache.flink.api.common.operators.ProcessingTimeService$Processi
 
 
 def collect_less() -> None:
-    """Have Python look for reference cycles less often; outside a JVM, nothing changes.
+    """Let Python look for reference cycles less often; outside a JVM, nothing changes.
 
-    What is in flight is thousands of objects, all of them young: by its own rule Python looks through them
-    again and again, for a fifth of the processor's time, and finds nothing.
+    Requests in flight are thousands of young objects: by default, Python scans them again and again, for a
+    fifth of the processor's time, and finds nothing.
     """
     if "pemja" in sys.modules:
         gc.set_threshold(YOUNG, 20, 20)
 
 
 def is_cancelled() -> bool:
-    """Whether Flink wants this thread to stop; outside a JVM it never does.
+    """Whether Flink wants this thread to stop; False outside a JVM.
 
-    Flink interrupts the thread of a task that it cancels, which a wait in Python does not notice.
+    Flink interrupts the thread of a cancelled task, which a wait in Python does not notice.
     """
     try:
         from pemja import findClass  # type: ignore[import-untyped]  # loads only inside the JVM
@@ -43,11 +43,11 @@ def is_cancelled() -> bool:
 
 
 def output_room(runtime_context: object) -> HasRoom:
-    """Whether what the function hands on now is taken without a wait.
+    """A function that returns whether the next emitted record is accepted without a wait.
 
-    It is Flink's own rule, by which a task takes no input while its output has no free buffer; a function
-    that hands on many records in one call has to ask by itself. Flink 2.3 tells it to Java alone, by a
-    private field of the runtime context. Where that is missing, there is always said to be room.
+    Flink itself gives a task no input while its output has no free buffer; a function that emits many records
+    in one call must ask. Flink 2.3 has this only in a private field of the runtime context; if that is
+    missing, there is always room.
     """
     java = getattr(runtime_context, "_runtime_context", None)
     if java is None:
@@ -65,15 +65,15 @@ def _always() -> bool:
 
 
 def stream_task(runtime_context: RuntimeContext) -> Any:
-    """Flink's task that runs the function with this context, inside a JVM. Raises `LookupError` if a name of
-    Flink's is missing."""
+    """The Flink task that runs the function with this context, inside a JVM. Raises `LookupError` if a name
+    of Flink's is missing."""
     environment = java_field(runtime_context._runtime_context, "taskEnvironment")
     return java_field(java_field(environment, "containingTask"), "invokable")
 
 
 def operator_of(runtime_context: RuntimeContext) -> Any:
-    """Flink's operator that runs the function with this context, inside a JVM. Raises `LookupError` if there
-    is none."""
+    """The Flink operator that runs the function with this context, inside a JVM. Raises `LookupError` if
+    there is none."""
     wanted = runtime_context._runtime_context.getOperatorUniqueID()
     chain = java_field(stream_task(runtime_context), "operatorChain")
     for wrapper in java_items(chain.getAllOperators()):
@@ -86,16 +86,15 @@ def operator_of(runtime_context: RuntimeContext) -> Any:
 def held_keys(
     runtime_context: RuntimeContext, *states: str
 ) -> Iterator[tuple[int, KeyedProcessFunction.Context]]:
-    """The keys of this subtask with something in one of the states of these names, which must be open; each
-    key once.
+    """The keys of this subtask with something in one of the named states, which must be open; each key once.
 
-    For a function's `open` and whatever runs on its thread. Until the next one is asked for, state and timers
-    are those of the key that was given; then they are those of before. Nothing may be emitted meanwhile.
+    For a function's `open`, and on its thread. Until the next key is requested, state and timers are those of
+    the yielded key; at the end, those of the key before. Emit nothing meanwhile.
     """
     backend = runtime_context.get_keyed_state_backend()
     java, context = backend._keyed_state_backend, backend._function_context
     namespace = find_class("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
-    # As Java's own objects: a key that went through Python may come back as another type.
+    # Keep Java's objects: a key that passed through Python may change its type.
     before, seen = java.getCurrentKey(), set[int]()
     try:
         for java_key in [key for state in states for key in java.getKeys(state, namespace).toList()]:
@@ -110,19 +109,18 @@ def held_keys(
 
 
 def set_after_round(runtime_context: RuntimeContext, ctx: KeyedProcessFunction.Context, time_ms: int) -> None:
-    """Set a processing-time timer of the key in hand, at `time_ms`: behind the round that Flink is in.
+    """Set a processing-time timer of the current key at `time_ms`, outside Flink's current round of timers.
 
-    Flink's timer service waits for the first of its timers, then fires all up to that one's time in one
-    round, also those that are set meanwhile. Where the wall clock was set back since, that time is far ahead:
-    a function that sets a timer at each firing would be called again and again until the clock is there, and
-    neither a record nor a checkpoint's barrier would get its turn.
+    Flink waits for the first timer, then fires all up to its time in one round, including those set
+    meanwhile. If the wall clock was set back, that time is in the future: a function that sets a timer at
+    each firing would be called in a loop until then, and no record or barrier would pass.
 
-    For a function's thread. Until `time_ms` no checkpoint holds it: whoever restores one sets it anew.
+    For a function's thread. No checkpoint holds the timer before `time_ms`: set it again after a restore.
     """
     backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
     timers = ctx.timer_service()._j_timer_service
     take_key = java_method(backend, "setCurrentKey").bindTo(backend.getCurrentKey())
-    # Flink calls it with the time that it was registered for.
+    # Flink passes the time for which it was registered.
     set_timer = find_class("java.lang.invoke.MethodHandles").foldArguments(
         java_method(timers, "registerProcessingTimeTimer"), take_key
     )

@@ -1,7 +1,6 @@
-"""Counts that a function keeps in its job's checkpoints, and notes in the job's folder at the end.
+"""Counts that a function keeps in its job's checkpoints, and writes into the job's folder at the end.
 
-Flink's metrics start at 0 after each restart, and the last ones go with the job: a short job ends before
-anybody has read them.
+Flink's metrics restart from 0, and disappear with the job: a short job ends before anyone has read them.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ NOT_COUNTED = "what is written is not counted, so the counts at the end of a run
 
 
 class KeptCounts:
-    """A text for each subtask of a function, restored with its job. To be made when the function opens.
+    """A text for each subtask of a function, restored with its job. Create it when the function opens.
 
-    Flink spreads the texts of a checkpoint over the subtasks: `restored` are those that this one has of the
-    same `run`, and `subtasks` how many subtasks there are. Outside a JVM nothing is kept.
+    Flink spreads a checkpoint's texts over the subtasks: `restored` are those that this one has of the same
+    `run`; `subtasks` is their number. Outside a JVM nothing is kept.
     """
 
     def __init__(self, runtime_context: RuntimeContext, run: str) -> None:
@@ -43,7 +42,7 @@ class KeptCounts:
             strings = find_class("org.apache.flink.api.common.typeutils.base.StringSerializer").INSTANCE
             backend = operator_of(runtime_context).getOperatorStateBackend()
             state = backend.getListState(descriptor(STATE, strings))
-            # PyFlink's own method calls one that Flink 2 no longer has.
+            # PyFlink's own method calls one that Flink 2 has removed.
             info = runtime_context._runtime_context.getTaskInfo()
             self.subtasks = int(info.getNumberOfParallelSubtasks())
             kept = (str(text).partition(" ") for text in java_items(state.get()))
@@ -53,13 +52,13 @@ class KeptCounts:
             log.warning("%s: %s", NOT_COUNTED, error)
 
     def keep(self, text: str) -> None:
-        """Have the next checkpoint hold `text`. On the function's thread."""
+        """Put `text` into the next checkpoint. On the function's thread."""
         if self._state is not None:
             self._state.update([f"{self._run} {text}"])
 
     def note(self, text: str) -> None:
-        """Have `text` written into the job's folder when the final checkpoint has completed, if this subtask
-        has come to its end. To be called when the function closes."""
+        """Write `text` into the job's folder when the final checkpoint has completed, if this subtask has
+        finished. Call it when the function closes."""
         if self._state is None:
             return
         try:

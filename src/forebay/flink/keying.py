@@ -1,4 +1,4 @@
-"""The text of an event."""
+"""From stream elements to keyed events: the key, id and shard of an event."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from forebay.flink.shards import flink_keys, shard_of
 from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Timeline
 
 MAX_TEXT_CHARS = 4096
-"""No more of a text is looked at, and no more travels."""
+"""Longer texts are cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextField:
-    """A field's text, dots for nesting, at most `MAX_TEXT_CHARS` of it; null is no text.
+    """A field's text, dots for nesting, at most `MAX_TEXT_CHARS` of it; null is empty.
 
-    Raises `MalformedRecord` where the field is missing or is not text.
+    Raises `MalformedRecord` if the field is missing or not text.
     """
 
     path: str = "text"
@@ -42,7 +42,7 @@ class TextField:
 
 
 class EventText(Protocol):
-    """Derives a key or an id from an event; a `FieldTemplate`'s `render` wrapped, or a user's function.
+    """Derives a key or an id from an event: a `FieldTemplate`'s `render` wrapped, or a user's function.
 
     Returns None or blank text, or raises `FieldMissing`, for an event without one.
     """
@@ -56,13 +56,13 @@ ToEvent = Callable[[Any], Event | DeadLetter]
 class Keying(FlatMapFunction):
     """Turns stream elements into `(Flink key of the shard, record bytes)`; keeps no state.
 
-    The first element of a run is preceded by one without a record for every shard. A subtask whose shards get
-    no records would otherwise never say how far event time has come, nor that nothing is awaited there.
+    The first element of a run is preceded by empty ones for every shard: otherwise a subtask whose shards get
+    no records would never forward event time.
 
-    Elements are encoded records where `to_event` is None, else whatever it takes. What `to_event`, `key` or
-    `id` refuse goes on as a `DeadLetter`, whatever they raise: their own mistake with one record must not end
-    the job. A record without a key is spread by its id; with `needs_key` it is refused. With `timeline`,
-    events carry one from here on.
+    Elements are encoded records if `to_event` is None, else its arguments. A record that `to_event`, `key` or
+    `id` refuses becomes a `DeadLetter`, whatever they raise: their failure with one record must not end the
+    job. A record without a key is spread by its id; with `needs_key`, it is refused. With `timeline`, events
+    carry one from here on.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Keying(FlatMapFunction):
 
 
 def key_of(key: EventText | None, record: Event, *, needed: bool = False) -> str:
-    """The key of `record`, empty if it has none: then `NoKey` is raised if it is `needed`."""
+    """The key of `record`, empty if it has none; raises `NoKey` if it is `needed`."""
     if key is None:
         return ""
     try:
@@ -146,7 +146,7 @@ def _text(what: str, value: object) -> str:
 
 
 def refused(record: Event, error: Exception, *, id: str | None = None, key: str | None = None) -> DeadLetter:
-    """The dead letter of `record`, with all that is known of it, where `error` says why it was given up."""
+    """The dead letter of `record`, with all that is known of it, for `error`."""
     return DeadLetter(
         raw=record.raw,
         cause=_cause(error),
@@ -162,7 +162,7 @@ def refused(record: Event, error: Exception, *, id: str | None = None, key: str 
 
 
 def _made(text: EventText | None, record: Event) -> str | None:
-    """The key or the id of a record that is given up; None where it has none, or none that can be kept."""
+    """The key or id of a refused record; None if it has none that can be kept."""
     if text is None:
         return None
     try:

@@ -1,6 +1,6 @@
-"""What scaling has learned, in the state of one of a subtask's shards, where a restore finds it.
+"""What scaling has learned, in the state of one of a subtask's shards, for a restore.
 
-The event loop learns, and the operator's thread has the state: between them lies a `LearnedMail`.
+The event loop learns, and the operator's thread has the state; a `LearnedMail` is between them.
 """
 
 from __future__ import annotations
@@ -11,30 +11,29 @@ from forebay.autoscale.memory import saved_ms
 from forebay.stateful.machine import Store
 
 LEARNED = "learned"
-"""The name of the state."""
+"""Name of the state."""
 NAME = "scaling"
 
 
 class LearnedMail:
-    """`found`: what a restore found, for the event loop, which takes it out. `newest`: what is to be kept,
-    for the operator's thread."""
+    """`found`: restored, taken by the event loop. `newest`: to be kept, for the operator's thread."""
 
     def __init__(self) -> None:
         self.found: bytes | None = None
         self.newest: bytes | None = None
 
     def take(self) -> bytes | None:
-        """What a restore found, once."""
+        """What was restored; only once."""
         found, self.found = self.found, None
         return found
 
 
 class LearnedState:
-    """Keeps what `mail` has in `store`, under one key of the subtask's. For the operator's thread.
+    """Keeps the newest of `mail` in `store`, under one key of the subtask. For the operator's thread.
 
-    It is written when the operator is woken, as that is when a key can be chosen. After a restore at another
-    parallelism a subtask may find several, or none: the newest counts, the others are removed, and without
-    one it is learned anew.
+    It is written when the operator is woken, when a key can be chosen. After a restore at another
+    parallelism, a subtask may find several or none: it keeps the newest and removes the others, or learns
+    again.
     """
 
     def __init__(self, store: Store, mail: LearnedMail) -> None:
@@ -44,8 +43,8 @@ class LearnedState:
         self._written: bytes | None = None
 
     def restore(self, keys: Callable[[], Iterable[int]]) -> None:
-        """Hand the event loop what the state holds. `keys` gives those with state; the one that it gave last
-        is in hand."""
+        """Pass what the state holds to the event loop. `keys` yields the keys with state; the last one
+        yielded is current."""
         newest_ms = -2
         for key in keys():
             data = self._store.get(NAME) or b""
@@ -56,7 +55,7 @@ class LearnedState:
                 self._store.remove(NAME)
 
     def place(self, shards: Iterable[int]) -> Iterable[int]:
-        """The key under which to `write` now, one of `shards`; nothing where there is nothing to write."""
+        """The key, one of `shards`, under which to `write` now; empty if there is nothing to write."""
         if self._mail.newest is None or self._mail.newest is self._written:
             return ()
         if self._key is None:
@@ -64,7 +63,7 @@ class LearnedState:
         return () if self._key is None else (self._key,)
 
     def write(self) -> None:
-        """Keep the newest, under the key in hand."""
+        """Keep the newest under the current key."""
         newest = self._mail.newest
         if newest is not None:
             self._store.put(NAME, newest)

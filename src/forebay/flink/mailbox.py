@@ -1,7 +1,7 @@
-"""The mailbox of a task of Flink's: a function that waits for long runs its mails meanwhile.
+"""The mailbox of a Flink task: a function that waits for long runs its mails meanwhile.
 
-Flink gives a function's thread checkpoints, timers and commits as mails, between two records. At the end of
-the input the operator waits for its answers inside one call, and none of them would get through.
+Flink sends checkpoints, timers and commits to a function's thread as mails, between two records. At the end
+of the input, the operator waits for its answers inside one call, and would block them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MOST_MAILS = 1000
 class Mailbox:
     """Runs the mails of the task of a keyed function, on the function's thread.
 
-    Outside a JVM it runs none. It takes Flink's own names, some of which are private; if one is missing, no
-    mails run, and checkpoints wait until the function returns.
+    Outside a JVM it runs none. It uses private names of Flink; if one is missing, no mails run, and
+    checkpoints wait until the function returns.
     """
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
@@ -32,22 +32,22 @@ class Mailbox:
         if getattr(runtime_context, "_runtime_context", None) is None:
             return
         try:
-            # That of the task: an operator's own runs no checkpoints.
+            # The task's: an operator's own runs no checkpoints.
             self._executor = java_field(stream_task(runtime_context), "mainMailboxExecutor")
             self._backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
         except Exception as error:
             log.warning("at the end of the input, checkpoints wait for the last answer: %s", error)
 
     def run_mails(self) -> None:
-        """Run what waits in the mailbox; returns when it is empty, and never waits for a mail.
+        """Run the mails that are there; never waits for one.
 
-        A mail may call the function again, with another key. Afterwards the key in hand is that of before.
-        The function's state must be as consistent as between two of its calls, and what it has handed on
-        must have left it. Raises what a mail raises, as when the task is cancelled.
+        A mail may call the function again, with another key; afterwards the current key is the same as
+        before. The function's state must be as consistent as between two calls, and everything emitted must
+        have left it. Raises what a mail raises, for example if the task is cancelled.
         """
         if self._executor is None:
             return
-        # As Java's own object: a key that went through Python may come back as another type.
+        # Keep Java's object: a key that passed through Python may change its type.
         key = self._backend.getCurrentKey()
         try:
             for _ in range(MOST_MAILS):

@@ -1,7 +1,7 @@
-"""What one subtask counts, and how Flink's metrics get to see it.
+"""The counts of one subtask, and how Flink's metrics get them.
 
-Counting happens on the hot path in plain integers; `FlinkMetrics.flush` hands them to Flink at most every
-half second, because a metric call crosses into Java.
+Counting on the hot path uses plain integers; `FlinkMetrics.flush` passes them to Flink at most every half
+second, because a metric call crosses into Java.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ LARGEST_S = 1e5
 class LatencyHistogram:
     """Counts of durations in seconds, mergeable, with bounded memory and bounded relative error.
 
-    Buckets grow by a fixed factor (the idea of DDSketch: Masson, Rim, Lee, VLDB 2019), so a quantile is exact
-    to within the relative error whatever the range of the values, which are clamped to 1 µs … 10^5 s. Not
-    thread-safe.
+    Buckets grow by a fixed factor (as in DDSketch: Masson, Rim, Lee, VLDB 2019), so quantiles are exact to
+    within the relative error; values are clamped to 1 µs … 10^5 s. Not thread-safe.
     """
 
     __slots__ = ("_counts", "_log_gamma", "count", "max_s", "sum_s")
@@ -61,7 +60,7 @@ class LatencyHistogram:
         self.max_s = max(self.max_s, other.max_s)
 
     def quantile_s(self, q: float) -> float:
-        """The `q` quantile (0 … 1) within 1 % of the true one; 0.0 where nothing was added."""
+        """The `q` quantile (0 … 1) within 1 % of the true one; 0.0 if empty."""
         if self.count == 0:
             return 0.0
         rank = max(1, math.ceil(q * self.count))
@@ -78,12 +77,12 @@ WINDOW_S = 30.0
 
 
 NOTHING_DUE_S = 10_000_000
-"""Seconds to the next deadline where nothing waits."""
+"""Seconds to the next deadline if nothing waits."""
 
 
 class ScalingGauges:
-    """What a pipeline whose replicas are scaled tells of that. Set by the event loop, which calls `tell` if
-    something changed; read by the operator's thread. `learned`: what is to outlive a restart."""
+    """Gauges of a pipeline whose replicas are scaled. Set by the event loop, which calls `tell` on a change;
+    read by the operator's thread. `learned`: what must survive a restart."""
 
     def __init__(self) -> None:
         self.wanted_replicas: int | None = None
@@ -94,8 +93,8 @@ class ScalingGauges:
         self.learned = LearnedMail()
 
     def set(self, wanted: int | None, backlog_tokens: int, next_deadline_s: int | None) -> None:
-        """What holds now: replicas wanted (None: nothing was decided yet), tokens that wait, and in how many
-        seconds the first of them is due (None: nothing waits)."""
+        """Set the replicas wanted (None: not decided yet), the tokens that wait, and the seconds until the
+        first is due (None: nothing waits)."""
         due_s = NOTHING_DUE_S if next_deadline_s is None else next_deadline_s
         told = self._told
         self.wanted_replicas, self.backlog_tokens, self.next_deadline_s = wanted, backlog_tokens, due_s
@@ -105,7 +104,7 @@ class ScalingGauges:
 
     @property
     def due_s(self) -> int | None:
-        """In how many seconds the first that waits is due; None where nothing waits."""
+        """Seconds until the first waiting request is due; None if nothing waits."""
         return None if self.next_deadline_s == NOTHING_DUE_S else self.next_deadline_s
 
     @property
@@ -113,7 +112,7 @@ class ScalingGauges:
         return self.wanted_replicas, self.backlog_tokens, self.next_deadline_s
 
     def values(self) -> dict[str, int]:
-        """The gauges by name, those that are known."""
+        """The known gauges by name."""
         self.changed = False
         found = {"backlog_tokens": self.backlog_tokens, "next_deadline_s": self.next_deadline_s}
         return found if self.wanted_replicas is None else {**found, "wanted_replicas": self.wanted_replicas}
@@ -126,12 +125,12 @@ KV_COUNTERS: Mapping[KvHandover, str] = {
     "no_kv_cache": "kv_fallbacks_no_kv_cache",
     "decode_failed": "kv_fallbacks_decode_failed",
 }
-"""The counter of each way in which an answer comes about where there are servers for prefill."""
+"""Counter of each way to get an answer with prefill servers."""
 
 
 class ReplicasGauge:
-    """How many replicas may get requests now. Set by the event loop, which calls `tell` if that has changed;
-    read by the operator's thread."""
+    """How many replicas may get requests. Set by the event loop, which calls `tell` on a change; read by the
+    operator's thread."""
 
     def __init__(self) -> None:
         self.usable: int | None = None
@@ -139,13 +138,13 @@ class ReplicasGauge:
         self.tell: Callable[[], None] = lambda: None
 
     def set(self, usable: int) -> None:
-        """So many may get requests now."""
+        """Set how many may get requests now."""
         if usable != self.usable:
             self.usable, self.changed = usable, True
             self.tell()
 
     def values(self) -> dict[str, int]:
-        """The gauge by its name, where it is known."""
+        """The gauge by its name, if known."""
         self.changed = False
         return {} if self.usable is None else {REPLICAS: self.usable}
 
@@ -154,15 +153,15 @@ class ReplicasGauge:
 class InferenceCounters:
     """Counts since the operator opened.
 
-    `accepted` is what came in, `restored` what was found in a checkpoint: each result or dead letter of
-    `infer` is of one of them. `restored_calls` are the calls that a checkpoint held and that were made after
-    the restart. Which of them had been sent before is not known: a checkpoint does not hold it.
+    `accepted` events came in, `restored` ones were in a checkpoint: each result or dead letter of `infer`
+    belongs to one of them. `restored_calls` were in a checkpoint and made again; some of them had been sent
+    before, but a checkpoint does not hold which.
 
-    `failed` counts, by cause, dead letters and the calls that a program went on without. `cut_answers` are
-    those that were cut at `max_tokens`.
+    `failed` counts by cause: dead letters, and calls that a program continued without. `cut_answers` were cut
+    at `max_tokens`.
 
-    `calls` to `kv_fallbacks_decode_failed` are written by the event loop; the rest by the operator's thread
-    alone, for nobody may add to a histogram while another thread reads it.
+    The event loop writes `calls` to `kv_fallbacks_decode_failed`, the operator's thread the rest: a histogram
+    must not change while another thread reads it.
     """
 
     accepted: int = 0
@@ -201,15 +200,15 @@ class InferenceCounters:
             setattr(self, name, getattr(self, name) + 1)
 
     def fail(self, cause: str) -> None:
-        """Count a failure. Programs choose causes, too: unusual names, and those beyond `MAX_CAUSES`, are
-        counted as `other`."""
+        """Count a failure. Programs choose causes, too: unusual names, and those beyond `MAX_CAUSES`, count
+        as `other`."""
         known = cause in self.failed or (len(self.failed) < MAX_CAUSES and CAUSE.fullmatch(cause))
         name = cause if known else OTHER
         self.failed[name] = self.failed.get(name, 0) + 1
 
 
 FAILED = "failed_"
-"""How the names of the counters of `InferenceCounters.failed` begin; the cause follows."""
+"""Prefix of the counters of `InferenceCounters.failed`; the cause follows."""
 CAUSE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 MAX_CAUSES = 50
 OTHER = "other"
@@ -233,25 +232,24 @@ COUNTERS = (
     "waited_ms",
 )
 TOO_LARGE = "too_large"
-"""A sink's counter: results that it does not take, and that become dead letters."""
+"""A sink's counter: results that it refuses, which become dead letters."""
 OLDEST = "oldest_read_ms"
 LOOKED = "looked_ms"
 MOMENTS = (OLDEST, LOOKED)
 GAUGES = ("in_flight", "pending", *MOMENTS, "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
 REPLICAS = "replicas"
-"""A gauge that is told once it is known."""
+"""A gauge, once it is known."""
 SCALING_GAUGES = ("wanted_replicas", "backlog_tokens", "next_deadline_s")
-"""Told only where the pipeline scales."""
+"""Gauges of pipelines that scale."""
 
 NOTHING_READ_MS = 253_402_300_799_999
-"""The last moment of the year 9999: where nothing is awaited, the lowest over subtasks is that of others."""
+"""End of the year 9999, so that the lowest over subtasks is another one's if this one awaits nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorLoad:
-    """What a subtask holds now. `oldest_read_ms`: the wall-clock time at which the oldest of its events
-    without an answer was read, those of a restored checkpoint included; `NOTHING_READ_MS` where there is
-    none."""
+    """What a subtask holds now. `oldest_read_ms`: when (wall clock) its oldest event without an answer was
+    read, restored ones included; `NOTHING_READ_MS` if there is none."""
 
     in_flight: int
     pending: int
@@ -261,12 +259,12 @@ class OperatorLoad:
 class FlinkMetrics:
     """The counters and gauges of one subtask, in the metric group `forebay`.
 
-    `waited_ms` is time in which input was blocked because capacity was taken. Latencies are in microseconds
+    `waited_ms`: time for which input was blocked because capacity was taken. Latencies are in microseconds
     over the last 30 to 60 seconds: `engine` of one call, `event` from the source to the operator's output.
 
-    `oldest_read_ms` may be told late, but never a time that is younger than an event which was accepted
-    before. `looked_ms` moves on for as long as something is in flight and the operator's thread looks after
-    it: the moment of its last look, on a clock of the machine's; `NOTHING_READ_MS` where nothing is.
+    `oldest_read_ms` may be reported late, but is never later than the read time of an event accepted before.
+    `looked_ms`: when the operator's thread last looked at what is in flight, on a machine clock;
+    `NOTHING_READ_MS` if nothing is.
     """
 
     def __init__(
@@ -284,22 +282,23 @@ class FlinkMetrics:
         self._older = (LatencyHistogram(), LatencyHistogram())
         self._flushed_s = 0.0
         self._turned_s = 0.0
-        # Not gauges: Flink would call one on a thread of its metrics, in the midst of what the task's thread
-        # does in the same interpreter, which can crash the JVM. A distribution is a number that Java keeps.
+        # Not gauges: Flink would call one on its metrics thread while the task's thread runs
+        # in the same interpreter, which can crash the JVM. A distribution is a number held by Java.
         self._gauges = {name: named.distribution(name) for name in GAUGES}
 
     def flush_if_due(self, now_s: float) -> None:
-        """`flush`, where that was not done of late, or something about replicas has changed."""
+        """`flush` after `FLUSH_S`, or if something about replicas has changed."""
         if now_s - self._flushed_s >= FLUSH_S or any(each.changed for each in self._of_replicas()):
             self.flush(now_s)
 
     def told_by(self, wake: Callable[[], None]) -> None:
-        """`wake` has the operator's thread flush what changes about replicas while no event comes."""
+        """Call `wake` on changes about replicas, so that the operator's thread flushes them while no event
+        arrives."""
         for each in self._of_replicas():
             each.tell = wake
 
     def stale(self) -> bool:
-        """Whether Flink has not seen the newest counts, or believes that something is still in flight."""
+        """Whether Flink lacks the newest counts, or shows something in flight."""
         return (
             self._in_flight > 0
             or self._failed_seen != self._counts.failed
@@ -307,7 +306,7 @@ class FlinkMetrics:
         )
 
     def flush(self, now_s: float) -> None:
-        """Hand the counts to Flink. Called on the operator's thread."""
+        """Pass the counts to Flink. Call on the operator's thread."""
         self._flushed_s = now_s
         counts = self._counts
         for name, counter in self._counters.items():
@@ -349,12 +348,12 @@ class FlinkMetrics:
     def _tell(self, values: Mapping[str, int]) -> None:
         for name, value in values.items():
             if name not in self._later:
-                # Not before it is known: a 0 would be taken for a decision, or for an outage.
+                # Only once known: a 0 would look like a decision, or an outage.
                 self._later[name] = self._named.distribution(name)
             self._later[name].update(value)
 
     def tell_oldest(self) -> None:
-        """Something is awaited again: hand on `oldest_read_ms` at once."""
+        """Report `oldest_read_ms` at once, because something is awaited again."""
         self._gauges[OLDEST].update(self._load().oldest_read_ms)
 
 

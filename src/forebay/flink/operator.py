@@ -1,14 +1,13 @@
 """The continuous inference operator: a keyed Flink function that never waits for a call.
 
-It does what a machine per shard says (`forebay.stateful.machine`): the machine decides and keeps its state,
-the operator makes the calls, hands results on, sets timers and holds event time back. Everything of Flink is
-here, and nothing of what an event means.
+A machine per shard decides and keeps the state (`forebay.stateful.machine`); the operator applies its
+effects: it makes calls, emits results, sets timers and holds event time.
 
-What is accepted rests in keyed state until its answer has left, so a checkpoint is the state as it stands,
-and whatever a restore finds there is issued again under the same id. Only the state of the key in hand can be
-touched, so answers wait in their shard's mailbox until the next record or timer of that shard, and an answer
-has a timer fired at once, which takes those of all shards (`forebay.flink.wakes`). Where this Flink cannot be
-woken, timers look for answers. A restore takes up all shards before the first record.
+Accepted events stay in keyed state until their result is emitted, so a checkpoint is the state as it is, and
+a restore makes the calls it finds again, under the same ids. Only the state of Flink's current key can be
+accessed, so answers wait in their shard's mailbox. An answer fires a timer at once, which takes the answers
+of all shards (`forebay.flink.wakes`). If Flink's mailbox is not available, timers poll for answers. A restore
+opens all shards before the first record.
 """
 
 from __future__ import annotations
@@ -53,29 +52,28 @@ from forebay.stateful.machine import (
 )
 
 TIMED = Types.ROW_NAMED(["time_ms", "low_ms", "record"], [Types.LONG(), Types.LONG(), Types.STRING()])
-"""A result with its event time and the operator's low watermark; an empty record carries a watermark only."""
+"""A result with its event time and the operator's low watermark; an empty record carries only a watermark."""
 DEAD_LETTERS = OutputTag("dead-letters", BYTES)
 HEARTBEAT_MS = 200
 WAIT_S = 0.2
-"""The longest wait before a look at whether the job is cancelled."""
+"""Longest wait between two checks whether the job is cancelled."""
 ROOM_WAIT_S = 0.04
-"""How long an event waits for a slot before it is accepted into the queue of those that wait."""
+"""How long an event waits for a slot before it joins the queue."""
 LEAST_SHARE = 64
-"""Where a machine's queue is full, an event waits at most for this part of the time for which it has been, or
-for 1/capacity of it where that is less."""
+"""If a machine's queue is full, an event waits at most this fraction of the time for which it has been full,
+or 1/capacity of it if that is less."""
 END_ROUNDS = 8
-"""At the end of the input, timers fire that firings set, and so on: so many times over."""
+"""At the end of the input, timers may set timers; this many rounds of them fire."""
 FIRE_S = 0.1
-"""For so long, and a few keys more, a shard fires timers before all else gets its turn."""
+"""A shard fires timers for this long before it yields to records and barriers."""
 
 
 @dataclass(slots=True)
 class Shard:
-    """What this subtask knows of one shard. `held`: what its machine holds event time back for, by name.
-    `timer_ms`: the next of the processing-time timers that were set in this run to look after the shard.
-    `overdue`: the machine's timers that were set for an event time which had passed. `full_since`: since
-    when queues of its machine are full, by the key; None stands for that of the whole shard. `rounds`: of
-    timers, at the end of the input."""
+    """This subtask's view of one shard. `held`: its machine's watermark holds by name. `timer_ms`: the next
+    processing-time timer set in this run. `overdue`: the machine's timers for event times that had passed.
+    `full_since`: since when queues are full, by key; None for the shard's queue. `rounds`: of timers, at the
+    end of the input."""
 
     key: int
     machine: ShardMachine
@@ -87,18 +85,19 @@ class Shard:
 
 
 class InferenceOperator(KeyedProcessFunction):
-    """Takes `(Flink key of the shard, record bytes)`; gives `Result` bytes, with `event_time` `TIMED` rows.
+    """Takes `(Flink key of the shard, record bytes)`; emits `Result` bytes, or `TIMED` rows with
+    `event_time`.
 
-    Records are `KeyedEvent`s, and `DeadLetter`s, which pass to `DEAD_LETTERS` as they are; no bytes at all
-    only wake a shard. Bound: at most `capacity` calls in flight in this subtask; past it, and where a queue
-    of the shard's machine is full, `process_element` blocks, which is Flink's backpressure. At the end of
-    input every call is completed before the operator ends.
+    Records are `KeyedEvent`s, and `DeadLetter`s, which go to `DEAD_LETTERS` unchanged; empty bytes only wake
+    a shard. At most `capacity` calls are in flight in this subtask; beyond that, or if a queue of the shard's
+    machine is full, `process_element` blocks, which is Flink's backpressure. At the end of input, every call
+    completes before the operator ends.
 
-    While it blocks, neither a checkpoint's barrier nor a timer gets through, so it does not block for long:
-    an event waits `ROOM_WAIT_S` for a slot, then joins a queue. Once `capacity` are queued, it waits until
-    the queue gets shorter, at most one and a half times what an answer takes on average (`RoomWait`); where a
-    machine's queue is full, at most a 64th of the time for which it has been. An outage of an hour holds a
-    checkpoint up for 21 s, and what is queued grows with the logarithm of the outage.
+    While it blocks, no checkpoint barrier or timer passes, so it does not block for long: an event waits
+    `ROOM_WAIT_S` for a slot, then joins a queue. Once `capacity` events are queued, it waits until the queue
+    is shorter, at most 1.5 times the mean time per answer (`RoomWait`); if a machine's queue is full, at most
+    1/64 of the time for which it has been. An outage of an hour delays a checkpoint by 21 s, and the queue
+    grows with the logarithm of the outage.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class InferenceOperator(KeyedProcessFunction):
         self.event_time = event_time
         self._clock = clock or SystemClock()
 
-    # -- what Flink calls
+    # -- called by Flink
 
     def open(self, runtime_context: RuntimeContext) -> None:
         def open_store(name: str) -> Store:
@@ -152,7 +151,7 @@ class InferenceOperator(KeyedProcessFunction):
         )
         self._calls.start()
         self._metrics.told_by(self._wakes.wake)
-        # Before the first event, whenever the timers that came back are due: what is held bounds event time.
+        # Before the first event, whenever restored timers are due: holds bound event time.
         self._keys = partial(held_keys, runtime_context, IN_FLIGHT)
         self._seen_ms = EARLIEST_MS
         for key, ctx in self._keys():
@@ -164,7 +163,7 @@ class InferenceOperator(KeyedProcessFunction):
         self._metrics.tell_oldest()
 
     def close(self) -> None:
-        # Flink closes a function whose opening failed, too.
+        # Flink also closes a function whose `open` failed.
         if hasattr(self, "_calls"):
             self._wakes.close()
             self._calls.close()
@@ -194,7 +193,7 @@ class InferenceOperator(KeyedProcessFunction):
         self._arm(shard, ctx)
         yield from self._take_answers(shard, ctx)
         if self._ended:
-            # The final watermark came before this record, as when one source ends and another is idle.
+            # The final watermark precedes this record if one source has ended and another was idle.
             yield from self._complete(shard, ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
@@ -228,14 +227,14 @@ class InferenceOperator(KeyedProcessFunction):
         self._arm(shard, ctx)
 
     def _with_learned(self) -> Iterator[int]:
-        """The shards that hold what scaling has learned; the last one given is in hand."""
+        """The shards that hold what scaling has learned; the last one yielded is Flink's current key."""
         for key, ctx in held_keys(self._context, LEARNED):
             if key not in self._shards:
                 self._recover(key, ctx)
             yield key
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
-        """Open a shard in this run, and make the calls that a checkpoint left in its state."""
+        """Open a shard in this run, and make the calls in its restored state."""
         shard = self._shards[key] = Shard(key, self._new_machine())
         self._wakes.add(key, ctx)
         for _ in self._apply(shard, shard.machine.restore(), ctx):
@@ -245,7 +244,7 @@ class InferenceOperator(KeyedProcessFunction):
         self._arm(shard, ctx, always=True)
         return shard
 
-    # -- what a machine says
+    # -- effects of a machine
 
     def _take_answers(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         for id, answer in self._calls.take(shard.key):
@@ -253,7 +252,7 @@ class InferenceOperator(KeyedProcessFunction):
                 self._counts.engine_s.add(answer.called_s)
             effects = shard.machine.answered(id, answer, partial(self._times, ctx))
             if isinstance(answer, DeadLetter):
-                # A program may go on without the answer; a dead letter is counted as it leaves.
+                # A program may continue without the answer; a dead letter is counted when it is emitted.
                 letters = (effect for effect in effects if isinstance(effect, Emit))
                 if not any(isinstance(each.record, DeadLetter) for each in letters):
                     self._counts.fail(answer.cause)
@@ -262,7 +261,7 @@ class InferenceOperator(KeyedProcessFunction):
     def _apply(
         self, shard: Shard, effects: Iterable[Effect], ctx: KeyedProcessFunction.Context
     ) -> Iterator[Any]:
-        # Not by patterns: those take longer than all else that is done here.
+        # Not `match`: it takes longer than the rest of this loop.
         for effect in effects:
             if isinstance(effect, StartCall):
                 self._counts.restored_calls += effect.restored
@@ -298,7 +297,7 @@ class InferenceOperator(KeyedProcessFunction):
             first = self._read.lowest is None
             self._read.add(held.read_ms)
             if first:
-                # Flink must not believe for longer than this event takes that nothing is awaited.
+                # Report at once that something is awaited.
                 self._metrics.tell_oldest()
 
     def _output(self, answer: Result, data: bytes, ctx: KeyedProcessFunction.Context) -> object:
@@ -310,7 +309,7 @@ class InferenceOperator(KeyedProcessFunction):
         return Row(time_ms, low_ms, data.decode("latin-1"))
 
     def _beat(self, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        """Tell downstream how far event time is though no result says so; ask to be woken for the next."""
+        """Emit a watermark if no result has carried it; set a timer for the next."""
         watermark_ms = ctx.timer_service().current_watermark()
         low_ms = clamp_ms(self._low.now_ms(watermark_ms))
         if low_ms > self._beaten_ms:
@@ -326,7 +325,7 @@ class InferenceOperator(KeyedProcessFunction):
     # -- room
 
     def _make_room(self, shard: Shard, of: str, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        """Block while there is no room for an event of the key `of`, but not for long."""
+        """Block briefly while there is no room for an event of the key `of`."""
         blocked_s: float | None = None
         seen_s = 0.0
         while (room := shard.machine.room(of)) != "queue":
@@ -365,21 +364,21 @@ class InferenceOperator(KeyedProcessFunction):
         return now_s
 
     def _refuse_if_cancelled(self) -> None:
-        # The thread must end by itself, or Flink ends the JVM after three minutes.
+        # If this thread does not end by itself, Flink ends the JVM after three minutes.
         if is_cancelled():
             raise ForebayError("the job was cancelled while calls were awaited")
 
-    # -- timers: those that look after a shard, and those of its machine
+    # -- timers: of shards, and of their machines
 
     def _arm(self, shard: Shard, ctx: KeyedProcessFunction.Context, *, always: bool = False) -> None:
-        """See to it that the shard is looked after again soon, as long as it awaits something."""
+        """Schedule the next look at the shard while it awaits something."""
         now_s = self._clock.monotonic_s()
         self._metrics.flush_if_due(now_s)
         now_ms = self._clock.wall_ms()
         set_back = now_ms < self._seen_ms - SET_BACK_MS
         self._seen_ms = now_ms
         if set_back:
-            # All timers are as far off as the clock went back. (Flink fires the next of them in time.)
+            # All timers are late by as much as the clock went back. (Flink fires only the next one in time.)
             for key, of_key in self._keys():
                 if key in self._shards:
                     self._arm(self._shards[key], of_key, always=True)
@@ -391,7 +390,7 @@ class InferenceOperator(KeyedProcessFunction):
             wake_ms = now_ms + self._pace.idle_ms
         else:
             return
-        # A timer that is far off, set while the shard was idle, must not stand in for one needed soon.
+        # A distant timer, set while the shard was idle, must not replace one needed soon.
         if shard.timer_ms is None or wake_ms < shard.timer_ms:
             shard.timer_ms = wake_ms
             self._set_wall(wake_ms, ctx)
@@ -401,21 +400,21 @@ class InferenceOperator(KeyedProcessFunction):
         if wanted.clock == "wall":
             self._set_wall(wanted.time_ms, ctx)
         elif (watermark_ms := timers.current_watermark()) < END_OF_INPUT_MS:
-            # After the final watermark it would fire at once, and what a program sets each time without end.
+            # After the final watermark it would fire at once; a program that sets it each time would not end.
             timers.register_event_time_timer(wanted.time_ms)
             if wanted.time_ms <= watermark_ms:
-                # Flink fires it when the watermark next moves, which is never where the stream has stopped.
+                # Flink fires it when the watermark next moves, which is never if the stream has stopped.
                 shard.overdue.append(wanted.time_ms)
                 self._set_wall(self._clock.wall_ms(), ctx)
 
     def _is_early(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> bool:
-        """Whether Flink fires a timer before its time, as it does where the clock was set back."""
+        """Whether Flink fires a timer before its time, as it does after the clock was set back."""
         return ctx.time_domain() == TimeDomain.PROCESSING_TIME and timestamp > self._clock.wall_ms()
 
     def _set_wall(self, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
-        """Set a processing-time timer of the key in hand."""
+        """Set a processing-time timer of the current key."""
         if self._early:
-            # Set now, it would fire at once, in a round that goes on for as long as something is awaited.
+            # Set now, it would fire at once, in a round that lasts while something is awaited.
             set_after_round(self._context, ctx, time_ms)
         else:
             ctx.timer_service().register_processing_time_timer(time_ms)
@@ -427,8 +426,8 @@ class InferenceOperator(KeyedProcessFunction):
         shard.overdue.clear()
 
     def _fire(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        """Fire timers that are due, as long as there is room for their calls, and not for long: those of very
-        many keys may be due at once, and neither an event nor a checkpoint's barrier passes meanwhile."""
+        """Fire due timers while there is room for their calls, for at most `FIRE_S`: very many keys may be
+        due at once, and no event or barrier passes meanwhile."""
         until_s = self._clock.monotonic_s() + FIRE_S
         while shard.machine.due and self._calls.has_room():
             yield from self._apply(shard, shard.machine.fire(partial(self._times, ctx)), ctx)
@@ -440,8 +439,8 @@ class InferenceOperator(KeyedProcessFunction):
     def _finish(
         self, timestamp: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext
     ) -> Iterator[Any]:
-        """Complete a shard at the end of the input. The shards take turns: a timer that is set here fires in
-        the same round of timers."""
+        """Complete a shard at the end of the input. Shards take turns: a timer set here fires in the same
+        round."""
         self._ended = True
         yield from self._take_answers(shard, ctx)
         yield from self._fire_at_end(shard, ctx)
@@ -452,13 +451,13 @@ class InferenceOperator(KeyedProcessFunction):
             yield from self._take_answers(shard, ctx)
         if shard.machine.awaiting or self._may_fire(shard):
             ctx.timer_service().register_event_time_timer(timestamp + 1)
-            # After the timer is set: Flink has removed the one that fired, and a checkpoint holds the next.
+            # After the timer is set: Flink has removed the fired one, and a checkpoint must hold the next.
             self._run_mails()
         self._metrics.flush(self._clock.monotonic_s())
 
     def _complete(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         """Complete a shard after the end of the input, before its next event."""
-        # An input that was idle when all others ended goes on: each of its events has its own rounds.
+        # An input that was idle when all others ended continues: each of its events has its own rounds.
         shard.rounds = 0
         while shard.machine.awaiting or self._may_fire(shard):
             self._refuse_if_cancelled()
@@ -480,7 +479,7 @@ class InferenceOperator(KeyedProcessFunction):
         return shard.machine.due or (shard.machine.timers and shard.rounds < END_ROUNDS)
 
     def _fire_at_end(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        """Go on with the timers that are due; once those and their calls are over, all that are set are."""
+        """Fire due timers; once those and their calls are over, mark all set timers as due."""
         machine = shard.machine
         if machine.timers and not (machine.awaiting or machine.due) and shard.rounds < END_ROUNDS:
             shard.rounds += 1

@@ -1,4 +1,5 @@
-"""Hears what waits in the topics of a job from whoever counts it, for a subtask that decides by itself."""
+"""Reads how much waits in a job's topics from the process that counts it, for a subtask that decides by
+itself."""
 
 from __future__ import annotations
 
@@ -20,9 +21,8 @@ PATIENCE_S = 60.0
 
 
 class QueueReader:
-    """Asks `url` every few seconds for the backlog, which goes to `queue`, until `close`. Belongs to the
-    event loop that it was made on. An answer that does not come, or is no backlog, changes nothing; once that
-    has lasted for `PATIENCE_S`, it is logged."""
+    """Reads the backlog at `url` every few seconds into `queue`, until `close`. Belongs to the event loop on
+    which it was made. Failures change nothing; after `PATIENCE_S` they are logged."""
 
     def __init__(self, url: str, queue: TopicQueue, clock: Clock, *, every_s: float = EVERY_S) -> None:
         self._url = url
@@ -54,7 +54,7 @@ class QueueReader:
                 await asyncio.sleep(self._every_s)
 
     async def _read(self, http: aiohttp.ClientSession) -> str:
-        """Read once; why nothing is known, empty where it is."""
+        """Read once; returns why it failed, or an empty text."""
         try:
             async with http.get(self._url, allow_redirects=False) as answer:
                 if answer.status != 200:

@@ -1,4 +1,4 @@
-"""From an event to its answer: render the prompt, ask the journal, call the engine, check the answer."""
+"""From an event to its answer: render the prompt, look in the journal, call the engine, check the answer."""
 
 from __future__ import annotations
 
@@ -55,15 +55,14 @@ TOKENS = re.compile(r"0*[1-9][0-9]{0,6}")
 class InferenceSpec:
     """How an event becomes an answer. Picklable; holds no secret and no connection.
 
-    `prompt` None: requests come with their messages, as those of a program do (`forebay.stateful`). `accept`
-    looks at each answer that keeps `schema`; one for which it raises `InvalidAnswer` is an invalid answer.
+    `prompt` None: requests bring their messages, like those of a program. `accept` checks each answer that
+    fits `schema`; if it raises `InvalidAnswer`, the answer is invalid.
 
-    `timeout_s` bounds one call, `deadline_s` all calls for one record, counted from the first one; after a
-    recovery it counts anew, so that an outage of the pipeline itself gives nothing up. `priority` makes a
-    whole number of an event, lower goes first: at a fleet, and with `send_priority` at the engine too.
-    `answer_tokens` makes the most tokens of an event's answer, in place of `sampling.max_tokens`. `scaling`:
-    what waits is told to whoever scales the replicas; `engine` then opens a `FleetEngine`. `classes`: what
-    waits is sent in the order in which it is due by its class of service.
+    `timeout_s` bounds one call, `deadline_s` all calls for one record from the first one; a restore starts it
+    again, so that an outage of the pipeline fails no record. `priority`: a whole number per event, lower
+    first; for fleets, and with `send_priority` for the engine. `answer_tokens`: the token limit of an event's
+    answer instead of `sampling.max_tokens`. `scaling`: report what waits to the autoscaler; `engine` then
+    opens a `FleetEngine`. `classes`: what waits is sent in the order in which it is due by its service class.
     """
 
     engine: EngineFactory
@@ -98,14 +97,14 @@ class RequestHandler:
 
     @property
     def engine(self) -> Engine:
-        """What answers."""
+        """The engine."""
         return self._engine
 
     def accept(self, item: KeyedEvent, *, restored: bool) -> None:
-        """It waits; nobody asks here for how long."""
+        """Nothing to do: waiting events are not measured here."""
 
     async def answer(self, item: KeyedEvent) -> Answer:
-        """The `Result`, or the `DeadLetter` with the cause. Raises nothing that a record can provoke."""
+        """The `Result`, or the `DeadLetter` with the cause. Raises nothing that a record can cause."""
         try:
             request = self._in_its_class(self._request(item), item)
             check = self._check_of(request)
@@ -140,7 +139,7 @@ class RequestHandler:
             return dead_letter(item, failure.cause, str(failure), attempts=outcome.attempts)
         self._counts.answered(outcome.completion)
         if self._journal is not None:
-            # Awaited, so that an answer that has left is one that the journal knows after a kill.
+            # Awaited, so that after a kill the journal has every answer that was emitted.
             await self._journal.put(hash, outcome.completion)
             told = self._journal.counts
             self._counts.journal_failures = told.failed + told.dropped
@@ -155,7 +154,7 @@ class RequestHandler:
         )
 
     def _answered(self, item: KeyedEvent, timing: Timing | None) -> Timeline | None:
-        """The event's timeline with its answer, which is there now; None where none is kept."""
+        """The event's timeline, ended now; None if none is kept."""
         if item.timeline is None:
             return None
         now_us, now_s = self._clock.wall_us(), self._clock.monotonic_s()
@@ -240,7 +239,7 @@ def _parse(completion: Completion, sampling: Sampling, check: AnswerCheck | None
 
 @dataclass(frozen=True)
 class OpenRequestHandler:
-    """Opens an `RequestHandler` on the running event loop."""
+    """Opens a `RequestHandler` on the running event loop."""
 
     call: InferenceSpec
     clock: Callable[[], Clock] = SystemClock
@@ -303,7 +302,7 @@ def dead_letter(item: KeyedEvent, cause: str, detail: str, *, attempts: int = 0)
 
 
 MAX_CHECKS = 64
-"""Schemas kept compiled; a program has few."""
+"""Compiled schemas kept; a program has few."""
 
 
 class ProgramRequestHandler(RequestHandler):
@@ -326,7 +325,7 @@ class ProgramRequestHandler(RequestHandler):
             messages=ask.messages,
             sampling=sampling,
             schema=ask.schema,
-            # One key's calls go where its prefix is.
+            # Routes a key's calls to its cached prefix.
             session=item.key,
             priority=priority,
         )
@@ -348,7 +347,7 @@ class ProgramRequestHandler(RequestHandler):
 
 @dataclass(frozen=True)
 class OpenProgramRequestHandler:
-    """Opens an `ProgramRequestHandler` on the running event loop."""
+    """Opens a `ProgramRequestHandler` on the running event loop."""
 
     call: InferenceSpec
     clock: Callable[[], Clock] = SystemClock
@@ -360,8 +359,8 @@ class OpenProgramRequestHandler:
 
 
 def metered(handler: RequestHandler, call: InferenceSpec, counts: InferenceCounters, clock: Clock) -> Handler:
-    """`handler`, and where the replicas are scaled, around it what tells of what waits. Raises `SettingError`
-    where `call.scaling` is given for another engine than a fleet, or two of which one prefills."""
+    """`handler`, wrapped by a `MeteredHandler` if replicas are scaled. Raises `SettingError` if
+    `call.scaling` is set for an engine that is not a fleet."""
     if call.scaling is None:
         return handler
     engine = handler.engine

@@ -1,7 +1,7 @@
-"""The calls of one subtask in flight: an event loop on a thread of its own, and a mailbox per shard.
+"""A subtask's calls in flight: an event loop on its own thread, and a mailbox per shard.
 
-The operator's thread submits and takes; neither ever waits for a call. Only `wait_for_room` and
-`wait_ready` block, and only until something changed. Nothing here knows Flink.
+The operator's thread submits and takes, and never waits for a call; only `wait_for_room` and `wait_ready`
+block, until something changes. Independent of Flink.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from forebay.records import DeadLetter, KeyedEvent, Result
 from forebay.thread_names import name_thread
 
 Ordering = Literal["unordered", "key"]
-"""When a finished call may leave: at once, or after those before it under its key."""
+"""When a finished call may be emitted: at once, or after those before it under its key."""
 Answer = Result | DeadLetter
 HELD_PER_SLOT = 4
-"""Answers that may wait for release or pick-up, per slot of capacity, before input is blocked."""
+"""Finished answers that may wait, per slot of capacity, before input is blocked."""
 GATHER_S = 0.001
-"""Where calls come or end in quicker succession than that, they are started, and told of, together."""
+"""Calls that start or end within this time are started, or reported, together."""
 LOST_S = 1.0
-"""A word to the operator's thread to which nothing has followed for so long is given again."""
+"""A notification to the operator's thread is repeated if nothing followed for this long."""
 
 
 class Handler(Protocol):
-    """Turns events into answers on the event loop it was opened on."""
+    """Turns events into answers on the event loop on which it was opened."""
 
     def accept(self, item: KeyedEvent, *, restored: bool) -> None:
         """An event waits for a slot from now on; `restored`: it was in a checkpoint.
 
-        Called on the thread that submits, and once before `answer`.
+        Called on the submitting thread, once before `answer`.
         """
         ...
 
     async def answer(self, item: KeyedEvent) -> Answer:
-        """Answer one event. Failures of the record or the engine come back as a `DeadLetter`."""
+        """Answer one event. Failures of the record or the engine are returned as a `DeadLetter`."""
         ...
 
     async def close(self) -> None: ...
@@ -48,7 +48,7 @@ class Handler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Counts of one subtask: waiting for a slot, in a slot, finished but not taken yet."""
+    """Calls of one subtask: waiting for a slot, in a slot, finished but not taken yet."""
 
     pending: int
     in_flight: int
@@ -56,14 +56,14 @@ class Load:
 
 
 class RequestPool:
-    """At most `capacity` calls in flight; a slot that gets free is taken by the next one at once.
+    """At most `capacity` calls in flight; the next one takes a free slot at once.
 
-    `open_answerer` runs on the event loop's thread. `submit`, `take` and the waits belong to one thread
-    (the operator's), and raise `ForebayError` once the answerer has failed in a way that it should not;
-    `load` may be read from any. `on_ready` is called on the event loop's thread once `ready` has something to
-    give or to raise, and not again before `ready` was called.
+    `open_answerer` runs on the event loop's thread. `submit`, `take` and the waits belong to one thread (the
+    operator's), and raise `ForebayError` after an unexpected failure of the answerer; `load` may be read from
+    any thread. `on_ready` is called on the event loop's thread once `ready` has something to return or raise,
+    and not again before `ready` was called.
 
-    The two threads share one interpreter lock, so neither wakes the other for each call where there are many.
+    The two threads share one interpreter lock, so under load they do not wake each other for each call.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class RequestPool:
         self._thread = threading.Thread(target=self._run_loop, name="forebay-calls", daemon=True)
 
     def start(self) -> None:
-        """Open the engine; blocks until it is open. Raises what opening it raised."""
+        """Open the engine; blocks until it is open. Raises its errors."""
         self._thread.start()
         try:
             self._answerer = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
@@ -109,7 +109,7 @@ class RequestPool:
             raise
 
     def close(self) -> None:
-        """Abort all calls in flight and release the engine; blocks until done. Answers not taken are lost."""
+        """Abort all calls in flight and release the engine; blocks. Answers not taken are lost."""
         if self._thread.is_alive():
             try:
                 asyncio.run_coroutine_threadsafe(self._abort(), self._loop).result()
@@ -124,22 +124,19 @@ class RequestPool:
 
     @property
     def finished(self) -> int:
-        """How many calls have ended so far."""
+        """How many calls have ended."""
         return self._finished
 
     @property
     def call_s(self) -> float:
-        """What a call takes at present, in seconds: a moving average that a fast call pulls down at once.
-
-        Half of all calls are at least this fast in the short run, so a few slow ones do not hide the rest.
-        """
+        """Current duration of a call in seconds: a moving average that a fast call lowers at once, so that a
+        few slow calls do not hide the others."""
         return self._call_s
 
     def submit(self, shard: int, item: KeyedEvent, *, restored: bool = False) -> None:
-        """Start the call as soon as a slot is free; never blocks. `item.id` is not in use in `shard`.
+        """Start the call as soon as a slot is free; never blocks. `item.id` must not be in use in `shard`.
 
-        Calls that were `restored` from a checkpoint may exceed the capacity, as they do after a restore at a
-        lower parallelism.
+        Calls `restored` from a checkpoint may exceed the capacity, as after a restore at a lower parallelism.
         """
         with self._changed:
             release = self._releases.get(shard)
@@ -158,14 +155,14 @@ class RequestPool:
             self._loop.call_soon_threadsafe(self._look)
 
     def ready(self) -> list[int]:
-        """The shards for which `take` has something now; never blocks."""
-        # In this order: what is ready after the look is told of.
+        """The shards for which `take` would return something; never blocks."""
+        # Before the look: what becomes ready after it must be reported.
         self._called_s = -inf
         self._raise_failure()
         return [shard for shard, answers in self._ready.items() if answers]
 
     def take(self, shard: int) -> list[tuple[str, Answer]]:
-        """The answers of `shard` that may leave now, in order; never blocks."""
+        """The answers of `shard` that may be emitted now, in order; never blocks."""
         ready = self._ready.get(shard)
         if not ready:
             self._raise_failure()
@@ -180,30 +177,29 @@ class RequestPool:
     def has_room(self) -> bool:
         """Whether another event may be accepted.
 
-        False while all slots are taken. Also false while too many finished answers wait behind an unfinished
-        one of their key, unless some may leave: the caller must then take them, or nothing would move.
-        More than `capacity` calls that came back with a restore do not shut the input until they are done:
-        each two of them that finish make room for one event.
+        False while all slots are taken, or while too many finished answers wait behind an unfinished one of
+        their key, unless some may be emitted: then the caller must take them. Restored calls beyond
+        `capacity` do not block the input until they are done: every two that finish make room for one event.
         """
         return len(self._pending) + self._in_flight < self._limit and self._moves()
 
     def may_queue(self) -> bool:
-        """Whether as few as `capacity` wait for a slot, and answers may leave."""
+        """Whether fewer than `capacity` events wait for a slot, and answers may be emitted."""
         return len(self._pending) < self._capacity and self._moves()
 
     def _moves(self) -> bool:
         return self._unreleased < HELD_PER_SLOT * self._capacity or self._releasable > 0
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Block until `has_room` or `timeout_s` passed; returns `has_room`."""
+        """Block until `has_room` or for `timeout_s`; returns `has_room`."""
         return self._wait_for(self.has_room, timeout_s)
 
     def wait_ready(self, shard: int, timeout_s: float) -> bool:
-        """Block until `take(shard)` would return something or `timeout_s` passed."""
+        """Block until `take(shard)` would return something or for `timeout_s`."""
         return self._wait_for(lambda: bool(self._ready.get(shard)), timeout_s)
 
     def wait_any_ready(self, timeout_s: float) -> bool:
-        """Block until `take` would return something for some shard or `timeout_s` passed."""
+        """Block until `take` would return something for some shard or for `timeout_s`."""
         return self._wait_for(lambda: self._releasable > 0, timeout_s)
 
     def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
@@ -243,14 +239,14 @@ class RequestPool:
             await self._answerer.close()
 
     def _look(self) -> None:
-        """Start what was submitted. Where more follows at once, the next look is after a moment: until then
-        nothing has to wake this thread. Where all slots are taken, the calls that end start what waits."""
+        """Start submitted calls. If more follow quickly, look again shortly, so that nothing has to wake this
+        thread. If all slots are taken, calls that end start those that wait."""
         now_s = self._loop.time()
         startable = self._pending and self._in_flight < self._capacity
         if startable and now_s - self._looked_s < 2 * GATHER_S:
             self._loop.call_later(GATHER_S, self._look)
         else:
-            # Before the look, so that what comes after it wakes this thread.
+            # Before the look, so that later submissions wake this thread.
             self._waking = False
         self._looked_s = now_s
         self._start_pending()
@@ -259,7 +255,7 @@ class RequestPool:
         with self._changed:
             started = []
             while self._pending and self._in_flight < self._capacity:
-                # In this order: `has_room` looks without the lock, and must not see room that is not there.
+                # In this order: `has_room` reads without the lock, and must not see room that does not exist.
                 self._in_flight += 1
                 started.append(self._pending.popleft())
         for call in started:
@@ -285,7 +281,7 @@ class RequestPool:
             self._tell_soon()
 
     def _note_duration(self, call_s: float) -> None:
-        # A step of a tenth towards the newest, but never far above it: this tracks the low side of a mixture.
+        # A tenth towards the newest, but at most twice the newest: this follows the fast calls of a mixture.
         self._call_s = min(self._call_s + 0.1 * (call_s - self._call_s), 2 * call_s)
 
     def _finish(self, shard: int, id: str, answer: Answer) -> None:
@@ -302,8 +298,8 @@ class RequestPool:
             self._start_pending()
 
     def _tell_soon(self) -> None:
-        """Tell the operator's thread, once for all calls that end in this round of the loop, or in a moment
-        where they follow each other at once."""
+        """Notify the operator's thread, once for all calls that end in this round of the loop or shortly
+        after."""
         if self._telling:
             return
         self._telling = True
@@ -324,19 +320,19 @@ class RequestPool:
 
 
 class Release(Protocol):
-    """Decides, for one shard, which answers may leave. Every id accepted leaves exactly once."""
+    """Decides which answers of a shard may be emitted. Every accepted id is released exactly once."""
 
     def accept(self, id: str, key: str) -> None:
-        """Note a call, in the order of arrival. `id` is not in use."""
+        """Note a call, in order of arrival. `id` must not be in use."""
         ...
 
     def finish(self, id: str, answer: Answer) -> list[tuple[str, Answer]]:
-        """The answers that may leave now that `id` has its own, in the order in which they must leave."""
+        """The answers that may be emitted now that `id` has its own, in order."""
         ...
 
 
 class Unordered:
-    """An answer leaves as soon as it is there."""
+    """Releases each answer at once."""
 
     def accept(self, id: str, key: str) -> None:
         pass
@@ -346,8 +342,7 @@ class Unordered:
 
 
 class OrderedByKey:
-    """An answer leaves as soon as it is there and all that came before it under its key have left; without a
-    key, as soon as it is there."""
+    """Releases an answer after all that precede it under its key; without a key, at once."""
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[str]] = {}
@@ -376,5 +371,5 @@ class OrderedByKey:
 
 
 def release_for(ordering: Ordering) -> Release:
-    """A fresh rule for one shard."""
+    """A new release rule for one shard."""
     return Unordered() if ordering == "unordered" else OrderedByKey()

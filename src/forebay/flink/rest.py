@@ -1,4 +1,4 @@
-"""Flink's REST service: a cluster's over HTTP, that of an embedded Flink over TLS with its keys."""
+"""Flink's REST service: of a cluster over HTTP, of an embedded Flink over TLS with its keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 class RestSilent(LaunchError):
-    """Flink's REST service took the question and gave no answer in time."""
+    """Flink's REST service accepted the request but did not answer in time."""
 
 
 class NotFound(LaunchError):
@@ -32,18 +32,18 @@ class NotFound(LaunchError):
 
 @dataclass(frozen=True)
 class FlinkRest:
-    """The service at `url`; with `keys`, of an embedded Flink that answers nobody else.
+    """The service at `url`; `keys`: of an embedded Flink, which serves nobody else.
 
-    Methods block for one call, at most ten seconds and some; they raise `LaunchError` where there is no good
-    answer. No proxy of the environment's is asked for a Flink on this machine. Each thread keeps a connection
-    to an embedded one: to make it takes Flink and its client longer than all else that a look needs.
+    Methods block for one call, for about ten seconds at most; they raise `LaunchError` without a good answer.
+    Proxies are not used for a Flink on this machine. Each thread keeps a connection to an embedded Flink,
+    because connecting takes longer than a request.
     """
 
     url: str
     keys: TlsKeys | None = None
 
     def json(self, path: str, method: str = "GET", wish: object = None) -> Any:
-        """What Flink answers; None where that is nothing."""
+        """The parsed answer; None if it is empty."""
         body = self.ask(path, method, wish)
         try:
             return json.loads(body or "null")
@@ -51,7 +51,7 @@ class FlinkRest:
             raise LaunchError(f"{self.url}{path} answered what is not JSON: {body[:80]!r}") from None
 
     def ask(self, path: str, method: str = "GET", wish: object = None) -> bytes:
-        """The answer as it is, of at most 8 MiB; `wish` is sent as JSON."""
+        """The raw answer, of at most 8 MiB; `wish` is sent as JSON."""
         url = self.url + path
         data = None if wish is None else json.dumps(wish).encode()
         ask = self._ask_anew if self.keys is None else self._ask_kept
@@ -75,7 +75,7 @@ class FlinkRest:
     def _ask_kept(self, path: str, method: str, data: bytes | None) -> tuple[int, bytes]:
         connection = self._connection()
         if method != "GET":
-            # On a kept connection nobody knows whether Flink took what it then closed.
+            # On a kept connection it is unknown whether Flink processed a request before it closed.
             connection.close()
         kept = connection.sock is not None
         try:
@@ -83,7 +83,7 @@ class FlinkRest:
         except (http.client.HTTPException, ConnectionError, ssl.SSLEOFError):
             if not kept:
                 raise
-            # Flink has closed it since: it was idle for long, or there is another Flink.
+            # Flink has closed it since: it was idle, or this is another Flink.
             return _ask_once(connection, path, method, data)
 
     def _connection(self) -> _Connection:
@@ -103,7 +103,7 @@ class FlinkRest:
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
         if urlsplit(self.url).hostname in LOCAL:
-            # A proxy would look for it on its own machine.
+            # A proxy would connect to its own machine.
             return urllib.request.build_opener(urllib.request.ProxyHandler({}))
         return urllib.request.build_opener()
 
@@ -116,7 +116,7 @@ class _Connection(http.client.HTTPSConnection):
 
 
 def _ask_once(connection: _Connection, path: str, method: str, data: bytes | None) -> tuple[int, bytes]:
-    """One question, for which a connection that is closed is opened; it stays open where all went well."""
+    """Send one request, connecting if needed; the connection stays open on success."""
     try:
         connection.request(method, path, data, HEADERS)
         answer = connection.getresponse()
@@ -131,9 +131,9 @@ def _ask_once(connection: _Connection, path: str, method: str, data: bytes | Non
 
 
 def _body(answer: http.client.HTTPResponse) -> bytes:
-    """At most `MAX_ANSWER_BYTES` of an answer. Raises `IncompleteRead` where it ends before its length."""
+    """At most `MAX_ANSWER_BYTES` of an answer. Raises `IncompleteRead` if it ends before its length."""
     body = answer.read(MAX_ANSWER_BYTES)
-    # Of a read with a limit, Python says nothing where the connection ends.
+    # A limited read does not report that the connection ended.
     if answer.length and len(body) < MAX_ANSWER_BYTES:
         raise http.client.IncompleteRead(body, answer.length)
     return body

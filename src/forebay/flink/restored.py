@@ -31,14 +31,14 @@ def shards_uid(env: Any, name: str, shards: int, *, bound: bool) -> str:
 
 
 def name_of(uid: str | None) -> str | None:
-    """The operator's name in a uid of `shards_uid`; any other as it is."""
+    """The operator's name in a `shards_uid`; any other uid unchanged."""
     found = UID.fullmatch(uid or "")
     return uid if found is None else found["name"]
 
 
 def restored_uids(env: Any) -> frozenset[str] | None:
-    """The uids of all operators in the checkpoint or savepoint that `env` restores; None where there is none,
-    or it cannot be read here."""
+    """The uids of all operators in the checkpoint or savepoint that `env` restores; None if there is none, or
+    it cannot be read here."""
     from py4j.protocol import Py4JError
     from pyflink.java_gateway import get_gateway
 
@@ -55,7 +55,7 @@ def restored_uids(env: Any) -> frozenset[str] | None:
 
 
 def operator_states(jvm: Any, checkpoint: str) -> Any:
-    """What a checkpoint or savepoint holds of each operator. Raises `Py4JError` where it cannot be read."""
+    """The operator states in a checkpoint or savepoint. Raises `Py4JError` if it cannot be read."""
     flink = jvm.org.apache.flink
     path = flink.core.fs.Path(checkpoint, "_metadata")
     data = jvm.java.io.DataInputStream(path.getFileSystem().open(path))

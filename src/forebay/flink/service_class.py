@@ -1,4 +1,4 @@
-"""Which class of service an event is of."""
+"""The service class of an event."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from forebay.records import KeyedEvent
 
 @dataclass(frozen=True)
 class EventClasses:
-    """`template` makes the name of an event's class of service.
+    """`template` renders the name of an event's service class.
 
-    An event for which it fails, or names none of `others`, is of the `default` class: its class decides when
-    it is answered, never whether.
+    If it fails, or names none of `others`, the event is of the `default` class: the class decides when it is
+    answered, never whether.
     """
 
     template: FieldTemplate
@@ -25,7 +25,7 @@ class EventClasses:
     others: tuple[ServiceClass, ...]
 
     def of(self, item: KeyedEvent) -> ServiceClass:
-        """The class of an event."""
+        """The service class of an event."""
         try:
             name = self.template.render(item.event.fields, time_ms=item.event.time_ms)
         except TemplateFailed:
@@ -34,7 +34,7 @@ class EventClasses:
 
 
 def due_s(item: KeyedEvent, service: ServiceClass, clock: Clock) -> float:
-    """When the answer to an event is due, on the monotonic clock, in whole seconds: between events that are
-    due in the same one, priority decides."""
+    """When the answer to an event is due, on the monotonic clock, in whole seconds: among events due in the
+    same second, priority decides."""
     left_s = service.slo_s + (item.read_ms - clock.wall_ms()) / 1000
     return float(math.floor(clock.monotonic_s() + left_s))

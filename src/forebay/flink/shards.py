@@ -1,9 +1,9 @@
 """Shards: the Flink keys of the inference operator.
 
-Flink gives access to the state of one key at a time, and a timer per key is what wakes the operator. A key
-per user would mean a timer per user, so records are spread over a small, fixed number of shards by a hash of
-their key; order within a user's key is kept inside its shard. A shard's Flink key is chosen so that shards
-fall evenly on subtasks at every parallelism that divides their number, and as evenly as can be at others.
+Flink gives access to the state of one key at a time, and a timer per key wakes the operator. A Flink key per
+user would need a timer per user, so records are spread over a small, fixed number of shards by a hash of
+their key; order within a key is kept inside its shard. Flink keys are chosen so that shards are spread evenly
+over subtasks at every parallelism that divides their number, and as evenly as possible at others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_PARALLELISM = 128
 """Flink's number of key groups; fixed, because a checkpoint can only be restored with the same number."""
 
 ROW_HASH = 62
-"""PyFlink wraps each key in a row, by whose hash code Flink spreads it: that of the key and this."""
+"""PyFlink wraps each key in a row, whose hash code is the key plus this."""
 
 _MASK = 0xFFFFFFFF
 
@@ -29,8 +29,8 @@ def shard_of(key: str, shards: int) -> int:
 def flink_keys(shards: int) -> tuple[int, ...]:
     """The Flink key (an int, 0 or above) of each shard.
 
-    Shard i gets the smallest key whose key group lies where subtask `i * parallelism // shards` begins its
-    share, so that no two shards meet in one key group.
+    Shard i gets the smallest key whose key group is where subtask `i * parallelism // shards` begins its
+    share, so that no two shards are in one key group.
     """
     groups = {i * MAX_PARALLELISM // shards: i for i in range(shards)}
     keys: dict[int, int] = {}
@@ -44,15 +44,13 @@ def flink_keys(shards: int) -> tuple[int, ...]:
 
 
 def key_group(key: int) -> int:
-    """Flink's key group of a Python function's key that is an int."""
+    """Flink's key group of a Python function's int key."""
     return _group(key + ROW_HASH)
 
 
 def _group(code: int) -> int:
-    """Flink's key group of a hash code: its murmur hash, modulo the number of groups.
-
-    The rule of `KeyGroupRangeAssignment.assignToKeyGroup` and `MathUtils.murmurHash` in Flink.
-    """
+    """Flink's key group of a hash code: its murmur hash modulo the number of groups, as in
+    `KeyGroupRangeAssignment.assignToKeyGroup` and `MathUtils.murmurHash`."""
     code = (code * 0xCC9E2D51) & _MASK
     code = _rotate_left(code, 15)
     code = (code * 0x1B873593) & _MASK

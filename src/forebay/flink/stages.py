@@ -1,9 +1,9 @@
 """A keyed Flink function around state that is too large to be written at each change.
 
-Flink gives Python no moment at which a snapshot is taken. So what is in Flink's state is a snapshot of the
-value and the inputs since: an input costs its own bytes, and once those are as many as the snapshot's, a new
-one takes their place. After a restore the inputs are taken again, and what they give is dropped: it left
-before the checkpoint. A stage must therefore give the same for the same inputs in the same order.
+Flink gives Python no moment for a snapshot. So Flink's state holds a snapshot of the value and the inputs
+since; once those inputs are as large as the snapshot, a new snapshot replaces them. A restore applies the
+inputs again, and drops their outputs, which were emitted before the checkpoint. So a stage must be
+deterministic.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ INPUT, CLOSED, WAITED, FINISHED = range(4)
 
 
 class Stage(Protocol):
-    """The state of one shard, and what it does. Deterministic: the same calls give the same outputs."""
+    """The state of one shard and its rules. Deterministic: the same calls return the same outputs."""
 
     def take(self, data: bytes) -> list[tuple[int, bytes]]:
-        """An input; gives messages, each with the shard of the next stage that it is for."""
+        """Take an input; returns messages, each with its shard of the next stage."""
         ...
 
     def due_ms(self, data: bytes) -> int | None:
-        """The event time at which `close` is wanted for this input; None: never."""
+        """The event time at which this input needs `close`; None: never."""
         ...
 
     def close(self, time_ms: int) -> list[tuple[int, bytes]]:
-        """Event time has reached `time_ms`: nothing from before it comes any more."""
+        """Event time has reached `time_ms`: no earlier input follows."""
         ...
 
     def finish(self) -> list[tuple[int, bytes]]:
-        """The input has ended: what is not closed is closed."""
+        """The input has ended: close the rest."""
         ...
 
     def to_bytes(self) -> bytes: ...
 
     def restore(self, data: bytes) -> None:
-        """Become what `to_bytes` was taken of. Raises `MalformedRecord` for other bytes."""
+        """The inverse of `to_bytes`. Raises `MalformedRecord` for other bytes."""
         ...
 
 
@@ -94,7 +94,7 @@ class StageFunction(KeyedProcessFunction):
         self._keys = partial(held_keys, runtime_context, "snapshot", "since")
         self._seen_ms = 0
         if self._wait_ms is not None:
-            # The timers that came back may be far off, where the clock was set back since.
+            # Restored timers may be far off if the clock was set back.
             for key, ctx in self._keys():
                 self._recover(key, ctx)
 
@@ -104,7 +104,7 @@ class StageFunction(KeyedProcessFunction):
         due_ms = held.stage.due_ms(data)
         if due_ms is not None and due_ms not in held.due:
             held.due.add(due_ms)
-            # A watermark says that nothing comes of its own time either.
+            # A watermark includes its own time.
             ctx.timer_service().register_event_time_timer(due_ms - 1)
         yield from self._apply(held, (INPUT, data))
         self._wait(held, ctx)
@@ -128,7 +128,7 @@ class StageFunction(KeyedProcessFunction):
                 self._set_timer(held, now_ms + self._wait_ms, ctx)
 
     def _look_at_clock(self, ctx: KeyedProcessFunction.Context) -> int:
-        """The time; where it was set back, no shard waits for the time that it was to be."""
+        """The time. If it was set back, timers are set again."""
         now_ms: int = ctx.timer_service().current_processing_time()
         set_back = now_ms < self._seen_ms - SET_BACK_MS
         self._seen_ms = now_ms
@@ -163,7 +163,7 @@ class StageFunction(KeyedProcessFunction):
         return max(LEAST_LOG_BYTES, min(snapshot_bytes, self._most_log_bytes or snapshot_bytes))
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> _Held:
-        """Take up a shard in this run."""
+        """Open a shard in this run."""
         held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), LEAST_LOG_BYTES)
         found = self._snapshot.value()
         if found is not None:
@@ -174,7 +174,7 @@ class StageFunction(KeyedProcessFunction):
             held.log_bytes += len(packed)
             _done(held.stage, unpack_state(packed, "a shard's inputs"))
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
-        # A timer that a checkpoint brought back fires at once, and is none of this run's.
+        # A restored timer fires at once, and is not one of this run.
         self._wait(held, ctx)
         return held
 
@@ -189,7 +189,7 @@ def _done(stage: Stage, entry: Any) -> list[tuple[int, bytes]]:
 
 
 def message(key: int, data: bytes) -> bytes:
-    """A message with the Flink key of the shard that it is for."""
+    """A message with the Flink key of its shard."""
     return key.to_bytes(4, "big") + data
 
 
@@ -204,6 +204,6 @@ def payload(value: bytes) -> bytes:
 
 
 def staged(stream: DataStream, function: KeyedProcessFunction, *, parallelism: int, name: str) -> DataStream:
-    """`function` behind a stream of messages. Its `uid` is `name`."""
+    """`function` on a stream of messages. Its `uid` is `name`."""
     done = stream.key_by(message_key, Types.INT()).process(function, BYTES).name(name).uid(name)
     return done.set_parallelism(parallelism).set_max_parallelism(MAX_PARALLELISM)

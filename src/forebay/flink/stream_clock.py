@@ -1,8 +1,8 @@
-"""A stream's own clock, put in front of a job that works in event time.
+"""A stream's own clock, for jobs that work in event time.
 
-Flink's watermarks follow the greatest time seen, and move as the wall clock goes on: one event from the
-future would make all others late, and which ones are late would change from run to run. Here that depends on
-the events and their order alone (`StreamTime`), and on how several partitions are read side by side.
+Flink's watermarks follow the highest time seen, and move with the wall clock: one event from the future makes
+all others late, and which ones are late changes from run to run. Here that depends only on the events and
+their order (`StreamTime`), and on how several partitions are interleaved.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ NO_TIME_MS = -(2**62)
 """Earlier than any time: moves no watermark."""
 
 PARTITION = re.compile(r"(.+/\d+)@\d+")
-"""The position of a record of a Kafka topic: `topic/partition@offset`."""
+"""Position of a Kafka record: `topic/partition@offset`."""
 
 ToMessage = Callable[[Event], bytes]
-"""What of an event goes on. May raise `RecordError`."""
+"""The message of an event. May raise `RecordError`."""
 
 
 @dataclass(frozen=True)
 class Clocked:
-    """Messages in the stream's own event time, and what was refused: encoded dead letters."""
+    """Messages in the stream's event time, and the encoded dead letters of refused records."""
 
     messages: DataStream
     refused: DataStream
 
 
 class StreamClock(KeyedProcessFunction):
-    """Takes encoded records; gives `(message, the clock)`. To `REFUSED` go the dead letters that come, and
-    events without a time (cause `no_time`), too late (`late`), too far ahead (`ahead`) or without a message.
+    """Takes encoded records; emits `(message, clock)`. Dead letters go to `REFUSED`, as do events without a
+    time (cause `no_time`), too late (`late`), too far ahead (`ahead`) or without a message.
 
-    Messages are spread over `shards` by the events' positions. Before the clock has begun they bear
+    Messages are spread over `shards` by the events' positions. Before the clock has started, they carry
     `NO_TIME_MS`.
     """
 
@@ -99,7 +99,7 @@ class StreamClock(KeyedProcessFunction):
                 self._state.put(partition, data)
 
     def _passed_ms(self) -> int:
-        """Since the event before."""
+        """Time since the previous event."""
         now_s = self._clock.monotonic_s()
         before_s, self._seen_s = self._seen_s, now_s
         return 0 if before_s is None else round((now_s - before_s) * 1000)
@@ -132,7 +132,7 @@ class StreamClock(KeyedProcessFunction):
 
 
 def partition_of(position: str | None) -> str:
-    """The partition that an event was read from; empty where its source has none."""
+    """The partition that an event was read from; empty if its source has none."""
     found = PARTITION.fullmatch(position or "")
     return "" if found is None else found[1]
 
@@ -145,8 +145,7 @@ def clocked(
     shards: int,
     name: str,
 ) -> Clocked:
-    """`stream` of encoded records as messages for a stage of `shards` shards
-    in the clock's event time.
+    """`stream` of encoded records as messages for a stage of `shards` shards, in the clock's event time.
 
     One subtask keeps the clock. Its `uid` is `name`.
     """
@@ -156,7 +155,7 @@ def clocked(
     timed.name(name).uid(name).set_parallelism(1).set_max_parallelism(MAX_PARALLELISM)
     refused = side_output(timed, REFUSED)
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(tolerance.late_ms))
-    # What DataStream.assign_timestamps_and_watermarks does, but at one subtask.
+    # Like DataStream.assign_timestamps_and_watermarks, but in one subtask.
     functions = get_gateway().jvm.org.apache.flink.streaming.api.functions.python.eventtime
     marked = timed._j_data_stream.assignTimestampsAndWatermarks(
         strategy._j_watermark_strategy.withTimestampAssigner(functions.CustomTimestampAssigner())
@@ -168,7 +167,7 @@ def clocked(
 
 
 def refused(event: Event, error: RecordError) -> bytes:
-    """The encoded dead letter of an event that went no further."""
+    """The encoded dead letter of a refused event."""
     letter = DeadLetter(
         raw=event.raw,
         cause=error.cause,

@@ -1,9 +1,9 @@
-"""Flink's own standalone cluster for one job: its tasks run in several JVMs, each with a Python of its own,
-and do not share one interpreter's lock.
+"""A standalone Flink cluster for one job: tasks run in several JVMs, each with its own Python and interpreter
+lock.
 
-The job manager runs in this process's JVM, beside the client that submits the job: a process fewer to start,
-and where it dies, the run resumes as after the death of an embedded Flink. A task manager that dies is
-started anew; Flink restarts the job from its newest checkpoint once there are slots enough.
+The job manager runs in this process's JVM, with the client: one process less, and if it dies, the run resumes
+as after the death of an embedded Flink. A task manager that dies is restarted; Flink restarts the job from
+its newest checkpoint once there are enough slots.
 """
 
 from __future__ import annotations
@@ -42,17 +42,16 @@ class Launch(Protocol):
 
 @contextmanager
 def standalone_cluster(config: FlinkConfig, *, archive_dir: Path | None = None) -> Iterator[None]:
-    """A cluster with `config.task_managers` of them, for an environment of the same `config`, while the block
-    runs; nothing where that is 1, and Flink is embedded.
+    """Run a cluster with `config.task_managers` during the block, for an environment of the same `config`;
+    nothing if that is 1, because Flink is embedded then.
 
-    Returns when the job manager answers, with this process's JVM, which it starts where none runs (seconds,
-    blocking); task managers register meanwhile. They take their classes from an archive in `archive_dir`, as
-    `launch_jvm`. Only who has the key of `log_dir` is served, as with an embedded Flink, and what a cluster
-    has to be told goes neither through files nor arguments. All of it ends with the block, and with this
-    process.
+    Returns when the job manager answers in this process's JVM, which is started if needed (seconds,
+    blocking); task managers register later. They use a class archive in `archive_dir`, like `launch_jvm`. As
+    with an embedded Flink, only holders of the key in `log_dir` are served, and options go through neither
+    files nor arguments. Everything ends with the block, and with this process.
 
-    Raises `SettingError` where one of Flink's options has a value that it does not take, and `LaunchError`
-    where this process's JVM or the job manager cannot start.
+    Raises `SettingError` if Flink refuses the value of an option, and `LaunchError` if this process's JVM or
+    the job manager cannot start.
     """
     if config.task_managers == 1:
         yield
@@ -83,10 +82,10 @@ def standalone_cluster(config: FlinkConfig, *, archive_dir: Path | None = None) 
 def _defaults(config: FlinkConfig) -> dict[str, str]:
     return {
         "taskmanager.numberOfTaskSlots": str(-(-config.parallelism // config.task_managers)),
-        # One that is gone is given up with the second heartbeat that does not reach it; Flink's own pause
-        # between them is ten times as long.
+        # A missing one is given up with the second failed heartbeat; Flink's default interval
+        # is ten times as long.
         "heartbeat.interval": "1 s",
-        # Flink's scripts work these out, and it wants to know each one; they bind nothing here: the JVM's own
+        # Normally computed by Flink's scripts. All are required, but have no effect: the JVM's own
         # limit is `heap_mb`.
         "taskmanager.cpu.cores": "1",
         "taskmanager.memory.task.heap.size": f"{config.heap_mb}m",
@@ -114,10 +113,10 @@ def _start_job_manager(options: Mapping[str, str]) -> Any:
 
 
 class TaskManagers:
-    """So many task managers of the cluster that `options` describe, each a JVM that is started again when it
-    ends: at once, or where it keeps ending within a minute, after a pause that doubles up to half a minute.
+    """`count` task managers of the cluster of `options`, each a JVM that is restarted when it ends: at once,
+    or after a pause that doubles up to half a minute if it keeps ending within a minute.
 
-    A context manager; their JVMs start with the block, and are ended with it.
+    A context manager: the JVMs start and end with the block.
     """
 
     def __init__(self, count: int, launch: Launch, options: Mapping[str, str]) -> None:
@@ -133,7 +132,7 @@ class TaskManagers:
         ]
 
     def begin(self) -> None:
-        """The job manager is there: have them register with it."""
+        """Let them register: the job manager answers."""
         self._begun.set()
 
     def __enter__(self) -> TaskManagers:
@@ -170,7 +169,7 @@ class TaskManagers:
             pause_s = 0.0 if steady else min(LONGEST_PAUSE_S, 2 * pause_s or 1.0)
 
     def _serve(self, jvm: Jvm) -> None:
-        """Have `jvm` be a task manager until it ends."""
+        """Run a task manager in `jvm` until it ends."""
         # Why it ended is in its log.
         with suppress(LaunchError, Py4JError, OSError):
             java = jvm.open_gateway().jvm

@@ -22,7 +22,7 @@ MODULES = (
     "forebay.engine.client",
     "forebay.flink.operator",
 )
-"""What every job imports inside the JVM."""
+"""Imported by every job inside the JVM."""
 
 
 def check_environment(env: StreamExecutionEnvironment) -> None:
@@ -41,15 +41,14 @@ def check_environment(env: StreamExecutionEnvironment) -> None:
 
 BEAM = "apache_beam"
 FUNCTIONS = "pyflink.fn_execution"
-"""PyFlink's package of what runs users' functions."""
+"""PyFlink's package that runs users' functions."""
 
 
 def import_functions() -> None:
-    """Import `FUNCTIONS` without Apache Beam, which PyFlink imports with it: nothing but worker processes
-    needs that, and it takes more than a second and 100 MB. Where either has been imported, nothing happens.
+    """Import `FUNCTIONS` without Apache Beam, which only worker processes need, and which takes more than a
+    second and 100 MB. Does nothing if either has been imported.
 
-    PyFlink itself does without Beam's compiled modules where they cannot be imported. What imports Beam later
-    gets it.
+    PyFlink works without Beam's compiled modules if they cannot be imported. Later imports of Beam work.
     """
     if FUNCTIONS in sys.modules or BEAM in sys.modules:
         return
@@ -61,15 +60,14 @@ def import_functions() -> None:
 
 
 def import_ahead(java: Any = None) -> bool:
-    """Have the Python inside this process's JVM, or another whose `java` Py4J gave, import `MODULES`; blocks.
-    False where that failed.
+    """Import `MODULES` in the Python inside this process's JVM, or another one given as Py4J's `java`;
+    blocks. Returns whether it worked.
 
-    For while the job is still being checked and built: otherwise the first task does it when it opens, a
+    Call it while the job is checked and built: otherwise the first task imports them when it opens, for a
     second or longer, and all others wait.
 
-    As a task of Flink's does it: with an interpreter of its own, which is closed on the thread that made it.
-    What it has imported stays for all later ones. To be called on a thread of its own; where anything goes
-    wrong, the job does the same later and says why.
+    It uses an interpreter of its own, like a Flink task, closed on the thread that made it; imports stay for
+    all later ones. Call it on a thread of its own. If it fails, the job does the same later and reports why.
     """
     from py4j.protocol import Py4JError
     from pyflink.java_gateway import get_gateway

@@ -1,7 +1,7 @@
-"""The key that an embedded Flink and its client show each other: nobody else is let in.
+"""The key that an embedded Flink and its client share: nobody else is served.
 
-Flink's REST service takes code from whoever can reach it, and on a loopback interface that is every user of
-the machine and, through their browsers, every web page.
+Flink's REST service runs code for anyone who can reach it, and a loopback interface can be reached by every
+user of the machine and, through their browsers, by every web page.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PEM, KEY_STORE, TRUST_STORE, PASSWORD = "key.pem", "key.p12", "trust.p12", "pass
 
 @dataclass(frozen=True, slots=True)
 class TlsKeys:
-    """A private folder with a key and its self-signed certificate, as Python and as Java read them."""
+    """A private folder with a key and its self-signed certificate, in the forms for Python and Java."""
 
     folder: Path
 
     def flink_options(self) -> dict[str, str]:
-        """Flink's options with which every port of an embedded cluster asks for this certificate."""
+        """Flink options that require this certificate on every port of an embedded cluster."""
         password = (self.folder / PASSWORD).read_text(encoding="ascii")
         options: dict[str, str] = {}
         for part in ("rest", "internal"):
@@ -45,13 +45,13 @@ class TlsKeys:
             }
         return options | {
             "security.ssl.rest.authentication-enabled": "true",
-            # Flink's own choice is for keys of RSA.
+            # Flink's default is for RSA keys.
             "security.ssl.protocol": "TLSv1.3",
             "security.ssl.algorithms": "TLS_AES_128_GCM_SHA256",
         }
 
     def client_context(self) -> ssl.SSLContext:
-        """What a client shows and expects: the certificate, and the same of the server."""
+        """A context for clients, with the certificate for both sides."""
         pem = self.folder / PEM
         context = ssl.create_default_context(cafile=str(pem))
         context.load_cert_chain(pem)
@@ -59,11 +59,8 @@ class TlsKeys:
 
 
 def tls_keys(folder: Path) -> TlsKeys:
-    """The keys in `folder`; makes them where there are none (a tenth of a second).
-
-    Of several processes that make them at once, all end up with the same. Raises `SettingError` where
-    `folder` cannot be private.
-    """
+    """The keys in `folder`; creates them if missing (0.1 s). Safe for several processes at once. Raises
+    `SettingError` if `folder` cannot be private."""
     if not (folder / PASSWORD).exists():
         private_folder(folder.parent)
         made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".keys-"))
@@ -71,7 +68,7 @@ def tls_keys(folder: Path) -> TlsKeys:
             _make(made)
             made.rename(folder)
         except OSError:
-            # Another process was first: a folder that is not empty is not replaced.
+            # Another process was first: rename does not replace a folder with files.
             shutil.rmtree(made, ignore_errors=True)
     private_folder(folder)
     return TlsKeys(folder)
@@ -100,8 +97,8 @@ def _make(folder: Path) -> None:
         .sign(key, hashes.SHA256())
     )
     password = secrets.token_urlsafe(32)
-    # The password is random, and the plain key lies beside it: what slows a guesser down would slow
-    # Flink down, which opens these files several times as a cluster starts.
+    # The password is random, and the plain key is next to it: more rounds would only slow
+    # Flink, which opens these files several times at a start.
     encryption = (
         serialization.PrivateFormat.PKCS12.encryption_builder()
         .kdf_rounds(1)

@@ -1,9 +1,9 @@
-"""Waking a shard from another thread: its timer is fired on the task's thread, with no look in between.
+"""Wakes a shard from another thread: fires its timer on the task's thread, without polling.
 
-Flink's task runs what it is sent as a mail between two records: state, key, outputs and checkpoints are as in
-any timer. PyFlink offers no mail, so one is made of what is there: Flink's own callback for a processing-time
-timer, which takes the key and fires a timer of it, put together from method handles. That needs names of
-Flink's that are private; where one is missing, there are no wakes, and the operator looks for answers.
+Flink's task runs mails between two records, with state, key, outputs and checkpoints as in a timer. PyFlink
+offers no mails, so one is built from Flink's callback for processing-time timers, with method handles that
+set the key and fire a timer. That needs private names of Flink; if one is missing, nothing is woken, and the
+operator polls for answers.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from forebay.flink.java_objects import find_class, java_field, java_method, java
 log = logging.getLogger(__name__)
 
 WOKEN_MS = 2**50
-"""The time of the timer that a wake fires; no clock comes to it."""
+"""Time of the timer that a wake fires; no clock reaches it."""
 CALLBACK = "org.apache.flink.api.common.operators.ProcessingTimeService$ProcessingTimeCallback"
 PAST_MS = 0
-"""A time that has passed: what is to be done then is done at once."""
+"""A past time: due at once."""
 
 
 class Wakes:
-    """Fires `on_timer(WOKEN_MS)` of a keyed function for another thread.
+    """Fires `on_timer(WOKEN_MS)` of a keyed function from another thread.
 
-    `wake` is for any thread and returns at once, all else for the function's. Before a key was added, and
-    after `close`, a wake does nothing. A wake is not in a checkpoint: whoever restores one looks after its
-    shards by itself.
+    `wake` may be called on any thread and returns at once; the rest belongs to the function's thread. Before
+    `add` and after `close`, a wake does nothing. A checkpoint holds no wakes: look at all shards after a
+    restore.
     """
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
@@ -49,11 +49,11 @@ class Wakes:
             self._do_without(error)
 
     def add(self, key: int, ctx: KeyedProcessFunction.Context) -> None:
-        """Let `each` find `key`, the key in hand."""
+        """Let `each` find `key`, Flink's current key."""
         if self._service is None:
             return
         try:
-            # As Java's own object: a key that went through Python may come back as another type.
+            # Keep Java's object: a key that passed through Python may change its type.
             self._keys[key] = self._backend.getCurrentKey()
             if self._callback is None:
                 timers = ctx.timer_service()._j_timer_service
@@ -63,31 +63,31 @@ class Wakes:
 
     @property
     def works(self) -> bool:
-        """Whether a wake is sent; once one was refused, none is."""
+        """Whether wakes are sent; not any more after one failed."""
         return self._callback is not None
 
     def each(self, keys: Iterable[int]) -> Iterator[int]:
-        """Those of `keys` that were added. Until the next one is asked for, state and timers are its own;
-        then they are those of the last."""
+        """Yield those of `keys` that were added, each as Flink's current key; at the end, the last one stays
+        the current key."""
         for key in keys:
             if key in self._keys:
                 self._backend.setCurrentKey(self._keys[key])
                 yield key
 
     def wake(self) -> None:
-        """Have the timer fired, after what the task does at present."""
+        """Fire the timer, after what the task does now."""
         with self._lock:
             if self._callback is None:
                 return
             try:
                 self._callback.run()
             except Exception as error:
-                # As when the task has ended, and its operator is about to be closed.
+                # For example, the task has ended, and its operator is about to be closed.
                 log.info("the task was not woken, and is not from now on: %s", error)
                 self._callback = None
 
     def close(self) -> None:
-        """No wake from now on."""
+        """Send no more wakes."""
         with self._lock:
             self._service = self._callback = None
 
@@ -97,22 +97,22 @@ class Wakes:
 
 
 def _fires(timers: Any) -> Any:
-    """A callback that fires a timer of the key in hand at `WOKEN_MS`; `timers` is Flink's timer service."""
+    """A callback that fires a timer of the current key at `WOKEN_MS`; `timers` is Flink's timer service."""
     handles = find_class("java.lang.invoke.MethodHandles")
     internal = java_field(timers, "internalTimerService")
     operator = java_field(internal, "triggerTarget")
     timer = _timer(timers, internal)
     fire = java_method(operator, "onProcessingTime").bindTo(timer)
-    # By handles, so that the key stays Flink's own object: on a way through Python it may change its type.
+    # By handles, so that the key stays Flink's object: through Python it may change its type.
     take_key = handles.foldArguments(java_method(operator, "setCurrentKey"), java_method(timer, "getKey"))
     both = handles.foldArguments(fire, take_key)
-    # The callback is given a time, which nobody needs.
+    # Ignore the time that the callback gets.
     time_type = java_method(timer, "getTimestamp").type().returnType()
     return java_proxy(CALLBACK, handles.dropArguments(both, 0, [time_type]))
 
 
 def _sends(service: Any, callback: Any) -> Any:
-    """What has the task call `callback`: a `Runnable`, as what it takes or gave back would cost memory on a
+    """A `Runnable` that lets the task call `callback`. Arguments or return values would leak memory on a
     thread that never returns to Java."""
     handles = find_class("java.lang.invoke.MethodHandles")
     register = java_method(service, "registerTimer")
@@ -121,7 +121,7 @@ def _sends(service: Any, callback: Any) -> Any:
 
 
 def _timer(timers: Any, internal: Any) -> Any:
-    """A timer of the key in hand, as Flink makes them; it is not left in the queue."""
+    """A timer of the current key, made by Flink and removed from its queue."""
     timers.registerProcessingTimeTimer(WOKEN_MS)
     try:
         queue = java_field(internal, "processingTimeTimersQueue").iterator()

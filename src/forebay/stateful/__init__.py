@@ -1,1 +1,2 @@
-"""Stateful inference without Flink: programs, and the machine that runs them over one shard's state."""
+"""Stateful inference without Flink or I/O: programs, and the machine that runs one over a shard's state. May
+import `engine` and below."""

@@ -1,4 +1,4 @@
-"""What a shard's stores hold, as bytes: a key's memory, and a turn that waits or is awaited."""
+"""The bytes in a shard's stores: a key's memory, and a turn that waits or awaits a call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHAT = "keys' state"
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """A timer that is due. `id` names it as an event's id does an event: no other turn of its key has it."""
+    """A timer that is due. Its `id` is unique among the turns of its key, like an event's."""
 
     name: str
     clock: Clock
@@ -24,15 +24,15 @@ class Firing:
     by: bytes
 
     def id(self, key: str) -> str:
-        # A program may set a timer for the same time again and again, as for one that has come.
+        # A program may set a timer for the same time repeatedly, for example a past one.
         named = "\0".join((str(self.time_ms), self.clock, self.name, self.by.hex(), key))
         return f"timer-{digest(named).hex()}"
 
 
 @dataclass(slots=True)
 class SetTimer:
-    """A timer of a key. `by`: the digest of the id of the turn that set it. `fired`: its firing waits in the
-    key's queue."""
+    """A timer of a key. `by`: digest of the id of the turn that set it. `fired`: its firing is in the key's
+    queue."""
 
     clock: Clock
     time_ms: int
@@ -40,15 +40,15 @@ class SetTimer:
     fired: bool = False
 
     def firing(self, name: str) -> Firing:
-        """That of this timer under its `name`; equal for no other timer of the key."""
+        """The firing of this timer under its `name`, unique for the key."""
         return Firing(name, self.clock, self.time_ms, self.by)
 
 
 @dataclass(slots=True)
 class Memory:
-    """What is kept for a key: the program's state as it saved it (None: it has none), its timers by name.
+    """What a key remembers: the program's saved state (None: none) and its timers by name.
 
-    `noted`: for each clock, the times at which the key is going to be looked at.
+    `noted`: for each clock, the times at which the key will be looked at.
     """
 
     version: int
@@ -60,11 +60,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An event or a firing, on its way through the program: waiting, or with a call that is awaited.
+    """An event or a firing on its way through the program: waiting, or awaiting a call.
 
-    `seq` orders the turns of a shard. `data`: the event; of a firing, nothing, or the event that stands for
-    it, where that has a timeline. `calls` and `outputs` count those made; `usage` and `attempts` are
-    what was spent since the last output.
+    `seq` orders the turns of a shard. `data`: the encoded event; for a firing, empty, or an event with its
+    timeline. `calls` and `outputs` are counts; `usage` and `attempts` are what was spent since the last
+    output.
     """
 
     seq: int
@@ -81,7 +81,7 @@ class Turn:
 
     @property
     def item(self) -> KeyedEvent:
-        """The event as it came in; for a firing, one without content that carries its id, key and time."""
+        """The event; for a firing, an empty one with its id, key and time."""
         if self.firing is None or self.data:
             item: KeyedEvent = decode(self.data)
             return item
@@ -90,12 +90,12 @@ class Turn:
         return KeyedEvent(firing.id(self.key), self.key, Event(b"", {}, time_ms), self.read_ms)
 
     def timed(self) -> Turn:
-        """This turn of a firing with a timeline, which begins when the timer fired."""
+        """This turn of a firing with a timeline that begins when the timer fired."""
         fired_us = self.read_ms * 1000
         return replace(self, data=encode(replace(self.item, timeline=Timeline(fired_us, fired_us))))
 
     def spend(self, usage: Usage, attempts: int) -> Turn:
-        """This turn after a call that cost so much."""
+        """This turn with the cost of one more call."""
         total = Usage(
             self.usage.prompt_tokens + usage.prompt_tokens,
             self.usage.completion_tokens + usage.completion_tokens,
@@ -105,12 +105,12 @@ class Turn:
 
 
 def digest(text: str) -> bytes:
-    """12 bytes that stand for `text`."""
+    """A 12-byte hash of `text`."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 
 def numbered(id: str, number: int) -> str:
-    """The id of a turn's call or output: the first has the turn's own."""
+    """The id of a turn's call or output number `number`; the first has the turn's own id."""
     return id if number == 0 else f"{id}/{number + 1}"
 
 
@@ -120,7 +120,7 @@ def pack_memory(memory: Memory) -> bytes:
 
 
 def unpack_memory(data: bytes) -> Memory:
-    """What `pack_memory` was given. Raises `ForebayError` like `unpack_state`."""
+    """The inverse of `pack_memory`. Raises `ForebayError` like `unpack_state`."""
     values = unpack_state(data, WHAT)
     try:
         version, saved, timers, noted, touched_ms = values
@@ -148,7 +148,7 @@ def pack_turn(turn: Turn) -> bytes:
 
 
 def unpack_turn(data: bytes) -> Turn:
-    """What `pack_turn` was given. Raises `ForebayError` like `unpack_state`."""
+    """The inverse of `pack_turn`. Raises `ForebayError` like `unpack_state`."""
     values = unpack_state(data, WHAT)
     try:
         seq, key, read_ms, event, firing, watermark_ms, ask, calls, outputs, usage, attempts = values

@@ -1,4 +1,4 @@
-"""What a shard remembers of its keys, and when it looks at each of them: for its timers, or to forget it."""
+"""What a shard remembers of its keys, and when to look at each key: for its timers, or to forget it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.stateful.machine import Effect, HoldWatermark, Store, WakeAt
 from forebay.stateful.program import Clock, Program, Step, Timer
 
 STEP_MS = 100
-"""Times are rounded up to a multiple of it, so that a shard is woken at most so often."""
+"""Times are rounded up to a multiple of it, which limits how often a shard wakes."""
 PER_CHUNK = 64
 HEAD = "d"
 
@@ -25,22 +25,22 @@ def rounded_up_ms(time_ms: int) -> int:
 
 
 def head_name(time_ms: int) -> str:
-    """What is held for the event-time timers that are looked at at `time_ms`."""
+    """Name of the watermark hold for the event-time timers of `time_ms`."""
     return f"until:{time_ms}"
 
 
 def head(clock: Clock, time_ms: int) -> list[Effect]:
-    """The first timer for `time_ms` is set: see to it that it is looked at then, and not passed before."""
+    """Effects of the first timer at `time_ms`: wake then, and hold the watermark before it."""
     if clock == "wall":
         return [WakeAt(clock, time_ms)]
-    # What a timer leads to may carry its time, which is at most a step before.
+    # Results of a timer may carry its time, which is at most a step earlier.
     return [HoldWatermark(head_name(time_ms), time_ms - STEP_MS + 1, None), WakeAt(clock, time_ms)]
 
 
 @dataclass(slots=True)
 class Head:
-    """The keys noted for a time: `count` so far, the first `taken` of them taken. The time has come for those
-    before `until`."""
+    """The keys noted for a time: `count` in all, the first `taken` of them taken. Those before `until` are
+    due."""
 
     count: int = 0
     taken: int = 0
@@ -48,12 +48,11 @@ class Head:
 
 
 class Due:
-    """Which keys of a shard have a timer, by the time at which to look at them.
+    """The keys of a shard that have timers, by the time at which to look at them.
 
-    Flink wakes a shard at a time and does not say for whom. A shard may have very many keys, so what is
-    written for one of them must not grow with their number, and nothing may be searched. Once a time has
-    come, its keys are taken a chunk at a time: whoever takes them stops where there is no room for what they
-    lead to.
+    Flink wakes a shard at a time and does not name the key. A shard may have very many keys, so the cost of
+    one key does not depend on their number, and nothing is searched. Due keys are taken in chunks, so that
+    the caller can stop when there is no room for what they lead to.
     """
 
     def __init__(self, work: Store, due: Store) -> None:
@@ -63,7 +62,7 @@ class Due:
         self._come: dict[tuple[Clock, int], None] = {}
 
     def restore(self, name: str, value: bytes) -> bool:
-        """Take up an entry of `work` if it is a head."""
+        """Restore an entry of `work` if it is a head; whether it was one."""
         if not name.startswith(HEAD):
             return False
         clock, time_ms, *counts = unpack_state(value, "keys' timers")
@@ -73,11 +72,11 @@ class Due:
         return True
 
     def restored(self) -> None:
-        """All entries have been taken up."""
+        """Call once all entries are restored."""
         self._come = dict.fromkeys(sorted(self._come, key=lambda at: at[1]))
 
     def add(self, clock: Clock, time_ms: int, key: str) -> bool:
-        """Note `key` for `time_ms`, a multiple of `STEP_MS`; whether it is the first there."""
+        """Note `key` for `time_ms`, a multiple of `STEP_MS`; returns whether it is the first there."""
         head = self.heads.get((clock, time_ms))
         first = head is None
         head = head or Head()
@@ -89,8 +88,8 @@ class Due:
         return first
 
     def come(self, clock: Clock, time_ms: int) -> None:
-        """Time has come to `time_ms`: the keys noted for it are there to be taken, behind those of times that
-        came before. Those that are noted for it from now on are not among them."""
+        """Mark the keys noted for `time_ms` as due, after those of times marked before. Keys noted later are
+        not included."""
         head = self.heads.get((clock, time_ms))
         if head is not None and not head.until:
             head.until = head.count
@@ -99,16 +98,16 @@ class Due:
 
     @property
     def first(self) -> tuple[Clock, int] | None:
-        """The time that is next to be taken from; None where no time has come."""
+        """The time whose keys are taken next; None if no key is due."""
         return next(iter(self._come), None)
 
     def has_come(self, clock: Clock, time_ms: int) -> bool:
-        """Whether keys of `time_ms` are there to be taken."""
+        """Whether keys of `time_ms` are due."""
         return (clock, time_ms) in self._come
 
     def take(self) -> list[str]:
-        """Up to `PER_CHUNK` keys of the `first` time, in the order of their noting; they are noted for it no
-        more. It must have come. Once all of them are taken, it is over, or waits to come again."""
+        """Take up to `PER_CHUNK` keys of the `first` time, in the order in which they were noted. Needs a
+        `first` time."""
         clock, time_ms = at = next(iter(self._come))
         head = self.heads[at]
         number, begin = divmod(head.taken, PER_CHUNK)
@@ -145,14 +144,14 @@ def _chunk(clock: Clock, time_ms: int, number: int) -> str:
 S = TypeVar("S")
 CLOCKS: tuple[Clock, Clock] = ("event", "wall")
 FARTHEST_MS = 1 << 52
-"""No timer is set for a time further from 1970 than that (140,000 years): Flink's are 64 bits wide."""
+"""Bound of timers, 140,000 years from 1970: Flink's times have 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """`keys`: what each key remembers; never walked through. `work`: calls in flight, what waits for them,
-    and the times at which timers are due; read as a whole after a restore. `due`: the keys to look at then,
-    in lists of a bounded length, and the times that were noted for a key that is forgotten."""
+    """`keys`: what each key remembers; never scanned. `work`: calls in flight, waiting turns, and the times
+    of timers; read as a whole after a restore. `due`: the keys of those times in chunks, and the noted times
+    of forgotten keys."""
 
     keys: Store
     work: Store
@@ -161,9 +160,9 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`ttl_s`: a key is forgotten after so long without a step (wall clock; None: never).
-    `max_state_bytes`: the most that is kept for a key, its saved state and its timers.
-    `queue`: so many events of a key may wait for its call, and `shard_queue` of all keys of a shard."""
+    """`ttl_s`: a key is forgotten this long after its last step (wall clock; None: never). `max_state_bytes`:
+    of a key's saved state and timers. `queue`: events of a key that may wait for its call; `shard_queue`: of
+    all keys of a shard."""
 
     ttl_s: float | None = None
     max_state_bytes: int = 262_144
@@ -172,8 +171,8 @@ class Limits:
 
 
 class KeyStateStore(Generic[S]):
-    """The memories of a shard's keys. Of a key that is forgotten stay the times noted for it, until they have
-    come: else one that is forgotten and comes again would be noted anew each time."""
+    """The memories of a shard's keys. A forgotten key keeps its noted times until they are due; otherwise a
+    key that is forgotten and returns repeatedly would be noted each time."""
 
     def __init__(self, program: Program[S], limits: Limits, stores: Stores, due: Due) -> None:
         self._program = program
@@ -185,7 +184,7 @@ class KeyStateStore(Generic[S]):
         """The input has ended: every timer is due, and no key is forgotten for its age."""
 
     def recall(self, key: str) -> tuple[Memory | None, Any]:
-        """What is kept for `key`, and the program's state; each None where there is none."""
+        """The memory of `key` and the program's state; None for what is missing."""
         memory = self._read(key)
         if memory is None or memory.saved is None:
             return memory, None
@@ -200,8 +199,8 @@ class KeyStateStore(Generic[S]):
             ) from error
 
     def changed(self, memory: Memory | None, step: Step[S], by: str, wall_ms: int) -> Memory:
-        """What is kept after `step`, of the turn with the id `by`. Raises `StateTooLarge`, or what a state
-        that cannot be written does."""
+        """The memory after `step` of the turn with the id `by`. Raises `StateTooLarge`, or the error of a
+        state that cannot be saved."""
         noted = {} if memory is None else {clock: list(times) for clock, times in memory.noted.items()}
         if step.state is None:
             return Memory(self._program.version, None, noted=noted)
@@ -213,7 +212,7 @@ class KeyStateStore(Generic[S]):
             before = timers.pop(name, None)
             if timer is not None:
                 wanted = _set(timer, by)
-                # Set to the same time again, it is the same timer: if it has fired, it stays so.
+                # A timer set to the same time again is the same timer: if it has fired, it stays fired.
                 same = before is not None and (before.clock, before.time_ms) == (wanted.clock, wanted.time_ms)
                 timers[str(name)] = before if before is not None and same else wanted
         kept = Memory(self._program.version, saved, timers, noted, wall_ms)
@@ -226,7 +225,7 @@ class KeyStateStore(Generic[S]):
         return kept
 
     def remember(self, key: str, memory: Memory, effects: list[Effect], *, before: Memory | None) -> None:
-        """Keep `memory` for `key` instead of what was kept `before`; nothing where it is empty."""
+        """Replace the memory `before` of `key`; delete it if `memory` is empty."""
         was_forgotten = before is not None and before.saved is None
         if memory.saved is not None:
             self._note(key, memory, effects)
@@ -239,7 +238,7 @@ class KeyStateStore(Generic[S]):
             self._forgotten.remove(_forgotten(key))
 
     def noted(self, key: str) -> list[tuple[Clock, int]]:
-        """The times at which the key is going to be looked at, in order."""
+        """The times at which the key will be looked at, in order."""
         memory = self._read(key)
         times = {} if memory is None else memory.noted
         return sorted(((clock, t) for clock in CLOCKS for t in times.get(clock, ())), key=lambda at: at[1])
@@ -247,8 +246,8 @@ class KeyStateStore(Generic[S]):
     def look_at(
         self, key: str, clock: Clock, time_ms: int, wall_ms: int, effects: list[Effect], *, busy: bool
     ) -> list[Firing]:
-        """The key's timers that are due, in the order of their times; they count as fired from now on.
-        Forgets it where its time to live is over and it is not `busy`."""
+        """The key's due timers in the order of their times, marked as fired. Forgets the key if its time to
+        live is over and it is not `busy`."""
         memory = self._read(key)
         if memory is None or time_ms not in memory.noted.get(clock, ()):
             return []
@@ -279,7 +278,7 @@ class KeyStateStore(Generic[S]):
         return None if data is None else unpack_memory(data)
 
     def _note(self, key: str, memory: Memory, effects: list[Effect]) -> None:
-        """See to it that the key is looked at when its next timer of each clock is due."""
+        """Note the key for its next timer of each clock."""
         for clock in CLOCKS:
             times = [t.time_ms for t in memory.timers.values() if t.clock == clock and not t.fired]
             if clock == "wall" and self._limits.ttl_s is not None and not self.ending:
@@ -289,7 +288,7 @@ class KeyStateStore(Generic[S]):
             wanted = rounded_up_ms(min(times))
             noted = memory.noted.setdefault(clock, [])
             if any(time_ms <= wanted for time_ms in noted):
-                # A timer that was put off is found when its key is looked at; each event puts one off.
+                # A postponed timer is found when its key is looked at; each event may postpone one.
                 continue
             noted.append(wanted)
             if self._due.add(clock, wanted, key):

@@ -1,9 +1,9 @@
-"""What a shard's machine is: it decides, over stores, and the operator does what it says.
+"""The machine of one shard: it decides over stores and returns effects, which the operator applies.
 
-A machine knows neither Flink nor an engine. All that it knows lies in its stores; what it holds in memory is
-made from them after a restore. Each method makes its whole change before it returns, and gives back effects:
-what is to be done outside, in this order. So whoever saves the stores between two methods and throws the rest
-away loses nothing and repeats nothing. The simplest machine is here too: inference without a program.
+A machine knows neither Flink nor an engine. Its whole state is in its stores; memory is rebuilt from them
+after a restore. Each method completes its change before it returns effects, in order. So saving the stores
+between two calls and discarding the rest loses and repeats nothing. `StatelessExecutor` is the simplest
+machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Store(Protocol):
     """Bytes by name, of one shard: Flink's `MapState` in a job, `DictStore` in tests."""
 
     def get(self, key: str) -> bytes | None:
-        """None where there is nothing."""
+        """The value; None if there is none."""
         ...
 
     def put(self, key: str, value: bytes) -> None: ...
@@ -42,15 +42,15 @@ class DictStore(dict[str, bytes]):
 
 
 IN_FLIGHT = "in-flight"
-"""The name of the store in which every machine keeps what a restore must take up."""
+"""The store that every machine restores from."""
 
-# The effects: values, though not frozen. Four are made for each event, which would take thrice as long.
+# Effects are values, but not frozen: four are made for each event, and frozen ones take three times as long.
 
 
 @dataclass(slots=True)
 class StartCall:
-    """A call is to be made; `item.id` is its own as long as it is awaited. `restored`: a checkpoint
-    held it; whether it had been sent before is not known."""
+    """Make a call; `item.id` is unique while it is awaited. `restored`: it comes from a checkpoint, and may
+    have been sent before."""
 
     item: KeyedEvent
     restored: bool = False
@@ -58,7 +58,7 @@ class StartCall:
 
 @dataclass(slots=True)
 class Emit:
-    """A record that leaves, and its bytes."""
+    """Emit a record, given with its bytes."""
 
     record: Result | DeadLetter
     data: bytes
@@ -66,7 +66,7 @@ class Emit:
 
 @dataclass(slots=True)
 class WakeAt:
-    """`ShardMachine.come` is to be called once `clock` has reached `time_ms`."""
+    """Call `ShardMachine.come` when `clock` reaches `time_ms`."""
 
     clock: Clock
     time_ms: int
@@ -74,8 +74,7 @@ class WakeAt:
 
 @dataclass(slots=True)
 class HoldWatermark:
-    """Something begins that event time must not pass: `name` stays until it is released. `read_ms` None:
-    nothing was read for it."""
+    """Hold event time before `time_ms` until `name` is released. `read_ms` None: nothing was read for it."""
 
     name: str
     time_ms: int | None
@@ -84,7 +83,7 @@ class HoldWatermark:
 
 @dataclass(slots=True)
 class ReleaseWatermark:
-    """What was held is over."""
+    """Release a hold."""
 
     name: str
 
@@ -94,23 +93,23 @@ Effect = StartCall | Emit | WakeAt | HoldWatermark | ReleaseWatermark
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The wall clock, and the watermark (None where it promises nothing)."""
+    """The wall clock and the watermark (None before the first)."""
 
     wall_ms: int
     watermark_ms: int | None = None
 
 
 Clocks = Callable[[], Times]
-"""A look at the clocks. The watermark is Flink's: a machine that needs no times does not pay for the look."""
+"""Reads the clocks. Reading Flink's watermark costs time, so machines call this only if they need it."""
 
 Room = Literal["slot", "queue", "full key", "full shard"]
-"""What an event finds: it needs a slot for a call of its own; there is a place for it in a queue; there is
-none, as the queue of its key is full, or all that may wait in the shard."""
+"""What an event needs or finds: a slot for a call of its own, a place in a queue, or no place because its
+key's queue or the shard is full."""
 
 
 class ShardMachine(Protocol):
-    """The machine of one shard. Inherit from it for the parts that are given here: those of a machine without
-    queues and timers. Not for several threads."""
+    """The machine of one shard. The default methods are those of a machine without queues and timers. Not
+    thread-safe."""
 
     @property
     def awaiting(self) -> bool:
@@ -119,12 +118,12 @@ class ShardMachine(Protocol):
 
     @property
     def timers(self) -> bool:
-        """Whether a timer is set; one that is due and has not fired is."""
+        """Whether a timer is set that has not fired."""
         return False
 
     @property
     def due(self) -> bool:
-        """Whether timers are due that have not fired: `fire` has something to do."""
+        """Whether timers are due that have not fired."""
         return False
 
     def room(self, key: str) -> Room:
@@ -132,12 +131,11 @@ class ShardMachine(Protocol):
         return "slot"
 
     def restore(self) -> Sequence[Effect]:
-        """Once, before all else: take up what the stores hold, and the calls that were awaited. Nothing
-        leaves."""
+        """Restore from the stores, and start the awaited calls. Called once, first. Emits nothing."""
         ...
 
     def event(self, item: KeyedEvent, data: bytes, clocks: Clocks) -> Sequence[Effect]:
-        """An event came in; `data` is `item`'s encoding. It is taken even where there is no room for it."""
+        """Take an event, even without room; `data` is `item` encoded."""
         ...
 
     def answered(self, id: str, answer: Result | DeadLetter, clocks: Clocks) -> Sequence[Effect]:
@@ -145,21 +143,21 @@ class ShardMachine(Protocol):
         ...
 
     def come(self, clock: Clock, time_ms: int) -> None:
-        """Time has come to `time_ms`: the timers set for it are due. Without effect where none is."""
+        """Mark the timers set for `time_ms` as due; without effect if there is none."""
         return
 
     def come_all(self) -> None:
-        """At the end of the input: every timer that is set is due."""
+        """Mark every timer as due, at the end of the input."""
         return
 
     def fire(self, clocks: Clocks) -> Sequence[Effect]:
-        """Fire some of the timers that are due. Those that are left stay `due`, also in the stores."""
+        """Fire some due timers; the others stay `due`."""
         return ()
 
 
 OpenMachines = Callable[[Callable[[str], Store]], Callable[[], ShardMachine]]
-"""Given what opens a store by its name, gives what makes the machine of a shard. The stores are those of the
-shard in hand. Picklable."""
+"""Given a function that opens a store by name, returns a function that makes a shard's machine. Stores are
+those of Flink's current key. Picklable."""
 
 
 REQUESTS = "requests"
@@ -172,9 +170,8 @@ def stateless(open_store: Callable[[str], Store]) -> Callable[[], ShardMachine]:
 
 
 class StatelessExecutor(ShardMachine):
-    """One shard of the simplest machine: each event is a call, whose answer is its result. What is accepted
-    rests in its store until its answer has left.
-    """
+    """Makes one call per event, whose answer is its result. Accepted events stay in the store until their
+    result is emitted."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -221,7 +218,7 @@ def _unpack(entry: bytes) -> tuple[int, str, bytes]:
 
 
 def _free_id(id: str, taken: Container[str]) -> str:
-    """Equal records without a position of their own have equal ids; those in flight at once are numbered."""
+    """Number equal records in flight without a position, whose ids would be equal."""
     number = 2
     while f"{id}#{number}" in taken:
         number += 1

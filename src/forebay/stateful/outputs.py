@@ -1,4 +1,4 @@
-"""What a turn of a program gives: its call, its results, its dead letter."""
+"""What a turn of a program emits: its call, results and dead letter."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from forebay.stateful.program import Ask, Failure, Output, Step
 
 @dataclass(frozen=True, slots=True)
 class ProgramRequest(KeyedEvent):
-    """What a program asks in a turn of this event, under the id of the call."""
+    """A program's call for this event, under the id of the call."""
 
     ask: Ask = field(kw_only=True)
 
 
 def call_of(turn: Turn, *, restored: bool = False) -> StartCall:
-    """The newest call of a turn, which asks."""
+    """The latest call of a turn."""
     item = turn.item
     assert turn.ask is not None
     id = numbered(item.id, turn.calls - 1)
@@ -32,14 +32,14 @@ def call_of(turn: Turn, *, restored: bool = False) -> StartCall:
 
 
 def hold_of(turn: Turn) -> HoldWatermark:
-    """What a turn holds back until it is over."""
+    """The watermark hold of a turn."""
     return HoldWatermark(str(turn.seq), turn.item.event.time_ms, turn.read_ms)
 
 
 def leaving(
     turn: Turn, step: Step[Any], carrier: Result | None, *, restored: bool = False
 ) -> tuple[Turn, list[Effect]]:
-    """The records that leave with `step`, and the turn after it. Raises if one cannot be written.
+    """The turn after `step`, and the records that `step` emits. Raises if one cannot be written.
 
     `restored`: a checkpoint held the turn.
     """
@@ -56,7 +56,7 @@ def leaving(
 
 def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
     item = turn.item
-    # The JSON of a sink takes less than the bytes of the codec, and writes null for what is not finite.
+    # JSON sinks accept less than the codec, and write null for numbers that are not finite.
     check_numbers({"answer": output.answer, "fields": output.fields})
     dump_json((output.answer, output.fields))
     result = Result(
@@ -92,7 +92,7 @@ def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
 
 
 def letter_of(turn: Turn, failure: Failure) -> DeadLetter:
-    """The dead letter of the event that a turn is about; empty for a timer's."""
+    """The dead letter of a turn's event; its record is empty for a timer."""
     item = turn.item
     return DeadLetter(
         raw=item.event.raw,

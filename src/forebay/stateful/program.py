@@ -1,8 +1,6 @@
 """What a user writes: a program that sees a key's state before each call and the answer after it.
 
-A program is pure: what it returns follows from its arguments alone. It is pickled into the job, so it holds
-settings and nothing that changes. One key's steps come one after another; while a call of the key is awaited,
-what comes for the key waits in a queue.
+The steps of a key run one after another; while a call of the key is awaited, its events wait in a queue.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from forebay.records import JSON, Event, Message, Sampling, Usage
 
 S = TypeVar("S")
 Clock = Literal["event", "wall"]
-"""Which time a timer waits for: the watermark's, or the wall clock's."""
+"""The clock that a timer waits for: the watermark, or the wall clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +178,14 @@ class Program(Protocol[S]):
     """
 
     version: int = 1
-    """Version of the saved state; `load` gets the one that a state was saved with."""
+    """Version of the saved state; passed to `load`."""
 
     def initial(self, key: str) -> S:
         """The state of a key that has none yet."""
         ...
 
     def on_event(self, state: S, event: Event, now: Moment) -> Step[S]:
-        """Called for each event of the key, in order, once the calls of earlier events are over."""
+        """Called for each event of the key, in order, after the calls of earlier events."""
         ...
 
     def on_answer(self, state: S, tag: str, answer: Answer, now: Moment) -> Step[S]:
@@ -208,9 +206,8 @@ class Program(Protocol[S]):
         return state
 
     def load(self, version: int, saved: JSON) -> S:
-        """The state that `save` of program version `version` gave: migrate it here. By default another
-        version is refused. An exception fails the job with its message, because going on would lose what the
-        key remembers."""
+        """The state saved by `save` of program version `version`; migrate it here. By default another version
+        is refused. An exception fails the job with its message: going on would lose the key's state."""
         if version != self.version:
             raise StateVersion(
                 f"the checkpoint holds state of version {version}, the program is at {self.version}: "

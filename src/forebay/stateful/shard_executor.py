@@ -1,4 +1,4 @@
-"""The machine that runs a program over one shard: one turn after another for a key, keys side by side."""
+"""Runs a program over one shard: turns of a key one after another, keys concurrently."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ from forebay.stateful.program import Answer, Ask, Clock, Failure, Moment, Progra
 S = TypeVar("S")
 CALL, WAITING = "c", "q"
 MAX_CALLS = 64
-"""Calls of one turn; a program that asks more often would never end."""
+"""Calls of one turn at most."""
 
 
 @dataclass(frozen=True)
 class ProgramMachines(Generic[S]):
-    """The `OpenMachines` of a program. With `timeline`, what a timer gives has one, as what an event gives
-    has that of the event."""
+    """The `OpenMachines` of a program. With `timeline`, results of timers have a timeline, too."""
 
     program: Program[S]
     limits: Limits
@@ -65,11 +64,11 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._waits = 0
         self._next_seq = 0
         self._restored_before = 0
-        """Turns with a smaller number were in the checkpoint."""
+        """Turns with a smaller number come from the checkpoint."""
 
     @property
     def awaiting(self) -> bool:
-        # A turn waits for nothing but a call of its key.
+        # A turn waits only for a call of its key.
         return bool(self._awaited)
 
     @property
@@ -116,7 +115,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
         now = clocks()
         effects: list[Effect] = []
         if self.due:
-            # Timers of other keys may wait for room; this one's were due before the event came.
+            # Timers of other keys may wait for room; those of this key precede the event.
             fired: list[Turn] = []
             for clock, time_ms in self._memories.noted(item.key):
                 if self._due.has_come(clock, time_ms):
@@ -148,7 +147,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
             if spoilt is None:
                 self._go_on(key, now, effects)
                 return effects
-            # Nobody else would ever tell the program that what it waits for does not come.
+            # Otherwise the program would never learn that its answer does not come.
             failure = Failure(spoilt.cause, str(spoilt), turn.attempts)
             memory, state = self._memories.recall(key)
         step = self._guarded(lambda: self._program.on_failure(self._or_new(state, key), tag, failure, moment))
@@ -162,14 +161,13 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._due.come(clock, time_ms)
 
     def come_all(self) -> None:
-        """Those of a key are due in the order of their times. Keys are not forgotten at the end, though their
-        time to live may be over."""
+        """Mark every timer as due. From now on, keys are not forgotten for their age."""
         self._memories.ending = True
         for clock, time_ms in sorted(self._due.heads, key=lambda head: head[1]):
             self._due.come(clock, time_ms)
 
     def fire(self, clocks: Clocks) -> list[Effect]:
-        """Those of at most `PER_CHUNK` keys: each may lead to a call, and those of very many keys may be due
+        """Fire the timers of at most `PER_CHUNK` keys: each may start a call, and very many keys may be due
         at once."""
         now = clocks()
         effects: list[Effect] = []
@@ -181,7 +179,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
             fired += self._fired(key, clock, time_ms, now, effects)
         over = (clock, time_ms) not in self._due.heads
         if not over and not self._due.has_come(clock, time_ms):
-            # Keys that were noted for it since it came.
+            # Keys were noted for it since it became due.
             effects.append(WakeAt(clock, time_ms))
         self._begin(fired, now, effects, over=[head_name(time_ms)] if over and clock == "event" else ())
         return effects
@@ -194,8 +192,8 @@ class ShardExecutor(ShardMachine, Generic[S]):
     def _begin(
         self, turns: Sequence[Turn], now: Times, effects: list[Effect], *, over: Sequence[str] = ()
     ) -> None:
-        """`over`: what was held for the timers that these turns are of."""
-        # Before the first of them gives something: event time must not pass the others.
+        """Start turns. `over`: the holds of the timers of these turns."""
+        # Hold all before the first emits: event time must not pass the others.
         effects += [hold_of(turn) for turn in turns]
         effects += [ReleaseWatermark(name) for name in over]
         for turn in turns:
@@ -216,7 +214,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._waits += 1
 
     def _go_on(self, key: str, now: Times, effects: list[Effect]) -> None:
-        """A turn of `key` is over: those that wait follow, until one of them awaits a call."""
+        """After a turn of `key`: run its waiting turns until one awaits a call."""
         while key not in self._awaited and key in self._waiting:
             seqs = self._waiting[key]
             name = _waiting_name(seqs.popleft())
@@ -231,7 +229,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
     # -- a turn
 
     def _step(self, turn: Turn, now: Times, effects: list[Effect]) -> None:
-        """The first step of a turn. It may be its last one: then the caller goes on with the key."""
+        """The first step of a turn. If the turn ends with it, the caller continues with the key."""
         key = turn.key
         memory, state = self._memories.recall(key)
         moment = self._moment(turn, now)
@@ -242,7 +240,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
         else:
             timer = None if memory is None else memory.timers.get(firing.name)
             if memory is None or timer is None or not timer.fired or timer.firing(firing.name) != firing:
-                # Set anew or taken away since it fired.
+                # Replaced or removed since it fired.
                 effects.append(ReleaseWatermark(str(turn.seq)))
                 return
             del memory.timers[firing.name]
@@ -264,8 +262,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
         *,
         carrier: Result | None = None,
     ) -> RecordError | None:
-        """Do what `step` says, or nothing of it: then gives what is wrong with it. `carrier`: the answer that
-        led to it."""
+        """Apply `step` as a whole, or return why it was not applied. `carrier`: the answer that led to it."""
         key = turn.key
         try:
             if isinstance(step, RecordError):
@@ -290,11 +287,11 @@ class ShardExecutor(ShardMachine, Generic[S]):
         return None
 
     def _spoil(self, turn: Turn, memory: Memory | None, failed: RecordError, effects: list[Effect]) -> None:
-        """End a turn whose step was undone: its event goes to the dead letters."""
+        """End a turn whose step was undone: its event becomes a dead letter."""
         letter = letter_of(turn, Failure(failed.cause, str(failed), turn.attempts))
         effects += [Emit(letter, encode(letter)), ReleaseWatermark(str(turn.seq))]
         if turn.firing is not None and memory is not None:
-            # The timer has fired, whatever came of it.
+            # The timer has fired, even if its step failed.
             self._memories.remember(turn.key, memory, effects, before=memory)
 
     def _or_new(self, state: Any, key: str) -> S:
@@ -309,7 +306,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
 
     @staticmethod
     def _guarded(make: Any) -> Step[S] | RecordError:
-        """The step, or what a program's mistake or refusal comes to."""
+        """The step, or the error for a program's exception."""
         try:
             step: Any = make()
         except RecordError as refusal:
