@@ -27,7 +27,6 @@ NEWEST_VERSION = 6
 """Written by Flink 2.3, which reads all earlier ones."""
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
 LOCK = "lock"
-"""The locked file in a folder of checkpoints in use."""
 END_MARK = "finished"
 """The file in the folder of a finished job, see `forebay.flink.end_mark`."""
 END_NOTE = "note"
@@ -62,20 +61,16 @@ def drain_folder(number: int) -> str:
 
 
 def is_drain(name: str) -> bool:
-    """Whether `name` is a `drain_folder`."""
     return DRAIN.fullmatch(name) is not None
 
 
 def job_of(checkpoint: Location) -> str:
-    """The job that wrote the checkpoint or savepoint."""
     parent = checkpoint.parent
     return parent.parent.name if is_drain(parent.name) else parent.name
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Files and bytes in a checkpoint's own folder."""
-
     files: int
     bytes: int
 
@@ -107,12 +102,10 @@ def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
 
 
 def jobs_in(checkpoint_dir: Path) -> list[Path]:
-    """The folders of the jobs that have run."""
     return [path for path in checkpoint_dir.glob("*") if JOB_DIRECTORY.fullmatch(path.name)]
 
 
 def newest_of_job(job: Path) -> Checkpoint[Path] | None:
-    """The newest complete checkpoint in the folder of one job; None if there is none."""
     return next(iter(checkpoints_of(job)), None)
 
 
@@ -199,10 +192,9 @@ BACK = "savepoint-kept-"
 
 class KeptCheckpoints:
     """Hard links of the checkpoints of one `job`, in a folder below it, to make results again that are found
-    lost only after the job has ended.
+    lost only after the job has ended, when Flink has deleted its checkpoints.
 
-    Flink deletes a job's checkpoints as newer ones follow, and all of them when it finishes. None is kept if
-    the file system has no hard links, or if checkpoints share files (incremental ones).
+    None is kept if the file system has no hard links, or if checkpoints share files (incremental ones).
     """
 
     def __init__(self, job: Path) -> None:
@@ -210,7 +202,6 @@ class KeptCheckpoints:
         self._folder = job / KEPT
 
     def keep(self) -> None:
-        """Link the checkpoints that are not linked yet."""
         if any((self._job / SHARED).glob("*")):
             return
         for checkpoint in checkpoints_of(self._job):

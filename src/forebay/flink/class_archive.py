@@ -26,11 +26,9 @@ LEAST_CLASSES = 5000
 """A JVM that has run a job has loaded more."""
 DUMP_TIMEOUT_S = 300.0
 LISTS_CLASSES = "-XX:DumpLoadedClassList"
-"""JVM option if there is no archive yet."""
 UNUSED_S = 7 * 24 * 3600.0
 """An archive (100 MB or more) unused for this long is removed when another is made."""
 ARCHIVES = "flink-*.jsa"
-"""Glob of archives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,6 @@ class ClassArchive:
         return True
 
     def _clear(self) -> None:
-        """Remove files of killed runs, and archives unused for long."""
         for pattern, most_s in (("*.tmp", DUMP_TIMEOUT_S), (ARCHIVES, UNUSED_S)):
             for left in self.folder.glob(pattern):
                 with suppress(OSError):

@@ -38,7 +38,6 @@ Clients = FleetClient | TwoClients
 
 
 def prompt_chars(item: KeyedEvent) -> int:
-    """Length of a request: of a program's messages, or of the event."""
     if isinstance(item, ProgramRequest):
         return sum(len(message.content) for message in item.ask.messages)
     return len(item.event.raw)
@@ -46,8 +45,6 @@ def prompt_chars(item: KeyedEvent) -> int:
 
 @dataclass(slots=True)
 class Sight:
-    """The latest report, for a loop in this process."""
-
     newest: DemandReport | None = None
 
     def __call__(self) -> dict[str, DemandReport]:
@@ -59,10 +56,9 @@ class MeteredHandler:
     made, except `accept`.
 
     With a folder, the report is a file there, deleted by `close`. Without one, a scaling loop decides here
-    for all subtasks, assuming that they are like this one, as events are spread by a hash. The wanted
-    replicas, what waits and when it is due go to `gauges`; once a minute also what was learned of `model`,
-    which survives a restart. What waits in topics counts if `link` names its source. Changes of the wanted
-    replicas are logged. `classes`: the service class of an event; None: the default class.
+    for all subtasks, which are alike because events are spread by a hash. Wanted replicas, what waits and
+    when it is due go to `gauges`, and once a minute what was learned of `model`. `link` may name a source for
+    what waits in topics. `classes`: the service class of an event; None: the default class.
     """
 
     def __init__(
@@ -205,5 +201,4 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def publisher(gauges: ScalingGauges) -> Callable[[int], None]:
-    """A function that sets the wanted replicas, and reports a change."""
     return lambda wanted: gauges.set(wanted, gauges.backlog_tokens, gauges.due_s)

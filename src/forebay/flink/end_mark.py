@@ -48,7 +48,6 @@ def write_at_end(runtime_context: RuntimeContext, name: str, text: str = "") -> 
 
 
 def _writes(folder: Any, name: str, text: str) -> Any:
-    """A Java `Runnable` that writes a file into a Flink `folder`."""
     place = folder.suffix(f"/{name}")
     mode = find_class("org.apache.flink.core.fs.FileSystem$WriteMode").OVERWRITE
     handles = find_class("java.lang.invoke.MethodHandles")

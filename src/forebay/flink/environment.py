@@ -51,22 +51,19 @@ class Restart:
 class FlinkConfig:
     """How a job runs.
 
-    `checkpoint_dir` needs `checkpoint_interval_s`; checkpoints stay there when the job ends. `restore_from`
-    is the directory of a checkpoint or savepoint (`newest_checkpoint` finds one). `cluster` is the
-    `HOST:PORT` of a running cluster's REST service; None: embedded. A cluster's machines need this Python
-    with Forebay at the same path, and opt/flink-python-*.jar in lib/: a jar that a job brings can be loaded
-    only once per task manager. `options` are Flink's own, and override everything else here.
+    `checkpoint_dir` needs `checkpoint_interval_s`; checkpoints outlive the job. `restore_from` is a
+    checkpoint or savepoint. `cluster`: `HOST:PORT` of a cluster's REST service; None: embedded. A cluster's
+    machines need this Python with Forebay at the same path, and opt/flink-python-*.jar in lib/, since a task
+    manager loads a job's copy only once. `options` are Flink's own, and override everything else.
 
-    If `task_managers` is above 1, the job's tasks run in that many JVMs, each with its own Python, while a
+    If `task_managers` is above 1, tasks run in that many JVMs, each with its own Python, while a
     `standalone_cluster` of the same configuration is open; `options` must set its `rest.port`.
 
-    `jars` are connectors that the job brings. `plugins` is a folder of Flink plugins, such as file systems,
-    each in its own folder, for an embedded Flink and for the client of a cluster.
+    `jars` are connectors. `plugins` is a folder of Flink plugins, such as file systems, each in its own
+    folder.
 
-    `log_dir` is made private. The first environment of a process decides `log_dir`, `heap_mb` and the class
-    path of its JVM.
-
-    An embedded Flink listens on the loopback interface only, and serves only holders of the key in `log_dir`;
+    The first environment of a process decides `log_dir` (made private), `heap_mb` and the class path of its
+    JVM. An embedded Flink listens on the loopback interface, and serves only holders of the key in `log_dir`:
     use `embedded_rest`.
     """
 
@@ -140,7 +137,6 @@ def application_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
 
 
 def own_rest(env: StreamExecutionEnvironment) -> FlinkRest:
-    """The REST service of the cluster that runs this program in `env`, from `application_environment`."""
     port = get_gateway().jvm.org.apache.flink.configuration.RestOptions.PORT
     return FlinkRest(f"http://localhost:{env._j_stream_execution_environment.getConfiguration().get(port)}")
 
@@ -148,15 +144,13 @@ def own_rest(env: StreamExecutionEnvironment) -> FlinkRest:
 def _pause_ms(interval_s: float) -> int:
     """The minimum time between two checkpoints, in which the first one's Kafka transactions are committed.
 
-    A checkpoint that starts before contains them. After a restore from it, Flink commits them again, which
-    fails, and aborts the next transaction that it resumes with the same producer: its results would be lost
-    (seen with Flink's connector 5.0 and Kafka 4).
+    Otherwise the second one contains them; after a restore from it, Flink commits them again, which fails,
+    and aborts the producer's next transaction, so its results are lost (Flink's connector 5.0, Kafka 4).
     """
     return min(MOST_PAUSE_MS, round(interval_s * 500))
 
 
 def embedded_rest(config: FlinkConfig, port: int) -> FlinkRest:
-    """The REST service of an embedded Flink whose `rest.port` is `port`."""
     return FlinkRest(f"https://localhost:{port}", _keys(config))
 
 
@@ -165,7 +159,6 @@ def _keys(config: FlinkConfig) -> TlsKeys:
 
 
 def log_dir(config: FlinkConfig) -> Path:
-    """The folder of Flink's logs."""
     return config.log_dir or load_settings().run / "flink"
 
 

@@ -57,19 +57,18 @@ def infer(
 ) -> InferenceStreams:
     """Ask the engine about every element of `stream`, exactly once in Flink's state.
 
-    `to_event` makes an `Event` of an element; without it, elements are encoded records, as from Forebay's
-    sources. At most `capacity` requests are in flight per subtask; beyond that, the input is blocked. Answers
-    are emitted as they arrive (`unordered`), or in the input's order within each `key`. Events without a key
-    have no order.
+    Elements are encoded records, as from Forebay's sources, or whatever `to_event` makes an `Event` of. At
+    most `capacity` requests are in flight per subtask; beyond that, the input is blocked. Answers are emitted
+    as they arrive (`unordered`), or in the input's order within each `key`; events without a key have no
+    order.
 
-    `shards` is the number of Flink keys that state is spread over: at least the parallelism, and fixed for
-    the life of a pipeline if order matters. With `event_time`, results carry the event's time, and the
-    operator's output watermark never passes an event whose answer is awaited. With `timeline`, results hold
-    when their event passed each station.
+    `shards`: Flink keys that state is spread over; at least the parallelism, and fixed for the life of a
+    pipeline if order matters. With `event_time`, results carry the event's time, and the output watermark
+    never passes an event whose answer is awaited. With `timeline`, results hold when their event passed each
+    station.
 
-    Flink finds the operator's state by its `name`, which must be unique in the job (see `shards_uid`). Raises
-    `SettingError` if the settings contradict each other, and if Python would run in worker processes
-    (`python.execution-mode` must be `thread`).
+    Flink finds the state by `name`, unique in the job (see `shards_uid`). Raises `SettingError` for
+    contradicting settings, and unless `python.execution-mode` is `thread`.
     """
     if ordering not in get_args(Ordering):
         raise SettingError(f'ordering: expected "unordered" or "key", found {str(ordering)[:80]!r}')
@@ -111,17 +110,15 @@ def infer_stateful(
 ) -> InferenceStreams:
     """Run `program` over `stream`: it sees its key's state before each call and the answer after it.
 
-    Steps of one `key` run one after another, in the order of its events; keys are concurrent. Each change of
-    state, its outputs and its next call happen together, exactly once in Flink's state. A call in flight is
-    in state; a restore makes it again with the same id and messages. An event without a key is a dead letter.
+    Steps of one `key` run in the order of its events; keys are concurrent. A change of state, its outputs and
+    its next call happen together, exactly once in Flink's state. A restore makes calls in flight again with
+    the same id and messages. An event without a key is a dead letter.
 
     At most `queue` events of a key wait for its call, and `capacity` calls are in flight per subtask; beyond
     that, the input is blocked. A key is forgotten `ttl_s` after its last step (None: never); its saved state
-    and timers may take `max_state_bytes`. `call.prompt` and `call.schema` are not used: a program writes its
-    own.
+    and timers may take `max_state_bytes`. `call.prompt` and `call.schema` are not used.
 
-    The rest is as for `infer`; `shards` is fixed for the life of the state. Raises `SettingError` if the
-    settings contradict each other.
+    The rest is as for `infer`; `shards` is fixed for the life of the state.
     """
     if key is None:
         raise SettingError("a stateful program needs a key")

@@ -15,10 +15,9 @@ class PollInterval:
     """The period of the timer that wakes a shard.
 
     Each look costs a call into Python, and an answer waits for half a period on average. The period is a
-    share of a call's current duration, within bounds, so that it adds at most about that share to an event: 1
-    ms for a scripted replica, 25 ms for a model that takes seconds and needs the processor itself.
-
-    If answers wake their shard, the period is `rescue_ms`, because a checkpoint holds no wakes.
+    share of a call's current duration, within bounds: 1 ms for a scripted replica, 25 ms for a model that
+    takes seconds and needs the processor itself. If answers wake their shard, it is `rescue_ms`, because a
+    checkpoint holds no wakes.
     """
 
     share: float = 0.02
@@ -28,7 +27,6 @@ class PollInterval:
     rescue_ms: int = 1000
 
     def step_ms(self, call_s: float) -> int:
-        """The period in milliseconds if calls take `call_s` seconds."""
         return min(self.most_ms, max(self.least_ms, round(call_s * 1000 * self.share)))
 
     def next_ms(self, now_ms: int, call_s: float) -> int:
@@ -50,10 +48,8 @@ class RoomWait:
     The mean is over the last answers of a busy spell, at least `ANSWERS` and four times the capacity, and
     includes the time since the last one. So two events are accepted while three are answered, and the queue
     shrinks; without answers, the wait is a share of the outage, and the queue grows with its logarithm. The
-    first waits of a spell are shorter.
-
-    After a restart, the length of the queue tells by the same rule how long the spell has lasted, so that the
-    short waits of its beginning are not repeated.
+    first waits of a spell are shorter; after a restart, the length of the queue shows how long the spell has
+    lasted.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -73,7 +69,6 @@ class RoomWait:
         return FACTOR * (now_s - oldest_s) / window
 
     def over(self) -> None:
-        """The spell is over: there was room."""
         self._since_s = None
         self._times.clear()
 

@@ -55,7 +55,6 @@ def java_items(iterable: Any) -> Iterator[Any]:
 
 
 def find_class(name: str) -> Any:
-    """A Java class, by its name."""
     from pemja import findClass  # type: ignore[import-untyped]  # loads only inside the JVM
 
     return findClass(name)

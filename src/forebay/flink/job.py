@@ -45,7 +45,6 @@ REPLACED_FILES = "replaced_files"
 FAILED_COMMITS = "failedCommittables"
 """Flink's counter of commits that failed in its sinks."""
 SINKS = (FAILED_COMMITS, TOO_LARGE)
-"""Counters of each sink."""
 HELD_BACK = "accumulateBackPressuredTimeMs"
 """Flink's gauge of a task: time for which later tasks have blocked it."""
 ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED, REPLACED_FILES, TOO_LARGE))
@@ -74,7 +73,7 @@ class Checkpoints:
 
 
 class Spread(NamedTuple):
-    """A metric over the subtasks of an operator."""
+    """A metric over subtasks."""
 
     sum: float
     min: float
@@ -135,16 +134,13 @@ class RunningJob:
         return ""
 
     def state(self) -> str:
-        """Flink's state: CREATED, RUNNING, RESTARTING, FINISHED, FAILED, CANCELED, …"""
         return str(self._get(f"/jobs/{self.id}")["state"])
 
     def restarts(self) -> int:
-        """How often the job was restarted after a failure."""
         found = self._get(f"/jobs/{self.id}/metrics?get=numRestarts")
         return int(float(found[0]["value"])) if found else 0
 
     def all_run(self) -> bool:
-        """Whether every task runs or has finished."""
         found = self._get(f"/jobs/{self.id}")
         tasks = {vertex["status"] for vertex in found["vertices"]}
         return found["state"] == "RUNNING" and tasks <= {"RUNNING", "FINISHED"}
@@ -163,7 +159,6 @@ class RunningJob:
         ]
 
     def cancel(self) -> None:
-        """Cancel the job; retained checkpoints stay."""
         self.rest.ask(f"/jobs/{self.id}?mode=cancel", "PATCH")
 
     def drain(self, folder: Location) -> None:
@@ -228,7 +223,6 @@ class RunningJob:
         return {name: over.max for _, name, over in self._metrics(wanted)}
 
     def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, str, Spread]]:
-        """Vertices, metric names, and values over the subtasks."""
         if not self._vertices:
             # They never change for a job.
             self._vertices = [vertex["id"] for vertex in self._get(f"/jobs/{self.id}")["vertices"]]
@@ -250,7 +244,6 @@ class RunningJob:
         return names
 
     def checkpoints(self) -> Checkpoints:
-        """The job's checkpoints so far."""
         found = self._get(f"/jobs/{self.id}/checkpoints")
         over = next((c for c in found["history"] if c["status"] in {"COMPLETED", "FAILED"}), None)
         failed = over is not None and over["status"] == "FAILED"
@@ -333,7 +326,6 @@ def wrong_option(error: Py4JJavaError) -> str | None:
 
 
 def java_cause(error: Py4JJavaError) -> str:
-    """The root cause of an error raised by Java, in one line."""
     return root_cause(str(error).partition("\n: ")[2] or str(error))
 
 

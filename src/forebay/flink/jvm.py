@@ -48,7 +48,6 @@ PORT_VARIABLE = "PYFLINK_GATEWAY_PORT"
 PLUGINS_VARIABLE = "FLINK_PLUGINS_DIR"
 CHUNK_BYTES = 1 << 16
 TEMPORARY = "tmp-"
-"""Prefix of the folders for the JVMs' temporary files."""
 
 TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
 """Java's warnings: standard output is for results."""
@@ -102,7 +101,6 @@ def import_path() -> str:
 
 
 def java_environment(log_dir: Path, heap_mb: int, jars: Sequence[Path] = ()) -> dict[str, str]:
-    """The environment of a Flink process: this one's, with Java, a log directory, a heap limit and `jars`."""
     return {
         **ARENAS,
         **os.environ,
@@ -183,7 +181,6 @@ class Jvm:
         return GatewayParameters(port=port, auth_token=token, auto_convert=True)
 
     def await_end(self, timeout_s: float) -> None:
-        """Block until it has ended, at most `timeout_s`."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout_s)
 
@@ -215,19 +212,17 @@ def launch_jvm(
     beside: str = "",
     plugins: Path | None = None,
 ) -> Jvm:
-    """Start a JVM with `jars` on its class path; returns at once. It uses the class archive in `archive_dir`,
-    or lists its classes for one. The table planner, needed by `jars` and by event time, is on the class path
-    only with `jars` or `planner`.
+    """Start a JVM with `jars` on its class path; returns at once. With `archive_dir`, it uses the class
+    archive there, or lists its classes for one, and has the table planner only with `jars` or `planner`
+    (event time).
 
-    Clusters and task managers in it load the plugins in the folder `plugins`; None: PyFlink's own. `beside`
-    names a JVM other than this process's own: the thread that starts it must live as long as the JVM, and no
-    archive is made of it.
+    Clusters in it load the plugins in the folder `plugins`; None: PyFlink's own. `beside` names an additional
+    JVM: the thread that starts it must live as long, and no archive is made of it.
 
-    Logs and standard error go to files under `log_dir`, which is private; standard output goes to this
-    process's. The JVM ends with this process, even if that is killed: at the end of its standard input, and
-    (on Linux, if the main thread starts it or it has a name) by a kernel signal. It exits with status 3 when
-    out of memory. Temporary files are under `log_dir`, and deleted by `end` or by the next start. Raises
-    `SettingError` if `log_dir` cannot be made private.
+    Logs, standard error and temporary files are under `log_dir`, which is private; standard output goes to
+    this process's. The JVM ends with this process, even if that is killed: at the end of its standard input,
+    and (on Linux, if the main thread starts it, or with `beside`) by a kernel signal. It exits with status 3
+    when out of memory. Raises `SettingError` if `log_dir` cannot be made private.
     """
     log_dir = private_folder(log_dir.absolute())
     remove_unlocked(log_dir, TEMPORARY)

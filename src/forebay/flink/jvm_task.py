@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 
 HasRoom = Callable[[], bool]
 YOUNG = 10_000
-"""New objects after which Python looks for reference cycles among them."""
 CALLBACK = "org.apache.flink.api.common.operators.ProcessingTimeService$ProcessingTimeCallback"
 
 

@@ -11,7 +11,6 @@ from forebay.autoscale.memory import saved_ms
 from forebay.stateful.machine import Store
 
 LEARNED = "learned"
-"""Name of the state."""
 NAME = "scaling"
 
 
@@ -23,7 +22,6 @@ class LearnedMail:
         self.newest: bytes | None = None
 
     def take(self) -> bytes | None:
-        """What was restored; only once."""
         found, self.found = self.found, None
         return found
 
@@ -63,7 +61,6 @@ class LearnedState:
         return () if self._key is None else (self._key,)
 
     def write(self) -> None:
-        """Keep the newest under the current key."""
         newest = self._mail.newest
         if newest is not None:
             self._store.put(NAME, newest)

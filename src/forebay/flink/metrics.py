@@ -77,7 +77,6 @@ WINDOW_S = 30.0
 
 
 NOTHING_DUE_S = 10_000_000
-"""Seconds to the next deadline if nothing waits."""
 
 
 class ScalingGauges:
@@ -104,7 +103,6 @@ class ScalingGauges:
 
     @property
     def due_s(self) -> int | None:
-        """Seconds until the first waiting request is due; None if nothing waits."""
         return None if self.next_deadline_s == NOTHING_DUE_S else self.next_deadline_s
 
     @property
@@ -112,7 +110,6 @@ class ScalingGauges:
         return self.wanted_replicas, self.backlog_tokens, self.next_deadline_s
 
     def values(self) -> dict[str, int]:
-        """The known gauges by name."""
         self.changed = False
         found = {"backlog_tokens": self.backlog_tokens, "next_deadline_s": self.next_deadline_s}
         return found if self.wanted_replicas is None else {**found, "wanted_replicas": self.wanted_replicas}
@@ -138,13 +135,11 @@ class ReplicasGauge:
         self.tell: Callable[[], None] = lambda: None
 
     def set(self, usable: int) -> None:
-        """Set how many may get requests now."""
         if usable != self.usable:
             self.usable, self.changed = usable, True
             self.tell()
 
     def values(self) -> dict[str, int]:
-        """The gauge by its name, if known."""
         self.changed = False
         return {} if self.usable is None else {REPLICAS: self.usable}
 
@@ -238,9 +233,7 @@ LOOKED = "looked_ms"
 MOMENTS = (OLDEST, LOOKED)
 GAUGES = ("in_flight", "pending", *MOMENTS, "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
 REPLICAS = "replicas"
-"""A gauge, once it is known."""
 SCALING_GAUGES = ("wanted_replicas", "backlog_tokens", "next_deadline_s")
-"""Gauges of pipelines that scale."""
 
 NOTHING_READ_MS = 253_402_300_799_999
 """End of the year 9999, so that the lowest over subtasks is another one's if this one awaits nothing."""
@@ -287,7 +280,6 @@ class FlinkMetrics:
         self._gauges = {name: named.distribution(name) for name in GAUGES}
 
     def flush_if_due(self, now_s: float) -> None:
-        """`flush` after `FLUSH_S`, or if something about replicas has changed."""
         if now_s - self._flushed_s >= FLUSH_S or any(each.changed for each in self._of_replicas()):
             self.flush(now_s)
 

@@ -56,7 +56,6 @@ TIMED = Types.ROW_NAMED(["time_ms", "low_ms", "record"], [Types.LONG(), Types.LO
 DEAD_LETTERS = OutputTag("dead-letters", BYTES)
 HEARTBEAT_MS = 200
 WAIT_S = 0.2
-"""Longest wait between two checks whether the job is cancelled."""
 ROOM_WAIT_S = 0.04
 """How long an event waits for a slot before it joins the queue."""
 LEAST_SHARE = 64
@@ -93,11 +92,10 @@ class InferenceOperator(KeyedProcessFunction):
     machine is full, `process_element` blocks, which is Flink's backpressure. At the end of input, every call
     completes before the operator ends.
 
-    While it blocks, no checkpoint barrier or timer passes, so it does not block for long: an event waits
-    `ROOM_WAIT_S` for a slot, then joins a queue. Once `capacity` events are queued, it waits until the queue
-    is shorter, at most 1.5 times the mean time per answer (`RoomWait`); if a machine's queue is full, at most
-    1/64 of the time for which it has been. An outage of an hour delays a checkpoint by 21 s, and the queue
-    grows with the logarithm of the outage.
+    No checkpoint barrier or timer passes a blocked operator, so it does not block for long: an event waits
+    `ROOM_WAIT_S` for a slot, then joins a queue. Once `capacity` events are queued, it waits at most as
+    `RoomWait` says; if a machine's queue is full, at most 1/64 of the time for which it has been. An outage
+    of an hour delays a checkpoint by 21 s.
     """
 
     def __init__(
@@ -234,7 +232,6 @@ class InferenceOperator(KeyedProcessFunction):
             yield key
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
-        """Open a shard in this run, and make the calls in its restored state."""
         shard = self._shards[key] = Shard(key, self._new_machine())
         self._wakes.add(key, ctx)
         for _ in self._apply(shard, shard.machine.restore(), ctx):
@@ -371,7 +368,6 @@ class InferenceOperator(KeyedProcessFunction):
     # -- timers: of shards, and of their machines
 
     def _arm(self, shard: Shard, ctx: KeyedProcessFunction.Context, *, always: bool = False) -> None:
-        """Schedule the next look at the shard while it awaits something."""
         now_s = self._clock.monotonic_s()
         self._metrics.flush_if_due(now_s)
         now_ms = self._clock.wall_ms()
@@ -412,7 +408,6 @@ class InferenceOperator(KeyedProcessFunction):
         return ctx.time_domain() == TimeDomain.PROCESSING_TIME and timestamp > self._clock.wall_ms()
 
     def _set_wall(self, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
-        """Set a processing-time timer of the current key."""
         if self._early:
             # Set now, it would fire at once, in a round that lasts while something is awaited.
             set_after_round(self._context, ctx, time_ms)
@@ -456,7 +451,6 @@ class InferenceOperator(KeyedProcessFunction):
         self._metrics.flush(self._clock.monotonic_s())
 
     def _complete(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        """Complete a shard after the end of the input, before its next event."""
         # An input that was idle when all others ended continues: each of its events has its own rounds.
         shard.rounds = 0
         while shard.machine.awaiting or self._may_fire(shard):

@@ -54,7 +54,7 @@ class QueueReader:
                 await asyncio.sleep(self._every_s)
 
     async def _read(self, http: aiohttp.ClientSession) -> str:
-        """Read once; returns why it failed, or an empty text."""
+        """Returns why it failed, or an empty text."""
         try:
             async with http.get(self._url, allow_redirects=False) as answer:
                 if answer.status != 200:

@@ -97,7 +97,6 @@ class RequestHandler:
 
     @property
     def engine(self) -> Engine:
-        """The engine."""
         return self._engine
 
     def accept(self, item: KeyedEvent, *, restored: bool) -> None:
@@ -154,7 +153,6 @@ class RequestHandler:
         )
 
     def _answered(self, item: KeyedEvent, timing: Timing | None) -> Timeline | None:
-        """The event's timeline, ended now; None if none is kept."""
         if item.timeline is None:
             return None
         now_us, now_s = self._clock.wall_us(), self._clock.monotonic_s()
@@ -239,8 +237,6 @@ def _parse(completion: Completion, sampling: Sampling, check: AnswerCheck | None
 
 @dataclass(frozen=True)
 class OpenRequestHandler:
-    """Opens a `RequestHandler` on the running event loop."""
-
     call: InferenceSpec
     clock: Callable[[], Clock] = SystemClock
 
@@ -259,7 +255,6 @@ def result(
     journaled: bool = False,
     timeline: Timeline | None = None,
 ) -> Result:
-    """The result of `item`."""
     return Result(
         id=item.id,
         key=item.key,
@@ -285,7 +280,6 @@ def result(
 
 
 def dead_letter(item: KeyedEvent, cause: str, detail: str, *, attempts: int = 0) -> DeadLetter:
-    """The dead letter of `item`, with its untouched input."""
     return DeadLetter(
         raw=item.event.raw,
         cause=cause,
@@ -302,7 +296,6 @@ def dead_letter(item: KeyedEvent, cause: str, detail: str, *, attempts: int = 0)
 
 
 MAX_CHECKS = 64
-"""Compiled schemas kept; a program has few."""
 
 
 class ProgramRequestHandler(RequestHandler):
@@ -347,8 +340,6 @@ class ProgramRequestHandler(RequestHandler):
 
 @dataclass(frozen=True)
 class OpenProgramRequestHandler:
-    """Opens a `ProgramRequestHandler` on the running event loop."""
-
     call: InferenceSpec
     clock: Callable[[], Clock] = SystemClock
 

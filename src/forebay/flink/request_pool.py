@@ -58,12 +58,11 @@ class Load:
 class RequestPool:
     """At most `capacity` calls in flight; the next one takes a free slot at once.
 
-    `open_answerer` runs on the event loop's thread. `submit`, `take` and the waits belong to one thread (the
-    operator's), and raise `ForebayError` after an unexpected failure of the answerer; `load` may be read from
-    any thread. `on_ready` is called on the event loop's thread once `ready` has something to return or raise,
-    and not again before `ready` was called.
-
-    The two threads share one interpreter lock, so under load they do not wake each other for each call.
+    `submit`, `take` and the waits belong to one thread (the operator's), and raise `ForebayError` after an
+    unexpected failure of the answerer; `load` may be read from any thread. `open_answerer` and `on_ready` are
+    called on the event loop's thread; `on_ready` once `ready` has something to return or raise, and not again
+    before `ready` was called. The threads share one interpreter lock, so under load they do not wake each
+    other for each call.
     """
 
     def __init__(
@@ -124,7 +123,6 @@ class RequestPool:
 
     @property
     def finished(self) -> int:
-        """How many calls have ended."""
         return self._finished
 
     @property
@@ -184,14 +182,12 @@ class RequestPool:
         return len(self._pending) + self._in_flight < self._limit and self._moves()
 
     def may_queue(self) -> bool:
-        """Whether fewer than `capacity` events wait for a slot, and answers may be emitted."""
         return len(self._pending) < self._capacity and self._moves()
 
     def _moves(self) -> bool:
         return self._unreleased < HELD_PER_SLOT * self._capacity or self._releasable > 0
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Block until `has_room` or for `timeout_s`; returns `has_room`."""
         return self._wait_for(self.has_room, timeout_s)
 
     def wait_ready(self, shard: int, timeout_s: float) -> bool:
@@ -199,7 +195,6 @@ class RequestPool:
         return self._wait_for(lambda: bool(self._ready.get(shard)), timeout_s)
 
     def wait_any_ready(self, timeout_s: float) -> bool:
-        """Block until `take` would return something for some shard or for `timeout_s`."""
         return self._wait_for(lambda: self._releasable > 0, timeout_s)
 
     def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
@@ -332,8 +327,6 @@ class Release(Protocol):
 
 
 class Unordered:
-    """Releases each answer at once."""
-
     def accept(self, id: str, key: str) -> None:
         pass
 
@@ -371,5 +364,4 @@ class OrderedByKey:
 
 
 def release_for(ordering: Ordering) -> Release:
-    """A new release rule for one shard."""
     return Unordered() if ordering == "unordered" else OrderedByKey()

@@ -43,7 +43,6 @@ class FlinkRest:
     keys: TlsKeys | None = None
 
     def json(self, path: str, method: str = "GET", wish: object = None) -> Any:
-        """The parsed answer; None if it is empty."""
         body = self.ask(path, method, wish)
         try:
             return json.loads(body or "null")
@@ -116,7 +115,6 @@ class _Connection(http.client.HTTPSConnection):
 
 
 def _ask_once(connection: _Connection, path: str, method: str, data: bytes | None) -> tuple[int, bytes]:
-    """Send one request, connecting if needed; the connection stays open on success."""
     try:
         connection.request(method, path, data, HEADERS)
         answer = connection.getresponse()

@@ -31,7 +31,7 @@ def shards_uid(env: Any, name: str, shards: int, *, bound: bool) -> str:
 
 
 def name_of(uid: str | None) -> str | None:
-    """The operator's name in a `shards_uid`; any other uid unchanged."""
+    """The operator's name in a uid."""
     found = UID.fullmatch(uid or "")
     return uid if found is None else found["name"]
 

@@ -25,7 +25,6 @@ class EventClasses:
     others: tuple[ServiceClass, ...]
 
     def of(self, item: KeyedEvent) -> ServiceClass:
-        """The service class of an event."""
         try:
             name = self.template.render(item.event.fields, time_ms=item.event.time_ms)
         except TemplateFailed:

@@ -44,7 +44,6 @@ def flink_keys(shards: int) -> tuple[int, ...]:
 
 
 def key_group(key: int) -> int:
-    """Flink's key group of a Python function's int key."""
     return _group(key + ROW_HASH)
 
 

@@ -42,9 +42,7 @@ class Stage(Protocol):
         """Event time has reached `time_ms`: no earlier input follows."""
         ...
 
-    def finish(self) -> list[tuple[int, bytes]]:
-        """The input has ended: close the rest."""
-        ...
+    def finish(self) -> list[tuple[int, bytes]]: ...
 
     def to_bytes(self) -> bytes: ...
 
@@ -163,7 +161,6 @@ class StageFunction(KeyedProcessFunction):
         return max(LEAST_LOG_BYTES, min(snapshot_bytes, self._most_log_bytes or snapshot_bytes))
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> _Held:
-        """Open a shard in this run."""
         held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), LEAST_LOG_BYTES)
         found = self._snapshot.value()
         if found is not None:
@@ -189,17 +186,14 @@ def _done(stage: Stage, entry: Any) -> list[tuple[int, bytes]]:
 
 
 def message(key: int, data: bytes) -> bytes:
-    """A message with the Flink key of its shard."""
     return key.to_bytes(4, "big") + data
 
 
 def message_key(value: bytes) -> int:
-    """The Flink key of a message."""
     return int.from_bytes(bytes(value[:4]), "big")
 
 
 def payload(value: bytes) -> bytes:
-    """A message without its key."""
     return bytes(value)[4:]
 
 

@@ -35,7 +35,6 @@ PARTITION = re.compile(r"(.+/\d+)@\d+")
 """Position of a Kafka record: `topic/partition@offset`."""
 
 ToMessage = Callable[[Event], bytes]
-"""The message of an event. May raise `RecordError`."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,6 @@ class StreamClock(KeyedProcessFunction):
                 self._state.put(partition, data)
 
     def _passed_ms(self) -> int:
-        """Time since the previous event."""
         now_s = self._clock.monotonic_s()
         before_s, self._seen_s = self._seen_s, now_s
         return 0 if before_s is None else round((now_s - before_s) * 1000)
@@ -167,7 +165,6 @@ def clocked(
 
 
 def refused(event: Event, error: RecordError) -> bytes:
-    """The encoded dead letter of a refused event."""
     letter = DeadLetter(
         raw=event.raw,
         cause=error.cause,

@@ -45,9 +45,8 @@ def standalone_cluster(config: FlinkConfig, *, archive_dir: Path | None = None) 
     """Run a cluster with `config.task_managers` during the block, for an environment of the same `config`;
     nothing if that is 1, because Flink is embedded then.
 
-    Returns when the job manager answers in this process's JVM, which is started if needed (seconds,
-    blocking); task managers register later. They use a class archive in `archive_dir`, like `launch_jvm`. As
-    with an embedded Flink, only holders of the key in `log_dir` are served, and options go through neither
+    Returns when the job manager answers in this process's JVM, started if needed (seconds, blocking); task
+    managers register later. Only holders of the key in `log_dir` are served, and options go through neither
     files nor arguments. Everything ends with the block, and with this process.
 
     Raises `SettingError` if Flink refuses the value of an option, and `LaunchError` if this process's JVM or
@@ -132,7 +131,6 @@ class TaskManagers:
         ]
 
     def begin(self) -> None:
-        """Let them register: the job manager answers."""
         self._begun.set()
 
     def __enter__(self) -> TaskManagers:
@@ -169,7 +167,6 @@ class TaskManagers:
             pause_s = 0.0 if steady else min(LONGEST_PAUSE_S, 2 * pause_s or 1.0)
 
     def _serve(self, jvm: Jvm) -> None:
-        """Run a task manager in `jvm` until it ends."""
         # Why it ended is in its log.
         with suppress(LaunchError, Py4JError, OSError):
             java = jvm.open_gateway().jvm

@@ -22,7 +22,6 @@ MODULES = (
     "forebay.engine.client",
     "forebay.flink.operator",
 )
-"""Imported by every job inside the JVM."""
 
 
 def check_environment(env: StreamExecutionEnvironment) -> None:
@@ -41,7 +40,6 @@ def check_environment(env: StreamExecutionEnvironment) -> None:
 
 BEAM = "apache_beam"
 FUNCTIONS = "pyflink.fn_execution"
-"""PyFlink's package that runs users' functions."""
 
 
 def import_functions() -> None:
@@ -63,11 +61,9 @@ def import_ahead(java: Any = None) -> bool:
     """Import `MODULES` in the Python inside this process's JVM, or another one given as Py4J's `java`;
     blocks. Returns whether it worked.
 
-    Call it while the job is checked and built: otherwise the first task imports them when it opens, for a
-    second or longer, and all others wait.
-
-    It uses an interpreter of its own, like a Flink task, closed on the thread that made it; imports stay for
-    all later ones. Call it on a thread of its own. If it fails, the job does the same later and reports why.
+    Call it on a thread of its own while the job is checked and built: otherwise the first task imports them
+    when it opens, for a second or longer, and all others wait. It uses an interpreter of its own, like a
+    Flink task; imports stay for later ones. If it fails, the job does the same later and reports why.
     """
     from py4j.protocol import Py4JError
     from pyflink.java_gateway import get_gateway

@@ -40,10 +40,9 @@ is left above it, because each round at the end of the input sets a timer one la
 def side_output(stream: DataStream, tag: OutputTag) -> DataStream:
     """The side output `tag` of an operator, at the operator's parallelism.
 
-    PyFlink adds a map, at the environment's parallelism. If the operator has another, Flink chains the two at
-    one parallelism but not at the next, and the chain ends with another operator. Flink keeps a chain's
-    output buffers under its last operator, and looks for them nowhere else: after a restore at another
-    parallelism, records in flight would be silently lost.
+    PyFlink adds a map at the environment's parallelism. If that differs, the chain of the two ends with
+    another operator at some parallelisms. Flink keeps a chain's output buffers under its last operator, so
+    after a restore at another parallelism, records in flight would be silently lost.
     """
     return stream.get_side_output(tag).set_parallelism(stream._j_data_stream.getParallelism())
 

@@ -23,7 +23,6 @@ WOKEN_MS = 2**50
 """Time of the timer that a wake fires; no clock reaches it."""
 CALLBACK = "org.apache.flink.api.common.operators.ProcessingTimeService$ProcessingTimeCallback"
 PAST_MS = 0
-"""A past time: due at once."""
 
 
 class Wakes:
@@ -87,7 +86,6 @@ class Wakes:
                 self._callback = None
 
     def close(self) -> None:
-        """Send no more wakes."""
         with self._lock:
             self._service = self._callback = None
 

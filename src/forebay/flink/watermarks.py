@@ -75,7 +75,6 @@ class MinTracker:
         self._held[time_ms] = self._held.get(time_ms, 0) + 1
 
     def remove(self, time_ms: int) -> None:
-        """Remove one that was added."""
         self._held[time_ms] -= 1
         if not self._held[time_ms]:
             del self._held[time_ms]
@@ -87,12 +86,10 @@ class MinTracker:
 
     @property
     def lowest(self) -> int | None:
-        """None if empty."""
         return self._heap[0] if self._heap else None
 
 
 UNKNOWN_MS = -(2**63)
-"""Flink's lowest watermark."""
 EARLIEST_MS = -62_135_596_800_000
 LATEST_MS = 253_402_300_799_999
 """The years 1 to 9999, the range of Flink's table layer."""
@@ -114,7 +111,6 @@ class LowWatermark:
             self._held.add(time_ms)
 
     def let_go(self, time_ms: int | None) -> None:
-        """Release a held time."""
         if time_ms is not None:
             self._held.remove(time_ms)
 
@@ -127,7 +123,6 @@ class LowWatermark:
 
 
 def clamp_ms(time_ms: int) -> int:
-    """`time_ms` within the years 1 to 9999."""
     return min(LATEST_MS, max(EARLIEST_MS, time_ms))
 
 

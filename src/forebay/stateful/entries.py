@@ -40,7 +40,6 @@ class SetTimer:
     fired: bool = False
 
     def firing(self, name: str) -> Firing:
-        """The firing of this timer under its `name`, unique for the key."""
         return Firing(name, self.clock, self.time_ms, self.by)
 
 
@@ -95,7 +94,6 @@ class Turn:
         return replace(self, data=encode(replace(self.item, timeline=Timeline(fired_us, fired_us))))
 
     def spend(self, usage: Usage, attempts: int) -> Turn:
-        """This turn with the cost of one more call."""
         total = Usage(
             self.usage.prompt_tokens + usage.prompt_tokens,
             self.usage.completion_tokens + usage.completion_tokens,
@@ -105,7 +103,6 @@ class Turn:
 
 
 def digest(text: str) -> bytes:
-    """A 12-byte hash of `text`."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 

@@ -20,7 +20,6 @@ HEAD = "d"
 
 
 def rounded_up_ms(time_ms: int) -> int:
-    """The next multiple of `STEP_MS`."""
     return -(-time_ms // STEP_MS) * STEP_MS
 
 
@@ -102,7 +101,6 @@ class Due:
         return next(iter(self._come), None)
 
     def has_come(self, clock: Clock, time_ms: int) -> bool:
-        """Whether keys of `time_ms` are due."""
         return (clock, time_ms) in self._come
 
     def take(self) -> list[str]:
@@ -238,7 +236,6 @@ class KeyStateStore(Generic[S]):
             self._forgotten.remove(_forgotten(key))
 
     def noted(self, key: str) -> list[tuple[Clock, int]]:
-        """The times at which the key will be looked at, in order."""
         memory = self._read(key)
         times = {} if memory is None else memory.noted
         return sorted(((clock, t) for clock in CLOCKS for t in times.get(clock, ())), key=lambda at: at[1])

@@ -20,9 +20,7 @@ from forebay.stateful.program import Clock
 class Store(Protocol):
     """Bytes by name, of one shard: Flink's `MapState` in a job, `DictStore` in tests."""
 
-    def get(self, key: str) -> bytes | None:
-        """The value; None if there is none."""
-        ...
+    def get(self, key: str) -> bytes | None: ...
 
     def put(self, key: str, value: bytes) -> None: ...
 
@@ -32,8 +30,6 @@ class Store(Protocol):
 
 
 class DictStore(dict[str, bytes]):
-    """A `Store` in memory."""
-
     def put(self, key: str, value: bytes) -> None:
         self[key] = value
 
@@ -83,8 +79,6 @@ class HoldWatermark:
 
 @dataclass(slots=True)
 class ReleaseWatermark:
-    """Release a hold."""
-
     name: str
 
 
@@ -112,9 +106,7 @@ class ShardMachine(Protocol):
     thread-safe."""
 
     @property
-    def awaiting(self) -> bool:
-        """Whether a call is awaited."""
-        ...
+    def awaiting(self) -> bool: ...
 
     @property
     def timers(self) -> bool:
@@ -183,7 +175,6 @@ class StatelessExecutor(ShardMachine):
         return bool(self._in_flight)
 
     def restore(self) -> list[Effect]:
-        """Start the calls in the order in which their events were accepted."""
         effects: list[Effect] = []
         for seq, id, data in sorted(_unpack(entry) for _, entry in self._store.items()):
             self._next_seq = seq + 1

@@ -32,7 +32,6 @@ def call_of(turn: Turn, *, restored: bool = False) -> StartCall:
 
 
 def hold_of(turn: Turn) -> HoldWatermark:
-    """The watermark hold of a turn."""
     return HoldWatermark(str(turn.seq), turn.item.event.time_ms, turn.read_ms)
 
 

@@ -14,7 +14,6 @@ from forebay.records import JSON, Event, Message, Sampling, Usage
 
 S = TypeVar("S")
 Clock = Literal["event", "wall"]
-"""The clock that a timer waits for: the watermark, or the wall clock."""
 
 
 @dataclass(frozen=True, slots=True)

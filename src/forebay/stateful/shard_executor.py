@@ -48,7 +48,7 @@ class ProgramMachines(Generic[S]):
 
 
 class ShardExecutor(ShardMachine, Generic[S]):
-    """One shard."""
+    """Runs turns over one shard's stores."""
 
     def __init__(
         self, program: Program[S], limits: Limits, stores: Stores, *, timeline: bool = False
@@ -229,7 +229,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
     # -- a turn
 
     def _step(self, turn: Turn, now: Times, effects: list[Effect]) -> None:
-        """The first step of a turn. If the turn ends with it, the caller continues with the key."""
+        """First step of a turn; the turn may end with it."""
         key = turn.key
         memory, state = self._memories.recall(key)
         moment = self._moment(turn, now)
@@ -287,7 +287,6 @@ class ShardExecutor(ShardMachine, Generic[S]):
         return None
 
     def _spoil(self, turn: Turn, memory: Memory | None, failed: RecordError, effects: list[Effect]) -> None:
-        """End a turn whose step was undone: its event becomes a dead letter."""
         letter = letter_of(turn, Failure(failed.cause, str(failed), turn.attempts))
         effects += [Emit(letter, encode(letter)), ReleaseWatermark(str(turn.seq))]
         if turn.firing is not None and memory is not None:
@@ -306,7 +305,6 @@ class ShardExecutor(ShardMachine, Generic[S]):
 
     @staticmethod
     def _guarded(make: Any) -> Step[S] | RecordError:
-        """The step, or the error for a program's exception."""
         try:
             step: Any = make()
         except RecordError as refusal:
