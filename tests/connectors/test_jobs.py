@@ -27,7 +27,7 @@ from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.generator import source as generator
 from forebay.connectors.generator.source import Burst, Generator, generator_source
 from forebay.errors import LaunchError
-from forebay.flink.environment import newest_checkpoint
+from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.job import submit
 from forebay.flink.watermarks import with_event_time
 from forebay.ports import free_port

@@ -25,7 +25,7 @@ from forebay.connectors.formats import Format, result_lines
 from forebay.connectors.generator.source import Generator, generator_source
 from forebay.engine.prompt import PromptTemplate
 from forebay.errors import LaunchError
-from forebay.flink.environment import newest_checkpoint
+from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.infer import infer
 from forebay.flink.job import RunningJob, submit
 from forebay.flink.request_handler import InferenceSpec

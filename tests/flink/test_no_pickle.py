@@ -54,7 +54,8 @@ def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, fl
     from forebay.connectors.generator.source import Generator, generator_source
     from forebay.detect.stream_time import Tolerance
     from forebay.engine.prompt import PromptTemplate
-    from forebay.flink.environment import FlinkConfig, flink_environment, newest_checkpoint
+    from forebay.flink.checkpoints import newest_checkpoint
+    from forebay.flink.environment import FlinkConfig, flink_environment
     from forebay.flink.infer import infer, infer_stateful
     from forebay.flink.keying import TextField
     from forebay.flink.request_handler import InferenceSpec

@@ -23,7 +23,8 @@ def test_what_waits_in_a_checkpoint_is_closed_though_its_timer_is_far_off(
     from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
     from forebay.connectors.files.source import Files, file_source
     from forebay.connectors.formats import Format
-    from forebay.flink.environment import FlinkConfig, flink_environment, newest_checkpoint
+    from forebay.flink.checkpoints import newest_checkpoint
+    from forebay.flink.environment import FlinkConfig, flink_environment
     from forebay.flink.shards import flink_keys
     from forebay.flink.stages import StageFunction, message, payload, staged
     from forebay.flink.types import BYTES

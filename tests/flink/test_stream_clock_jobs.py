@@ -35,7 +35,8 @@ def test_a_partition_that_is_behind_goes_on_and_the_future_moves_no_clock(
     from forebay.connectors.files.source import Files, file_source
     from forebay.connectors.formats import Format
     from forebay.detect.stream_time import Tolerance
-    from forebay.flink.environment import FlinkConfig, flink_environment, newest_checkpoint
+    from forebay.flink.checkpoints import newest_checkpoint
+    from forebay.flink.environment import FlinkConfig, flink_environment
     from forebay.flink.stages import payload
     from forebay.flink.stream_clock import clocked
     from forebay.flink.types import BYTES

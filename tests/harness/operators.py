@@ -29,8 +29,8 @@ from forebay.connectors.formats import Format, dead_letter_json, result_json
 from forebay.engine import Deadline, Engine, EngineFactory
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
-from forebay.flink.checkpoints import HEADER, MARK, METADATA, NEWEST_VERSION
-from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment, newest_checkpoint
+from forebay.flink.checkpoints import HEADER, MARK, METADATA, NEWEST_VERSION, newest_checkpoint
+from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment
 from forebay.flink.infer import InferenceStreams, infer, infer_stateful
 from forebay.flink.intervals import PollInterval
 from forebay.flink.job import RunningJob, submit

@@ -16,7 +16,6 @@ from pyflink.java_gateway import get_gateway
 
 from forebay.errors import SettingError
 from forebay.flink.buffers import FEW_RECORDS
-from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.job import java_cause, wrong_option
 from forebay.flink.jvm import HEAP_MB, PORT_VARIABLE, import_path, load_file_systems, start_jvm
 from forebay.flink.rest import FlinkRest
@@ -25,8 +24,6 @@ from forebay.flink.thread_mode import MODE, ONE_MODE, import_functions
 from forebay.flink.tls_keys import TlsKeys, tls_keys
 from forebay.s3.location import Location, uri_of
 from forebay.settings import load_settings
-
-__all__ = ["FlinkConfig", "Restart", "flink_environment", "flink_options", "newest_checkpoint"]
 
 REMOTE = {"execution.target": "remote", "execution.attached": "true"}
 WORKERS_VARIABLE = "_python_worker_execution_mode"

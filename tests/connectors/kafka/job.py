@@ -11,7 +11,8 @@ from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.sink import KafkaSink, kafka_sink
 from forebay.connectors.kafka.source import KafkaSource, kafka_source
 from forebay.engine.prompt import PromptTemplate
-from forebay.flink.environment import FlinkConfig, Restart, flink_environment, newest_checkpoint
+from forebay.flink.checkpoints import newest_checkpoint
+from forebay.flink.environment import FlinkConfig, Restart, flink_environment
 from forebay.flink.infer import infer
 from forebay.flink.request_handler import InferenceSpec
 from forebay.testing.engine import ScriptedEngineFactory

@@ -1,0 +1,1 @@
+"""Live feeds over server-sent events and WebSockets."""

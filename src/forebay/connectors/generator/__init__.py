@@ -1,0 +1,1 @@
+"""Generated posts, for demos and tests."""
