@@ -60,7 +60,7 @@ def test_another_failure_is_told_in_one_line() -> None:
 
 @pytest.mark.usefixtures("flink_logs")
 def test_a_job_without_operators_is_not_taken() -> None:
-    with pytest.raises(PipelineFailed, match=r"Flink did not take the job: .*No operators"):
+    with pytest.raises(PipelineFailed, match=r"Flink refused the job: .*No operators"):
         fb.environment().execute("nothing")
 
 

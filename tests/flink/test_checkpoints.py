@@ -80,7 +80,7 @@ def test_between_jobs_that_do_not_follow_one_another_nobody_guesses(tmp_path: Pa
     [
         (b"", "is cut off: it has 0 bytes"),
         (HEADER.pack(MARK, 6, 41)[:-1], "is cut off: it has 15 bytes"),
-        (b"PK\x03\x04" + bytes(20), "is no checkpoint of Flink's: it begins with 504b0304"),
+        (b"PK\x03\x04" + bytes(20), "is not a Flink checkpoint: it begins with 504b0304"),
         (HEADER.pack(MARK, NEWEST_VERSION + 1, 41), "was written by a newer Flink, in format 7; this one"),
     ],
 )

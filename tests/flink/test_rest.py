@@ -209,7 +209,7 @@ def test_what_is_no_answer_is_told(of: str, request: pytest.FixtureRequest) -> N
     flink: FlinkRest = request.getfixturevalue(of).of()
     with pytest.raises(LaunchError, match="/garbage does not answer"):
         flink.ask("/garbage")
-    with pytest.raises(LaunchError, match="/words answered what is not JSON: b'<html>'"):
+    with pytest.raises(LaunchError, match="/words did not answer with JSON: b'<html>'"):
         flink.json("/words")
     with pytest.raises(NotFound, match="/none answered 404"):
         flink.ask("/none")

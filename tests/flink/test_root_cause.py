@@ -71,12 +71,12 @@ class FromJava(Py4JJavaError):
                 "Caused by: java.net.ConnectException: refused\n\tat a.B.c(B.java:1)"
             ),
             PipelineFailed,
-            "Flink did not take the job: ConnectException: refused",
+            "Flink refused the job: ConnectException: refused",
         ),
         (
             FromJava("a.b.IllegalConfigurationException: slots: 0\n\tat a.B.c(B.java:1)"),
             PipelineFailed,
-            "Flink did not take the job: IllegalConfigurationException: slots: 0",
+            "Flink refused the job: IllegalConfigurationException: slots: 0",
         ),
         (Py4JError("gone"), JvmGone, r"the JVM that was to run the job is gone \(Py4JError\)"),
     ],

@@ -163,5 +163,5 @@ def test_a_flink_without_the_names_that_are_needed_is_looked_at_and_said(
             wakes.add(key, keyed())
         assert not wakes.works
     assert [record.message.partition(":")[0] for record in caplog.records] == [
-        "this Flink cannot be woken, so answers are looked for"
+        "Flink's mailbox is not available, so timers poll for answers"
     ] * 2

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.flink
         ),
         ({"python.fn-execution.bundle.size": "many"}, SettingError, "bundle.size, found 'many'"),
         ({"taskmanager.memory.network.min": "soon"}, SettingError, "network.min, found 'soon'"),
-        ({"taskmanager.numberOfTaskSlots": 0}, PipelineFailed, "Flink did not take the job: .*slots"),
+        ({"taskmanager.numberOfTaskSlots": 0}, PipelineFailed, "Flink refused the job: .*slots"),
     ],
 )
 def test_options_that_flink_does_not_take_are_one_sentence(

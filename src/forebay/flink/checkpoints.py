@@ -93,8 +93,8 @@ def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
             if later.number < newest.number:
                 raise SettingError(
                     f"{checkpoint_dir} holds checkpoints of jobs that do not follow one another: "
-                    f"{newest.name} has the highest number, and {later.name} was written later; move the "
-                    f"folder of the one away that is not to be resumed"
+                    f"{newest.name} has the highest number, and {later.name} was written later; move "
+                    f"away the folder of the one that must not be resumed"
                 )
             check_readable(newest.path)
             return newest.path
@@ -155,7 +155,7 @@ def number_in(head: bytes, path: object) -> int:
         raise SettingError(f"{path} is cut off: it has {len(head)} bytes")
     mark, version, number = HEADER.unpack(head)
     if mark != MARK:
-        raise SettingError(f"{path} is no checkpoint of Flink's: it begins with {head[:4].hex()}")
+        raise SettingError(f"{path} is not a Flink checkpoint: it begins with {head[:4].hex()}")
     if version > NEWEST_VERSION:
         raise SettingError(
             f"{path} was written by a newer Flink, in format {version}; this one reads up to {NEWEST_VERSION}"

@@ -126,7 +126,7 @@ class MeteredHandler:
                 # Readers check its age.
                 log.warning("the demand cannot be reported: %s", error)
             except Exception:
-                log.exception("the demand cannot be told")
+                log.exception("failed to report the demand")
             await asyncio.sleep(REPORT_S)
 
     async def _report(self) -> None:

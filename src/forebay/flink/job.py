@@ -312,7 +312,7 @@ def start_job(env: StreamExecutionEnvironment, name: str | None) -> JobClient:
         wrong = wrong_option(error)
         if wrong is not None:
             raise SettingError(wrong) from None
-        raise PipelineFailed(f"Flink did not take the job: {java_cause(error)}") from None
+        raise PipelineFailed(f"Flink refused the job: {java_cause(error)}") from None
     except (Py4JError, OSError) as error:
         raise JvmGone(f"the JVM that was to run the job is gone ({type(error).__name__})") from None
 

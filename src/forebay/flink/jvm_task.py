@@ -54,7 +54,7 @@ def output_room(runtime_context: object) -> HasRoom:
     try:
         writers: list[Any] = list(java_field(java, "taskEnvironment").getAllWriters())
     except Exception as error:
-        log.warning("Flink does not say whether there is room downstream: %s", error)
+        log.warning("cannot read whether there is room downstream: %s", error)
         return _always
     return lambda: all(writer.isAvailable() for writer in writers)
 

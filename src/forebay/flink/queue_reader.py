@@ -48,7 +48,7 @@ class QueueReader:
                 elif not self._told and now_s - self._heard_s >= PATIENCE_S:
                     self._told = True
                     log.warning(
-                        "what waits in topics is not known; replicas follow what the job holds: %s",
+                        "the backlog in topics is unknown; scaling uses only the job's own: %s",
                         problem,
                     )
                 await asyncio.sleep(self._every_s)

@@ -207,7 +207,7 @@ class RequestPool:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise ForebayError(f"a call failed in an unforeseen way: {self._failure!r}") from self._failure
+            raise ForebayError(f"a call failed unexpectedly: {self._failure!r}") from self._failure
 
     async def _open(self) -> Handler:
         return await self._open_answerer()

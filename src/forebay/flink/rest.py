@@ -47,7 +47,7 @@ class FlinkRest:
         try:
             return json.loads(body or "null")
         except ValueError:
-            raise LaunchError(f"{self.url}{path} answered what is not JSON: {body[:80]!r}") from None
+            raise LaunchError(f"{self.url}{path} did not answer with JSON: {body[:80]!r}") from None
 
     def ask(self, path: str, method: str = "GET", wish: object = None) -> bytes:
         """The raw answer, of at most 8 MiB; `wish` is sent as JSON."""

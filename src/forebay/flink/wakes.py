@@ -82,7 +82,7 @@ class Wakes:
                 self._callback.run()
             except Exception as error:
                 # For example, the task has ended, and its operator is about to be closed.
-                log.info("the task was not woken, and is not from now on: %s", error)
+                log.info("waking the task failed, and stops: %s", error)
                 self._callback = None
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Wakes:
             self._service = self._callback = None
 
     def _do_without(self, error: Exception) -> None:
-        log.warning("this Flink cannot be woken, so answers are looked for: %s", error)
+        log.warning("Flink's mailbox is not available, so timers poll for answers: %s", error)
         self.close()
 
 

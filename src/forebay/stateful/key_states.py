@@ -204,7 +204,7 @@ class KeyStateStore(Generic[S]):
             return Memory(self._program.version, None, noted=noted)
         saved = self._program.save(step.state)
         if saved is None:
-            raise ProgramFailed("save() gave None for a state")
+            raise ProgramFailed("save() returned None for a state")
         timers = {} if memory is None else dict(memory.timers)
         for name, timer in step.timers.items():
             before = timers.pop(name, None)
@@ -217,8 +217,7 @@ class KeyStateStore(Generic[S]):
         size = len(pack_memory(kept))
         if size > self._limits.max_state_bytes:
             raise StateTooLarge(
-                f"the program wants to keep {size} bytes for the key, its timers counted; at most "
-                f"{self._limits.max_state_bytes} are taken"
+                f"the key's state and timers take {size} bytes; the limit is {self._limits.max_state_bytes}"
             )
         return kept
 
