@@ -76,15 +76,6 @@ def test_flinks_own_options_win(tmp_path: Path) -> None:
     assert flink_options(config)["x.y"] == "z"
 
 
-def test_worker_processes_are_refused_with_why_and_a_word_of_older_programs_is_not() -> None:
-    with pytest.raises(SettingError, match="mode: found 'process'; Python runs inside Flink's JVM: worker"):
-        FlinkConfig(mode="process")
-    assert FlinkConfig(mode="thread", parallelism=2) == FlinkConfig(parallelism=2)
-    assert flink_options(FlinkConfig(options={"python.execution-mode": "thread"})) == flink_options(
-        FlinkConfig()
-    )
-
-
 def test_embedded_clusters_take_any_free_port_and_remote_ones_the_named() -> None:
     assert flink_options(FlinkConfig())["rest.port"] == "0"
     options = flink_options(FlinkConfig(cluster="[::1]:8081"))
