@@ -200,5 +200,13 @@ def test_state_of_another_form_is_refused(snapshot: bytes) -> None:
     state = State()
     state.snapshot = snapshot
     function, context = opened(state)
-    with pytest.raises(ForebayError, match="a shard's state"):
+    with pytest.raises(ForebayError, match="the checkpoint's state of a shard"):
+        take(function, context, 1)
+
+
+def test_inputs_of_another_format_are_refused() -> None:
+    state = State()
+    state.log = [msgpack.packb((99, 0, b"3"))]
+    function, context = opened(state)
+    with pytest.raises(ForebayError, match="the checkpoint's inputs of a shard: format 99"):
         take(function, context, 1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.codec import pack_state
+from forebay.errors import ForebayError
 from forebay.stateful.key_states import PER_CHUNK, Due
 from forebay.stateful.machine import DictStore
 from forebay.stateful.program import Clock
@@ -67,3 +70,9 @@ def test_each_key_is_taken_once_in_its_order_and_only_when_its_time_has_come(
     assert (found.first is None) == (not come)
     if not noted:
         assert (work, due) == ({}, {})
+
+
+@pytest.mark.parametrize("head", [pack_state("event", 100, 2), b"\x80", b"\x96\x63\xa5event\x64\x02\x00\x00"])
+def test_a_damaged_head_is_refused(head: bytes) -> None:
+    with pytest.raises(ForebayError, match="the checkpoint's timers of keys"):
+        Due(DictStore(), DictStore()).restore("devent:100", head)

@@ -164,12 +164,12 @@ class StageFunction(KeyedProcessFunction):
         held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), LEAST_LOG_BYTES)
         found = self._snapshot.value()
         if found is not None:
-            (snapshot,) = unpack_state(found, "a shard's state")
+            (snapshot,) = unpack_state(found, "state of a shard")
             held.stage.restore(snapshot)
             held.most_bytes = self._log_bytes_beside(len(snapshot))
         for packed in self._log.get() or ():
             held.log_bytes += len(packed)
-            _done(held.stage, unpack_state(packed, "a shard's inputs"))
+            _done(held.stage, unpack_state(packed, "inputs of a shard"))
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
         # A restored timer fires at once, and is not one of this run.
         self._wait(held, ctx)

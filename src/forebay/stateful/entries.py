@@ -11,7 +11,7 @@ from forebay.codec import DAMAGED, damaged, decode, encode, pack_state, unpack_s
 from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Timeline, Usage
 from forebay.stateful.program import Ask, Clock
 
-WHAT = "keys' state"
+WHAT = "state of keys"
 
 
 @dataclass(frozen=True, slots=True)

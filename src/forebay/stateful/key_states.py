@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgpack
 
-from forebay.codec import pack_state, unpack_state
+from forebay.codec import damaged, pack_state, unpack_state
 from forebay.errors import ForebayError, ProgramFailed, StateTooLarge
 from forebay.stateful.entries import Firing, Memory, SetTimer, digest, pack_memory, unpack_memory
 from forebay.stateful.machine import Effect, HoldWatermark, Store, WakeAt
@@ -17,6 +17,7 @@ STEP_MS = 100
 """Times are rounded up to a multiple of it, which limits how often a shard wakes."""
 PER_CHUNK = 64
 HEAD = "d"
+WHAT = "timers of keys"
 
 
 def rounded_up_ms(time_ms: int) -> int:
@@ -64,8 +65,11 @@ class Due:
         """Restore an entry of `work` if it is a head; whether it was one."""
         if not name.startswith(HEAD):
             return False
-        clock, time_ms, *counts = unpack_state(value, "keys' timers")
-        head = self.heads[clock, time_ms] = Head(*counts)
+        try:
+            clock, time_ms, count, taken, until = unpack_state(value, WHAT)
+        except ValueError as error:
+            raise damaged(WHAT, error) from None
+        head = self.heads[clock, time_ms] = Head(count, taken, until)
         if head.until:
             self._come[clock, time_ms] = None
         return True

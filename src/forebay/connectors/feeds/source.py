@@ -202,7 +202,7 @@ class Poll(KeyedProcessFunction):
         if self._left:
             return
         found = self._state.value()
-        cursor, count = (None, 0) if found is None else unpack_state(found, "a feed's cursor")
+        cursor, count = (None, 0) if found is None else unpack_state(found, "cursor of a feed")
         limit, taken, wait_s = self._config.limit, None, self._idle.wait_s()
         self._call.begin()
         while limit is None or count < limit:

@@ -286,6 +286,6 @@ def pack_known(entry: Known) -> bytes:
 
 def unpack_known(data: bytes) -> Known:
     """What `pack_known` was given. Raises `ForebayError` like `unpack_state`."""
-    stamp, name, version, latest, member, done, gone, place = unpack_state(data, "a followed file")
+    stamp, name, version, latest, member, done, gone, place = unpack_state(data, "state of a followed file")
     found = None if stamp is None else Stamp(*stamp)
     return Known(found, name, version, latest, member, place_from(place), done, gone)

@@ -214,7 +214,7 @@ class ReadPieces(KeyedProcessFunction):
             self._place.update(pack_cursor(Cursor()))
         self._at = unpack_cursor(self._place.value())
         self._files = FilesReader(unpack_parts(self._first_parts.value()), self._reader)
-        (self._step,) = unpack_state(self._first_step.value(), "the size of pieces")
+        (self._step,) = unpack_state(self._first_step.value(), "size of pieces")
 
 
 def place_values(place: Place) -> tuple[object, ...]:
@@ -235,7 +235,7 @@ def pack_cursor(cursor: Cursor) -> bytes:
 
 def unpack_cursor(data: bytes) -> Cursor:
     """What `pack_cursor` was given. Raises `ForebayError` like `unpack_state`."""
-    number, records, *place = unpack_state(data, "a place in files")
+    number, records, *place = unpack_state(data, "place in files")
     return Cursor(number, place_from(place), records)
 
 
@@ -246,5 +246,5 @@ def pack_parts(parts: Sequence[Part]) -> bytes:
 
 def unpack_parts(data: bytes) -> tuple[Part, ...]:
     """What `pack_parts` was given. Raises `ForebayError` like `unpack_state`."""
-    (parts,) = unpack_state(data, "the names of files")
+    (parts,) = unpack_state(data, "names of files")
     return tuple(Part(os.fsdecode(path), *rest) for path, *rest in parts)

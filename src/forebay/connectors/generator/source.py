@@ -177,7 +177,7 @@ class GiveDue(KeyedProcessFunction):
         if found is None:
             elapsed_s, index = 0.0, 0
         else:
-            elapsed_s, index = unpack_state(found, "the generator's place")
+            elapsed_s, index = unpack_state(found, "place of the generator")
         elapsed_s += self._passed_s()
         self._call.begin()
         wait_s = self._schedule.due_s(index) - elapsed_s if self._left(index) else 0.0
