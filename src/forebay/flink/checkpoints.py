@@ -1,8 +1,8 @@
 """Checkpoints on disk: which are complete, the newest, whether it is whole, and copies that Flink does not
 delete.
 
-Flink numbers a job's checkpoints, and a restored job continues the numbers. So numbers show which is newer;
-times do not, because clocks are set and copies have their own times.
+Numbers show which is newer, because a restored job continues them; times do not, because clocks are set and
+copies have their own.
 """
 
 from __future__ import annotations
@@ -78,10 +78,9 @@ class Contents:
 def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
     """The newest complete checkpoint under `checkpoint_dir`, over all jobs; None if there is none.
 
-    It has the highest number; the savepoint of a drained job counts among the job's checkpoints. Raises
-    `SettingError` if it cannot be read, or if a checkpoint of another job has a lower number and was written
-    later: that job started from the beginning in the same folder, or a clock was set. Move one of the two
-    away.
+    It has the highest number. Raises `SettingError` if it cannot be read, or if a checkpoint of another job
+    with a lower number was written later: that job started from the beginning in the same folder, or a clock
+    was set.
     """
     for _ in range(LOOKS):
         jobs = [found for job in _folders(checkpoint_dir) if (found := newest_of_job(job))]
@@ -139,11 +138,8 @@ def _complete(path: Path) -> Checkpoint[Path] | None:
 
 
 def check_readable(checkpoint: Path) -> int:
-    """The number in a checkpoint's `_metadata`.
-
-    Raises `SettingError` if that is cut off, something else, or of a newer Flink, and `FileNotFoundError` if
-    it is missing.
-    """
+    """The number in a checkpoint's `_metadata`. Raises `SettingError` if that is damaged or of a newer Flink,
+    and `FileNotFoundError`."""
     path = checkpoint / METADATA
     with path.open("rb") as file:
         return number_in(file.read(HEADER.size), path)
@@ -187,7 +183,7 @@ KEPT = "kept"
 SHARED = "shared"
 """Flink's folder for files that several checkpoints of a job share."""
 BACK = "savepoint-kept-"
-"""Prefix of a checkpoint brought back, which Flink does not know and will not delete."""
+"""Prefix of a checkpoint brought back, unknown to Flink."""
 
 
 class KeptCheckpoints:

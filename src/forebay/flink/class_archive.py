@@ -1,8 +1,7 @@
 """A file with Flink's classes as the JVM holds them in memory, which later JVMs map to start faster.
 
-The JVM from pip has no such archive, not even of its own classes, and a Flink job loads 12,000. A run lists
-its classes, and an archive is made from the list in the background. A JVM uses an archive only if it matches
-its class path, including the times of the jars.
+A run lists its 12,000 classes, and makes an archive from the list in the background. A JVM uses it only if it
+matches the class path, including the times of the jars.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ class ClassArchive:
 
     def make(self, environment: Mapping[str, str]) -> bool:
         """Make the archive of what this process's JVM has loaded so far; blocks for half a minute or longer.
-        Returns whether it exists now; if not, a later run tries. `environment` is for the process that makes
-        it."""
+        Returns whether it exists now. `environment` is for the process that makes it."""
         made = self.path
         if made.is_file():
             return True
@@ -137,11 +135,8 @@ SCALA = "flink-scala_"
 
 
 def with_planner(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """`classpath` with the planner instead of its loader; unpacks it into `folder` once.
-
-    Returns `classpath` unchanged if it has no loader with a planner, or `folder` cannot be written. Raises
-    `SettingError` if `folder` cannot be made private: code comes from it.
-    """
+    """`classpath` with the planner, unpacked into `folder` once, instead of its loader; unchanged if that is
+    not possible. Raises `SettingError` if `folder` cannot be made private: code comes from it."""
     private_folder(folder.absolute())
     return tuple(_planner_in(path, folder) or path for path in classpath)
 

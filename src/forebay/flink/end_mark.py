@@ -1,9 +1,8 @@
 """The mark of a finished job: a file in the folder of its checkpoints.
 
-Flink deletes a job's last checkpoint when the job finishes. A command killed before it noted the end would
-find nothing, as if the job had never completed a checkpoint, and run it again. So the mark is written before:
-when a task at the end of its input learns that its final checkpoint has completed. Flink finishes no job
-before that. A mark without a checkpoint means that the job has finished.
+Flink deletes a finished job's last checkpoint. A command killed before it noted the end would find nothing,
+and run the job again. So the mark is written before: when a task at the end of its input learns that its
+final checkpoint has completed.
 """
 
 from __future__ import annotations
@@ -21,10 +20,8 @@ log = logging.getLogger(__name__)
 
 
 def mark_end(runtime_context: RuntimeContext) -> None:
-    """Let the task with this context write its job's mark when its final checkpoint has completed.
-
-    Call it when the function opens. Does nothing outside a JVM, or if the job has no folder for checkpoints.
-    """
+    """Let the task with this context write its job's mark when its final checkpoint has completed. Call it in
+    `open`. Does nothing outside a JVM or without a checkpoint folder."""
     if getattr(runtime_context, "_runtime_context", None) is None:
         return
     try:
@@ -37,8 +34,8 @@ def write_at_end(runtime_context: RuntimeContext, name: str, text: str = "") -> 
     """Let the task with this context write a file into its job's checkpoint folder, if any, when its final
     checkpoint has completed.
 
-    Call it inside a JVM, before that checkpoint. Java does all of it: PyFlink closes a function before the
-    final checkpoint. Raises `LookupError` if a name of Flink's is missing.
+    Inside a JVM only. Java does all of it: PyFlink closes a function before the final checkpoint. Raises
+    `LookupError` if a name of Flink's is missing.
     """
     task = stream_task(runtime_context)
     storage = java_field(java_field(task, "subtaskCheckpointCoordinator"), "checkpointStorage")

@@ -82,8 +82,8 @@ class FlinkConfig:
 def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     """An environment for `config`; starts this process's JVM if needed (seconds, blocking).
 
-    Raises `SettingError` if the configuration contradicts itself or a directory is missing (before the JVM
-    starts), or Flink refuses the value of an option; `LaunchError` if the JVM cannot start.
+    Raises `SettingError` for a contradiction, a missing directory or an option that Flink refuses;
+    `LaunchError` if the JVM cannot start.
     """
     options = secured_options(config)
     # Otherwise PyFlink starts a server for worker processes, of which there are none.

@@ -56,11 +56,10 @@ class JvmGone(PipelineFailed):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """A job's checkpoints by Flink. `done`: the latest completed ones, oldest first, each with when it was
-    triggered (wall clock) and its duration, in milliseconds. Numbers, 0 for none: `newest` was triggered
-    last; `newest_done` completed last and is no savepoint; `newest_clear` is the last of those without
-    in-flight records. `restored`: how often the job was restored. `failure`: why the newest finished
-    checkpoint failed, in one line; empty if it completed."""
+    """A job's checkpoints. `done`: the latest completed ones, oldest first, with when each was triggered
+    (wall clock) and its duration, in ms. `newest`: number of the last triggered; `newest_done`: of the last
+    completed that is no savepoint; `newest_clear`: of the last of those without in-flight records; 0: none.
+    `restored`: restores of the job. `failure`: of the newest finished checkpoint, in one line."""
 
     completed: int
     failed: int
@@ -164,9 +163,9 @@ class RunningJob:
     def drain(self, folder: Location) -> None:
         """End the job as if its sources had ended; returns at once. Call it again until the job has ended.
 
-        What was read is completed and committed, and a savepoint is written below the job's `folder`, from
-        which a run that was interrupted before the end resumes. Each try has a `drain_folder` of its own,
-        which a run that takes over can occupy. Raises `PipelineFailed` after `MOST_DRAINS` failed tries.
+        What was read is completed and committed, with a savepoint below the job's `folder` to resume from.
+        Each try has a `drain_folder` of its own, which a run that takes over can occupy. Raises
+        `PipelineFailed` after `MOST_DRAINS` failed tries.
         """
         path = f"/jobs/{self.id}"
         if self._drain is not None and self._goes_on(f"{path}/savepoints/{self._drain}"):
@@ -186,11 +185,11 @@ class RunningJob:
         return "failure-cause" not in (found.get("operation") or {})
 
     def counts(self) -> dict[str, float]:
-        """The operator's and sources' counters and gauges over their subtasks; empty before they exist.
+        """The operator's and sources' counters and gauges; empty before they exist.
 
-        Counters, `in_flight` and `pending` are sums, latencies the highest of any subtask, moments the
-        lowest. `held_back_ms`: for how long later tasks have blocked the operator. Of sinks: `FAILED_COMMITS`
-        since the job's last start, and `TOO_LARGE`, records that they refused.
+        Counters, `in_flight` and `pending` are sums over subtasks, latencies the highest, moments the lowest.
+        `held_back_ms`: time blocked by later tasks. Of sinks: `FAILED_COMMITS` since the job's last start,
+        and `TOO_LARGE`.
         """
         values: dict[str, float] = {}
         held_back: dict[str, float] = {}
@@ -350,9 +349,8 @@ def check_cluster(address: str) -> None:
 def end_job(rest: FlinkRest, job_id: str, timeout_s: float, *, unknown_s: float = 0.0) -> str | None:
     """Cancel a job unless it has ended, and block until it has.
 
-    Returns Flink's final state; None if the cluster does not know the job within `unknown_s`, the time for
-    one that may still be on its way. Raises `LaunchError` if the cluster does not answer and `PipelineFailed`
-    if the job still runs after `timeout_s`.
+    Returns its final state; None if the cluster does not know it within `unknown_s`. Raises `LaunchError` if
+    the cluster does not answer and `PipelineFailed` if the job still runs after `timeout_s`.
     """
     path = f"/jobs/{job_id}"
     begin_s = time.monotonic()

@@ -44,8 +44,7 @@ def is_cancelled() -> bool:
 def output_room(runtime_context: object) -> HasRoom:
     """A function that returns whether the next emitted record is accepted without a wait.
 
-    Flink itself gives a task no input while its output has no free buffer; a function that emits many records
-    in one call must ask. Flink 2.3 has this only in a private field of the runtime context; if that is
+    For functions that emit many records in one call. Flink 2.3 has this only in a private field; if that is
     missing, there is always room.
     """
     java = getattr(runtime_context, "_runtime_context", None)
@@ -87,8 +86,8 @@ def held_keys(
 ) -> Iterator[tuple[int, KeyedProcessFunction.Context]]:
     """The keys of this subtask with something in one of the named states, which must be open; each key once.
 
-    For a function's `open`, and on its thread. Until the next key is requested, state and timers are those of
-    the yielded key; at the end, those of the key before. Emit nothing meanwhile.
+    For a function's `open`, and on its thread. State and timers are those of the last yielded key; at the
+    end, those of the key before. Emit nothing meanwhile.
     """
     backend = runtime_context.get_keyed_state_backend()
     java, context = backend._keyed_state_backend, backend._function_context
@@ -110,11 +109,9 @@ def held_keys(
 def set_after_round(runtime_context: RuntimeContext, ctx: KeyedProcessFunction.Context, time_ms: int) -> None:
     """Set a processing-time timer of the current key at `time_ms`, outside Flink's current round of timers.
 
-    Flink waits for the first timer, then fires all up to its time in one round, including those set
-    meanwhile. If the wall clock was set back, that time is in the future: a function that sets a timer at
-    each firing would be called in a loop until then, and no record or barrier would pass.
-
-    For a function's thread. No checkpoint holds the timer before `time_ms`: set it again after a restore.
+    Flink waits for the first timer, then fires all up to its time, including those set meanwhile. If the wall
+    clock was set back, a function that sets a timer at each firing would be called in a loop, and no record
+    or barrier would pass. No checkpoint holds this timer: set it again after a restore.
     """
     backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
     timers = ctx.timer_service()._j_timer_service

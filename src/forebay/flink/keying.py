@@ -56,13 +56,12 @@ ToEvent = Callable[[Any], Event | DeadLetter]
 class Keying(FlatMapFunction):
     """Turns stream elements into `(Flink key of the shard, record bytes)`; keeps no state.
 
-    The first element of a run is preceded by empty ones for every shard: otherwise a subtask whose shards get
-    no records would never forward event time.
+    The first element is preceded by empty ones for every shard, so that subtasks without records forward
+    event time.
 
-    Elements are encoded records if `to_event` is None, else its arguments. A record that `to_event`, `key` or
-    `id` refuses becomes a `DeadLetter`, whatever they raise: their failure with one record must not end the
-    job. A record without a key is spread by its id; with `needs_key`, it is refused. With `timeline`, events
-    carry one from here on.
+    Elements are encoded records if `to_event` is None. A record that `to_event`, `key` or `id` refuses
+    becomes a `DeadLetter`, whatever they raise. A record without a key is spread by its id; with `needs_key`,
+    it is refused. With `timeline`, events carry one from here on.
     """
 
     def __init__(

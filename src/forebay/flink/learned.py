@@ -29,9 +29,8 @@ class LearnedMail:
 class LearnedState:
     """Keeps the newest of `mail` in `store`, under one key of the subtask. For the operator's thread.
 
-    It is written when the operator is woken, when a key can be chosen. After a restore at another
-    parallelism, a subtask may find several or none: it keeps the newest and removes the others, or learns
-    again.
+    After a restore at another parallelism, a subtask may find several or none: it keeps the newest and
+    removes the others, or learns again.
     """
 
     def __init__(self, store: Store, mail: LearnedMail) -> None:

@@ -41,9 +41,9 @@ class Mailbox:
     def run_mails(self) -> None:
         """Run the mails that are there; never waits for one.
 
-        A mail may call the function again, with another key; afterwards the current key is the same as
-        before. The function's state must be as consistent as between two calls, and everything emitted must
-        have left it. Raises what a mail raises, for example if the task is cancelled.
+        A mail may call the function again, with another key; the current key is restored. The function's
+        state must be as consistent as between two calls, and everything emitted must have left it. Raises
+        what a mail raises, for example if the task is cancelled.
         """
         if self._executor is None:
             return

@@ -148,11 +148,9 @@ class ReplicasGauge:
 class InferenceCounters:
     """Counts since the operator opened.
 
-    `accepted` events came in, `restored` ones were in a checkpoint: each result or dead letter of `infer`
-    belongs to one of them. `restored_calls` were in a checkpoint and made again; some of them had been sent
-    before, but a checkpoint does not hold which.
-
-    `failed` counts by cause: dead letters, and calls that a program continued without. `cut_answers` were cut
+    Each result or dead letter of `infer` belongs to an `accepted` event or one `restored` from a checkpoint.
+    `restored_calls` were made again after a restore; a checkpoint does not hold which had been sent.
+    `failed`: by cause, dead letters and failed calls after which a program continued. `cut_answers` were cut
     at `max_tokens`.
 
     The event loop writes `calls` to `kv_fallbacks_decode_failed`, the operator's thread the rest: a histogram
@@ -252,11 +250,9 @@ class OperatorLoad:
 class FlinkMetrics:
     """The counters and gauges of one subtask, in the metric group `forebay`.
 
-    `waited_ms`: time for which input was blocked because capacity was taken. Latencies are in microseconds
-    over the last 30 to 60 seconds: `engine` of one call, `event` from the source to the operator's output.
-
-    `oldest_read_ms` may be reported late, but is never later than the read time of an event accepted before.
-    `looked_ms`: when the operator's thread last looked at what is in flight, on a machine clock;
+    `waited_ms`: time for which capacity blocked the input. Latencies: microseconds over the last 30 to 60
+    seconds. `oldest_read_ms` may be reported late, but never later than the read time of an event accepted
+    before. `looked_ms`: when the operator's thread last looked at what is in flight, on a machine clock;
     `NOTHING_READ_MS` if nothing is.
     """
 

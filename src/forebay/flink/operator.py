@@ -1,13 +1,12 @@
 """The continuous inference operator: a keyed Flink function that never waits for a call.
 
-A machine per shard decides and keeps the state (`forebay.stateful.machine`); the operator applies its
-effects: it makes calls, emits results, sets timers and holds event time.
+A machine per shard decides and keeps the state (`forebay.stateful.machine`); the operator makes its calls,
+emits results, sets timers and holds event time.
 
 Accepted events stay in keyed state until their result is emitted, so a checkpoint is the state as it is, and
 a restore makes the calls it finds again, under the same ids. Only the state of Flink's current key can be
-accessed, so answers wait in their shard's mailbox. An answer fires a timer at once, which takes the answers
-of all shards (`forebay.flink.wakes`). If Flink's mailbox is not available, timers poll for answers. A restore
-opens all shards before the first record.
+accessed, so answers wait in their shard's mailbox, and an answer fires a timer at once, which takes those of
+all shards (`forebay.flink.wakes`). If Flink's mailbox is not available, timers poll for answers.
 """
 
 from __future__ import annotations
@@ -69,10 +68,9 @@ FIRE_S = 0.1
 
 @dataclass(slots=True)
 class Shard:
-    """This subtask's view of one shard. `held`: its machine's watermark holds by name. `timer_ms`: the next
-    processing-time timer set in this run. `overdue`: the machine's timers for event times that had passed.
-    `full_since`: since when queues are full, by key; None for the shard's queue. `rounds`: of timers, at the
-    end of the input."""
+    """This subtask's view of one shard. `held`: watermark holds by name. `timer_ms`: the next processing-time
+    timer set in this run. `overdue`: timers for event times that had passed. `full_since`: since when queues
+    are full, by key; None for the shard's. `rounds`: of timers, at the end of the input."""
 
     key: int
     machine: ShardMachine

@@ -56,13 +56,11 @@ class InferenceSpec:
     """How an event becomes an answer. Picklable; holds no secret and no connection.
 
     `prompt` None: requests bring their messages, like those of a program. `accept` checks each answer that
-    fits `schema`; if it raises `InvalidAnswer`, the answer is invalid.
-
-    `timeout_s` bounds one call, `deadline_s` all calls for one record from the first one; a restore starts it
-    again, so that an outage of the pipeline fails no record. `priority`: a whole number per event, lower
-    first; for fleets, and with `send_priority` for the engine. `answer_tokens`: the token limit of an event's
-    answer instead of `sampling.max_tokens`. `scaling`: report what waits to the autoscaler; `engine` then
-    opens a `FleetEngine`. `classes`: what waits is sent in the order in which it is due by its service class.
+    fits `schema`, and raises `InvalidAnswer`. `timeout_s` bounds one call, `deadline_s` all calls for one
+    record; a restore starts it again. `priority`: a whole number per event, lower first; for fleets, and with
+    `send_priority` for the engine. `answer_tokens`: an event's token limit instead of `sampling.max_tokens`.
+    `scaling`: report what waits to the autoscaler; `engine` must open a `FleetEngine`. `classes`: send in the
+    order in which events are due by their service class.
     """
 
     engine: EngineFactory

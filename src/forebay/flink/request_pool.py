@@ -176,8 +176,8 @@ class RequestPool:
         """Whether another event may be accepted.
 
         False while all slots are taken, or while too many finished answers wait behind an unfinished one of
-        their key, unless some may be emitted: then the caller must take them. Restored calls beyond
-        `capacity` do not block the input until they are done: every two that finish make room for one event.
+        their key, unless the caller can take some. Of restored calls beyond `capacity`, every two that finish
+        make room for one event.
         """
         return len(self._pending) + self._in_flight < self._limit and self._moves()
 

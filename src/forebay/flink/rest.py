@@ -32,11 +32,11 @@ class NotFound(LaunchError):
 
 @dataclass(frozen=True)
 class FlinkRest:
-    """The service at `url`; `keys`: of an embedded Flink, which serves nobody else.
+    """The service at `url`; `keys`: of an embedded Flink.
 
-    Methods block for one call, for about ten seconds at most; they raise `LaunchError` without a good answer.
-    Proxies are not used for a Flink on this machine. Each thread keeps a connection to an embedded Flink,
-    because connecting takes longer than a request.
+    Methods block for one call, about ten seconds at most, and raise `LaunchError` without a good answer. No
+    proxy is used for this machine. Each thread keeps a connection to an embedded Flink, because connecting
+    takes longer than a request.
     """
 
     url: str

@@ -1,9 +1,9 @@
 """Shards: the Flink keys of the inference operator.
 
-Flink gives access to the state of one key at a time, and a timer per key wakes the operator. A Flink key per
-user would need a timer per user, so records are spread over a small, fixed number of shards by a hash of
-their key; order within a key is kept inside its shard. Flink keys are chosen so that shards are spread evenly
-over subtasks at every parallelism that divides their number, and as evenly as possible at others.
+Flink gives access to the state of one key at a time, and wakes the operator by a timer per key. So records
+are spread over a small, fixed number of Flink keys by a hash of their key; order within a key is kept inside
+its shard. Flink keys are chosen so that shards are spread evenly over subtasks, exactly if the parallelism
+divides their number.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A standalone Flink cluster for one job: tasks run in several JVMs, each with its own Python and interpreter
 lock.
 
-The job manager runs in this process's JVM, with the client: one process less, and if it dies, the run resumes
-as after the death of an embedded Flink. A task manager that dies is restarted; Flink restarts the job from
-its newest checkpoint once there are enough slots.
+The job manager runs in this process's JVM; if it dies, the run resumes as after the death of an embedded
+Flink. A task manager that dies is restarted; Flink restarts the job once there are enough slots.
 """
 
 from __future__ import annotations

@@ -43,11 +43,8 @@ FUNCTIONS = "pyflink.fn_execution"
 
 
 def import_functions() -> None:
-    """Import `FUNCTIONS` without Apache Beam, which only worker processes need, and which takes more than a
-    second and 100 MB. Does nothing if either has been imported.
-
-    PyFlink works without Beam's compiled modules if they cannot be imported. Later imports of Beam work.
-    """
+    """Import `FUNCTIONS` without Apache Beam, which only worker processes need (1 s, 100 MB). Does nothing if
+    either has been imported. Later imports of Beam work."""
     if FUNCTIONS in sys.modules or BEAM in sys.modules:
         return
     sys.modules[BEAM] = None  # type: ignore[assignment]  # so that an import fails
@@ -61,9 +58,8 @@ def import_ahead(java: Any = None) -> bool:
     """Import `MODULES` in the Python inside this process's JVM, or another one given as Py4J's `java`;
     blocks. Returns whether it worked.
 
-    Call it on a thread of its own while the job is checked and built: otherwise the first task imports them
-    when it opens, for a second or longer, and all others wait. It uses an interpreter of its own, like a
-    Flink task; imports stay for later ones. If it fails, the job does the same later and reports why.
+    Call it on a thread of its own while the job is built: otherwise the first task imports them, for a second
+    or longer, and all others wait. If it fails, the job does the same later and reports why.
     """
     from py4j.protocol import Py4JError
     from pyflink.java_gateway import get_gateway

@@ -1,9 +1,8 @@
 """Wakes a shard from another thread: fires its timer on the task's thread, without polling.
 
-Flink's task runs mails between two records, with state, key, outputs and checkpoints as in a timer. PyFlink
-offers no mails, so one is built from Flink's callback for processing-time timers, with method handles that
-set the key and fire a timer. That needs private names of Flink; if one is missing, nothing is woken, and the
-operator polls for answers.
+Flink's task runs mails between two records. PyFlink offers none, so one is built from Flink's callback for
+processing-time timers, with method handles. If a private name of Flink is missing, nothing is woken, and the
+operator polls.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ PAST_MS = 0
 class Wakes:
     """Fires `on_timer(WOKEN_MS)` of a keyed function from another thread.
 
-    `wake` may be called on any thread and returns at once; the rest belongs to the function's thread. Before
-    `add` and after `close`, a wake does nothing. A checkpoint holds no wakes: look at all shards after a
-    restore.
+    `wake` may be called on any thread; the rest belongs to the function's thread. Before `add` and after
+    `close`, a wake does nothing. A checkpoint holds no wakes: look at all shards after a restore.
     """
 
     def __init__(self, runtime_context: RuntimeContext) -> None:

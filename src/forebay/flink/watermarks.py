@@ -24,12 +24,12 @@ AHEAD_MS = 24 * 3_600_000
 
 
 def with_event_time(stream: DataStream, *, out_of_orderness_ms: int) -> DataStream:
-    """`stream` with each record's `time_ms` as its Flink timestamp, and watermarks.
+    """`stream` with each record's `time_ms` as its Flink timestamp, and watermarks `out_of_orderness_ms`
+    behind the highest time.
 
-    The watermark is `out_of_orderness_ms` behind the highest time seen. Ignored are records without a time,
-    and times more than `AHEAD_MS` ahead of the wall clock: everything after them would be late. Order and
-    parallelism stay. No subtask is ever marked idle: an operator that still awaits answers forwards the mark,
-    and windows after it would close without them.
+    Ignored are records without a time, and times more than `AHEAD_MS` ahead of the wall clock. Order and
+    parallelism stay. No subtask is marked idle: an operator that still awaits answers forwards the mark, and
+    windows after it would close without them.
     """
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(out_of_orderness_ms))
     # Like DataStream.assign_timestamps_and_watermarks, but at the stream's own parallelism: at the

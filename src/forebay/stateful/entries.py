@@ -59,11 +59,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An event or a firing on its way through the program: waiting, or awaiting a call.
+    """An event or a firing on its way through the program.
 
     `seq` orders the turns of a shard. `data`: the encoded event; for a firing, empty, or an event with its
-    timeline. `calls` and `outputs` are counts; `usage` and `attempts` are what was spent since the last
-    output.
+    timeline. `calls` and `outputs` are counts; `usage` and `attempts` count since the last output.
     """
 
     seq: int
@@ -117,7 +116,7 @@ def pack_memory(memory: Memory) -> bytes:
 
 
 def unpack_memory(data: bytes) -> Memory:
-    """The inverse of `pack_memory`. Raises `ForebayError` like `unpack_state`."""
+    """Raises `ForebayError` like `unpack_state`."""
     values = unpack_state(data, WHAT)
     try:
         version, saved, timers, noted, touched_ms = values
@@ -145,7 +144,7 @@ def pack_turn(turn: Turn) -> bytes:
 
 
 def unpack_turn(data: bytes) -> Turn:
-    """The inverse of `pack_turn`. Raises `ForebayError` like `unpack_state`."""
+    """Raises `ForebayError` like `unpack_state`."""
     values = unpack_state(data, WHAT)
     try:
         seq, key, read_ms, event, firing, watermark_ms, ask, calls, outputs, usage, attempts = values

@@ -50,9 +50,8 @@ class Head:
 class Due:
     """The keys of a shard that have timers, by the time at which to look at them.
 
-    Flink wakes a shard at a time and does not name the key. A shard may have very many keys, so the cost of
-    one key does not depend on their number, and nothing is searched. Due keys are taken in chunks, so that
-    the caller can stop when there is no room for what they lead to.
+    Flink wakes a shard at a time and does not name the key. A shard may have very many keys, so nothing is
+    searched, and due keys are taken in chunks, as there is room for their calls.
     """
 
     def __init__(self, work: Store, due: Store) -> None:
@@ -79,7 +78,7 @@ class Due:
         self._come = dict.fromkeys(sorted(self._come, key=lambda at: at[1]))
 
     def add(self, clock: Clock, time_ms: int, key: str) -> bool:
-        """Note `key` for `time_ms`, a multiple of `STEP_MS`; returns whether it is the first there."""
+        """Note `key` for `time_ms`, a multiple of `STEP_MS`; whether it is the first there."""
         head = self.heads.get((clock, time_ms))
         first = head is None
         head = head or Head()
@@ -91,8 +90,7 @@ class Due:
         return first
 
     def come(self, clock: Clock, time_ms: int) -> None:
-        """Mark the keys noted for `time_ms` as due, after those of times marked before. Keys noted later are
-        not included."""
+        """Mark the keys noted so far for `time_ms` as due."""
         head = self.heads.get((clock, time_ms))
         if head is not None and not head.until:
             head.until = head.count
@@ -108,8 +106,7 @@ class Due:
         return (clock, time_ms) in self._come
 
     def take(self) -> list[str]:
-        """Take up to `PER_CHUNK` keys of the `first` time, in the order in which they were noted. Needs a
-        `first` time."""
+        """Take up to `PER_CHUNK` keys of the `first` time, in the order in which they were noted."""
         clock, time_ms = at = next(iter(self._come))
         head = self.heads[at]
         number, begin = divmod(head.taken, PER_CHUNK)
@@ -173,8 +170,8 @@ class Limits:
 
 
 class KeyStateStore(Generic[S]):
-    """The memories of a shard's keys. A forgotten key keeps its noted times until they are due; otherwise a
-    key that is forgotten and returns repeatedly would be noted each time."""
+    """The memories of a shard's keys. A forgotten key keeps its noted times until they are due, so that it is
+    not noted again each time it returns."""
 
     def __init__(self, program: Program[S], limits: Limits, stores: Stores, due: Due) -> None:
         self._program = program
@@ -183,7 +180,7 @@ class KeyStateStore(Generic[S]):
         self._forgotten = stores.due
         self._due = due
         self.ending = False
-        """The input has ended: every timer is due, and no key is forgotten for its age."""
+        """The input has ended: every timer is due, and no key expires."""
 
     def recall(self, key: str) -> tuple[Memory | None, Any]:
         """The memory of `key` and the program's state; None for what is missing."""
@@ -201,8 +198,7 @@ class KeyStateStore(Generic[S]):
             ) from error
 
     def changed(self, memory: Memory | None, step: Step[S], by: str, wall_ms: int) -> Memory:
-        """The memory after `step` of the turn with the id `by`. Raises `StateTooLarge`, or the error of a
-        state that cannot be saved."""
+        """The memory after `step` of the turn with the id `by`. Raises `StateTooLarge`."""
         noted = {} if memory is None else {clock: list(times) for clock, times in memory.noted.items()}
         if step.state is None:
             return Memory(self._program.version, None, noted=noted)
@@ -246,8 +242,7 @@ class KeyStateStore(Generic[S]):
     def look_at(
         self, key: str, clock: Clock, time_ms: int, wall_ms: int, effects: list[Effect], *, busy: bool
     ) -> list[Firing]:
-        """The key's due timers in the order of their times, marked as fired. Forgets the key if its time to
-        live is over and it is not `busy`."""
+        """The key's due timers by time, marked as fired. Forgets an expired key unless it is `busy`."""
         memory = self._read(key)
         if memory is None or time_ms not in memory.noted.get(clock, ()):
             return []
@@ -278,7 +273,6 @@ class KeyStateStore(Generic[S]):
         return None if data is None else unpack_memory(data)
 
     def _note(self, key: str, memory: Memory, effects: list[Effect]) -> None:
-        """Note the key for its next timer of each clock."""
         for clock in CLOCKS:
             times = [t.time_ms for t in memory.timers.values() if t.clock == clock and not t.fired]
             if clock == "wall" and self._limits.ttl_s is not None and not self.ending:

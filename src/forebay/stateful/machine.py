@@ -1,9 +1,7 @@
 """The machine of one shard: it decides over stores and returns effects, which the operator applies.
 
-A machine knows neither Flink nor an engine. Its whole state is in its stores; memory is rebuilt from them
-after a restore. Each method completes its change before it returns effects, in order. So saving the stores
-between two calls and discarding the rest loses and repeats nothing. `StatelessExecutor` is the simplest
-machine.
+Its whole state is in its stores. Each method completes its change before it returns effects, so saving the
+stores between two calls and discarding the rest loses and repeats nothing.
 """
 
 from __future__ import annotations
@@ -94,11 +92,10 @@ class Times:
 
 
 Clocks = Callable[[], Times]
-"""Reads the clocks. Reading Flink's watermark costs time, so machines call this only if they need it."""
+"""Reads the clocks; reading Flink's watermark costs time."""
 
 Room = Literal["slot", "queue", "full key", "full shard"]
-"""What an event needs or finds: a slot for a call of its own, a place in a queue, or no place because its
-key's queue or the shard is full."""
+"""A slot for a call of its own, a place in a queue, or none because its key's queue or the shard is full."""
 
 
 class ShardMachine(Protocol):
@@ -148,8 +145,8 @@ class ShardMachine(Protocol):
 
 
 OpenMachines = Callable[[Callable[[str], Store]], Callable[[], ShardMachine]]
-"""Given a function that opens a store by name, returns a function that makes a shard's machine. Stores are
-those of Flink's current key. Picklable."""
+"""Given a function that opens a store of Flink's current key by name, returns a function that makes a shard's
+machine. Picklable."""
 
 
 REQUESTS = "requests"
@@ -209,7 +206,7 @@ def _unpack(entry: bytes) -> tuple[int, str, bytes]:
 
 
 def _free_id(id: str, taken: Container[str]) -> str:
-    """Number equal records in flight without a position, whose ids would be equal."""
+    """Equal records without a position have equal ids: number those in flight."""
     number = 2
     while f"{id}#{number}" in taken:
         number += 1

@@ -38,10 +38,8 @@ def hold_of(turn: Turn) -> HoldWatermark:
 def leaving(
     turn: Turn, step: Step[Any], carrier: Result | None, *, restored: bool = False
 ) -> tuple[Turn, list[Effect]]:
-    """The turn after `step`, and the records that `step` emits. Raises if one cannot be written.
-
-    `restored`: a checkpoint held the turn.
-    """
+    """The turn after `step`, and the records that `step` emits. Raises if one cannot be written. `restored`:
+    a checkpoint held the turn."""
     given: list[Effect] = []
     for output in step.outputs:
         result = replace(_result(turn, output, carrier), restored=restored)
