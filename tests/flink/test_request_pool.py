@@ -260,7 +260,7 @@ def test_a_defect_of_the_answerer_is_an_error_and_no_lost_record(
         lambda: calls.take(0),
         lambda: calls.take(99),
     ):
-        with pytest.raises(ForebayError, match="unforeseen"):
+        with pytest.raises(ForebayError, match="failed unexpectedly"):
             act()
 
 

@@ -6,7 +6,6 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-import msgpack
 import pytest
 from tests.harness.clock import ManualClock
 
@@ -24,8 +23,7 @@ from forebay.records import DeadLetter, Event
 class Context:
     """What Flink gives the function."""
 
-    def __init__(self, first: bytes | None = None) -> None:
-        self.first = first
+    def __init__(self) -> None:
         self.clocks: dict[str, bytes] = {}
         self.timers: set[int] = set()
 
@@ -33,9 +31,6 @@ class Context:
         return SimpleNamespace(
             put=self.clocks.__setitem__, remove=self.clocks.__delitem__, items=self.clocks.items
         )
-
-    def get_state(self, _descriptor: Any) -> Any:
-        return SimpleNamespace(value=lambda: self.first, clear=lambda: setattr(self, "first", None))
 
     def timer_service(self) -> Any:
         return SimpleNamespace(register_event_time_timer=self.timers.add)
@@ -58,10 +53,10 @@ def event(number: int, time_ms: int | None, of: str = "in", **fields: Any) -> by
 
 
 def run(
-    records: list[bytes], *, restored: bool = False, context: Context | None = None, every_s: float = 0.1
+    records: list[bytes], *, restored: bool = False, every_s: float = 0.1
 ) -> tuple[list[tuple[bytes, int]], list[DeadLetter]]:
     """What comes of records that come `every_s`."""
-    context, now = context or Context(), ManualClock()
+    context, now = Context(), ManualClock()
     clock = opened(context, now)
     outputs = []
     for record in records:
@@ -146,17 +141,6 @@ def test_a_time_for_which_the_job_was_down_makes_no_partition_idle() -> None:
     for record in BEHIND[901::2] + BEHIND[900::2]:
         outputs += later.process_element(record, context)
     assert REFUSED not in [tag for tag, _ in outputs]
-
-
-def test_the_clock_of_an_older_version_goes_on() -> None:
-    first = msgpack.packb((1, 24_000, [24_000, [1_000 * number for number in range(7, 40)]], None))
-    context = Context(first)
-    records = [event(number, 1_000 * number) for number in range(40, 60)]
-    messages, letters = run([*records, event(60, 1_000)], context=context)
-    assert [clock for _, clock in messages] == [1_000 * number for number in range(24, 44)]
-    assert [letter.cause for letter in letters] == ["late"]
-    assert context.first is None
-    assert context.clocks.keys() == {""}
 
 
 @pytest.mark.parametrize(
