@@ -49,11 +49,12 @@ class RunState(BaseModel):
     for the beginning. `restored_at_end`: the job that wrote that checkpoint had read all its input, so that
     the last one only had to commit. `completed` is the newest checkpoint of the last job that was seen.
     `jvm` is the process of an embedded cluster and its birth, `jvm_space` the `pid_space` of its number,
-    `rest_port` the port of its REST service; `cluster` is the address of the cluster, if the job ran on one. `ends` are
-    topics, partitions and the offsets at which they ended when the pipeline was first started. `kafka` is
-    the id of the Kafka cluster that was read, `topics` the ids that each of its topics has had, oldest
-    first: they name positions, and so outlive a start from the beginning. `writer` is the run that wrote the
-    record to an object store. `lost` names the results that the last job lost, and how to make them again.
+    `rest_port` the port of its REST service; `cluster` is the address of the cluster, if the job ran on
+    one. `ends` are topics, partitions and the offsets at which they ended when the pipeline was first
+    started. `kafka` is the id of the Kafka cluster that was read, `topics` the ids that each of its topics
+    has had, oldest first: they name positions, and so outlive a start from the beginning. `writer` is the
+    run that wrote the record to an object store. `lost` names the results that the last job lost, and how
+    to make them again.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
