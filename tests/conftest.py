@@ -60,7 +60,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what starts a broker. With workers side by side, share the tests out: those of a local engine to
+    """Mark what starts a broker, a control plane or a Ray cluster. With workers side by side, share the tests out: those of a local engine to
     one worker, those of the session's broker to one, those of a control plane or a Ray cluster to one,
     those of a JVM one by one, all others by file. What runs on one worker comes first, the quick ones last;
     not all that takes minutes at once, which two cores cannot bear."""
@@ -69,6 +69,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("kafka")
         if "control_plane" in getattr(item, "fixturenames", ()):
             item.add_marker("kubernetes")
+        if "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("long")
     if not hasattr(config, "workerinput"):
         return
     for item in items:
