@@ -60,7 +60,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests that start a broker, a control plane or a Ray cluster, and share all tests out among workers.
+    """Mark tests that start a broker, a control plane or a Ray cluster, and share all out among workers.
 
     One worker each gets those of a local engine, those of the session's broker, and those of a control plane
     or a Ray cluster; those of a JVM are shared out one by one, all others by file. Quick ones run last, and
