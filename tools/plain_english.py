@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 CLEAN = (
+    "src/forebay/engine",
     "tests/tools",
     "tools",
 )
@@ -68,7 +69,7 @@ MARKERS = {
     r"\bfor\s+ever\b": "archaic: `forever`, `without end`",
     r"\bin\s+vain\b": "archaic: `without success`",
     r"\bbut\s+for\b": "archaic: `except`",
-    r"\b(?:is|are|was|were|be|holds?|has|have|had)\s+(?-i:none)\b": "`is missing`, `is empty`",
+    r"(?<!there\s)\b(?:is|are|was|were|be|holds?|has|have|had)\s+(?-i:none)\b": "`is missing`, `is empty`",
     r"(?<!there\s)\b(?:is|are)\s+no\s+(?!(?:longer|more|less|better|worse|\w+er\s+than|one)\b)": "`is not a`",
     r"\bso\s+(?:many|much|long|few)\b": "name the number; `as long as`",
     r"\bwhat\s+(?:it|they)\s+(?:is|are|has|have|does|do|holds?|gives?|takes?)\b(?!\s+to\b)": "name it",

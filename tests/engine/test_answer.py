@@ -92,7 +92,7 @@ def test_a_check_can_be_pickled_and_its_schema_be_read_only() -> None:
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        ({"type": "strng"}, r"answer\.schema\.type is no JSON schema: 'strng'"),
+        ({"type": "strng"}, r"answer\.schema\.type is not a JSON schema: 'strng'"),
         ({"properties": {"a": {"pattern": "["}}}, r"answer\.schema\.properties\.a\.pattern"),
         ({"$ref": "https://example.org/schema.json"}, r"answer\.schema\.\$ref .*only references within"),
         ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, r"answer\.schema\.properties\.a\.\$ref"),
