@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 CLEAN = (
+    "src/forebay/autoscale",
     "src/forebay/engine",
     "tests/tools",
     "tools",
