@@ -19,7 +19,13 @@ ROOT = Path(__file__).parents[1]
 
 CLEAN = (
     "src/forebay/autoscale",
+    "src/forebay/config",
     "src/forebay/engine",
+    "src/forebay/kube",
+    "src/forebay/plan",
+    "src/forebay/ray_serve",
+    "src/forebay/s3",
+    "src/forebay/simulate",
     "tests/tools",
     "tools",
 )

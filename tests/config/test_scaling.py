@@ -83,11 +83,11 @@ def test_a_budget_and_times_reach_the_policy_and_its_limits(tmp_path: Path) -> N
         ("{max: 2, price_per_hour: 0}", "scaling.price_per_hour"),
         (
             "{max: 2, price_per_hour: 1.5}",
-            "scaling.price_per_hour: expected scaling.budget_per_hour beside it",
+            "scaling.price_per_hour: expected scaling.budget_per_hour too",
         ),
         (
             "{max: 2, budget_per_hour: 9.0}",
-            "scaling.budget_per_hour: expected scaling.price_per_hour beside it",
+            "scaling.budget_per_hour: expected scaling.price_per_hour too",
         ),
         (
             "{min: 3, max: 4, budget_per_hour: 6.0, price_per_hour: 2.5}",

@@ -1,4 +1,4 @@
-"""The REST interface of Ray Serve, which the dashboard of a Ray cluster has."""
+"""The REST interface of Ray Serve, which is part of a Ray cluster's dashboard."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TOKEN = "put the cluster's token into RAY_AUTH_TOKEN, or into ~/.ray/auth_token"
 
 
 class TokenRefused(DeployError):
-    """The cluster wants a token, or another one: to ask again changes nothing."""
+    """The cluster requires a token, or another one: retrying is useless."""
 
 
 class ServeRest:
-    """The Ray cluster whose dashboard is at `address`: an asynchronous context manager. Calls take
-    `timeout_s` at most and raise `DeployError`, which says what to do. They carry Ray's token, where there is
-    one (`forebay.settings.ray_token`)."""
+    """The Ray cluster whose dashboard is at `address`: an asynchronous context manager. Calls take at most
+    `timeout_s`, raise `DeployError` with what to do, and send Ray's token, if there is one
+    (`forebay.settings.ray_token`)."""
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address.rstrip("/")
@@ -57,7 +57,7 @@ class ServeRest:
             await self._session.close()
 
     async def instance(self) -> ServeInstance:
-        """What runs now."""
+        """The current status."""
         status, body = await self._ask("GET", APPLICATIONS)
         if status != 200:
             raise self._refused(status, body)
@@ -67,14 +67,14 @@ class ServeRest:
             raise DeployError(f"{self.address}: expected JSON from Ray Serve, found something else") from None
 
     async def submit(self, config: Mapping[str, Any]) -> None:
-        """Have these applications run, and no others that were submitted before. Returns when Serve has taken
-        them over; they are started meanwhile."""
+        """Run these applications, and none that were submitted before. Returns when Serve has accepted them,
+        before they have started."""
         status, body = await self._ask("PUT", APPLICATIONS, config)
         if status != 200:
             raise self._refused(status, body)
 
     async def scale(self, application: str, deployment: str, replicas: int) -> None:
-        """Have a deployment get this number of replicas. Returns when Serve has noted it."""
+        """Set the number of replicas of a deployment. Returns when Serve has recorded it."""
         path = f"/api/v1/applications/{quote(application, '')}/deployments/{quote(deployment, '')}/scale"
         status, body = await self._ask("POST", path, {"target_num_replicas": replicas})
         if status == 404:
@@ -125,6 +125,6 @@ class ServeRest:
 
 def _reason(error: Exception) -> str:
     number = error.errno if isinstance(error, OSError) else None
-    # In the place of a text with the address once more.
+    # Instead of a text that repeats the address.
     known = os.strerror(number) if number is not None and number > 0 else plain(error)
     return known or type(error).__name__
