@@ -102,7 +102,6 @@ class Signals:
 
     @property
     def waiting(self) -> float:
-        """Requests that wait in Flink."""
         return sum(part.tokens.requests for part in self.backlog)
 
 
@@ -144,9 +143,7 @@ class Speed(Protocol):
     """What a busy replica does, as currently estimated."""
 
     @property
-    def requests(self) -> int:
-        """How many requests it runs at once."""
-        ...
+    def requests(self) -> int: ...
 
     def work_s(self, tokens: Tokens) -> float:
         """Seconds that one replica needs for these."""
@@ -305,7 +302,6 @@ class Scaler:
 
 
 def whole(replicas: float) -> int:
-    """Round up, ignoring up to a hundredth."""
     if not replicas > 0:
         return 0
     return min(math.ceil(replicas - 0.01), MOST_REPLICAS)

@@ -58,8 +58,6 @@ _MEMORY: TypeAdapter[DeadlineMemory] = TypeAdapter(DeadlineMemory)
 
 @dataclass(slots=True)
 class _Stream:
-    """One class of service: its arrivals and their forecast."""
-
     slo_s: float
     forecast: Forecast
     near: float = 0.0
@@ -113,7 +111,6 @@ class Deadline:
 
     @property
     def _restart_s(self) -> float:
-        """The cost of taking a replica away and starting it again."""
         return min(self._start_s + self._timings.drain_s, LONGEST_HOLD_S)
 
     def _blind_s(self, slo_s: float) -> float:

@@ -30,7 +30,6 @@ one."""
 _REPORT: TypeAdapter[DemandReport] = TypeAdapter(DemandReport)
 
 Reports = Mapping[str, DemandReport]
-"""The newest report of each subtask, by a unique name."""
 
 
 def encode_demand(report: DemandReport) -> bytes:
@@ -165,7 +164,6 @@ class StreamDemand:
         return grown
 
     def _settle(self, came: Tokens, now_s: float) -> Tokens:
-        """Arrivals less those that left the queue before and were not subtracted yet."""
         arrived, left = _positive(came), []
         for at_s, gone in [*self._left, (now_s, _positive(came.times(-1)))]:
             rest = _positive(gone + arrived.times(-1))

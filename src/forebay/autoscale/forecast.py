@@ -68,7 +68,6 @@ class Arrivals:
             self._sums = [each - base for each in self._sums[half:]]
 
     def until(self, moment_s: float) -> float:
-        """Cumulative work until this moment."""
         ends, sums = self._ends, self._sums
         at = bisect_left(ends, moment_s)
         if at == 0:
@@ -240,11 +239,9 @@ class Forecast:
 
     @property
     def best(self) -> int:
-        """Index of the forecast with the smallest error."""
         return self._errors.index(min(self._errors))
 
     def rates(self, now_s: float, ahead_s: float) -> tuple[float, ...]:
-        """Each forecast's rate at this moment."""
         level, jumped = self.arrivals.level(now_s)
         trend = 0.0
         if not jumped:

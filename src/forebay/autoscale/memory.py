@@ -64,7 +64,6 @@ class Memory:
 def memory_of(
     settings: ScalingSettings, model: str, parts: Mapping[str, object], policy: ScalingPolicy, speed: Speed
 ) -> Memory:
-    """The memory of a policy, of its speed, and of other `parts`."""
     return Memory(holds_for(settings, model), {"speed": speed, f"policy {settings.policy}": policy, **parts})
 
 

@@ -54,7 +54,6 @@ class DemandReport:
 
     @property
     def backlog_tokens(self) -> float:
-        """Tokens of the whole backlog: prompts, and answers as expected."""
         return sum(part.tokens.prompt + part.tokens.output for part in self.waiting)
 
     def times(self, factor: int) -> DemandReport:
@@ -162,7 +161,6 @@ class DemandMeter:
         *,
         again: bool = False,
     ) -> None:
-        """Record an accepted event that was read at `read_ms`."""
         due_ms = read_ms + round(service.slo_s * 1000)
         self._here[number] = _Accepted(request_id, chars, due_ms, service)
         tokens = self._expected(chars)

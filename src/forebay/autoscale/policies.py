@@ -20,8 +20,6 @@ DEFAULT_SCALING = "deadline"
 
 @dataclass(frozen=True, slots=True)
 class ScalingSetup:
-    """The arguments of a policy: a replica's speed, the classes of service, durations."""
-
     speed: Speed
     classes: Sequence[ServiceClass] = (ServiceClass(),)
     timings: Timings = field(default_factory=Timings)
@@ -42,7 +40,6 @@ SCALING_POLICIES: Registry[MakeScaling] = Registry(
     expected="a class or function that creates a policy from a ScalingSetup",
     fits=callable,
 )
-"""Creates each policy with its defaults."""
 
 
 def make_scaling(name: str, setup: ScalingSetup) -> ScalingPolicy:

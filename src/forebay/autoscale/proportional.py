@@ -41,7 +41,6 @@ class Hold:
 
 
 def proportional(replicas: int, metric: float, target: float) -> int:
-    """How many replicas bring the mean of the metric to the target."""
     ratio = metric / target
     if abs(ratio - 1) <= TOLERANCE:
         return replicas

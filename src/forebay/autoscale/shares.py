@@ -23,7 +23,6 @@ class Share:
 
     @property
     def whole(self) -> bool:
-        """Whether there is no other pool."""
         return self.parts == self.of
 
     def __str__(self) -> str:

@@ -53,8 +53,6 @@ def decode_backlog(data: bytes) -> TopicBacklog | None:
 
 @dataclass(frozen=True, slots=True)
 class CostMemory:
-    """Estimated tokens of a waiting record."""
-
     prompt: Amount
     output: Amount
 
@@ -71,7 +69,6 @@ class RecordCost:
         self._assumed = assumed
 
     def tokens(self, backlog: TopicBacklog) -> Tokens:
-        """The cost of the whole backlog."""
         prompt, output, records = backlog.prompt_tokens, backlog.completion_tokens, backlog.records
         if prompt is not None and output is not None:
             if records:

@@ -104,7 +104,6 @@ def _path(name: str) -> list[str]:
 
 
 def _meant(name: str, known: Iterable[Where]) -> str:
-    """A suggestion for `name`, as the end of a message."""
     if not re.fullmatch(r"[\w.-]{1,80}", name):
         return ""
     paths = {".".join(map(str, path)): path for path in known}

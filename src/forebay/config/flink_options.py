@@ -144,5 +144,4 @@ def _forms() -> Iterator[re.Pattern[str]]:
 
 
 def close_option(key: str) -> str:
-    """A suggestion for `key`, as the end of a message."""
     return suggestion(key, sorted(option_names()[0]))

@@ -324,7 +324,6 @@ class PipelineSpec(Model):
 
     @property
     def asks_model(self) -> bool:
-        """Whether an engine is needed at all."""
         return self.application is None or self.application.asks_model
 
     def key_template(self) -> FieldTemplate | None:

@@ -22,7 +22,6 @@ class Deadline:
         self._left_s = seconds
         self._since_s: float | None = None
         self.begun_s: float | None = None
-        """When the first call was made."""
 
     def begin(self, now_s: float) -> None:
         if self.begun_s is None:

@@ -52,8 +52,6 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An answer to write. It replaces an entry of this hash from before `oldest_ms`."""
-
     hash: str
     value: bytes
     written_ms: int

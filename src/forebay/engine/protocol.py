@@ -300,7 +300,7 @@ class SseParser:
             self._bound()
         elif name and name not in OTHER_FIELDS:
             said = self._quote(line.decode("utf-8", "replace"))
-            raise ProtocolViolation(f"{self._replica} did not send an event stream: {said}")
+            raise ProtocolViolation(f"{self._replica} sent data that is not an event stream: {said}")
 
     def _bound(self) -> None:
         if self._data_bytes + len(self._rest) > self._max_event_bytes:

@@ -52,8 +52,6 @@ class ServedModel:
 
 
 class ReplicaEngine(Protocol):
-    """An `Engine` that reports the progress of an answer."""
-
     async def complete(
         self,
         request: Request,

@@ -24,7 +24,6 @@ class Refusal:
     said: str
 
     def text(self, namespace: str) -> str:
-        """What is wrong, and what to do."""
         said = self.said
         if self.code == 401:
             return (
@@ -40,7 +39,6 @@ class Refusal:
 
 
 def refusal(code: int, reason: str, body: bytes) -> Refusal:
-    """The refusal in an answer's body, which may be anything."""
     try:
         status = orjson.loads(body)
     except orjson.JSONDecodeError:

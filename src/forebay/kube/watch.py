@@ -32,7 +32,6 @@ MAX_LIST_BYTES = 64 << 20
 MAX_EVENT_BYTES = 8 << 20
 
 Objects = Mapping[str, Mapping[str, Any]]
-"""The objects of a collection by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,6 @@ class Collection:
     namespace: str
     selector: str
     what: str
-    """Its name in messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,6 @@ class Fields:
         return self._values.get(name) is True
 
     def stored_type_bytes(self) -> float:
-        """Bytes per number in the model's files."""
         named = self._values.get("dtype") or self._values.get("torch_dtype") or "bfloat16"
         return type_bytes_of(named, f"model: {self.where}: dtype")
 
@@ -77,7 +76,6 @@ class Fields:
 
 
 def type_bytes_of(named: object, called: str) -> float:
-    """Bytes per number of a number type; `called` is its name in messages."""
     name = str(named)[:40].removeprefix("torch.")
     name = TYPE_ALIASES.get(name, name)
     if name not in TYPE_BYTES:

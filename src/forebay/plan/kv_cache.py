@@ -42,7 +42,6 @@ class CachedLayers:
         return self.layers * (self.token_bytes * kept + self.state_bytes)
 
     def blocks(self, tokens: int, step_tokens: int, block: int) -> int:
-        """Blocks that vLLM counts in one layer for a request."""
         if self.state_bytes:
             return self.states
         if not self.window:

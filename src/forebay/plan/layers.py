@@ -138,11 +138,9 @@ KINDS: dict[str, Special] = {
     "llama4_text": _chunked,
 }  # fmt: skip
 HYBRID = DELTA_NET | MAMBA_2
-"""Types of which some layers are recurrent."""
 FIRST_DENSE = {"glm4_moe_lite": 1, "hy_v3": 1}
 """Layers without experts, of types whose configuration class has no field for their number."""
 BLOCKS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
-"""Letters in the patterns of Nemotron-H, and their names in `layer_types`."""
 OLD_BLOCKS = {"mamba": "linear_attention", "attention": "full_attention"}
 
 

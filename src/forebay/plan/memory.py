@@ -77,7 +77,6 @@ def plan_memory(
 def cache_plan(
     shape: ModelShape, context: int, kv_bytes: float, most_bytes: float, *, step_tokens: int = STEP_TOKENS
 ) -> MemoryPlan:
-    """Plan a KV cache of `kv_bytes` over all ranks of the shape."""
     _check_context(shape, context)
     each = shape.reserved_bytes(context, step_tokens)
     return MemoryPlan(

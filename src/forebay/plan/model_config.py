@@ -72,7 +72,6 @@ class ModelShape:
 
 
 def _copies(cached: CachedLayers, ranks: int) -> int:
-    """How often the same part of the KV cache is stored."""
     heads = cached.kv_heads
     if heads and heads % ranks and ranks % heads:
         raise SettingError(

@@ -57,7 +57,6 @@ class ServeRest:
             await self._session.close()
 
     async def instance(self) -> ServeInstance:
-        """The current status."""
         status, body = await self._ask("GET", APPLICATIONS)
         if status != 200:
             raise self._refused(status, body)

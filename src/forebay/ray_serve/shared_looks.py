@@ -58,7 +58,6 @@ class SharedLooks:
         return await self._ask(address, mine)
 
     def _forget(self, now_s: float) -> None:
-        """Remove addresses that are not polled any more."""
         for address, look in list(self._looks.items()):
             if now_s - look.begun_s > FORGET_S:
                 del self._looks[address]

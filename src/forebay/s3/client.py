@@ -88,7 +88,6 @@ class S3Client:
         self._attempts = attempts
 
     def check(self, prefix: str) -> None:
-        """Raise if objects below `prefix` cannot be listed."""
         self._ask(lambda s3: s3.list_objects_v2(Bucket=self.bucket, Prefix=f"{prefix}/", MaxKeys=1))
 
     def get(self, key: str, most_bytes: int = MAX_OBJECT_BYTES) -> Found | None:
@@ -145,7 +144,6 @@ class S3Client:
         return [each for each in found if each.name and not each.name.endswith("/")]
 
     def folders(self, prefix: str) -> list[str]:
-        """The names of the folders in the folder `prefix`."""
         pages = self._pages("list_objects_v2", f"{prefix}/", Delimiter="/")
         found = [each["Prefix"] for page in pages for each in page.get("CommonPrefixes", ())]
         return [name.removeprefix(f"{prefix}/").rstrip("/") for name in found]

@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 BEAT_S = 1.0
-"""Interval of renewals."""
 LEASE_S = 3.0
 """How long a claimer watches a silent holder before it takes the lease. Earlier silence does not count: the
 claimer may have been cut off."""
@@ -83,15 +82,11 @@ def decode_lock(content: bytes) -> Lock:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The lock as read: its `etag`, and whether it was `released`."""
-
     etag: str
     released: bool
 
 
 class Claim:
-    """A run that requests the lease and reads the lock repeatedly."""
-
     def __init__(self) -> None:
         self._etag: str | None = None
         self._since_s: float | None = None

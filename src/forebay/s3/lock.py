@@ -68,7 +68,6 @@ class Hold:
 
     @property
     def holder(self) -> str:
-        """The id that the lock names."""
         return self._lock.holder
 
     @property
@@ -78,7 +77,6 @@ class Hold:
 
     @property
     def lost(self) -> bool:
-        """Whether another run has taken the lock."""
         return self._lost.is_set()
 
     @property
@@ -92,7 +90,6 @@ class Hold:
         return self._uptime_s() < self.until_s
 
     def check(self) -> None:
-        """Raise `Fenced` if another run has taken the lock."""
         if self.lost:
             raise Fenced(
                 f"another run of pipeline {self._lock.pipeline!r} has taken over its state in "

@@ -187,7 +187,6 @@ class Scenario:
     def serve(
         self, requests: Many[Sequence], make: MakeDispatcher, *, report_every_s: float | None = None
     ) -> Simulation:
-        """Serve the requests with a new fleet."""
         models = [self.model] * self.replicas
         fleet = fleet_of(models)
         simulation = Simulation(models, fleet, make(fleet), report_every_s=report_every_s)
@@ -195,7 +194,6 @@ class Scenario:
         return simulation
 
     def run(self, name: str, scale: float = 1.0) -> Figures:
-        """The figures of one policy with arrival times scaled by `scale`."""
         requests = self.offer(self.trace, scale)
         report_every_s = REPORT_EVERY_S if name in REPORT_READERS else None
         make = dispatcher_for(name, seed=self.seed)

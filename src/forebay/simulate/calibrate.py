@@ -48,8 +48,6 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fitted engine, and mean and p99 as measured and as simulated."""
-
     model: EngineModel
     measured: dict[str, float]
     simulated: dict[str, float]

@@ -73,8 +73,6 @@ class LeastFull:
 
 @dataclass(frozen=True, slots=True)
 class TwoPools:
-    """Requests offered to equal replicas that either prefill or decode."""
-
     trace: Many[TraceRequest]
     model: EngineModel
     slo: Slo = field(default_factory=Slo)

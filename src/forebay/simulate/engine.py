@@ -140,7 +140,6 @@ class PrefixCache:
 
     def __init__(self) -> None:
         self.users: dict[int, int] = {}
-        """How many running sequences use each block in use."""
         self.idle: OrderedDict[int, None] = OrderedDict()
         """Blocks that no sequence uses, the least recently used first."""
 
@@ -185,7 +184,6 @@ class PrefixCache:
                     idle[block] = None
 
     def evict(self, blocks: int) -> None:
-        """Evict the `blocks` least recently used idle blocks."""
         pop = self.idle.popitem
         for _ in range(min(blocks, len(self.idle))):
             pop(last=False)

@@ -69,7 +69,6 @@ class Figures:
 
 
 def figures(requests: Many[Sequence], replicas: Many[SimulatedReplica], slo: Slo) -> Figures:
-    """The figures of requests that were all served or given up."""
     done = [request for request in requests if request.finished_s == request.finished_s]
     arrived = np.array([request.arrived_s for request in done])
     first = np.array([request.first_token_s for request in done])

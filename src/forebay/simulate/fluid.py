@@ -21,7 +21,6 @@ from forebay.simulate.traces import TraceRequest
 
 Array = NDArray[np.float64]
 SAMPLE = 2000
-"""Requests of a trace from which the work is fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,6 @@ class WorkModel:
 
     @classmethod
     def fit(cls, trace: Many[TraceRequest], engine: EngineModel) -> WorkModel:
-        """The work of requests like those of the trace on one replica."""
         every = max(1, len(trace) // SAMPLE)
         sample = [TraceRequest(0.0, one.prompt_tokens, one.output_tokens) for one in trace[::every]]
         prompts = np.array([one.prompt_tokens for one in sample], float)
@@ -68,7 +66,6 @@ class WorkModel:
         )
 
     def work_s(self, prompts: Array, outputs: Array) -> Array:
-        """Seconds of a replica's time for each of these requests."""
         return self.scale * _work_s(prompts, outputs, self.engine, self.batch)
 
     def running(self, use: float) -> float:
@@ -121,11 +118,9 @@ class Load:
         return len(self.requests)
 
     def times(self, factor: float) -> Load:
-        """The same with `factor` times as many requests."""
         return Load(self.requests * factor, self.prompt * factor, self.output * factor, self.work_s * factor)
 
     def part(self, begin: int, end: int) -> Load:
-        """Seconds from `begin` to before `end`."""
         return Load(*(values[begin:end] for values in (self.requests, self.prompt, self.output, self.work_s)))
 
 
@@ -171,8 +166,6 @@ def drawn(expected: Load, seed: int) -> Load:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """The waiting requests of one second."""
-
     arrived: int
     requests: float
     prompt: float
@@ -181,8 +174,6 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The state that the owner of the replicas sees before it decides."""
-
     second: int
     ready: int
     starting: tuple[int, ...]

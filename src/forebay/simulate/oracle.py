@@ -102,7 +102,6 @@ def _plan(units: Counts, slo_s: float, start_s: float, price: float, step_s: int
 
 
 def _least_to(values: Costs) -> tuple[Costs, Counts]:
-    """For each n the smallest value at n or below, and its index."""
     least = np.minimum.accumulate(values, axis=0)
     numbers = np.arange(len(values))[:, None]
     at = np.maximum.accumulate(np.where(values <= least, numbers, 0), axis=0)
@@ -110,7 +109,6 @@ def _least_to(values: Costs) -> tuple[Costs, Counts]:
 
 
 def _least_from(values: Costs) -> tuple[Costs, Counts]:
-    """For each n the smallest value at n or above, and its index."""
     least, at = _least_to(values[::-1])
     return least[::-1].copy(), (len(values) - 1 - at)[::-1]
 

@@ -127,7 +127,6 @@ class SimulatedReplica:
 
     @property
     def kv_usage(self) -> float:
-        """Share of the KV cache that running sequences hold."""
         return self._used() / self._model.units
 
     def submit(self, sequence: Sequence, now_s: float) -> None:
@@ -196,7 +195,6 @@ class SimulatedReplica:
         self._chunks = []
 
     def _plan(self) -> None:
-        """Choose the run that begins now."""
         model = self._model
         unit = model.unit_tokens
         preempted = False
@@ -327,7 +325,6 @@ class SimulatedReplica:
             cache.evict(-(free // model.block_units))
 
     def _grown(self, steps: int) -> int:
-        """Units that decoding sequences need in the next `steps` steps."""
         growth = self._growth
         unit = len(growth)
         whole, rest = divmod(steps, unit)

@@ -118,8 +118,6 @@ def local_replicas(
 
 @dataclass(frozen=True, slots=True)
 class LocalPlaces:
-    """Replicas that may be started here, none running yet, and the cores of each."""
-
     replicas: Replicas
     shares: tuple[tuple[int, ...], ...]
 

@@ -71,7 +71,6 @@ class Replicas(Sequence[str]):
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """`http://127.0.0.1:PORT` of each replica."""
         return tuple(replica.url for replica in self._replicas)
 
     @property

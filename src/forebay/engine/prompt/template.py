@@ -29,7 +29,6 @@ WORK_PER_CHAR = 16
 """Units of work for each character that the output may have."""
 
 RESERVED = frozenset(("event", "key", "time_ms"))
-"""Names that win over fields of the same name."""
 
 Api = Literal["chat", "completions"]
 
@@ -156,7 +155,6 @@ def fields_in(source: str, what: str = "template") -> frozenset[str]:
 
 
 def is_constant(source: str) -> bool:
-    """Whether a template that compiles uses no part of an event."""
     return not meta.find_undeclared_variables(PromptEnvironment().parse(source))
 
 
