@@ -225,7 +225,7 @@ class Limits:
             if self.ceiling < max(self.least, 1):
                 raise SettingError(
                     f"a budget of {self.budget_per_hour:g} an hour pays for {self.ceiling} replicas at "
-                    f"{self.price_per_hour:g}, and at least {max(self.least, 1)} are asked for; raise the "
+                    f"{self.price_per_hour:g}, and at least {max(self.least, 1)} are required; raise the "
                     "budget or lower the least number"
                 )
 

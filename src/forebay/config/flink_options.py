@@ -34,9 +34,9 @@ TUNING = tuple(
 )
 """How checkpoints are made; where, when and with which guarantee is fixed."""
 
-_RESUME = "no such key: what a run resumes from is the newest checkpoint under checkpoint.dir"
+_RESUME = "no such key: a run resumes from the newest checkpoint under checkpoint.dir"
 _CLUSTER = "no such key: a Flink that runs elsewhere is named with --cluster HOST:PORT"
-_OPEN = "no such key: what an embedded Flink opens is reached by its own run alone"
+_OPEN = "no such key: an embedded Flink accepts connections from its own run only"
 _EXACT = "no such key: checkpoints are exactly-once, and kept under checkpoint.dir"
 
 _KEYS = (

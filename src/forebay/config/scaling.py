@@ -126,7 +126,7 @@ class ScalingSpec(Model):
             yield (
                 "scaling.budget_per_hour",
                 f"{budget:g} pays for {replicas_for(budget, price)} replicas at {price:g} each, and at least "
-                f"{max(self.min, 1)} are asked for; raise it, or lower scaling.min",
+                f"{max(self.min, 1)} are required; raise it, or lower scaling.min",
             )
 
     @property

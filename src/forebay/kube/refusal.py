@@ -27,7 +27,8 @@ class Refusal:
         said = self.said
         if self.code == 401:
             return (
-                f"the cluster does not know you ({said}); log in again, or name another context by --context"
+                f"the cluster rejected your login ({said}); log in again, or name another context by "
+                f"--context"
             )
         if self.code == 403:
             return _forbidden(said)

@@ -132,7 +132,7 @@ def _search(
         if high >= MOST_REPLICAS or (high > 64 and goodput(high) <= goodput(low) + 1e-9):
             raise SettingError(
                 f"the SLO is out of reach: with {high} replicas {goodput(high):.1%} of the requests meet it, "
-                f"and {goal:.1%} are asked for; allow more time, or take a faster accelerator"
+                f"and {goal:.1%} are required; allow more time, or take a faster accelerator"
             )
         low, high = high, min(2 * high, MOST_REPLICAS)
     while high - low > 1:

@@ -101,25 +101,25 @@ class ServeRest:
         except (asyncio.TimeoutError, TimeoutError):
             raise DeployError(
                 f"{self.address}: the Ray cluster does not answer within {self._timeout.total:g} s; "
-                f"look whether its head runs"
+                f"check that its head runs"
             ) from None
         except (aiohttp.ClientError, OSError) as error:
             raise DeployError(
-                f"{self.address}: there is no Ray cluster: {_reason(error)}; look whether its head runs, and "
-                f"whether its dashboard has this address. {DASHBOARD}"
+                f"{self.address}: there is no Ray cluster: {_reason(error)}; check that its head runs, and "
+                f"that its dashboard has this address. {DASHBOARD}"
             ) from None
 
     def _refused(self, status: int, body: bytes) -> DeployError:
         said = plain(body[-8192:].decode("utf-8", "replace"))
         if status == 401:
-            return TokenRefused(f"{self.address}: the cluster asks for a token: {said}; {TOKEN}")
+            return TokenRefused(f"{self.address}: the cluster requires a token: {said}; {TOKEN}")
         if status == 403:
-            return TokenRefused(f"{self.address}: the cluster refuses the token: {said}; {TOKEN}")
+            return TokenRefused(f"{self.address}: the cluster rejects the token: {said}; {TOKEN}")
         if status == 404:
-            return DeployError(f"{self.address}: no Ray Serve is there (404). {DASHBOARD}")
+            return DeployError(f"{self.address}: Ray Serve is not running there (404). {DASHBOARD}")
         if status == 503:
             return DeployError(f"{self.address}: Ray Serve is not available for now: {said}; try again")
-        return DeployError(f"{self.address}: Ray Serve refuses it ({status}): {said}")
+        return DeployError(f"{self.address}: Ray Serve rejects it ({status}): {said}")
 
 
 def _reason(error: Exception) -> str:

@@ -275,11 +275,11 @@ class S3Client:
     def _meaning(self, code: str, status: int, server: str) -> Exception:
         where = f"bucket {self.bucket} at {server}"
         if code == "NoSuchBucket":
-            return StoreRefused(f"{where} is not there; make it, or name another")
+            return StoreRefused(f"{where} does not exist; create it, or name another")
         if code in SKEWED:
             return StoreRefused(
-                f"{where}: this machine's clock differs too much from the server's ({code}); set it right, "
-                f"by NTP for example"
+                f"{where}: this machine's clock differs too much from the server's ({code}); correct it, "
+                f"for example by NTP"
             )
         if "Expired" in code:
             return StoreRefused(f"{where}: the keys have expired ({code}); renew them")
@@ -287,7 +287,7 @@ class S3Client:
             return StoreAway(f"{where} cannot be used now ({status} {code})")
         if status in REFUSED_STATUS:
             return StoreRefused(
-                f"{where} refuses these keys ({status} {code}); they must be right, and allowed to list, "
+                f"{where} rejects these keys ({status} {code}); they must be valid, and allowed to list, "
                 f"read, write and delete there"
             )
         return SettingError(f"{where} answered {status} {code}")

@@ -138,7 +138,7 @@ def local_places(
     """
     chosen, home = options or EngineOptions(), settings or load_settings()
     if not 1 <= count <= MAX_REPLICAS:
-        raise SettingError(f"{count} replicas were asked for; expected 1 to {MAX_REPLICAS}")
+        raise SettingError(f"{count} replicas were requested; expected 1 to {MAX_REPLICAS}")
     directory, name = resolve_model(chosen.model, home)
     _check(chosen)
     processor = read_processor()
@@ -239,7 +239,7 @@ def _check(options: EngineOptions) -> None:
     }
     for what, value in positive.items():
         if value is not None and not value > 0:
-            raise SettingError(f"{what.format(value)} was asked for; expected more than 0")
+            raise SettingError(f"{what.format(value)} was requested; expected more than 0")
     if missing := sorted(set(options.cores or ()) - set(usable_cores())):
         raise SettingError(f"cores {missing} cannot be used here; usable are {list(usable_cores())}")
     check_port(options.port_base)
