@@ -31,18 +31,8 @@ CLEAN = (
 )
 """Files and folders that are checked. Add a line when one is clean."""
 
-TREE = (
-    "src",
-    "tests",
-    "benchmarks",
-    "tools",
-    "docs",
-    "examples",
-    "README.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
-)
-NOT_CHECKED = re.compile(r"docs/reference/|tests/corpus/|tests/tools/test_plain_english.py")
+TREE = ("src", "tests", "benchmarks", "tools", "docs", "examples", "README.md", "CONTRIBUTING.md")
+NOT_CHECKED = re.compile(r"docs/reference/|tests/corpus/|tools/plain_english|tests/tools/test_plain_english")
 
 PROMPT = "a prompt: other words change the answers"
 ALLOWED = {
@@ -180,17 +170,15 @@ def _python_texts(source: str) -> Iterator[tuple[int, str]]:
             yield line, text
 
 
-def _room(path: str) -> str:
-    depth = 3 if path.startswith("src/") else 2
-    return "/".join(path.split("/")[:-1][:depth]) or "."
-
-
 def main(arguments: list[str]) -> int:
     counts = "--counts" in arguments
     paths = [argument for argument in arguments if argument != "--counts"]
     wrong, used = check(paths or (TREE if counts else CLEAN))
     if counts:
-        rooms, reasons = Counter(_room(each.path) for each in wrong), Counter(each.reason for each in wrong)
+        rooms, reasons = (
+            Counter(each.path.rpartition("/")[0] for each in wrong),
+            Counter(each.reason for each in wrong),
+        )
         print(
             *(f"{number:6} {name}" for name, number in [*sorted(rooms.items()), *reasons.most_common()]),
             sep="\n",
