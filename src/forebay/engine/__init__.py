@@ -10,11 +10,8 @@ from forebay.records import Completion, Request
 
 class Deadline:
     """A record's time limit. After the first call, all time counts; before it, only time in which no engine
-    is available.
-
-    A record that queues for a slow but working engine is not late; one that waits while no engine answers is.
-    Moments are passed in, on the monotonic clock.
-    """
+    is available: queueing for a slow but working engine is not late. Moments are passed in, on the monotonic
+    clock."""
 
     __slots__ = ("_left_s", "_since_s", "begun_s")
 
@@ -49,10 +46,10 @@ class Engine(Protocol):
     ) -> Completion:
         """Answer `request`, or raise the `EngineError` of the cause.
 
-        Raises `AttemptTimeout` if the engine makes no progress for `timeout_s` (time to the first token once
-        it could have started, then between tokens; for an answer in one piece, the whole answer), and if
-        `deadline` is over, which starts with the call. Cancelling the task aborts the request at the engine.
-        The answer is not checked against `request.schema`. Safe to call from many tasks of one event loop.
+        Raises `AttemptTimeout` after `timeout_s` without progress (until the first token once it could have
+        started, between tokens, or until an answer in one piece) and after `deadline`, which starts with the
+        call. Cancelling the task aborts the request at the engine. The answer is not checked against
+        `request.schema`. Safe to call from many tasks of one event loop.
         """
         ...
 
@@ -64,8 +61,7 @@ class Engine(Protocol):
 class EngineFactory(Protocol):
     """Opens an engine on the event loop of the process that uses it.
 
-    Instances are pickled into the job graph, so they hold the environment variable or file of a secret and
-    read it only when called.
+    Pickled into the job graph, so it holds a reference to a secret and reads it only when called.
     """
 
     def __call__(self) -> Engine: ...

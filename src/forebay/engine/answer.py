@@ -32,10 +32,10 @@ Accept = Callable[[JSON], object]
 class AnswerCheck:
     """Parses answers and checks them against one schema, compiled once. Picklable and thread-safe.
 
-    Takes time linear in the answer, also for patterns (RE2's) and `uniqueItems`; see `linear_schema`. `where`
-    names the setting with the schema. `accept` is called with each valid answer and raises `InvalidAnswer` to
-    reject it. Raises `SettingError` if the schema is invalid, has patterns that RE2 does not support, or
-    refers to anything outside itself: nothing is ever fetched.
+    Linear in the answer, also for patterns (RE2's) and `uniqueItems`; see `linear_schema`. `where` names the
+    setting with the schema. `accept` is called with each valid answer and raises `InvalidAnswer` to reject
+    it. Raises `SettingError` for a schema that is invalid, has patterns that RE2 does not support, or refers
+    to anything outside itself: nothing is fetched.
     """
 
     def __init__(

@@ -35,9 +35,9 @@ HeadersOf = Callable[[Request, float], Mapping[str, str]]
 class HttpEngine:
     """An `Engine` that calls one replica.
 
-    Opens any number of connections: the caller limits what is in flight. Bound to the event loop of its first
-    call. `stream=False` requests the answer in one piece: cheaper, but without token times (vLLM sends its
-    load header only then). `headers_of` returns extra headers for a request and its remaining seconds.
+    Opens any number of connections: the caller limits them. Bound to the event loop of its first call.
+    `stream=False`: the answer in one piece, cheaper, without token times (vLLM sends its load header only
+    then). `headers_of` returns extra headers for a request and its remaining seconds.
     """
 
     def __init__(

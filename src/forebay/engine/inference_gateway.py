@@ -25,8 +25,8 @@ bound, and the picker orders requests by it."""
 class PickerHeaders:
     """Headers of a request for an endpoint picker.
 
-    `objectives` are InferenceObjectives with the picker's own priorities: a request gets the greatest one
-    that is not above its priority, or else the smallest. `fairness_id` names the flow that shares one turn.
+    `objectives`: InferenceObjectives with the picker's priorities; a request gets the greatest that is not
+    above its own, or else the smallest. `fairness_id` names the flow that shares one turn.
     """
 
     objectives: tuple[tuple[str, int], ...] = ()
@@ -55,8 +55,8 @@ class PickerHeaders:
 class InferenceGatewayFactory:
     """Opens an engine that sends every request to `url` at once, with headers for the endpoint picker.
 
-    It does not read health or metrics, which would be those of a random replica, and estimates nothing. Holds
-    where the API key is, and reads it when called.
+    It reads neither health nor metrics, which would be those of a random replica. Holds where the API key is,
+    and reads it when called.
     """
 
     url: str

@@ -1,12 +1,10 @@
 """Answers on disk, so that an answered request is not sent to an engine again.
 
 One SQLite file with a write-ahead log, shared by threads and processes of one machine; such a log does not
-work on network file systems.
-
-`get` returns what some `put` stored for that hash, or None. After `put` returned True, the answer survives
-the death (SIGKILL) of its process; a crash of the machine may lose the last ones. An answer may be lost: in
-the queue when its process dies, by eviction, on a full disk or a locked file. Then `get` returns None and the
-engine is called again. A journal never fails a record.
+work on network file systems. After `put` returned True, the answer survives the death (SIGKILL) of its
+process; a crash of the machine may lose the last ones. An answer may be lost: in the queue when its process
+dies, by eviction, on a full disk or a locked file; the engine is then called again. A journal never fails a
+record.
 """
 
 from __future__ import annotations
@@ -85,9 +83,8 @@ class JournalCounts:
 class Journal:
     """The journal at `config.path`; creates it with its folder if missing. Thread-safe.
 
-    Opening blocks, and raises `SettingError` if the file is not a journal, is damaged, or cannot be opened
-    and written. The other methods are for an event loop: `get` reads at once, in some 10 µs; the journal's
-    own thread writes and evicts; `close` ends it.
+    Opening blocks, and raises `SettingError` if the file is not a journal, is damaged, or cannot be written.
+    The other methods are for an event loop: `get` reads at once, in some 10 µs; a thread writes and evicts.
     """
 
     def __init__(self, config: JournalConfig, clock: Clock | None = None) -> None:
@@ -126,8 +123,8 @@ class Journal:
     async def put(self, request_hash: str, completion: Completion) -> bool:
         """Store `completion`; returns True once it is written, or False once it is clear that it is not.
 
-        Takes some 100 µs, occasionally 10 ms. An existing answer that is not too old stays: the first one
-        wins. Answers above 4 MiB are not kept. Never raises; if cancelled, it may or may not write.
+        Takes some 100 µs, occasionally 10 ms. An existing answer that is not too old wins. Answers above 4
+        MiB are not kept. Never raises; if cancelled, it may or may not write.
         """
         value = _encode(completion)
         if len(value) > min(MAX_ENTRY_BYTES, self.config.max_bytes - ENTRY_OVERHEAD_BYTES):

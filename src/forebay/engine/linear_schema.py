@@ -1,8 +1,8 @@
 """Replace or reject the parts of jsonschema that take more than time linear in the answer.
 
-An answer is untrusted text. With Python's regular expressions, which backtrack, forty characters can keep a
-pattern like `^(x+)+$` busy for hours; with RE2 they cannot. For `uniqueItems`, jsonschema compares unsortable
-items pairwise. Unevaluated items and properties it searches for one by one, in a list of all others.
+An answer is untrusted text. In Python's regular expressions, which backtrack, forty characters can keep a
+pattern like `^(x+)+$` busy for hours; not in RE2. For `uniqueItems`, jsonschema compares unsortable items
+pairwise, and it searches for unevaluated items and properties in a list of all others.
 """
 
 from __future__ import annotations

@@ -221,11 +221,9 @@ class SseParser:
     """Parses server-sent events incrementally: feed it chunks of bytes; it returns the data of complete
     events.
 
-    The format is that of the HTML standard, section 9.2.6 (lines end with LF, CRLF or CR; `data` lines of one
-    event are joined by LF; comments are skipped). Stricter in one point: a line that starts with an unknown
-    field name is an error, so that bytes that are not an event stream are not taken for a short one.
-
-    Holds at most `max_event_bytes` of an unfinished event. Linear in the number of bytes fed.
+    The format is that of the HTML standard, section 9.2.6. Stricter in one point: an unknown field name is an
+    error, so that other data is not taken for a short stream. Holds at most `max_event_bytes` of an
+    unfinished event. Linear in the number of bytes fed.
     """
 
     __slots__ = (

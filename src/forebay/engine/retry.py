@@ -80,10 +80,9 @@ class RetryPolicy:
     ) -> float | None:
         """Seconds to wait after attempt number `attempt` (from 1) failed with `error`; None to give up.
 
-        `alike`: how many of the attempts, including this one, failed with the same limit. The wait always
-        ends before the deadline, which is in `left_s`. A backoff that would not is shortened to half of the
-        time left, so that the last chances are used; if the replica requested a longer wait (`Retry-After`),
-        there is no retry. `jitter_unit` is a number in [0, 1).
+        `alike`: how many attempts, this one included, failed with the same limit. The wait always ends before
+        the deadline, in `left_s`: a longer backoff becomes half of the time left, so that the last chances
+        are used, and a longer `Retry-After` of the replica means no retry. `jitter_unit` is in [0, 1).
         """
         if not error.retryable or alike >= self.limit(error):
             return None
@@ -122,8 +121,8 @@ def names_time(error: EngineError) -> bool:
 class Outcome:
     """How a request ended: `completion` and `answer`, or the last `error`; never both.
 
-    `answer` is the parsed JSON value if the answer was checked, else the text. `attempts` is the number of
-    calls, `elapsed_s` the time from the first one to the end, `called_s` the duration of the last one.
+    `answer`: the parsed JSON value if it was checked, else the text. `attempts`: number of calls.
+    `elapsed_s`: from the first one to the end; `called_s`: the last one.
     """
 
     attempts: int
@@ -148,11 +147,10 @@ async def complete_with_retry(
 ) -> Outcome:
     """Call `engine` until `request` is answered, or the policy or the deadline ends it.
 
-    `timeout_s` is how long a call may make no progress, `deadline_s` the time for all calls and the pauses
-    between them; time for which a working engine holds the first one back does not count. If no time is left,
-    there is no call and the outcome has an `AttemptTimeout`. A completion without an answer
-    (`check_content`), or one that `check` rejects, is a failure. Engine errors never leave this function;
-    cancellation does, and aborts the call.
+    `timeout_s`: how long a call may make no progress. `deadline_s`: for all calls and pauses, without the
+    time for which a working engine holds the first one back. If no time is left, there is no call and the
+    outcome has an `AttemptTimeout`. A completion without an answer (`check_content`), or one that `check`
+    rejects, is a failure. Never raises engine errors; cancellation aborts the call.
     """
     time = clock or SystemClock()
     if deadline_s <= 0:

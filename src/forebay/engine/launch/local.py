@@ -103,10 +103,10 @@ def local_replicas(
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Replicas]:
-    """Run `count` vLLM replicas on this machine for the duration of the block.
+    """Run `count` vLLM replicas on this machine for the duration of the block, as of `local_places`.
 
-    Enters the block when all replicas are healthy; the value is the sequence of their URLs. Otherwise like
-    `local_places`. Raises `SettingError`, `SetupError` or `LaunchError`.
+    Enters the block when all replicas are healthy, with the sequence of their URLs. Raises `SettingError`,
+    `SetupError` or `LaunchError`.
     """
     chosen = options or EngineOptions()
     with local_places(count, chosen, settings=settings, progress=progress) as places:
@@ -132,9 +132,9 @@ def local_places(
 ) -> Iterator[LocalPlaces]:
     """Places for up to `count` vLLM replicas on this machine for the duration of the block.
 
-    Installs the engine first if it is missing. Replicas end with the block, also if this process is killed.
-    Of `settings.secret_variables` they get only the variable with vLLM's own key. Raises `SettingError`, also
-    if the machine has too little room, and `SetupError`.
+    Installs a missing engine first. Replicas end with the block, also if this process is killed. Of
+    `settings.secret_variables` they get only vLLM's own key. Raises `SettingError`, also if the machine is
+    too small, and `SetupError`.
     """
     chosen, home = options or EngineOptions(), settings or load_settings()
     if not 1 <= count <= MAX_REPLICAS:
@@ -171,7 +171,7 @@ def local_places(
 
 def best_type(settings: Settings, progress: Progress | None = None) -> NumberType:
     """The number type that `local_replicas` would choose for one replica on all usable cores. Blocks for some
-    seconds if it was not measured yet. Needs the engine's environment."""
+    seconds the first time. Needs the engine's environment."""
     cores = usable_cores()
     return measured_type(settings, read_processor(), cores, threads_on(cores), progress or Silent())
 

@@ -2,7 +2,7 @@
 
 An allow-list: Jinja's other filters can return many times their input (`center`, `format`, `batch`,
 `wordwrap`) or are for HTML. Whatever may create many items, or reads characters more than once, is charged
-beforehand: memory that is allocated cannot be refused any more.
+beforehand, as memory cannot be taken back.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ def _sum(context: Budgeted, value: Any, attribute: str | None = None, start: flo
 
 
 def _per_item(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Charges per item: each may be created, as the characters of a text are, and for each the arguments are
-    used again (a path to an attribute may have any number of steps)."""
+    """Charges per item: each may be created, as a text's characters are, and uses the arguments again (such
+    as a path to an attribute, of any length)."""
 
     def per_item(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
         weight = context.weigh(args) + context.weigh(tuple(kwargs.values()))

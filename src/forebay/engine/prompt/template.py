@@ -82,8 +82,7 @@ class PromptTemplate:
     ) -> tuple[Message, ...] | str:
         """The messages, or with `api` completions the prompt, for an event with these fields.
 
-        Pure and bounded: the same input gives the same output or the same error. Raises `TemplateFailed` with
-        the missing field or the exceeded limit.
+        Pure and bounded. Raises `TemplateFailed` with the missing field or the exceeded limit.
         """
         names = with_nulls(fields, event=fields, key=key, time_ms=time_ms)
         left = self.max_chars
@@ -113,7 +112,7 @@ class FieldTemplate:
     """Turns events into one short text: a key or an id. Immutable, picklable, thread-safe.
 
     Variables are the fields, `event` and `time_ms`. Surrounding white space is removed. `what` names the
-    template in errors. With `required`, an empty text is a `FieldMissing`, like a missing field.
+    template in errors. With `required`, an empty text is a `FieldMissing`.
     """
 
     def __init__(
@@ -218,8 +217,7 @@ def request_id(event: Event, key: str, explicit: str | None) -> str:
     """The id of the request for `event`: a pure function of the record.
 
     In this order: `explicit` (the pipeline's `id` template), the record's position in its source, a hash of
-    its raw bytes and key (32 hex digits of BLAKE2b). The hash is the same for identical records of one key: a
-    source without positions needs an `id` template.
+    its raw bytes and key (32 hex digits of BLAKE2b), which is the same for identical records of one key.
     """
     if explicit is not None:
         return explicit
@@ -235,7 +233,7 @@ def request_id(event: Event, key: str, explicit: str | None) -> str:
 def request_hash(request: Request) -> str:
     """64 hex digits of what determines the answer: model, prompt or messages, sampling and schema.
 
-    The id is excluded: identical requests of two records share one entry of the result journal.
+    Not the id: identical requests share one entry of the result journal.
     """
     sampling = request.sampling
     asked = {
