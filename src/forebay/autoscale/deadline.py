@@ -36,7 +36,7 @@ from forebay.autoscale.proportional import LONGEST_HOLD_S, Hold
 CATCH_UP_S = 300.0
 """Work that is already late is served within this time: it misses its SLO, but is not left behind."""
 LONGEST_BOOT = 20.0
-"""Times the expected boot; a longer one is ignored."""
+"""Times the expected boot; a longer one counts as this long."""
 SETTLE_S = 60.0
 """How soon the present rate gives way to the forecast one."""
 LONGEST_GAP_S = 300.0
