@@ -1,6 +1,6 @@
 # make setup   both environments and the default model; seconds when nothing changed
 # make demo    the main job in small
-# make check   format, lint, types, import contracts, and the quick tests without Flink, Kafka, Kubernetes and vLLM
+# make check   format, lint, types, import contracts, words, and the quick tests without Flink, Kafka, Kubernetes and vLLM
 # make test    the same with Flink, Kafka, Kubernetes, Ray and vLLM; WORKERS=4 is how many run side by side
 # make test-all   the same with those that take minutes, and twice as many random inputs: before a release, and
 #              after a change of what they are about
@@ -96,6 +96,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.plain_english
 
 docs: $(READY)
 	$(BIN)/zensical build --strict --clean

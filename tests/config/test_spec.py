@@ -166,7 +166,7 @@ def test_those_that_prefill_are_found_like_those_that_decode(prefill: Any, repli
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"engine": {"prefill": "http://p:1"}}, "engine: expected 'prefill' beside the servers that decode"),
+        ({"engine": {"prefill": "http://p:1"}}, "engine: expected 'prefill' together with"),
         ({"engine": {"url": "http://d:1", "prefill": "p:1"}}, "engine.prefill"),
         ({"engine": {"url": "http://d:1", "prefill": {}}}, "engine.prefill: expected one of .*, found none"),
         (

@@ -127,10 +127,10 @@ def test_without_its_token_the_cluster_answers_nobody(
     command = ["deploy", "ray", str(path), "--address", ray_cluster.address, "--status"]
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("RAY_AUTH_TOKEN")
-    assert "asks for a token" in str(CliRunner().invoke(application(), command).exception)
+    assert "requires a token" in str(CliRunner().invoke(application(), command).exception)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "another")
     refused = str(CliRunner().invoke(application(), command).exception)
-    assert "refuses the token" in refused
+    assert "rejects the token" in refused
     assert "another" not in refused
     # But probes, which know no token.
     probe = f"http://{LOOPBACK}:{ray_cluster.agent_port}{NODE_HEALTH}"
