@@ -86,7 +86,7 @@ async def test_an_answer_that_comes_in_parts_is_one() -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (ok(b"null"), "neither Kafka nor Flink has said it"),
+        (ok(b"null"), "the backlog is not known yet"),
         (ok(b"<html>"), "expected a backlog, found something else"),
         (ok(b'{"records": -5}'), "expected a backlog, found something else"),
         (ok(b" " * 100_000 + BACKLOG), "expected a backlog, found more than 4096 bytes"),
@@ -110,5 +110,5 @@ async def test_anything_else_is_not_known_and_told_once_it_lasts(
             await page.again()
             assert queue.waits(clock.monotonic_s()) is None
     (told,) = [record.message for record in caplog.records]
-    assert "replicas follow what the job holds" in told
+    assert "scaling uses only the job's own" in told
     assert why in told

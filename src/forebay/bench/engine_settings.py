@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import time
@@ -114,8 +115,9 @@ def measure_settings(
 
 
 def written_per_second(url: str, model: str, seconds: float) -> float:
-    """Tokens per second that the engine at `url` writes with `IN_FLIGHT` requests in flight; blocks. None is
-    begun after `seconds`, and all are waited for, at most `MOST_S`."""
+    """Tokens per second that the engine at `url` writes with `IN_FLIGHT` requests in flight; blocks.
+
+    Sends at least `IN_FLIGHT` requests and none after `seconds`; waits at most `MOST_S` for their answers."""
     return asyncio.run(_written_per_second(url, model, seconds))
 
 
@@ -124,8 +126,7 @@ async def _written_per_second(url: str, model: str, seconds: float) -> float:
 
     async def ask_on(lane: int) -> None:
         nonlocal written
-        index = lane
-        while time.monotonic() < begun + seconds:
+        for index in itertools.count(lane, IN_FLIGHT):
             topic = topic_of(1, index, burst_topic="outage", share=1 / len(TOPICS))
             text = post(round(begun * 1000), index, topic)["text"]
             request = Request(
@@ -136,7 +137,8 @@ async def _written_per_second(url: str, model: str, seconds: float) -> float:
             )
             completion = await engine.complete(request, timeout_s=2 * MOST_S)
             written += completion.usage.completion_tokens
-            index += IN_FLIGHT
+            if time.monotonic() >= begun + seconds:
+                return
 
     lanes = [asyncio.create_task(ask_on(lane)) for lane in range(IN_FLIGHT)]
     try:

@@ -54,15 +54,15 @@ class PipelineView(Protocol):
 class Written:
     """What a sink is to write: `what` is `RESULTS` or `DEAD_LETTERS`, of the `pipeline` with this name.
 
-    `state_id` is the id of the pipeline's state; `job` the id that the job will have, empty if unknown. `run`
-    is the id of the run, which may start several jobs: a sink whose output is not counted when the run has
-    ended counts what it writes in it.
+    `job` is the id that the job will have, empty if it is not known. `transactions` is the id in the names of
+    Kafka transactions. `run` is the id of the run, which may start several jobs: a sink whose output is not
+    counted when the run has ended counts what it writes in it.
     """
 
     what: str
     pipeline: str
-    state_id: str
     job: str = ""
+    transactions: str = ""
     run: str = ""
 
 

@@ -58,8 +58,8 @@ class RoomWait:
         self._finished = 0
 
     def most_s(self, now_s: float, finished: int, queued: int) -> float:
-        """The longest wait if `finished` calls have ended so far and `queued` events wait for a slot. There
-        is no room now."""
+        """The longest wait if `finished` calls have ended so far and `queued` events wait for a slot.
+        All slots are taken."""
         window = self._times.maxlen or 0
         if self._since_s is None:
             self._since_s, self._finished = now_s - _lasted_s(queued, window), finished

@@ -58,7 +58,7 @@ class JvmGone(PipelineFailed):
 class Checkpoints:
     """A job's checkpoints. `done`: the latest completed ones, oldest first, with when each was triggered
     (wall clock) and its duration, in ms. `newest`: number of the last triggered; `newest_done`: of the last
-    completed that is no savepoint; `newest_clear`: of the last of those without in-flight records; 0: none.
+    completed except savepoints; `newest_clear`: of the last of those without in-flight records; 0: none.
     `restored`: restores of the job. `failure`: of the newest finished checkpoint, in one line."""
 
     completed: int
@@ -384,7 +384,7 @@ def root_cause(stacktrace: str) -> str:
     last = stacktrace.rpartition("Caused by: ")[2]
     told = FRAME.split(last, maxsplit=1)[0].strip()
     if TRACEBACK in told:
-        # The error stands behind the last traceback, whose own lines are indented; its text may have several.
+        # The error follows the last traceback, whose own lines are indented; its text may have several.
         lines = told.rpartition(TRACEBACK)[2].splitlines()
         said = list(itertools.dropwhile(lambda line: not line or line[0].isspace(), lines))
         told = "\n".join(itertools.takewhile(bool, said)) or told

@@ -30,7 +30,7 @@ def collect_less() -> None:
 
 
 def is_cancelled() -> bool:
-    """Whether Flink wants this thread to stop; False outside a JVM.
+    """Whether Flink has cancelled this thread's task; False outside a JVM.
 
     Flink interrupts the thread of a cancelled task, which a wait in Python does not notice.
     """

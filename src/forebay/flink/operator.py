@@ -91,8 +91,8 @@ class InferenceOperator(KeyedProcessFunction):
     completes before the operator ends.
 
     No checkpoint barrier or timer passes a blocked operator, so it does not block for long: an event waits
-    `ROOM_WAIT_S` for a slot, then joins a queue. Once `capacity` events are queued, it waits at most as
-    `RoomWait` says; if a machine's queue is full, at most 1/64 of the time for which it has been. An outage
+    `ROOM_WAIT_S` for a slot, then joins a queue. Once `capacity` events are queued, it waits for at most
+    `RoomWait`; if a machine's queue is full, at most 1/64 of the time for which it has been. An outage
     of an hour delays a checkpoint by 21 s.
     """
 

@@ -70,6 +70,6 @@ class QueueReader:
         except SettingError as error:
             return f"{self._url}: expected a backlog, found something else: {error}"
         if backlog is None:
-            return f"{self._url}: neither Kafka nor Flink has said it"
+            return f"{self._url}: the backlog is not known yet"
         self._queue.heard(backlog, self._clock.monotonic_s())
         return ""

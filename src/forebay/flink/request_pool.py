@@ -269,7 +269,7 @@ class RequestPool:
         except BaseException as error:
             if self._closing:
                 raise
-            # An answerer turns every failure it knows into a dead letter; what is left is a defect (and so is
+            # An answerer turns every expected failure into a dead letter; everything else is a defect (as is
             # a cancellation when nobody closes), and must fail the job, which then restores, rather than lose
             # a record.
             self._failure = error

@@ -1,6 +1,6 @@
 """Types and names for operators: bytes in streams and state, side outputs, times of the end, and uids.
 
-A checkpoint holds state, and elements in flight. PyFlink pickles values without a type, and then whoever can
+A checkpoint holds state, and elements in flight. PyFlink pickles values without a type, and anyone who can
 write a checkpoint can run code in the job that restores it.
 """
 

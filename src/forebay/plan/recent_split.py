@@ -1,4 +1,4 @@
-"""How many replicas should prefill, by the requests of late."""
+"""How many replicas should prefill, by recent requests."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from forebay.simulate.moving_split import PoolLoad
 WINDOW_S = 10.0
 MOST_REQUESTS = 10_000
 GAIN = 1.1
-"""A split is left for one whose busier pool is less busy by this factor: to change costs both pools."""
+"""Minimum gain: the busier pool must become less busy by this factor, as a change costs both pools."""
 
 
 class RecentSplit:
-    """The split at which both pools are equally busy with what there is now.
+    """The split at which both pools are equally busy with the current load.
 
     The prefill pool has the prompts of the last `WINDOW_S` to compute, and those that wait. The decode pool
-    has its requests: a replica is full with as many as still get a token every `tpot_s`. So nothing has to be
-    known of how long answers will be. Deterministic; not thread-safe.
+    has its requests: a replica is full when it can just give each a token every `tpot_s`. So the length of
+    answers need not be known. Deterministic; not thread-safe.
     """
 
     def __init__(self, engine: EngineModel, tpot_s: float) -> None:
@@ -29,17 +29,16 @@ class RecentSplit:
         self._prompts: deque[tuple[float, float]] = deque(maxlen=MOST_REQUESTS)
 
     def arrived(self, now_s: float, prompt_tokens: int) -> None:
-        """A request came."""
         self._prompts.append((now_s, self._engine.alone_s(prompt_tokens)))
 
     def split(self, now_s: float, current: Split, load: PoolLoad) -> Split:
-        """What there should be now; `current` where little would be gained, or there is nothing to do."""
+        """The best split now; `current` if little would be gained or there is nothing to do."""
         while self._prompts and self._prompts[0][0] < now_s - WINDOW_S:
             self._prompts.popleft()
         work_s = sum(work_s for _, work_s in self._prompts)
         waiting_s = load.prefilling * work_s / max(len(self._prompts), 1)
         context = load.context_tokens / max(load.decoding, 1)
-        # Replicas that either pool keeps busy.
+        # Replicas that each pool keeps busy.
         busy = PhaseWork(
             (work_s + waiting_s) / WINDOW_S,
             load.decoding / decode_batch(self._engine, context, self._tpot_s),

@@ -46,7 +46,7 @@ def plan_ahead(spec: PipelineSpec, settings: Settings) -> bool:
         else:
             stream = env.from_collection([b""])
         for key, sink in spec.topics().items():
-            sink.attach(stream, Written(NAMES[key], spec.name, state_id=""))
+            sink.attach(stream, Written(NAMES[key], spec.name))
         return True
     return False
 

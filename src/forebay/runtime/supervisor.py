@@ -37,6 +37,7 @@ from forebay.runtime.reports import (
     NewTopics,
     Ready,
     Report,
+    ResumesEarlier,
     Skipped,
 )
 from forebay.runtime.resume import (
@@ -54,7 +55,7 @@ from forebay.runtime.state_store import StateStore
 from forebay.runtime.supervision import EngineSupervisor, Restarts, Vigil
 from forebay.runtime.watch import CANCEL_S, JobLost, StopRequests
 from forebay.s3.client import StoreAway, StoreRefused
-from forebay.s3.location import Location, below
+from forebay.s3.location import Location, below, location_of
 from forebay.s3.lock import Fenced
 from forebay.settings import Settings
 
@@ -247,6 +248,13 @@ class Supervisor:
             case AwaitsKafka(words, waited_s):
                 waits = replace(self._last, state=AWAITS_KAFKA, engine_failure=words)
                 self._watch(waits if self._begun_s else replace(waits, elapsed_s=waited_s))
+            case ResumesEarlier(checkpoint, reason):
+                assert self._order is not None
+                self._restore_from = location_of(checkpoint)
+                self._order = replace(self._order, restore_from=self._restore_from)
+                words = f"{reason}; resuming from checkpoint {self._restore_from.name}"
+                self._last = replace(self._last, resumes=(*self._last.resumes, reason), resuming=words)
+                self._say(replace(self._last, state=RESUMING))
             case Skipped(gaps, records):
                 skipped = self._last.skipped_records + records
                 self._last = replace(self._last, gaps=(*self._last.gaps, *gaps), skipped_records=skipped)
@@ -278,7 +286,6 @@ class Supervisor:
         self._fresh = False
         at_end = order.restore_from is not None and self._is_at_end(job_of(order.restore_from))
         self._state = RunState(
-            id=self._state.id,
             traits=fingerprint(self._spec),
             job=order.job_id,
             restored=None if order.restore_from is None else below(self._store.home, order.restore_from),

@@ -1,8 +1,8 @@
-"""A fleet that boots, serves and drains, as a flow of work: whole days in a second.
+"""A fleet that boots, serves and drains, simulated as a flow of work: whole days in a second.
 
-Requests are counted by the second in which they arrive, and each takes a share of a replica's time. What
-waits is served in the order of arrival, what can no longer be in time after all else. A busy replica does
-one second of work per second: `WorkModel` fits what a request takes to the simulator that goes step by step.
+Requests are counted by the second in which they arrive, and each takes a share of a replica's time. The
+backlog is served in order of arrival; requests that can no longer be in time come last. A busy replica does
+one second of work per second: `WorkModel` fits the work of a request to the step-by-step simulator.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ from forebay.simulate.traces import TraceRequest
 
 Array = NDArray[np.float64]
 SAMPLE = 2000
-"""Requests of a trace by which the work is fitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkModel:
-    """Seconds of a busy replica's time per request, and what its batch holds.
+    """Seconds of a busy replica's time per request, and the size of its batch.
 
-    The shares of prefill and decoding are those of the engine's steps; the time that each step takes by
-    itself is shared by a full batch. `scale` makes the sum what the step-by-step
-    simulator needs for the trace.
+    Prefill and decoding have the shares of the engine's steps; a full batch divides the fixed time of each
+    step. `scale` makes the sum match the step-by-step simulator on the trace.
     """
 
     engine: EngineModel
@@ -44,7 +42,6 @@ class WorkModel:
 
     @classmethod
     def fit(cls, trace: Many[TraceRequest], engine: EngineModel) -> WorkModel:
-        """The work of requests like those of the trace on one replica."""
         every = max(1, len(trace) // SAMPLE)
         sample = [TraceRequest(0.0, one.prompt_tokens, one.output_tokens) for one in trace[::every]]
         prompts = np.array([one.prompt_tokens for one in sample], float)
@@ -69,14 +66,13 @@ class WorkModel:
         )
 
     def work_s(self, prompts: Array, outputs: Array) -> Array:
-        """Seconds of a replica's time that each of these requests takes."""
         return self.scale * _work_s(prompts, outputs, self.engine, self.batch)
 
     def running(self, use: float) -> float:
-        """Requests in a replica's batch while it is busy for this share of what it can do, 0 to 1.
+        """Requests in a replica's batch while it uses this share of its capacity, 0 to 1.
 
-        Little's law: a step that takes t seconds gives each of them a token, so as many run as tokens are
-        wanted in t. The time that is not taken by prefill is divided among the steps of decoding.
+        Little's law: a step of t seconds gives each of them a token, so their number is the tokens required
+        in t. Time without prefill is divided among the decode steps.
         """
         time = self.engine.step_time
         share = min(max(use, 0.0), 1.0)
@@ -93,7 +89,7 @@ class WorkModel:
 
     @property
     def stay_s(self) -> float:
-        """How long a request is on a replica that is half busy: what a drain takes."""
+        """How long a request stays on a half-busy replica: the duration of a drain."""
         return self.running(0.5) / (0.5 / self.mean_work_s)
 
 
@@ -111,7 +107,7 @@ def _work_s(prompts: Array, outputs: Array, engine: EngineModel, batch: float) -
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What arrives in each second: requests, their tokens, and the work that they are; of one length."""
+    """Arrivals per second: requests, their tokens, and their work; arrays of one length."""
 
     requests: Array
     prompt: Array
@@ -122,11 +118,9 @@ class Load:
         return len(self.requests)
 
     def times(self, factor: float) -> Load:
-        """As many requests times `factor`, alike in all else."""
         return Load(self.requests * factor, self.prompt * factor, self.output * factor, self.work_s * factor)
 
     def part(self, begin: int, end: int) -> Load:
-        """The seconds from `begin` to before `end`."""
         return Load(*(values[begin:end] for values in (self.requests, self.prompt, self.output, self.work_s)))
 
 
@@ -141,8 +135,8 @@ def load_of(
 ) -> Load:
     """A trace by the second, its arrivals `stretch` times as far apart.
 
-    With `replicas`, as many times over as keeps so many replicas busy on average. Each request then stands
-    for many like it, which come at random within `spread_s` seconds around it.
+    With `replicas`, multiplied so that it keeps this many replicas busy on average. Each request then
+    represents many, which arrive at random within `spread_s` seconds around it.
     """
     at = np.array([int(one.arrived_s * stretch) for one in trace])
     prompts = np.array([one.prompt_tokens for one in trace], float)
@@ -161,7 +155,7 @@ def load_of(
 
 
 def drawn(expected: Load, seed: int) -> Load:
-    """A load whose requests come at random at the expected rate of each second (a Poisson process)."""
+    """A load with random arrivals at the expected rate of each second (a Poisson process)."""
     random = np.random.default_rng(seed)
     count = random.poisson(expected.requests)
     factor = np.where(expected.requests > 0, count / np.maximum(expected.requests, 1e-12), 0.0)
@@ -172,8 +166,6 @@ def drawn(expected: Load, seed: int) -> Load:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """What waits of the requests of one second."""
-
     arrived: int
     requests: float
     prompt: float
@@ -182,8 +174,6 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the owner of the replicas sees before it decides."""
-
     second: int
     ready: int
     starting: tuple[int, ...]
@@ -200,7 +190,7 @@ Decide = Callable[[View], int]
 
 @dataclass(slots=True)
 class FleetRun:
-    """What came of a run: requests in time over all, replica-seconds paid, starts and stops, the largest
+    """The result of a run: requests in time over all, replica-seconds paid, starts and stops, the largest
     backlog in tokens, and the number of paid and of ready replicas each second."""
 
     goodput: float = 0.0
@@ -222,10 +212,10 @@ def run_fleet(
     interval_s: int = 5,
     most_s: int = 6 * 3600,
 ) -> FleetRun:
-    """Serve the load, and what waits at its end, with the replicas that `decide` asks for every `interval_s`.
+    """Serve the load, and the remaining backlog, with the replicas that `decide` returns every `interval_s`.
 
-    A replica is paid from its start to the end of its drain. It serves when `boot_s` are over. Of two that
-    may go, the one that boots goes first: nothing is lost by it. The last backlog has `most_s` to be served.
+    A replica is paid from its start to the end of its drain, and serves after `boot_s`. A booting replica is
+    stopped before a ready one: nothing is lost by it. The last backlog has `most_s` to be served.
     """
     found = FleetRun()
     drain_s, slo, boot = max(1, round(model.stay_s)), round(slo_s), round(boot_s)
@@ -256,7 +246,7 @@ def run_fleet(
         elif backlog < 1e-6:
             break
         if second % interval_s == 0:
-            # Arrays of lists are read, not kept: the policy's signals are made of them at once.
+            # Arrays of lists are read, not kept: the policy's signals are built from them at once.
             view = View(
                 second, ready, tuple(starting), len(draining), tuple(booted),
                 [Cohort(int(one[0]), one[1], one[2], one[3]) for one in waiting],

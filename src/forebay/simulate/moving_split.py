@@ -1,7 +1,7 @@
-"""A fleet of two pools whose replicas change from one to the other as the requests change.
+"""A fleet of two pools whose replicas move between them as the requests change.
 
-Each replica can do both, and has one of the two to do: vLLM's connectors know that as `kv_both`. One that is
-to change takes nothing new, ends what it has, and then goes over.
+Each replica can do both (vLLM's connectors: `kv_both`), and does one of the two. One that is to move takes
+nothing new, finishes its requests, and then joins the other pool.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ DECIDE_EVERY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PoolLoad:
-    """What both pools have: requests without a first token, requests that decode or wait for it, and the
-    tokens that these hold of the KV cache."""
+    """The load of both pools: requests without a first token, requests that decode or wait for it, and their
+    tokens of KV cache."""
 
     prefilling: int
     decoding: int
@@ -36,7 +36,7 @@ class PoolLoad:
 
 
 class SplitPolicy(Protocol):
-    """Decides how many replicas prefill. Told of all that comes, in the order of time."""
+    """Decides how many replicas prefill. Receives all arrivals, in order of time."""
 
     def arrived(self, now_s: float, prompt_tokens: int) -> None: ...
 
@@ -45,7 +45,7 @@ class SplitPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The requests in the order of their arrival, as the decode pool saw them, and when the split changed."""
+    """The requests by arrival, as of the decode pool, and the times at which the split changed."""
 
     answers: list[Sequence]
     splits: list[tuple[float, Split]]
@@ -53,8 +53,8 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class MovingPools:
-    """Requests offered to replicas that begin with the split `start`. Prompts are held back, and ordered by
-    when they are due, as `Admission` does it."""
+    """Requests offered to replicas with the initial split `start`. Prompts are held back, and ordered by due
+    time, like in `Admission`."""
 
     trace: Many[TraceRequest]
     model: EngineModel
@@ -64,7 +64,7 @@ class MovingPools:
 
     def serve(self, policy: SplitPolicy) -> Served:
         """Serve all requests; `policy` decides every `DECIDE_EVERY_S`, until the last has arrived. Raises
-        `SettingError` for a request that no replica has room for."""
+        `SettingError` for a request that fits no replica."""
         pools = _Pools(self.model, self.start)
         splits = [(0.0, self.start)]
         prompts = [self._prompt(index, one) for index, one in enumerate(self.trace)]
@@ -73,7 +73,7 @@ class MovingPools:
         coming: list[tuple[float, int, Sequence]] = []
         begin, now_s = 0, 0.0
         while now_s < math.inf:
-            # The last stretch has no end: nothing is decided any more.
+            # The last interval is unbounded: there are no more decisions.
             now_s = now_s + DECIDE_EVERY_S if begin < len(prompts) else math.inf
             end = begin
             while end < len(prompts) and prompts[end].arrived_s < now_s:
@@ -112,7 +112,7 @@ class MovingPools:
 
 
 class _Pools:
-    """Every replica is in both fleets, and takes requests in one of them or, while it goes over, in none."""
+    """Every replica is in both fleets, and takes requests in one of them, or in none while it moves."""
 
     def __init__(self, model: EngineModel, start: Split) -> None:
         replicas = start.prefill + start.decode
@@ -127,18 +127,18 @@ class _Pools:
         self.decode = Simulation(second, self._second, ImmediateDispatcher(self._second, LeastFull()))
 
     def load(self, prefilling: int) -> PoolLoad:
-        """What there is now, where so many prompts have no first token."""
+        """The current load, if `prefilling` prompts have no first token."""
         replicas = self.decode.replicas
         context = sum(replica.kv_usage * self._kv_tokens for replica in replicas)
         return PoolLoad(prefilling, sum(one.running + one.waiting for one in replicas), context)
 
     def move(self, wanted: Split) -> None:
-        """Have as many replicas prefill as `wanted` says: those change that have the least to end. Those that
-        have ended what they had go over."""
+        """Move replicas until `wanted.prefill` of them prefill, those with the fewest requests first.
+        Replicas that have finished join the other pool."""
         more = wanted.prefill - sum(self._prefills)
         source = self._second if more > 0 else self._first
         can = [number for number, prefills in enumerate(self._prefills) if prefills == (more < 0)]
-        # One that is still on its way back from there has nothing to end at all.
+        # One that is still on its way back has nothing to finish.
         can.sort(key=lambda number: (bool(source.available[number]), float(source.requests[number]), number))
         for number in can[: abs(more)]:
             self._prefills[number] = more > 0

@@ -130,7 +130,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[S]):
-    """What a program wants done. After a kill, all of it was done or none of it.
+    """What a program requests. After a kill, all of it was done or none of it.
 
     Attributes:
         state: What the key remembers from now on. None forgets the key and its timers.
@@ -206,7 +206,7 @@ class Program(Protocol[S]):
 
     def load(self, version: int, saved: JSON) -> S:
         """The state saved by `save` of program version `version`; migrate it here. By default another version
-        is refused. An exception fails the job with its message: going on would lose the key's state."""
+        is refused. An exception fails the job with its message: continuing would lose the key's state."""
         if version != self.version:
             raise StateVersion(
                 f"the checkpoint holds state of version {version}, the program is at {self.version}: "
