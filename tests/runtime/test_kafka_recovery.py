@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.harness.operators import complete_checkpoint
 
 from forebay.config import parse_spec
-from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import Transaction, kafka_admin
+from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.transactions import commit
 from forebay.errors import SettingError
 from forebay.runtime import kafka_recovery
