@@ -1,4 +1,4 @@
-"""The page of trends: a timeline, and a card for each."""
+"""The HTML page of trends: a timeline and a card for each."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ WORDS = "From onset to end; dark until the trend was seen; the dot is its peak; 
 
 @dataclass(slots=True)
 class Line:
-    """What the events said of one trend."""
-
     number: int
     name: str = ""
     terms: list[str] = field(default_factory=list)
@@ -51,12 +49,10 @@ class Line:
     merged: list[str] = field(default_factory=list)
     into: int | None = None
     failure: str = ""
-    """Why the last question that was given up was not answered."""
 
 
 def trends_page(lines: Iterable[bytes]) -> str:
-    """The page of the results of the application `trends`, and of the questions among its dead letters that
-    follow them (JSON lines). Other lines are left out."""
+    """Build the page from JSON lines: results, then dead letters of questions. Other lines are skipped."""
     found = list(told(lines).values())
     live = sorted((line for line in found if line.into is None), key=lambda line: -line.rate)
     shown = sorted(live[:MAX_SHOWN], key=lambda line: line.onset_ms)
@@ -79,7 +75,6 @@ def trends_page(lines: Iterable[bytes]) -> str:
 
 
 def told(lines: Iterable[bytes]) -> dict[int, Line]:
-    """What the results say, by the trends' numbers."""
     found: dict[int, Line] = {}
     for raw in lines:
         try:
