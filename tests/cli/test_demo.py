@@ -45,7 +45,7 @@ def shown(summary: Summary) -> str:
 
 def test_the_summary_for_a_person() -> None:
     text = shown(SUMMARY)
-    assert "11 events in, 10 answers, 1 dead letter in 4 s; calls took 0.25 s (p50) and 1.00 s (p99)" in text
+    assert "11 events, 10 answers, 1 dead letter in 4 s; calls took 0.25 s (p50) and 1.00 s (p99)" in text
     assert "2.5 answers/s, 35 tokens/s read and written" in text
     assert "results as JSON lines: /out/demo" in text
     rows = [line.replace("│", " ").split() for line in text.splitlines() if "█" in line]

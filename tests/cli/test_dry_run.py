@@ -93,8 +93,8 @@ def test_an_application_too(folder: Path) -> None:
             ["sessions", "--source", "in.jsonl", "--api-key-env", "NO_SUCH_KEY"],
             "engine.api_key: .*NO_SUCH_KEY",
         ),
-        (["p.yml"], "there is no such file .*did you mean 'p.yaml'"),
-        (["p.yaml", "--key", "a"], "--key: only with an application"),
+        (["p.yml"], "no such file or application.*did you mean 'p.yaml'"),
+        (["p.yaml", "--key", "a"], "--key: only for applications"),
     ],
 )
 def test_what_would_end_a_run_at_once_ends_it(words: list[str], said: str) -> None:

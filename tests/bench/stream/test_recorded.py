@@ -182,9 +182,9 @@ def test_kinds_are_not_mixed(tmp_path: Path) -> None:
     for words in ((str(stream), str(server)), (str(server), str(stream))):
         error = bench("compare", *words).exception
         assert isinstance(error, SettingError)
-        assert "a.json is of forebay bench stream, and" in str(error)
+        assert "a.json was written by forebay bench stream," in str(error)
     error = bench("report", str(stream), "--format", "vllm").exception
     assert isinstance(error, SettingError)
-    assert "that form has requests, and no events" in str(error)
+    assert "that format is for requests, not events" in str(error)
     refused = bench("report", str(stream), "--run", "2").exception
     assert "--run 2: " in str(refused)
