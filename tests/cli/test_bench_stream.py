@@ -204,5 +204,5 @@ def test_the_answer_of_a_search_is_the_last_line(tmp_path: Path, capsys: pytest.
     with reported(found, None, None, command="find-rate", more=more, judged=False, answer=show_rate):
         found.append(measured_stream(stream_run(even(200), asked=asked)))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "4.472 events/s are sustained; 5 are not"
+    assert lines[-1] == "4.472 events/s is sustained; 5 is not"
     assert "topics: 200 events, poisson rate_per_s 4.472" in lines

@@ -99,7 +99,7 @@ def test_nothing_is_a_summary_too() -> None:
 def test_a_model_and_a_key_are_those_of_an_engine(words: list[str]) -> None:
     error = CliRunner().invoke(application(), ["demo", *words]).exception
     assert isinstance(error, SettingError)
-    assert "expected --engine" in str(error)
+    assert "only allowed with --engine" in str(error)
 
 
 def test_a_key_itself_is_refused_and_not_shown(tmp_path: Path) -> None:

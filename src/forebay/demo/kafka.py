@@ -68,8 +68,9 @@ def check_kafka(wish: str, settings: Settings) -> None:
 
 @contextmanager
 def demo_kafka(wish: str, settings: Settings, folder: Path) -> Iterator[str]:
-    """The address of the Kafka at `wish`. For `LOCAL`, a broker runs until the block ends, with data in
-    `folder`.
+    """The address of the Kafka at `wish`.
+
+    For `LOCAL`, a broker runs until the block ends, with data in `folder`.
 
     Call `check_kafka` first.
     """

@@ -80,8 +80,9 @@ REFUSAL = "I cannot help with that."
 
 @dataclass(frozen=True, slots=True)
 class AnswerParts:
-    """The parts of a chat message and its finish reason. `arguments`: JSON for the call of `tool`;
-    `stop_reason`: the stop sequence that ended it.
+    """The parts of a chat message and its finish reason.
+
+    `arguments`: JSON for the call of `tool`; `stop_reason`: the stop sequence that ended it.
     """
 
     text: str

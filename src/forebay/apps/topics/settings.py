@@ -53,8 +53,9 @@ PROMPT = PromptTemplate(
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """`embeddings`: `minilm` is the local model; `words` compares texts by their words alone. A text waits at
-    most `wait_s` for its batch to fill. Each topic lives in one of `topic_shards`.
+    """`embeddings`: `minilm` is the local model; `words` compares texts by their words alone.
+
+    A text waits at most `wait_s` for its batch to fill. Each topic lives in one of `topic_shards`.
     """
 
     text: str = "text"

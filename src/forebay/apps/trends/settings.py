@@ -48,9 +48,7 @@ PROMPT = PromptTemplate(
 
 @dataclass(frozen=True, slots=True)
 class Trends:
-    """Posts more than `late_s` behind the stream's clock, or `ahead_s` ahead of their partition's, are
-    refused.
-    """
+    """Refuses posts `late_s` behind the stream's clock or `ahead_s` ahead of their partition's."""
 
     text: str = "text"
     late_s: float = 5.0

@@ -49,9 +49,7 @@ def terms_of(post: str) -> list[str]:
 
 
 def same_term(one: str, other: str) -> bool:
-    """Whether two terms differ only by a hash sign, spaces or an ending, like `#fightnight`, `fight
-    night`.
-    """
+    """Whether two terms differ only by `#`, spaces or an ending, like `#fightnight` and `fight night`."""
     short, long = sorted((_plain(one), _plain(other)), key=len)
     return short == long or (len(short) >= 4 and long.startswith(short) and len(long) - len(short) <= 2)
 
