@@ -33,13 +33,11 @@ PLAIN: dict[type, Callable[[Any], object]] = {
     **{dict: dict, list: list, str: str.__str__, bytes: bytes},
     **{int: int, float: float},
 }
-"""Converts subclasses of plain types."""
 
 PICKLE = b"\x80"
 """First byte of a Python pickle; no msgpack array starts with it."""
 
 DAMAGED = (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException)
-"""Exceptions that unpacking damaged state can raise."""
 
 Record = Event | DeadLetter | Result | KeyedEvent
 

@@ -60,7 +60,6 @@ __all__ = [
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Convert exceptions of other packages to a `SettingError` that starts with `what`."""
     try:
         yield
     except ForebayError:

@@ -188,7 +188,6 @@ def locked_folder(parent: Path, prefix: str) -> tuple[Path, IO[bytes]]:
 
 
 def remove_unlocked(parent: Path, prefix: str) -> None:
-    """Remove folders in `parent` that start with `prefix` and are not locked."""
     for path in parent.glob(f"{prefix}*"):
         with suppress(OSError):
             descriptor = try_lock(path / LOCK)

@@ -18,11 +18,9 @@ LEAST_INT, MOST_INT = -(2**63), 2**64 - 1
 MAX_CHARS = 1000
 """Maximum length of a number: the time to convert an integer is quadratic in its digits."""
 MAX_INT_BITS = 3322
-"""Bits of the largest integer with `MAX_CHARS` digits."""
 SHORT = 15
 """A number of at most this many characters, without an exponent, is exact as a double."""
 MAX_DOUBLE_DIGITS = 767
-"""Maximum number of significant digits of a double."""
 MAX_EXPONENT_CHARS = 6
 MAX_SHOWN_CHARS = 60
 MAX_SHOWN_PARTS = 10
@@ -32,11 +30,9 @@ LONG = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{%d}" % MAX_CHARS)
 """Start of a number that may be too long. Each run of such characters is checked once."""
 LITERAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
 TOO_LARGE = "infinity"
-"""Part of orjson's message for a number that is too large for a double."""
+"""Parts of orjson's messages."""
 TOO_DEEP = "depth limit exceeded"
-"""Part of orjson's message for too deep nesting."""
 TOO_WIDE = "64-bit"
-"""Part of orjson's message for an integer that it cannot write."""
 
 
 class ExactFloat(float):
@@ -113,8 +109,6 @@ def read_json(data: bytes) -> Any:
 
 
 def dump_json(value: Any, default: Callable[[Any], Any] | None = None, option: int | None = None) -> bytes:
-    """`orjson.dumps` that supports such numbers."""
-
     def other(item: Any) -> Any:
         if isinstance(item, ExactFloat):
             return orjson.Fragment(item.text)
@@ -165,7 +159,6 @@ def _too_long() -> str:
 
 
 def _each(value: Any, look: Callable[[_Place, Any], None]) -> None:
-    """Call `look` for each value that is not a list or object, with its place."""
     stack: list[tuple[_Place, Any]] = [(None, value)]
     seen = set()  # A Python object may contain itself.
     while stack:
@@ -183,7 +176,6 @@ def _each(value: Any, look: Callable[[_Place, Any], None]) -> None:
 
 
 def _with_fragments(value: Any) -> Any:
-    """Replace integers that orjson cannot write by their JSON text."""
     if isinstance(value, dict):
         return {name: _with_fragments(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -116,7 +116,6 @@ def descendants(pid: int) -> set[psutil.Process]:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether it runs and is not a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

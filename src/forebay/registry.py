@@ -68,7 +68,6 @@ class Registry(Generic[T]):
         return loaded
 
     def origin(self, name: str) -> str | None:
-        """The package that offers `name`; None for Forebay's own and unknown names."""
         offers = [] if name in self.own else self._others().get(name, [])
         return package_of(offers[0]) if offers else None
 
@@ -121,12 +120,10 @@ class Registry(Generic[T]):
 
 
 def package_of(offer: EntryPoint) -> str:
-    """Name and version of the package with the entry point."""
     return "that is unknown" if offer.dist is None else f"{offer.dist.name} {offer.dist.version}"
 
 
 def described(value: object) -> str:
-    """A short description of a value for messages."""
     return (
         f"the class {value.__name__}"
         if isinstance(value, type)

@@ -20,7 +20,6 @@ SECRET_SETTING = re.compile(
 SECRET_TEXT = re.compile(
     r"\b(?:sk-|hf_|nvapi-|gh[pousr]_|xox[abp]-|AKIA)[\w-]{8,}|\bBearer\s+\S+", re.IGNORECASE
 )
-"""Keys, recognised by their format."""
 URL = re.compile(r"[a-zA-Z][\w+.-]{0,40}://\S+")
 """Schemes are short; without a limit, a long word would take quadratic time."""
 

@@ -34,8 +34,6 @@ RAY_TOKEN_FILE = Path(".ray", "auth_token")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Paths and settings of Forebay on this machine."""
-
     home: Path
     python: Path
     connectors_from: str | None = None
@@ -48,12 +46,10 @@ class Settings:
 
     @property
     def engine_env(self) -> Path:
-        """The virtual environment with vLLM."""
         return self.home / "engine"
 
     @property
     def models(self) -> Path:
-        """Converted models, one directory each."""
         return self.home / "models"
 
     @property
@@ -63,7 +59,6 @@ class Settings:
 
     @property
     def connectors(self) -> Path:
-        """Jars of Flink's connectors."""
         return self.home / "connectors"
 
     @property
@@ -81,7 +76,6 @@ def environment_without(names: Collection[str]) -> dict[str, str]:
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Settings from `environ`, by default the process's environment."""
     env = os.environ if environ is None else environ
     cache = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "~")).expanduser() / ".cache")
     return Settings(

@@ -32,8 +32,6 @@ def replace_controls(text: str) -> str:
 
 
 class PlainFormatter(logging.Formatter):
-    """Log lines without control characters."""
-
     def format(self, record: logging.LogRecord) -> str:
         return replace_controls(super().format(record))
 

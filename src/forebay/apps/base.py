@@ -50,7 +50,6 @@ class ApplicationSettings(Model):
 
     type: str = Field(description="Name of the application.")
     needs_key: ClassVar[bool] = False
-    """Whether it keeps state for each key."""
     needs_event_time: ClassVar[bool] = False
     own_clock: ClassVar[bool] = False
     """Whether it decides itself what to send to the model, using its own clock."""
@@ -91,6 +90,5 @@ class ApplicationSettings(Model):
         return None
 
     def fingerprint(self) -> dict[str, Any]:
-        """The settings that must not change when a job resumes, as JSON values."""
         values = self.model_dump(mode="json", by_alias=True)
         return {name: values[name] for name in values if self.bound is None or name in self.bound}

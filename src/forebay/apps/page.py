@@ -138,7 +138,6 @@ def filter_box(words: str = "Show only what holds …") -> Html:
 
 
 def svg(width: float, height: float, *children: Child, label: str) -> Html:
-    """A drawing in pixels, scaled down on narrow pages."""
     drawing = element(
         "svg",
         *children,

@@ -125,7 +125,6 @@ def serve(app: typer.Typer) -> None:
 
 
 def _silence_libraries() -> None:
-    """Hide log messages of Flink's Python libraries that do not mean a problem."""
     # Beam looks for cloud file systems, and their packages may be installed only in part.
     logging.getLogger("apache_beam.io.filesystems").setLevel(logging.ERROR)
     if logging.lastResort is not None:

@@ -90,7 +90,7 @@ def kubernetes(
 
 
 def _parts(deployments: list[str]) -> dict[str, int]:
-    """Share of the replicas by name of the Deployment. Raises `SettingError`."""
+    """Raises `SettingError`."""
     found: dict[str, int] = {}
     for each in deployments:
         form = POOL.fullmatch(each)

@@ -120,7 +120,6 @@ def cost(
 
 
 def show_cost(found: Cost, console: Console) -> None:
-    """Print a table: shares of a core if idle, else milliseconds per event."""
     from rich.table import Table
 
     def row(name: str, values: Iterable[str]) -> None:

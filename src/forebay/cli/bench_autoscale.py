@@ -108,7 +108,7 @@ def autoscale(
 
 
 def show_comparisons(found: Sequence[Comparison], console: Console) -> None:
-    """Print one line per load, boot time and SLO. Costs are multiples of the work."""
+    """Costs are multiples of the work."""
     from rich.table import Table
 
     table = Table(

@@ -86,7 +86,7 @@ def is_stream(path: Path) -> bool:
 
 
 def _compared(before: Path, after: Path, *, anyway: bool) -> tuple[Comparison[Any], Callable[[], str]]:
-    """The comparison and a function that makes its page. Raises `SettingError` for two kinds of documents."""
+    """Raises `SettingError` for documents of two kinds."""
     from forebay.bench.compare import compare
     from forebay.bench.compare import compare_runs as compare_kind
     from forebay.bench.report.document import read_report

@@ -18,7 +18,6 @@ MOST_REMARKS = 20
 
 
 def show_runs(runs: Sequence[MeasuredRun], console: Console) -> None:
-    """Print one run in full, or several as a table of loads and their problems."""
     if len(runs) == 1:
         show_run(runs[0], console)
     elif runs:
@@ -26,7 +25,6 @@ def show_runs(runs: Sequence[MeasuredRun], console: Console) -> None:
 
 
 def show_loads(runs: Sequence[MeasuredRun], console: Console) -> None:
-    """Print a row per load: key figures (means over repeats with intervals) and the verdict."""
     from rich.table import Table
 
     from forebay.bench.report.loads import loads
@@ -56,7 +54,6 @@ def show_loads(runs: Sequence[MeasuredRun], console: Console) -> None:
 
 
 def _remarks(load: str, own: Sequence[MeasuredRun]) -> Iterator[str]:
-    """Problems of the runs of a load; common ones once."""
     for words, count in Counter(words for one in own for words in _faults(one)).items():
         yield f"{load}: {words}" + (f" ({count} runs)" if count > 1 else "")
     for words in _failures(own):
@@ -101,7 +98,6 @@ def show_run(measured: MeasuredRun, console: Console) -> None:
 
 
 def _faults(measured: MeasuredRun) -> Iterator[str]:
-    """Why a run is INVALID, or that an unjudged run was interrupted."""
     if measured.verdict is not None:
         yield from measured.verdict.reasons
     elif not measured.run.complete:
@@ -109,7 +105,6 @@ def _faults(measured: MeasuredRun) -> Iterator[str]:
 
 
 def _failures(runs: Sequence[MeasuredRun]) -> Iterator[str]:
-    """Causes of failed requests with counts, most frequent first."""
     found = Counter(r.error for one in runs for r in one.run.records if r.error is not None)
     shown = found.most_common(MOST_CAUSES)
     for cause, count in shown:

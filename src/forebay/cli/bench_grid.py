@@ -232,7 +232,6 @@ def _p50(found: Distribution | None) -> str:
 
 
 def show_grid(document: dict[str, Any], console: Console) -> None:
-    """Print tables of engines and cells."""
     from rich.table import Table
 
     from forebay.bench.presets.grid.table import cell_rows, engine_rows

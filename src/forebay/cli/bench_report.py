@@ -139,7 +139,7 @@ def in_format(format: Format, measured: MeasuredRun) -> Iterator[bytes]:
 
 
 def write_lines(output: str, lines: Iterator[bytes]) -> None:
-    """Write to a file or standard output. Raises `SettingError` if that fails."""
+    """Raises `SettingError` if that fails."""
     if output == STDOUT:
         for line in lines:
             typer.echo(line)

@@ -280,7 +280,6 @@ def check_files(json: str | None, html: Path | None, read: dict[str, Path | None
 
 
 def measure_loads(options: StreamOptions, loads: Sequence[EventLoad], found: list[MeasuredStream]) -> None:
-    """Measure loads one after the other without restarting the pipeline; appends each to `found`."""
     from forebay.bench.stream.document import measured_stream
     from forebay.bench.stream.measure import StreamSession
     from forebay.bench.stream.origin import with_origin

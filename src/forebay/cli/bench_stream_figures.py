@@ -40,7 +40,6 @@ def rate_words(found_per_s: float | None, high_per_s: float | None) -> str:
 
 
 Answer = Callable[[Sequence["MeasuredStream"], Mapping[str, Any], "Console"], None]
-"""Prints the conclusion of a document's runs."""
 
 
 def show_rate(found: Sequence[MeasuredStream], document: Mapping[str, Any], console: Console) -> None:
@@ -192,7 +191,6 @@ MOST_CAUSES = 3
 
 
 def causes(measured: MeasuredStream) -> Iterator[str]:
-    """The most frequent causes of dead letters, each with its first message."""
     run = measured.run
     both = run.events if run.results is None else (*run.events, *run.results)
     errors = [each.error for each in both if each.error is not None]
@@ -230,7 +228,6 @@ def _ms(found: Distribution) -> Iterator[str]:
 
 
 def show_goodput(found: Sequence[MeasuredStream], document: Mapping[str, Any], console: Console) -> None:
-    """Print the runs as a table, and the recovery from each kill."""
     say(console, "")
     from rich.table import Table
 

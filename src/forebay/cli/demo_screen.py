@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 BAR_WIDTH = 36
 EXAMPLE_CHARS = 100
 LOUD, QUIET = "bold red", "dim"
-"""Posts about the topic that breaks out, and all others."""
 
 
 def show(summary: Summary, last: Snapshot, where: str, console: Console) -> None:
@@ -55,7 +54,6 @@ def show(summary: Summary, last: Snapshot, where: str, console: Console) -> None
 
 
 def _findings(summary: Summary) -> Iterator[Text]:
-    """What the answers show, compared with what was planted."""
     found, planted, right = summary.found, summary.planted, summary.right
     if found is not None:
         usual = f", {found.factor:.0f} times as many as usual" if found.factor else ""
@@ -123,5 +121,5 @@ def _length(outbreak: Outbreak) -> str:
 
 
 def _plain(text: str) -> Text:
-    """What came from outside as it is: no markup, and nothing that a terminal would obey."""
+    """Untrusted text: no markup, no control characters."""
     return Text("".join(c if c.isprintable() else " " for c in text[:EXAMPLE_CHARS]))

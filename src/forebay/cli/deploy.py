@@ -134,7 +134,6 @@ def _on_cluster(
 
 
 def _told(steps: Iterable[Done], *, dry_run: bool) -> list[dict[str, Any]]:
-    """Print each step as it is done; return all of them for the report."""
     console, done = errors_console(), []
     for each in steps:
         say(console, f"{each.kind} {each.name}: {each.action}{' (dry run)' if dry_run else ''}")

@@ -102,7 +102,6 @@ def up(
 
 
 def taken_ports(found: Sequence[int], base: int) -> str:
-    """A note on ports from `base` that were in use, or an empty text."""
     taken = sorted({*range(base, max(found))} - {*found})
     if not taken:
         return ""

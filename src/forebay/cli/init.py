@@ -119,7 +119,6 @@ def init(
 
 
 def _asked(question: str, default: str, check: Callable[[str], object]) -> str:
-    """Ask until `check` accepts the answer."""
     while True:
         answer = str(typer.prompt(question, default=default, err=True))
         try:

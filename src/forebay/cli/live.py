@@ -24,7 +24,6 @@ SMOOTHING = 0.3
 ENDING = ("(task is closing)", "checkpoint request for unknown task")
 """Errors of checkpoints that were in progress when a task ended, which happens at the end of each job."""
 SHOWN_CAUSES = 3
-"""Number of causes of failures in the live line."""
 GOES_ON_S = 10.0
 """If a job still takes events this long after such an error, it is not ending."""
 
@@ -54,7 +53,6 @@ class LiveLine:
         self.stop()
 
     def stop(self) -> None:
-        """Remove the live line."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -165,7 +163,6 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: 
 
 
 def failures_of(now: Snapshot, most: int | None = None) -> str:
-    """Causes of failures with counts, most frequent first, at most `most`."""
     causes = Counter(now.failed).most_common(most)
     more = [] if len(causes) == len(now.failed) else ["…"]
     return ", ".join([*(f"{cause} {number}" for cause, number in causes), *more])

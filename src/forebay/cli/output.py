@@ -28,7 +28,6 @@ def results_console() -> Console:
 
 
 def errors_console() -> Console:
-    """Standard error, for progress and messages."""
     return _console(stderr=True)
 
 
@@ -92,8 +91,6 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group whose options in `OPTIONAL_VALUES` may be given without a value."""
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_values(args))
 

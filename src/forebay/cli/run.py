@@ -161,19 +161,16 @@ def _checkpoint(given: str | None) -> Location | None:
 
 
 def _key_setting(api_key_env: str | None) -> list[str]:
-    """`--api-key-env` as a `--set` value."""
     return [] if api_key_env is None else [f"engine.api_key={orjson.dumps({'env': api_key_env}).decode()}"]
 
 
 def _range_setting(replicas: str | None) -> list[str]:
-    """`--replicas` as `--set` values."""
     from forebay.config.scaling import replicas_settings
 
     return [] if replicas is None else replicas_settings(replicas)
 
 
 def look_of(pipeline: str, values: Sequence[str]) -> bytes:
-    """The text of the pipeline, before it is parsed."""
     text = " ".join(values).encode()
     with suppress(OSError), Path(pipeline).open("rb") as file:
         text += file.read(LOOK_BYTES)
@@ -181,7 +178,6 @@ def look_of(pipeline: str, values: Sequence[str]) -> bytes:
 
 
 def jars_by_look(text: bytes, settings: Settings) -> tuple[Path, ...]:
-    """The jars that the text suggests a run will need."""
     from forebay.connectors.jars import installed_jars
 
     return installed_jars(settings.connectors) if b"kafka" in text else ()
@@ -268,7 +264,6 @@ def _check_reach(cluster: str | None) -> None:
 
 
 def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None, written: OutputCounts) -> None:
-    """Print what an interrupted run has done, and how to continue."""
     from forebay.runtime.state_store import newest_of, open_store
     from forebay.s3.client import StoreAway
     from forebay.s3.location import location_of
@@ -331,7 +326,6 @@ def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: P
 
 
 def _check_name(pipeline: str, applications: Sequence[str]) -> None:
-    """Raise `SettingError` if `pipeline` is neither a file nor an application."""
     from forebay.documents import suggestion
 
     path = Path(pipeline)

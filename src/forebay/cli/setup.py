@@ -66,7 +66,6 @@ def setup(
 
 
 def announce_install(settings: Settings, console: Console) -> None:
-    """Explain the wait if the engine is not installed yet."""
     from forebay.engine.launch.environment import environment_ready
 
     if not environment_ready(settings):

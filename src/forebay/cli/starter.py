@@ -27,7 +27,6 @@ KINDS: Mapping[str, Literal["csv", "jsonl"]] = {
 }
 TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 TEXTS = ("text", "body", "message", "content", "post", "comment", "description", "title")
-"""Likely text fields, best first."""
 NO_NAMES = frozenset(
     ("event", "key", "time_ms", "self", "not", "true", "false", "none", "True", "False", "None")
 )
@@ -99,12 +98,10 @@ def fields_of(source: str) -> list[str]:
 
 
 def text_field(fields: Sequence[str]) -> str:
-    """The field that a prompt would most likely use."""
     return next((name for name in TEXTS if name in fields), fields[0] if fields else "text")
 
 
 def reference(field: str) -> str:
-    """A field's name as a template expression."""
     plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", field) and field not in NO_NAMES
     return field if plain else f"event[{_json(field)}]"
 
@@ -114,7 +111,6 @@ def name_of(text: str) -> str:
 
 
 def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
-    """The text of the pipeline file, with comments about further settings."""
     lines = [
         "# A pipeline: events, a prompt for each, an engine, and a place for the answers.",
         "# All settings: docs/pipeline.md. Check it with: forebay run THIS-FILE --dry-run",
@@ -194,7 +190,6 @@ def _indented(mapping: Mapping[str, Any]) -> list[str]:
 
 
 def _text(value: str) -> str:
-    """A YAML scalar, quoted unless it is safe to leave plain."""
     plain = re.fullmatch(r"[A-Za-z][\w./-]*", value) and value.lower() not in {"true", "false", "null"}
     return value if plain else _json(value)
 

@@ -171,7 +171,6 @@ def pace_of(demo: Demo) -> ReplaySpeed | None:
 
 
 def due(posts: Iterable[tuple[bytes, int | None]], pace: ReplaySpeed | None) -> Iterator[tuple[bytes, float]]:
-    """Yields each post and when it is due, in seconds after the first."""
     due_s, before_ms = 0.0, None
     for value, time_ms in posts:
         if pace is not None:

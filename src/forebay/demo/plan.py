@@ -162,7 +162,6 @@ def _burst(events: int) -> dict[str, JSON]:
 
 
 def _first_record(path: Path, kind: Literal["csv", "jsonl"]) -> dict[str, Any]:
-    """The fields of the first readable record near the start of the file."""
     from forebay.connectors.files.source import Files, first_records
 
     try:
@@ -298,7 +297,6 @@ def summary_of(demo: Demo, rows: list[dict[str, Any]], letters: list[dict[str, A
 
 
 def _quantile_s(calls_s: Sequence[float], q: float) -> float:
-    """The `q` quantile of sorted times, by nearest rank; 0.0 if empty."""
     return calls_s[max(1, math.ceil(q * len(calls_s))) - 1] if calls_s else 0.0
 
 

@@ -150,7 +150,6 @@ SLOW_PER_S = 5.0
 """Below this rate, the user is told why and what to do."""
 Watch = Callable[[Snapshot], None]
 Tell = Callable[[str], None]
-"""Prints one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +265,6 @@ def _duration(seconds: float) -> str:
 
 
 class _FirstAnswer:
-    """Forwards snapshots and records the time of the first answer."""
-
     def __init__(self, watch: Watch, ready_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self._watch = watch
         self._ready_s = ready_s

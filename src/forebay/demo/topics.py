@@ -38,7 +38,6 @@ PREFERENCE = 60.0
 
 
 def weighs_topics(model: str) -> bool:
-    """Whether `WORDS` applies to `model`."""
     return model == DEFAULT_MODEL
 
 
@@ -57,7 +56,6 @@ def asks_by_likelihood(text_field: str) -> dict[str, Any]:
 
 
 def asks_by_schema(text_field: str, topics: Sequence[str]) -> dict[str, Any]:
-    """Pipeline settings that ask a chat model for two labels as JSON."""
     return {
         "messages": [
             {
@@ -82,7 +80,6 @@ def answer_schema(topics: Sequence[str]) -> dict[str, JSON]:
 
 
 def answered_topic(answer: JSON) -> str:
-    """The topic in an answer to either prompt, or `other`."""
     topic = answer.get("topic") if isinstance(answer, dict) else answer
     return (topic.strip() if isinstance(topic, str) else "") or "other"
 
@@ -161,7 +158,6 @@ def find_outbreak(posts: Iterable[tuple[int, str]]) -> Outbreak | None:
 
 
 def planted_outbreak(source: SourceSettings) -> Outbreak | None:
-    """The outbreak planted by the generator, if any."""
     if not isinstance(source, GeneratorSource) or source.burst is None:
         return None
     burst = source.burst

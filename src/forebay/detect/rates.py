@@ -126,7 +126,6 @@ class SlowestClock:
         self._partitions: dict[str, tuple[int, int, EventClock]] = {}
 
     def see(self, time_ms: int, partition: str = "") -> int:
-        """Record an event; returns the current time."""
         self._count += 1
         _, seen, clock = self._partitions.pop(partition, (0, 0, EventClock()))
         clock.see(time_ms)

@@ -18,7 +18,6 @@ RELEVANCE = 0.6
 
 
 def keep(known: Sequence[str], new: Sequence[str]) -> list[str]:
-    """At most `MAX_SAMPLES` distinct posts: the first few and the latest."""
     texts = list(dict.fromkeys([*known, *(text[:SAMPLE_CHARS] for text in new)]))
     if len(texts) <= MAX_SAMPLES:
         return texts
@@ -67,7 +66,6 @@ WORD = re.compile(
 
 
 def distinct_words(text: str) -> list[str]:
-    """The distinct lower-case words of a text in order, within the limits above."""
     found = dict.fromkeys(word[:MAX_WORD_CHARS] for word in WORD.findall(text[:MAX_CHARS].lower()))
     return list(found)[:MAX_WORDS]
 

@@ -24,8 +24,6 @@ MOVED_EVENTS = 30
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An event without a verdict yet, and its number in the stream."""
-
     number: int
     time_ms: int
     data: bytes
@@ -96,14 +94,12 @@ class PartitionTime:
         return chain, others
 
     def let_go(self) -> list[Waiting]:
-        """Release all held events, because no more will come."""
         due = self._begin(None) if self.clock_ms is None and self._held else []
         due += [each for _, each in self._held]
         self._held = []
         return due
 
     def _begin(self, at_ms: int | None) -> list[Waiting]:
-        """Start the clock from the events near `at_ms`, or near each other."""
         held = self._held
         at_ms = median([each.time_ms for _, each in held]) if at_ms is None else at_ms
         near = [each for _, each in held if abs(each.time_ms - at_ms) <= self._far_ms]
@@ -221,7 +217,6 @@ class StreamTime:
                 yield from self._take(found, event)
 
     def end(self) -> Iterator[Judged]:
-        """Release and classify the held events at the end of the stream."""
         waiting = [(found, found.let_go()) for found in self._partitions.values()]
         self._changed |= self._partitions.keys()
         self._advance()

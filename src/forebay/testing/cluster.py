@@ -86,7 +86,6 @@ def write_configuration(
     *,
     more: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a cluster's configuration, with `more` options; returns its folder."""
     conf, temporary = folder / "conf", folder / "tmp"
     conf.mkdir(parents=True)
     temporary.mkdir()

@@ -108,7 +108,6 @@ class LocalKafka:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Shut down the node in order."""
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:

@@ -56,7 +56,6 @@ Script = Callable[[Asked], Answer]
 
 
 def event(document: object) -> bytes:
-    """`document` as a server-sent event."""
     return b"data: " + orjson.dumps(document) + b"\n\n"
 
 
@@ -64,7 +63,6 @@ DONE = b"data: [DONE]\n\n"
 
 
 def whole(document: object, status: int = 200) -> Answer:
-    """One JSON document, sent at once."""
     return Answer(((0.0, orjson.dumps(document)),), status, JSON)
 
 
@@ -160,7 +158,6 @@ class StreamServerProcess:
 
 
 async def serve(script: Script, port: int = 0) -> asyncio.Server:
-    """Listen on this event loop."""
     loop = asyncio.get_running_loop()
     return await loop.create_server(lambda: _Connection(script), "127.0.0.1", port, backlog=4096)
 
@@ -207,7 +204,6 @@ class _Connection(asyncio.Protocol):
         self._write(answer, self._loop.time(), 0, head.encode())
 
     def _write(self, answer: Answer, asked_s: float, index: int, head: bytes = b"") -> None:
-        """Send all due pieces and schedule the next."""
         pieces, parts = answer.pieces, [head]
         now_s = self._loop.time()
         while index < len(pieces) and asked_s + pieces[index][0] <= now_s:

@@ -27,7 +27,6 @@ def allowance(plan: SummaryPlan, pane: Pane) -> int:
 
 
 def stratum_of(plan: SummaryPlan, pane: Pane, time_ms: int) -> int:
-    """The stratum of `time_ms`; never earlier than the current one."""
     if plan.strata == 1:
         return 0
     now = (time_ms - pane.start_ms) * plan.strata // plan.windows.step_ms
@@ -42,7 +41,6 @@ def must_cut(plan: SummaryPlan, pane: Pane, item: Item) -> bool:
 
 
 def admit(plan: SummaryPlan, key: str, pane: Pane, item: Item) -> None:
-    """Add `item` to the open events or sample; counts what is left out."""
     held = weight(pane.open)
     room = min(plan.chunk_tokens, allowance(plan, pane) - (pane.spent - held))
     if not pane.pool and held + item.tokens <= room:
@@ -91,7 +89,6 @@ class Intake:
         self.plan = plan
 
     def take(self, key: str, state: KeyState, event: Arrival, wall_ms: int | None) -> Refused | None:
-        """Put an event into its pane, or return it refused if no summary will include it."""
         plan, time_ms = self.plan, event.time_ms
         text = clean(event.text, plan.text_tokens)
 

@@ -42,7 +42,6 @@ class Windows:
 
     @classmethod
     def sliding(cls, size_ms: int, step_ms: int) -> Windows:
-        """Windows of `size_ms` that end at every multiple of `step_ms`."""
         _positive("step_ms", step_ms)
         if _positive("size_ms", size_ms) % step_ms or size_ms == step_ms or size_ms > 32 * step_ms:
             raise SettingError(

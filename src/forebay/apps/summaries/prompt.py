@@ -109,7 +109,6 @@ class Ask:
 
     @property
     def prompt_tokens(self) -> int:
-        """Estimated prompt tokens, including the schema."""
         return sum(tokens(message.content) for message in self.messages())
 
 
@@ -179,7 +178,6 @@ def read_answer(ask: Ask, answer: JSON) -> Read:
 
 
 def without_answer(ask: Ask) -> Read:
-    """For a failed call: the earlier statements, as many as fit."""
     kept, cut = within(ask.statements, ask.limit)
     return Read(kept, (), cut)
 

@@ -211,7 +211,6 @@ def _output(summary: Summary) -> Output:
 
 
 def _field(fields: Mapping[str, JSON], path: str) -> str:
-    """Text or JSON; empty if missing or null."""
     value: Any = fields
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

@@ -88,7 +88,6 @@ class KeyState:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is kept that a later event, answer or timer would need."""
         return not self.panes and not self.ends and self.work is None
 
     def pane(self, id: int) -> Pane:

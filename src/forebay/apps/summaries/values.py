@@ -131,7 +131,6 @@ def source_of(item: Item) -> Source:
 
 
 def joined_sources(statements: Sequence[Statement]) -> tuple[tuple[Source, ...], int]:
-    """The distinct sources in time order, and how many more there are."""
     found = {source.id: source for statement in statements for source in statement.sources}
     every = sorted(found.values(), key=lambda source: (source.time_ms, source.id))
     more = sum(statement.more for statement in statements)

@@ -58,7 +58,6 @@ class Lexicon:
         return keys_of(distinct_words(text))
 
     def vectors(self, texts: Sequence[Keys]) -> Floats:
-        """One row per text; zeros if it has no words."""
         vectors = np.zeros((len(texts), self.width), np.float32)
         keys = np.concatenate(texts) if texts else np.zeros(0, np.uint32)
         rows = np.repeat(np.arange(len(texts)), [len(each) for each in texts])
@@ -119,7 +118,6 @@ class TopicFinder:
 
     @property
     def live(self) -> int:
-        """Number of clusters, including candidates."""
         return self._lives.centres.live
 
     def add(

@@ -42,7 +42,7 @@ class Cluster:
 
 
 class TopicLives:
-    """The live clusters of one stream. Not thread-safe."""
+    """Not thread-safe."""
 
     def __init__(self, settings: TopicSettings, width: int) -> None:
         self.settings = settings
@@ -59,7 +59,6 @@ class TopicLives:
         return self._next - 1
 
     def join(self, row: int, similarity: float, text: str, now_ms: int, events: list[TopicEvent]) -> int:
-        """Record that a text joined the cluster in `row`; returns its number."""
         topic = int(self.centres.ids[row])
         cluster = self.clusters.get(topic)
         if cluster is None:

@@ -86,7 +86,6 @@ def to_result(found: ShardEvent) -> Result:
 
 
 def to_prompt_event(found: ShardEvent) -> Event | None:
-    """The question for a topic that was born or has moved; None for other events."""
     event = found.event
     if event.kind not in ASKED:
         return None

@@ -64,7 +64,6 @@ class RateSketch:
         return (spread >> np.uint64(64 - self._bits)).astype(np.int64)
 
     def add(self, places: npt.NDArray[np.int64], counts: npt.ArrayLike, total: float) -> None:
-        """Count terms in the current tick, which had `total` posts."""
         amounts = np.asarray(counts, np.float64)
         for index, weight in enumerate(self._weights()):
             for row in range(ROWS):
@@ -81,7 +80,6 @@ class RateSketch:
         return found
 
     def totals(self) -> Doubles:
-        """Decayed numbers of posts, one per half-life."""
         return self._totals / self._weights()
 
     def _weights(self) -> Doubles:

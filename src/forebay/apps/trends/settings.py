@@ -72,7 +72,6 @@ def to_result(event: TrendEvent) -> Result:
 
 
 def to_prompt_event(event: TrendEvent) -> Event | None:
-    """The question for a trend that is new or has changed; None for other events."""
     if event.kind not in ASKED:
         return None
     words, posts = quoted_words(event.terms[:8]), quoted_posts(event.texts)

@@ -58,7 +58,6 @@ class Counts:
     texts: dict[int, str] = field(default_factory=dict)
 
     def split(self, shards: int) -> list[Counts]:
-        """Split by shard of the terms; each part has the total number of posts."""
         names = list(self.terms)
         parts: list[dict[str, Entry]] = [{} for _ in range(shards)]
         for term, shard in zip(names, (keys_of(names) % shards).tolist(), strict=True):

@@ -173,13 +173,11 @@ class ReplicaProcess:
 
 
 def fetch_report(url: str) -> CallReport:
-    """Get the report of the fake replica at `url`. Blocks for at most 10 s."""
     with urllib.request.urlopen(f"{url}/_calls", timeout=10) as answer:
         return CallReport(**orjson.loads(answer.read()))
 
 
 def fetch_work(url: str) -> WorkReport:
-    """Get the work of the fake replica at `url`. Blocks for at most 10 s."""
     with urllib.request.urlopen(f"{url}/_work", timeout=10) as answer:
         return WorkReport(**orjson.loads(answer.read()))
 

@@ -91,7 +91,6 @@ def read_body(body: bytes, *, chat: bool, max_model_len: int = 32_768) -> Asked:
 
 
 def _conversation(document: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
-    """The text of a chat and its number of tokens."""
     messages: Sequence[Mapping[str, Any]] = document["messages"]
     if not messages:
         raise ValueError("Cannot apply chat template to an empty conversation. Provide at least one message.")

@@ -36,11 +36,9 @@ class KvCaches:
 
     def __init__(self) -> None:
         self.reads: Counter[str] = Counter()
-        """Number of requested reads by location."""
         self._given = 0
 
     def give(self, asked: Asked, replica: str, *, until_s: float) -> dict[str, Any] | None:
-        """The location of the prompt's KV cache, if the request asked for it."""
         if not (asked.kv_transfer and asked.kv_transfer.get("do_remote_decode")):
             return None
         self._given += 1
@@ -56,7 +54,6 @@ class KvCaches:
 
 
 def kv_place(asked: Asked) -> KvPlace | None:
-    """The location that the request asks to read, or None."""
     params = asked.kv_transfer
     if not params or not params.get("do_remote_prefill"):
         return None

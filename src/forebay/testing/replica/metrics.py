@@ -17,15 +17,12 @@ COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Running and waiting requests, and the used share of the KV cache."""
-
     running: int
     waiting: int
     kv_usage: float
 
 
 def metrics_text(model: str, load: Load, totals: Mapping[str, int]) -> str:
-    """The body of `/metrics`."""
     labels = f'{{engine="0",model_name="{model}"}}'
     gauges = {
         "num_requests_running": load.running,
@@ -42,7 +39,6 @@ def metrics_text(model: str, load: Load, totals: Mapping[str, int]) -> str:
 
 
 def load_headers(load: Load) -> dict[str, str]:
-    """The response header for requests that ask for the load."""
     return {
         "endpoint-load-metrics": (
             f"TEXT named_metrics.num_requests_waiting={float(load.waiting)},"

@@ -24,7 +24,6 @@ def error_response(
 
 
 async def read_number(request: web.BaseRequest) -> float | None:
-    """The number in the body, or None if it is not a number or negative."""
     try:
         found = float(await request.text())
     except ValueError:
@@ -35,7 +34,6 @@ async def read_number(request: web.BaseRequest) -> float | None:
 async def break_off(
     request: web.BaseRequest, asked: Asked, answer: Answered, fault: str
 ) -> web.StreamResponse:
-    """Start a valid response, then fail like `fault`."""
     response = web.StreamResponse(headers=EVENT_STREAM if asked.stream else {})
     await response.prepare(request)
     begun = next(iter(wire.events(asked, answer, 2))) if asked.stream else wire.document(asked, answer)[:40]

@@ -86,7 +86,6 @@ class FakeReplica:
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """Close the port and every connection; requests in flight are cut."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -235,7 +234,6 @@ class FakeReplica:
         return json_response(b"{}")
 
     async def _embed(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Vectors that depend only on the texts; no queue, no faults."""
         refusal = self._unauthorized(request)
         if refusal is not None:
             return refusal

@@ -65,7 +65,6 @@ def _event(asked: Asked, answer: Answered, head: bytes, choice: Mapping[str, Any
 def _pieces(
     asked: Asked, index: int, parts: AnswerParts, chunks: int
 ) -> list[list[tuple[dict[str, Any], int]]]:
-    """The choices of each portion's events, with the number of tokens so far."""
     before = tokens(parts.reasoning) if parts.reasoning else 0
     portions: list[list[tuple[dict[str, Any], int]]] = []
 
@@ -96,14 +95,12 @@ def _pieces(
 
 
 def _cut(text: str, chunks: int, *, whole_tokens: bool) -> list[str]:
-    """At most `chunks` pieces of nearly equal length; at least one."""
     units: Sequence[str] = token_texts(text) if whole_tokens else text
     size = max(1, -(-len(units) // max(1, chunks)))
     return ["".join(units[at : at + size]) for at in range(0, len(units), size)] or [""]
 
 
 def _call_deltas(index: int, parts: AnswerParts, chunks: int) -> Iterator[dict[str, Any]]:
-    """The events of a tool call: its name, pieces of its arguments, the end."""
     size = max(1, -(-len(parts.arguments) // max(1, chunks - 2)))
     calls: list[dict[str, Any]] = [
         {"id": "call-1", "type": "function", "index": 0, "function": {"name": parts.tool}}
@@ -179,7 +176,6 @@ def error_body(status: int, message: str, kind: str) -> bytes:
 
 
 def too_long(asked: Asked, max_model_len: int) -> str:
-    """vLLM's message for a prompt that exceeds the context."""
     n = asked.prompt_tokens
     return (
         f"This model's maximum context length is {max_model_len} tokens. However, you requested"

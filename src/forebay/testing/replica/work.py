@@ -110,7 +110,6 @@ class Work:
 
     @property
     def times(self) -> tuple[float, float, float]:
-        """`could_s`, `spent_s` and `wasted_s` of a `WorkReport`."""
         self._pass()
         return self._could_s, self._spent_s, self._wasted_s
 
