@@ -162,9 +162,8 @@ TRIES = 10
 def locked_folder(parent: Path, prefix: str) -> tuple[Path, IO[bytes]]:
     """Create a private folder with a new name, which `remove_unlocked` ignores; returns it with its lock.
 
-    It stays locked until the lock is closed here and in each process that inherited it; a process closes it
-    when it ends. If the file system has no locks, the folder is never removed. Raises `SettingError` if it
-    cannot be created.
+    It stays locked until the lock is closed here and in each process that inherited it, also by their end.
+    Without locks in the file system, it is never removed. Raises `SettingError` if it cannot be created.
     """
     for _ in range(TRIES):
         try:
@@ -200,8 +199,8 @@ def remove_unlocked(parent: Path, prefix: str) -> None:
 def locked(path: Path, waiting: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[int]:
     """Hold a lock on `path` between processes; blocks, inside `waiting`, while another process holds it.
 
-    Yields the lock's descriptor. A child that gets it (`pass_fds`) keeps the lock until it ends too, so that
-    the next command does not disturb what a killed one left running.
+    Yields the lock's descriptor. A child that gets it (`pass_fds`) keeps the lock until it ends, so that the
+    next command does not disturb what a killed one left running.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -22,9 +22,9 @@ PR_SET_PDEATHSIG = 1
 def parent_death_signal(number: signal.Signals) -> Callable[[], None]:
     """A function for a child process: the kernel will send it `number` when its parent ends.
 
-    Linux only; does nothing elsewhere. The parent is the *thread* that started the child, and only the main
-    thread lives as long as its process. Safe as a `preexec_fn`: everything it needs is loaded here. Does not
-    notice a parent that has already ended: check `os.getppid()` afterwards.
+    Linux only; does nothing elsewhere. The parent is the *thread* that started the child; only the main
+    thread lives as long as its process. Safe as a `preexec_fn`: everything is loaded here. If the parent may
+    have ended before, check `os.getppid()` afterwards.
     """
     if sys.platform != "linux":
         return lambda: None

@@ -1,11 +1,9 @@
 """Makes untrusted text safe for a terminal, a page or a prompt.
 
-A terminal obeys escape sequences (ESC or C1 characters) from any source: a failure text could set the
-window's title, or hide and print lines. Direction overrides can show a text in the wrong place.
-
-A tokenizer treats `<|im_end|>` in a message as its end, whatever the source: whoever writes a record could
-end the user's turn and start the system's. Common chat formats (ChatML, Llama, Mistral, Gemma, Phi, DeepSeek,
-Qwen, GPT-OSS) mark turns by names in `<…>` or `[…]`.
+A terminal obeys escape sequences (ESC or C1) in any text: it could set the window's title, or hide and print
+lines. Direction overrides can show a text in the wrong place. A tokenizer treats `<|im_end|>` in a message as
+its end: a record could end the user's turn and start the system's. Common chat formats (ChatML, Llama,
+Mistral, Gemma, Phi, DeepSeek, Qwen, GPT-OSS) mark turns by names in `<…>` or `[…]`.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_the_line_says_how_many_prompts_fell_back() -> None:
     now = replace(NOW, kv_transfers=KvTransfers(transferred=7))
     assert "prefilled" not in line_of(now, 0.0)
     fell_back = replace(now, kv_transfers=KvTransfers(7, no_server=2, no_kv_cache=1))
-    assert " · prefilled where decoded 3" in line_of(fell_back, 0.0)
+    assert " · prefill fallbacks 3" in line_of(fell_back, 0.0)
 
 
 def test_commits_that_failed_are_said_once_each_and_at_the_end() -> None:

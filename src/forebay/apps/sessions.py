@@ -1,8 +1,8 @@
 """Conversations with memory: one per key, with a token budget.
 
-A prompt extends the one before it by the answer and the new message, so the engine's prefix cache covers all
-but the message. At the budget, the oldest turns are folded into a summary: many at once, so folds are rare.
-The prompt that asks for the summary starts with the same prefix.
+A prompt extends the one before it, so the engine's prefix cache covers all but the new message. At the
+budget, the oldest turns are folded into a summary: many at once, so folds are rare. The prompt for the
+summary has the same prefix.
 """
 
 from __future__ import annotations
@@ -129,10 +129,9 @@ class Session:
 class Conversation(Program[Session]):
     """One turn per event.
 
-    Emits `{"turn", "text", "cut", "folds"}` per turn (`cut`: the message was shortened; `folds`: number of
-    folds so far), plus `failures` if calls of the turn failed. The turns of a failed fold are forgotten.
-    Emits `{"ended", "turns", "summary"}` at the end of a session: `idle`, or `input` if the input ended
-    first. `summary` is empty before the first fold.
+    Emits `{"turn", "text", "cut", "folds"}` per turn (`cut`: the message was shortened; `folds`: folds so
+    far), plus `failures` if calls failed. Turns of a failed fold are forgotten. At the end (`idle`, or
+    `input` if the input ended first), emits `{"ended", "turns", "summary"}`.
     """
 
     settings: Sessions = field(default_factory=Sessions)
@@ -287,9 +286,9 @@ class Conversation(Program[Session]):
         return self._ask_turn(state) if fits or not state.turns else self._ask_fold(state)
 
     def _smaller(self, state: Session) -> Session | None:
-        """A smaller prompt, after the model refused one as too long. None if nothing is left to cut.
+        """A smaller prompt, after the model refused one as too long; None if nothing is left to cut.
 
-        Either the model's context is shorter than the budget, or the message has more tokens than its length
+        The model's context is shorter than the budget, or the message has more tokens than its length
         suggests.
         """
         if state.bare:

@@ -25,7 +25,8 @@ RequestsPerReplica = Annotated[
     int, typer.Option(min=1, help="Target number of requests in flight per replica.")
 ]
 SettleS = Annotated[
-    float, typer.Option(min=0, max=3600, help="Scale down only after fewer replicas were enough for so long.")
+    float,
+    typer.Option(min=0, max=3600, help="Scale down only after fewer replicas were enough for this long."),
 ]
 IntervalS = Annotated[float, typer.Option(min=0.1, max=60, help="Pause between two rounds, in seconds.")]
 

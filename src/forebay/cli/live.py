@@ -144,7 +144,7 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: 
     if now.retries:
         parts.append(f"retries {now.retries}")
     if now.kv_transfers is not None and now.kv_transfers.fallbacks:
-        parts.append(f"prefilled where decoded {now.kv_transfers.fallbacks}")
+        parts.append(f"prefill fallbacks {now.kv_transfers.fallbacks}")
     if now.restarts:
         parts.append(f"restarts {now.restarts}")
     if now.resumes:

@@ -59,7 +59,7 @@ def plan(
     output_tokens: Annotated[str, typer.Option(help="Answer lengths, likewise.")] = "exp:200:2000",
     ttft: Annotated[
         float | None,
-        typer.Option(help="SLO: seconds to the first token, besides the prompt's own time; default: 1."),
+        typer.Option(help="SLO: seconds to the first token, on top of the prompt's own prefill; default: 1."),
     ] = None,
     tpot: Annotated[
         float | None, typer.Option(help="SLO: mean seconds per further token; default: 0.2.")

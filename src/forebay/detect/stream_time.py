@@ -1,7 +1,7 @@
 """Stream time for events with arbitrary times: which are too late, and which too far ahead.
 
-Partitions that are read in parallel (as of a Kafka topic) have a clock each. The stream's clock is the
-slowest, so no event is late because another partition is ahead.
+Partitions that are read in parallel have a clock each; the slowest is the stream's, so that no event is late
+because another partition is ahead.
 """
 
 from __future__ import annotations
@@ -176,15 +176,13 @@ class StreamTime:
     """Classifies events by the clocks of their partitions. Not thread-safe.
 
     A partition's clock is the median time of its last 33 events, or fewer if its share of the stream is
-    smaller. The stream's clock is the slowest of the active partitions and never goes back, so a watermark
-    `late_ms` behind it never passes an event that is in time. With named partitions it starts after
-    `idle_ms`, by when all should have been seen.
+    smaller. The stream's clock is the slowest active one and never goes back, so a watermark `late_ms` behind
+    it never passes an event that is in time. With named partitions it starts after `idle_ms`, by when all
+    should have been seen.
 
     Events far ahead move no clock and are held until 33 more of their partition have arrived. If 30 of the
-    last 33 are far ahead and close to each other, the partition has moved on after a gap, and they are in
-    time.
-
-    With one partition, verdicts depend only on the events and their order.
+    last 33 are far ahead and close to each other, the partition has moved on, and they are in time. With one
+    partition, verdicts depend only on the events and their order.
     """
 
     def __init__(self, tolerance: Tolerance) -> None:

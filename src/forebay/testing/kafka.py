@@ -131,9 +131,9 @@ class LocalKafka:
         """Run the controller alone until it has fenced the dead broker; blocks for at most `FENCE_TIMEOUT_S`.
 
         A broker that starts while it still counts as leader continues its pending commits, and loses its
-        partitions on the way, when it registers again. Kafka (4.4) treats a partition without a leader as
-        deleted and its part of the commit as done. The partition is never marked, and `read_committed`
-        consumers read no further than that transaction.
+        partitions when it registers again. Kafka (4.4) then treats a partition without a leader as deleted
+        and its part of the commit as done: it is never marked, and `read_committed` consumers stop before
+        that transaction.
         """
         logging = self._folder / "controller-log4j2.properties"
         logging.write_text(FENCING_LOG)

@@ -170,7 +170,7 @@ def test_report_and_compare_take_such_documents(tmp_path: Path) -> None:
 def test_a_search_and_its_answer_are_shown_again(tmp_path: Path) -> None:
     found = {"sustained_per_s": 2.5, "not_sustained_per_s": 3.0, "invalid": []}
     path = write(tmp_path / "a.json", run(), command="find-rate", **found)
-    assert bench("report", str(path)).stdout.splitlines()[-1] == "2.5 events/s are sustained; 3 are not"
+    assert bench("report", str(path)).stdout.splitlines()[-1] == "2.5 events/s is sustained; 3 is not"
     # As they were written: the search's own words are not lost.
     assert orjson.loads(bench("report", str(path), "--json", "-").stdout)["sustained_per_s"] == 2.5
 

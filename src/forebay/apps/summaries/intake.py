@@ -1,9 +1,9 @@
 """Assigns events to panes, samples them if they exceed the budget, and cuts chunks.
 
-Sampling is deterministic by seed. A window has equal strata, each with an equal share of the budget plus what
-earlier ones left. A stratum admits every event while its share lasts. Then its last chunk becomes a uniform
-sample (smallest hashes) of everything since that chunk began, so the end of a busy hour is represented too.
-Panes of sliding windows, sessions and running summaries are one stratum each.
+Sampling is deterministic by seed. A window has equal strata with equal shares of the budget, plus what
+earlier ones left. A stratum admits every event while its share lasts; then its last chunk becomes a uniform
+sample (smallest hashes) of everything since that chunk began, so the end of a busy hour is represented. Panes
+of sliding windows, sessions and running summaries are one stratum.
 """
 
 from __future__ import annotations

@@ -71,12 +71,12 @@ def _positive(name: str, value: int) -> int:
 class SummaryPlan:
     """Windows, late events, and budgets in estimated tokens (four bytes each).
 
-    `late`: an event whose window has closed goes to the open window (`next`) or to the dead letters (`side`),
+    `late`: an event after its window closed goes to the open window (`next`) or to the dead letters (`side`),
     or its window is summarised again `correct_ms` later (`correct`; possible for `allowed_ms`).
-    `work_tokens`: budget of all calls of one key and window; beyond it, events are sampled.
+    `work_tokens`: budget per key and window; beyond it, events are sampled.
     `lead_ms`: summarise this long before a window's end, to leave less for its close.
     `ahead_ms`: refuse events further ahead of the wall clock.
-    `panes`: maximum number of open windows per key, and of windows kept for corrections.
+    `panes`: maximum number of open windows per key, and of those kept for corrections.
     """
 
     windows: Windows

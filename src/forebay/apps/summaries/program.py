@@ -1,9 +1,8 @@
 """The pure state machine of one key's summaries: takes events, answers and watermarks, returns calls.
 
-A key has one call in flight (`KeyState.work`). Chunks are summarised as they fill; `fan_in` partial summaries
-of one level are merged into one of the next, like a binary counter. When a window closes, only its last,
-unfilled chunk is left and goes into the last call. The contents of calls depend only on the order of events,
-not on how long calls take.
+One call is in flight per key. Full chunks are summarised, and `fan_in` partial summaries of a level are
+merged into one of the next, like a binary counter, so the close of a window only has its last, unfilled chunk
+left. Calls depend on the order of events alone, not on how long calls take.
 """
 
 from __future__ import annotations

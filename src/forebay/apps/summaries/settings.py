@@ -47,11 +47,10 @@ WHY: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """Settings of the application `summary`. Times are in seconds, the rest is as in `SummaryPlan`.
+    """Settings of the application `summary`, as in `SummaryPlan` but in seconds.
 
-    `text` and `author` name fields. `size_s` and `step_s` are for tumbling and sliding windows, `gap_s` for
-    sessions, `every_s` for a rolling summary. `idle_s`: after this much wall-clock time without an event for
-    a key, its windows close even if event time stands still; later events for them are late.
+    `text` and `author` name fields. `idle_s`: a key's windows close after this much wall-clock time without
+    an event, even if event time stands still; later events for them are late.
     """
 
     text: str = "text"

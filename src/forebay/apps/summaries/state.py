@@ -21,13 +21,12 @@ WorkKind = Literal["chunk", "merge", "close"]
 class Pane:
     """A span of event time that is summarised as one: a window, or a part shared by windows.
 
-    `open`: events not in a call yet; `waiting`: chunks without a call yet; `nodes`: partial summaries.
-    `led`: earlier events were already cut because the end is near.
+    `open`: events without a chunk; `waiting`: chunks without a call; `nodes`: partial summaries.
+    `led`: earlier events were cut because the end is near.
     `spent`: tokens of admitted events plus the charge for chunks cut early.
     `pool`: `open` is a sample of events with a hash below `bar`.
-    `unsourced` counts statements without a source, `cut` those that did not fit into a partial summary.
-    `revision`: number of summaries emitted; `due_ms`: when a correction, or a running summary's open events,
-    are due.
+    `unsourced`: statements without a source; `cut`: statements over the limit of a partial summary.
+    `revision`: summaries emitted; `due_ms`: when a correction, or a running summary's open events, are due.
     """
 
     id: int

@@ -1,9 +1,8 @@
 """Emerging topics: one-pass clustering of short texts with bounded state.
 
-A text's vector combines its sentence embedding and its words (`Lexicon`). It joins the nearest cluster or
-starts one (`Centres`). Every `review_every` texts, similar clusters are merged. A cluster becomes a topic at
-`birth_texts` texts; a candidate that waits too long is folded into the nearest topic (`TopicLives`).
-`TopicStage` runs this for one shard.
+A text is a vector of its sentence embedding and its words (`Lexicon`). It joins the nearest cluster or starts
+one (`Centres`); similar clusters are merged every `review_every` texts. A cluster becomes a topic at
+`birth_texts` texts, or is folded into the nearest topic if that takes too long (`TopicLives`).
 """
 
 from __future__ import annotations
@@ -263,9 +262,8 @@ def shard_event_of(data: bytes) -> ShardEvent:
 class TopicStage:
     """Topics of the texts of one shard. Blocks while a batch is embedded.
 
-    Texts are embedded in batches of `BLOCK`; `close` processes an incomplete one. Batch boundaries follow the
-    text number, so outputs depend only on the texts and their order. Calls of `close` affect them only by
-    floating-point rounding.
+    Batches of `BLOCK` texts are cut by text number; `close` processes an incomplete one. Outputs depend only
+    on the texts and their order, except that calls of `close` affect floating-point rounding.
     """
 
     def __init__(self, settings: TopicSettings, shard: int, embed: Embed, width: int) -> None:

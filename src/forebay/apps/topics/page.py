@@ -184,7 +184,7 @@ def _card(track: Track, found: dict[str, Track]) -> Html:
         else None,
         element("p", "emerging: ", ", ".join(emerged), class_="soft") if emerged else None,
         element("p", "merged into: ", link(f"#topic-{track.into}", into), class_="soft") if into else None,
-        element("p", "took in: ", "; ".join(merged), class_="soft") if merged else None,
+        element("p", "merged from: ", "; ".join(merged), class_="soft") if merged else None,
         quotes(track.texts),
         id=f"topic-{track.name}",
     )

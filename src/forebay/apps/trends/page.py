@@ -145,13 +145,13 @@ def _card(line: Line) -> Html:
         joined(element("p", words, class_="soft", dir="auto") for words in more) if more else None,
         element("p", f"The model was asked why and did not answer: {line.failure}") if line.failure else None,
         tags(line.terms),
-        element("p", "taken in: ", ", ".join(line.merged), class_="soft") if line.merged else None,
+        element("p", "merged from: ", ", ".join(line.merged), class_="soft") if line.merged else None,
         quotes(line.texts),
         id=f"trend-{line.number}",
     )
 
 
 def _span(line: Line) -> str:
-    end = "goes on" if line.end_ms is None else moment(line.end_ms)[11:]
+    end = "not yet" if line.end_ms is None else moment(line.end_ms)[11:]
     seen, peak = moment(line.seen_ms)[11:], moment(line.peak_ms)[11:]
     return f"onset {moment(line.onset_ms)}, seen {seen}, peak {peak}, end {end}"

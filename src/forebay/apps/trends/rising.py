@@ -1,8 +1,7 @@
 """Second stage: detect the rising terms of one shard.
 
-In every tick, `rates.rise` tests each term seen: has its share of the stream risen over the last 15 s, minute
-or four minutes, compared with the hours before? A sketch keeps decayed counts, so memory does not grow with
-the number of terms. Every shard is given the total number of posts.
+In every tick, `rates.rise` tests each term: has its share of the stream risen over the last 15 s, minute or
+four minutes, compared with the hours before? A sketch keeps decayed counts in constant memory.
 """
 
 from __future__ import annotations
@@ -157,8 +156,8 @@ class RisingTerms:
     def add(self, counts: Counts) -> None:
         """Count posts of the current tick, or start a later one if the current is closed.
 
-        Counts of a closed tick are dropped and added to `late`. Raises `ValueError` for counts of a later
-        tick while the current one is open.
+        Posts of closed ticks are dropped and counted in `late`. Raises `ValueError` for a later tick while
+        one is open.
         """
         if self._tick is not None and (
             counts.tick < self._tick or (counts.tick == self._tick and self._closed)

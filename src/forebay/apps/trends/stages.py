@@ -1,12 +1,9 @@
 """The three stages of trend detection, each with the state of one shard, in event time.
 
-1. `CountStage`, one per shard of the posts, counts terms per tick. Posts are spread evenly, so a hot term
-costs one entry per tick and shard.
-2. `RateStage`, one per shard of the terms, finds those that rise.
-3. `BookStage`, a single one, groups them into trends.
-
-Inputs of a tick may come in any order; outputs do not depend on it. The number of shards is fixed for the
-life of a pipeline; any machine may run any shard.
+`CountStage` counts terms per tick and shard of posts; posts are spread evenly, so a hot term costs one entry
+per tick and shard. `RateStage` finds rising terms per shard of terms. A single `BookStage` groups them.
+Outputs do not depend on the order of inputs within a tick. The number of shards is fixed for the life of a
+pipeline; any machine may run any shard.
 """
 
 from __future__ import annotations

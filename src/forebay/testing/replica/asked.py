@@ -31,9 +31,8 @@ class Tool:
 class Asked:
     """A parsed request.
 
-    `text`: all prompts joined; a chat has one prompt. `prompt_tokens`: of all prompts. `n`: answers per
-    prompt. `stop`: sequences that end an answer, and with `keeps_stop` are part of it. `logprobs`: number of
-    top tokens per position, None for no probabilities. `tool`: the function to call.
+    `text`: all prompts joined. `n`: answers per prompt. `stop`: sequences that end an answer, and with
+    `keeps_stop` are part of it. `logprobs`: top tokens per position, or None. `tool`: the function to call.
     """
 
     chat: bool

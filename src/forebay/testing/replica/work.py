@@ -61,11 +61,11 @@ class PrefixCache:
 
 @dataclass(frozen=True, slots=True)
 class WorkReport:
-    """Possible and actual work of a replica since it started, in seconds of work at speed 1.
+    """Possible and actual work since the start, in seconds of work at speed 1.
 
-    `could_s`: with all slots always in use; 0 without a number of slots. `spent_s`: all work; `wasted_s`: on
-    requests without a complete answer, or with an earlier one. `answers`: complete ones, first per request.
-    `calls` to `running` are current values.
+    `could_s`: with all slots always in use; 0 without slots. `wasted_s`: on requests without a complete
+    answer, or with an earlier one. `answers`: complete ones, first per request. `calls` to `running`: current
+    values.
     """
 
     speed: float
