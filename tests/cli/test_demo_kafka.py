@@ -44,7 +44,7 @@ def test_an_address_may_be_left_out(words: list[str], found: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--kafka"], "FOREBAY_KAFKA_HOME; found neither"),
+        (["--kafka"], "to start one; found neither"),
         (["--kafka", "broker"], "--kafka: expected HOST:PORT, .* found 'broker'"),
     ],
 )
