@@ -1,0 +1,115 @@
+"""What the standard variables of OpenTelemetry do, with a collector on this machine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from forebay import otel
+from forebay.otel import open_otel
+
+BOTH = frozenset(("traces", "metrics"))
+
+
+class Collector(HTTPServer):
+    """Takes OTLP over HTTP."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.got: dict[str, bytes] = {}
+        self.keys: set[str | None] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        self.server.got[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.keys.add(self.headers["x-key"])
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    with Collector() as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def report(signals: frozenset[str] = BOTH) -> None:
+    """One span and one value of a metric."""
+    telemetry = open_otel("forebay-gateway", signals)
+    telemetry.tracer.start_span("chat m").end()
+    telemetry.meter.create_histogram("gen_ai.server.request.duration").record(1.5)
+    telemetry.close()
+
+
+def resource_of(collector: Collector) -> dict[str, str]:
+    """The attributes of the resource, which spans and metrics share."""
+    spans = ExportTraceServiceRequest.FromString(collector.got["/v1/traces"]).resource_spans[0]
+    values = ExportMetricsServiceRequest.FromString(collector.got["/v1/metrics"]).resource_metrics[0]
+    assert spans.scope_spans[0].spans[0].name == "chat m"
+    assert values.scope_metrics[0].metrics[0].name == "gen_ai.server.request.duration"
+    assert spans.resource == values.resource
+    return {one.key: one.value.string_value for one in spans.resource.attributes}
+
+
+def test_all_is_sent_before_the_end(collector: Collector) -> None:
+    report()
+    found = resource_of(collector)
+    assert found["service.name"] == "forebay-gateway"
+    report()
+    assert resource_of(collector)["service.instance.id"] != found["service.instance.id"]
+
+
+def test_the_variables_count(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=secret%201")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod-1,deployment=blue")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
+    report()
+    found = resource_of(collector)
+    assert (found["service.name"], found["service.instance.id"]) == ("mine", "pod-1")
+    assert found["deployment"] == "blue"
+    assert collector.keys == {"secret 1"}
+
+
+def test_a_share_of_none_sends_no_traces(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    report()
+    assert set(collector.got) == {"/v1/metrics"}
+
+
+@pytest.mark.parametrize("signal", ["traces", "metrics"])
+def test_one_signal_alone(collector: Collector, signal: str) -> None:
+    report(frozenset((signal,)))
+    assert set(collector.got) == {f"/v1/{signal}"}
+
+
+def test_a_collector_that_is_away_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    monkeypatch.setattr(otel, "CLOSE_S", 0.01)
+    report()
+    assert "did not take the last data within 0.01 s" in caplog.text
