@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from tests.harness.otlp import Collector, collecting
 
 from forebay import otel
 from forebay.otel import open_otel
@@ -16,43 +15,11 @@ from forebay.otel import open_otel
 BOTH = frozenset(("traces", "metrics"))
 
 
-class Collector(HTTPServer):
-    """Takes OTLP over HTTP."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.got: dict[str, bytes] = {}
-        self.keys: set[str | None] = set()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        self.server.got[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.keys.add(self.headers["x-key"])
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    with Collector() as server:
+    with collecting() as server:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+        yield server
 
 
 def report(signals: frozenset[str] = BOTH) -> None:

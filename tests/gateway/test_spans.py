@@ -12,6 +12,8 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -27,10 +29,15 @@ from opentelemetry.semconv.attributes import (
 )
 from opentelemetry.trace import SpanKind, StatusCode
 from tests.harness.engines import Canned, CannedEngine, answer_of, card
+from tests.harness.otlp import collecting
 
 from forebay.engine.protocol import CHAT_PATH
-from forebay.errors import SetupError
+from forebay.errors import ServerFault, SetupError
 from forebay.gateway import serve
+from forebay.gateway.asked import Asked
+from forebay.gateway.exchange import Exchange
+from forebay.gateway.refusal import no_replica
+from forebay.gateway.replica import Lost
 from forebay.gateway.serve import open_tracing
 from forebay.gateway.spans import SpanTracing
 from forebay.otel import OpenTelemetry
@@ -297,6 +304,50 @@ async def test_models_and_other_calls(reported: Reported) -> None:
     assert messages["gen_ai.response.finish_reasons"] == ("end_turn",)
     (durations,) = (p for name, p in reported.metrics().items() if name == "gen_ai.server.request.duration")
     assert {str(point.attributes["gen_ai.operation.name"]) for point in durations} == {"rerank", "chat"}
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (Lost("no progress for 60 s"), "timeout"),
+        (ServerFault("http://x answered 500"), "server_fault"),
+        (no_replica("none is up"), "no_replica"),
+        (asyncio.CancelledError(), "cancelled"),
+        (ZeroDivisionError("1/0"), "ZeroDivisionError"),
+    ],
+)
+def test_an_attempt_ends_with_the_cause_of_its_end(
+    reported: Reported, error: BaseException, cause: str
+) -> None:
+    trace = reported.tracing.begin(exchange_with({}))
+    with pytest.raises(type(error)), trace.attempt(Asked("/x", b"", "m", False, ""), "https://[::1]/v1"):
+        raise error
+    _, (attempt,) = reported.spans()
+    assert (of(attempt)["error.type"], attempt.events) == (cause, ())
+    assert (of(attempt)["server.address"], of(attempt)["server.port"]) == ("::1", 443)
+
+
+@given(parent=st.binary(max_size=80), state=st.binary(max_size=200))
+def test_any_trace_context_is_taken_or_left_out(parent: bytes, state: bytes) -> None:
+    tracing = Reported().tracing
+    for given_parent in (parent, PARENT.encode()):
+        trace = tracing.begin(exchange_with({b"traceparent": given_parent, b"tracestate": state}))
+        headers = dict(trace.attempt(Asked("/x", b"", "m", False, ""), "http://x").headers)
+        assert len(headers["traceparent"]) == len(PARENT)
+
+
+def exchange_with(headers: dict[bytes, bytes]) -> Exchange:
+    return Exchange("POST", CHAT_PATH, CHAT_PATH, headers, [], "r1", "", 0.0)
+
+
+async def test_a_collector_gets_all_before_the_gateway_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    with collecting() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        async with before(QUICK, opentelemetry=True) as (served, _):
+            assert await ask(served) == 200
+    for text in (b"forebay-gateway", CHAT_PATH.encode(), b"chat fake", b"gen_ai.usage.output_tokens"):
+        assert text in collector.got["/v1/traces"]
+    assert b"gen_ai.server.request.duration" in collector.got["/v1/metrics"]
 
 
 async def test_all_names_are_those_of_the_conventions(reported: Reported) -> None:
