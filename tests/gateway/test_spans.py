@@ -264,12 +264,20 @@ async def test_no_text_and_no_key_is_reported(reported: Reported, monkeypatch: p
     answer = orjson.loads(answer_of("m").body)
     answer["choices"][0]["message"]["content"] = 'Answer "finish_reason":"answer" "model":"answer"'
     answer["choices"][0]["stop_reason"] = "answer"
-    canned = {CHAT_PATH: Canned(orjson.dumps(answer))}
+    # Plain text has no quotes that are escaped.
+    spoken = Canned(b'Answer "finish_reason":"answer" "model":"answer"', content_type="text/plain")
+    canned = {CHAT_PATH: Canned(orjson.dumps(answer)), "/v1/audio/speech": spoken}
     async with before_engines(
         CannedEngine([card("m")], canned), opentelemetry=True, keys=keys, engine=engine
     ) as served:
         body = CANNED_CHAT | {"messages": messages, "stop": ["prompt"], "user": "prompt"}
-        assert await ask(served, body, Authorization="Bearer sk-secret") == 200
+        headers = {"Authorization": "Bearer sk-secret"}
+        assert await ask(served, body, **headers) == 200
+        speech = served.url + "/v1/audio/speech"
+        async with served.session.post(
+            speech, json={"model": "m", "input": "prompt"}, headers=headers
+        ) as response:
+            assert await response.read() == spoken.body
     requests, attempts = reported.spans()
     text = "".join(span.to_json() for span in (*requests, *attempts)) + str(reported.metrics())
     assert "finish_reasons" in text

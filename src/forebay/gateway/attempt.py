@@ -32,8 +32,8 @@ class Attempt:
     def failed(self, cause: str) -> None:
         """The attempt has failed, for this cause."""
 
-    def answered(self, status: int, head: bytes, tail: bytes) -> None:
-        """The replica's answer is complete: its status, first bytes and last bytes."""
+    def answered(self, status: int, head: bytes = b"", tail: bytes = b"") -> None:
+        """The replica's answer is complete: its status, and its first and last bytes if they are JSON."""
 
 
 class RequestTrace:

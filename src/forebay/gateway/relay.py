@@ -278,7 +278,8 @@ class Relay:
                 await break_off(send, call)
             raise Cut from None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        attempt.answered(response.status, first, tail)
+        in_json = streamed or response.content_type == "application/json"
+        attempt.answered(response.status, *((first, tail) if in_json else ()))
         lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
         if not refused and not call.asked.costs:
             # A call that the engine does not compute teaches nothing about its speed.

@@ -85,7 +85,7 @@ class AttemptSpan(Attempt):
         self._span.set_attribute(otel.ERROR_TYPE, cause)
         self._span.set_status(Status(StatusCode.ERROR))
 
-    def answered(self, status: int, head: bytes, tail: bytes) -> None:
+    def answered(self, status: int, head: bytes = b"", tail: bytes = b"") -> None:
         self._span.set_attribute("http.response.status_code", status)
         if status >= 400:
             self.failed(str(status))
