@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -80,3 +81,7 @@ def test_a_collector_that_is_away_does_not_hold_up_the_end(
     monkeypatch.setattr(otel, "CLOSE_S", 0.01)
     report()
     assert "did not take the last data within 0.01 s" in caplog.text
+    for thread in threading.enumerate():
+        if thread.name == "otel-close":
+            # What it logs would be another test's.
+            thread.join(60)
