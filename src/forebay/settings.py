@@ -8,6 +8,8 @@
 | `FOREBAY_KAFKA_HOME` | an unpacked Kafka distribution, for demos and measurements | none |
 | `FOREBAY_UMASK` | what others may not do with the files that are written, as octal number | `077` |
 
+`otel_signals` reads those of OpenTelemetry's standard variables that its SDK does not read itself.
+
 Secrets are never settings: a pipeline names the variable or file, and `read_secret` reads it when needed.
 """
 
@@ -30,6 +32,8 @@ RAY_SECRETS = frozenset(("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
 STANDARD_SECRETS = AWS_SECRETS | RAY_SECRETS
 """Variables that only Forebay, Flink and Ray get, whatever a pipeline names."""
 RAY_TOKEN_FILE = Path(".ray", "auth_token")
+OTEL_SIGNALS = ("traces", "metrics")
+OTLP_PROTOCOL = "http/protobuf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,32 @@ def aws_region(environ: Mapping[str, str] | None = None) -> str | None:
     """The region in `AWS_REGION` or `AWS_DEFAULT_REGION`; S3 clients read one or the other."""
     env = os.environ if environ is None else environ
     return env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or None
+
+
+def otel_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """The OpenTelemetry signals to export, of `traces` and `metrics`: both by default, one less for each
+    `OTEL_TRACES_EXPORTER` or `OTEL_METRICS_EXPORTER` that is `none`.
+
+    OpenTelemetry's SDK reads all other `OTEL_*` variables itself. Raises `SettingError` for an exporter or a
+    protocol that Forebay does not have: without that, data would silently go to the wrong place.
+    """
+    env = os.environ if environ is None else environ
+    signals = set()
+    for signal in OTEL_SIGNALS:
+        name = f"OTEL_{signal.upper()}_EXPORTER"
+        exporter = env.get(name) or "otlp"
+        if exporter not in ("otlp", "none"):
+            raise SettingError(f"{name}: expected otlp or none, found {exporter[:80]!r}")
+        if exporter == "otlp":
+            signals.add(signal)
+        names = (f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+        name = next((name for name in names if env.get(name)), "")
+        if exporter == "otlp" and name and env[name] != OTLP_PROTOCOL:
+            raise SettingError(
+                f"{name}: expected {OTLP_PROTOCOL}, found {env[name][:80]!r}; use the collector's port for "
+                "HTTP, by default 4318"
+            )
+    return frozenset(signals)
 
 
 def ray_token(environ: Mapping[str, str] | None = None) -> str | None:

@@ -13,7 +13,7 @@ from forebay.cli.output import JsonFile, check_json, shows_text, write_json
 from forebay.errors import SetupError
 from forebay.untrusted_text import PlainFormatter
 
-PACKAGES = frozenset(("uvicorn", "httptools", "prometheus_client", "opentelemetry"))
+PACKAGES = frozenset(("uvicorn", "httptools", "prometheus_client"))
 
 
 def gateway(
