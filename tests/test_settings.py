@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import SettingError
-from forebay.settings import MAX_SECRET_BYTES, SecretRef, load_settings, ray_token, read_secret
+from forebay.settings import MAX_SECRET_BYTES, SecretRef, load_settings, otel_signals, ray_token, read_secret
 
 SECRET = "sk-very-secret"
 
@@ -34,7 +34,7 @@ def test_what_others_may_not_do_with_files() -> None:
     assert load_settings({"HOME": "/h"}).umask == 0o077
     assert load_settings({"HOME": "/h", "FOREBAY_UMASK": "027"}).umask == 0o027
     for wrong in ("7", "0x1f", "777", "002", "-77", "0o77", "88 "):
-        with pytest.raises(SettingError, match="FOREBAY_UMASK: expected such as 077, 027 or 022, found"):
+        with pytest.raises(SettingError, match="FOREBAY_UMASK: expected a value such as 077, 027 or 022"):
             load_settings({"HOME": "/h", "FOREBAY_UMASK": wrong})
 
 
@@ -94,3 +94,37 @@ def test_the_token_of_ray_is_where_ray_has_it(tmp_path: Path) -> None:
         ray_token({**home, "RAY_AUTH_TOKEN_PATH": "gone"})
     (tmp_path / ".ray" / "auth_token").write_text("")
     assert ray_token(home) is None, "it stands in nobody's way"
+
+
+@pytest.mark.parametrize(
+    ("environ", "signals"),
+    [
+        ({}, {"traces", "metrics"}),
+        ({"OTEL_METRICS_EXPORTER": "none"}, {"traces"}),
+        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "otlp"}, {"metrics"}),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, {"traces", "metrics"}),
+        ({"OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}, {"traces"}),
+    ],
+)
+def test_what_opentelemetry_exports(environ: dict[str, str], signals: set[str]) -> None:
+    assert otel_signals(environ) == signals
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER: expected otlp or none, found 'zipkin'"),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTLP_PROTOCOL: expected http/protobuf, found 'grpc'"),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+                "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "http/json",
+            },
+            "OTLP_METRICS_PROTOCOL: expected http/protobuf, found 'http/json'",
+        ),
+    ],
+)
+def test_an_export_that_forebay_does_not_have(environ: dict[str, str], words: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        otel_signals(environ)
+    assert words in str(caught.value)

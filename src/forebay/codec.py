@@ -28,12 +28,11 @@ MOMENTS = tuple(f.name for f in fields(Timeline))
 MOMENTS_OF = attrgetter(*MOMENTS)
 
 NUMBER = 1
-"""Type of the msgpack extension that holds the text of a number that msgpack does not have."""
+"""msgpack extension type for the text of a number that msgpack cannot represent."""
 PLAIN: dict[type, Callable[[Any], object]] = {
     **{dict: dict, list: list, str: str.__str__, bytes: bytes},
     **{int: int, float: float},
 }
-"""What makes a plain value of one of a subclass."""
 
 FORMAT = 1
 """Format of everything that Forebay keeps in checkpoints and in `run.json`. Increase it with every change of
@@ -119,7 +118,7 @@ def damaged(what: str, error: Exception) -> ForebayError:
 
 
 def _pack(values: list[object]) -> bytes:
-    # Without strict types msgpack writes an ExactFloat as a plain float.
+    # Without strict types, msgpack writes an ExactFloat as a plain float.
     packed: bytes = msgpack.packb(values, default=_pack_other, strict_types=True)
     return packed
 

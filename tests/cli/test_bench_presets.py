@@ -32,7 +32,7 @@ def run(*args: str) -> Result:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--quick", "--scale", "0.5"], "--quick and --scale: expected one"),
+        (["--quick", "--scale", "0.5"], "--quick and --scale: use only one"),
         (["--scale", "0"], "--scale: expected more than 0 and at most 1, found 0"),
         (["--scale", "1.5"], "found 1.5"),
         (["--system", "dynamic"], "--system: expected static or continuous, found dynamic"),

@@ -96,7 +96,7 @@ def _status(url: str, key: str) -> int:
         return error.code
 
 
-@pytest.mark.parametrize("name", ["uvicorn", "httptools", "prometheus_client", "opentelemetry"])
+@pytest.mark.parametrize("name", ["uvicorn", "httptools", "prometheus_client"])
 def test_a_missing_package(name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT.format(name=name)],

@@ -105,7 +105,7 @@ def test_a_keys_limits(tmp_path: Path) -> None:
         ),
         (f"engine: {URL}\nkeys: [{{name: anyone, key: {{env: K}}}}]", "which metrics use"),
         ("engine: {url: http://u:p@x}", "without user and password"),
-        (f"engine: {URL}\ntraces: {{share: 2.0}}", "traces.share"),
+        (f"engine: {URL}\nopentelemetry: http://x", "opentelemetry: expected a valid boolean"),
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, words: str) -> None:

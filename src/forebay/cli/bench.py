@@ -1,4 +1,4 @@
-"""`forebay bench`: what your own engine and machine can do, and what Forebay takes of it."""
+"""`forebay bench`: measure your engine and machine, and Forebay's own overhead."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from forebay.bench.cost import Cost, LoadCost
 
-bench = typer.Typer(help="Measure an engine, and what a run costs, on this machine.", no_args_is_help=True)
+bench = typer.Typer(help="Measure engines and pipelines on this machine.", no_args_is_help=True)
 
 
 @bench.callback()
 def _bench() -> None:
-    """Measure an engine, and what a run costs, on this machine."""
+    """Measure engines and pipelines on this machine."""
 
 
 bench.command(cls=Command)(autoscale)
@@ -63,7 +63,7 @@ def engine_settings(
     seconds: Annotated[float, typer.Option(min=1, help="Length of each load, in seconds.")] = 8.0,
     json: JsonFile = None,
 ) -> None:
-    """Compare settings of a local engine on this machine, idle and with one core kept busy; minutes."""
+    """Compare settings of a local engine on this machine, idle and with one core busy. Takes minutes."""
     from rich.table import Table
 
     from forebay.bench.engine_settings import SETTINGS, measure_settings
@@ -71,13 +71,13 @@ def engine_settings(
 
     check_json(json)
     names, console = setting or list(SETTINGS), errors_console()
-    say(console, f"{len(names)} settings: each starts vLLM, about a minute.")
+    say(console, f"{len(names)} settings: each starts vLLM, which takes about a minute.")
     figures = []
     for found in measure_settings(names, load_settings(), seconds=seconds, progress=ConsoleProgress(console)):
         figures.append(found)
         say(
             console,
-            f"{found.name}: {found.idle_tokens_per_s} tokens/s, with a core busy {found.busy_tokens_per_s}",
+            f"{found.name}: {found.idle_tokens_per_s} tokens/s, with one core busy {found.busy_tokens_per_s}",
         )
     write_json(json, [asdict(found) for found in figures])
     if not shows_text(json):
@@ -95,20 +95,20 @@ PARTS = {
     "source": "source",
     "operator": "operator",
     "calls": "calls (event loop, HTTP)",
-    "client": "Python that holds the JVM",
+    "client": "Python that started the JVM",
     "command": "forebay run",
 }
 OUTSIDE = {"engine": "scripted engine", "source": "scripted feed"}
-MEMORY = {"jvm": "JVM", "client": "Python that holds it", "command": "forebay run"}
+MEMORY = {"jvm": "JVM", "client": "Python that started it", "command": "forebay run"}
 
 
 @bench.command(name="cost", cls=Command)
 def cost(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="A third of the time, less exact.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A third of the time, less accurate.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """Measure what each part of a run takes of processor and memory, from idle to its most; minutes."""
+    """Measure the CPU time and memory of each part of a run, from idle to maximum load. Takes minutes."""
     from forebay.bench.cost import QUICK, CostOptions, cost_document, measure_cost
 
     check_json(json)
@@ -120,7 +120,6 @@ def cost(
 
 
 def show_cost(found: Cost, console: Console) -> None:
-    """The figures as a table: shares of a core where nothing happens, milliseconds per event elsewhere."""
     from rich.table import Table
 
     def row(name: str, values: Iterable[str]) -> None:
@@ -139,7 +138,7 @@ def show_cost(found: Cost, console: Console) -> None:
         row(name, (used(load, load.processor_s[part]) for load in found.loads))
     row("all of Forebay", (used(load, sum(load.processor_s.values())) for load in found.loads))
     for part, name in OUTSIDE.items():
-        row(f"beside it: {name}", (used(load, load.outside_s[part]) for load in found.loads))
+        row(f"outside: {name}", (used(load, load.outside_s[part]) for load in found.loads))
     row("", ())
     for part, name in MEMORY.items():
         row(f"memory: {name}", (f"{load.memory_mb[part]:.0f} MB" for load in found.loads))

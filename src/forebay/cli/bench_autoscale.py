@@ -1,4 +1,4 @@
-"""`forebay bench autoscale`: scaling policies side by side, in the simulator."""
+"""`forebay bench autoscale`: compare scaling policies in the simulator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TRACE, DAYS = "trace", "days"
 BURSTS = {"bursts-3x": (3.0, 3.0), "bursts-10x": (10.0, 2.0)}
-"""Times the rate, and replicas that are busy between bursts."""
+"""Factor of the rate, and replicas that are busy between bursts."""
 LOADS = (TRACE, DAYS, *BURSTS)
 
 
@@ -40,26 +40,26 @@ def autoscale(
         list[str] | None,
         typer.Option(help=f"One of {', '.join(LOADS)}; may be repeated; default: all."),
     ] = None,
-    engine: Annotated[str, typer.Option(help="A calibrated engine: llama-8b or qwen-32b.")] = "llama-8b",
+    engine: Annotated[str, typer.Option(help="Calibrated engine: llama-8b or qwen-32b.")] = "llama-8b",
     boot: Annotated[
-        list[float] | None, typer.Option(help="Boot in seconds; may be repeated; default: 60 and 180.")
+        list[float] | None, typer.Option(help="Boot time in seconds; may be repeated; default: 60 and 180.")
     ] = None,
     slo: Annotated[
         list[float] | None,
-        typer.Option(help="Seconds that a request may wait; may be repeated; default: 10 and 60."),
+        typer.Option(help="Maximum wait of a request in seconds; may be repeated; default: 10 and 60."),
     ] = None,
-    stretch: Annotated[float, typer.Option(help="The trace is made so many times as long.")] = 4.0,
-    replicas: Annotated[float, typer.Option(help="Replicas that trace and days keep busy on average.")] = 6.0,
-    seed: Annotated[int, typer.Option(help="Decides arrivals.")] = 0,
+    stretch: Annotated[float, typer.Option(help="Stretch the trace by this factor.")] = 4.0,
+    replicas: Annotated[float, typer.Option(help="Average number of busy replicas in trace and days.")] = 6.0,
+    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the frontiers to this PNG, SVG or PDF; needs the extra `plot`.")
+        Path | None, typer.Option(help="Plot the frontiers to this PNG, SVG or PDF; needs the extra `plot`.")
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Compare the default scaling policy with all others at their best settings, fixed fleets and an oracle.
+    """Compare the default scaling policy with tuned alternatives, fixed fleets and an oracle.
 
-    The trace is stretched; days and bursts are made up, with requests as long as the trace's. Takes minutes,
-    and half an hour for days.
+    The trace is stretched; days and bursts are synthetic, with request lengths from the trace. Takes minutes,
+    or half an hour for days.
     """
     from forebay.bench.autoscale.loads import bursts, days, stretched
     from forebay.bench.autoscale.measure import GOAL, compare_policies
@@ -108,7 +108,7 @@ def autoscale(
 
 
 def show_comparisons(found: Sequence[Comparison], console: Console) -> None:
-    """One line per load, boot and SLO. Costs are in multiples of the work."""
+    """Costs are multiples of the work."""
     from rich.table import Table
 
     table = Table(

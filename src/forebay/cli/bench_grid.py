@@ -1,4 +1,4 @@
-"""`forebay bench grid`: models × parallelism × arrival × output tail, as one command."""
+"""`forebay bench grid`: models × parallelism × arrivals × output lengths in one command."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ QUICK_MODELS = ("default", "random:opt-125m")
 def grid(
     *,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two models and few, short requests: minutes, and less exact.")
+        bool, typer.Option("--quick", help="Two models and few, short requests: minutes, less accurate.")
     ] = False,
     model: Annotated[
         list[str] | None,
         typer.Option(
             help="`default`, a directory, a hub's OWNER/NAME, or `random:NAME`; may be repeated; "
-            "default: all architectures of Forebay."
+            "default: all architectures that Forebay knows."
         ),
     ] = None,
     replicas: Annotated[
         list[str] | None,
         typer.Option(
-            help="REPLICAS that share all cores, or REPLICASxCORES; may be repeated; default: 1 and 2."
+            help="REPLICAS sharing all cores, or REPLICASxCORES; may be repeated; default: 1 and 2."
         ),
     ] = None,
     subtasks: Annotated[
@@ -68,42 +68,40 @@ def grid(
         typer.Option(help="`exact`, `exponential` or `heavy`; may be repeated; default: all."),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="A trace (Mooncake's JSON lines, Azure's CSV) for its arrivals.")
+        Path | None, typer.Option(help="A trace (Mooncake's JSON lines or Azure's CSV) for arrivals.")
     ] = None,
     requests: Annotated[
-        int | None, typer.Option(help="Requests of each cell; default: 100, with --quick 20.")
+        int | None, typer.Option(help="Requests per cell; default: 100, with --quick 20.")
     ] = None,
     prompt_tokens: Annotated[
         int | None, typer.Option(help="Length of each prompt; default: 128, with --quick 64.")
     ] = None,
     mean_tokens: Annotated[
         float | None,
-        typer.Option(help="Mean length of the answers, whatever the tail; default: 32, with --quick 16."),
+        typer.Option(help="Mean length of answers for every tail; default: 32, with --quick 16."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Length of the longest answer; default: 256, with --quick 128.")
+        int | None, typer.Option(help="Maximum length of an answer; default: 256, with --quick 128.")
     ] = None,
     load: Annotated[
-        float, typer.Option(help="Arrivals as a share of what the engine answers when all come at once.")
+        float, typer.Option(help="Arrival rate as a share of the engine's throughput when all come at once.")
     ] = 0.6,
     rate: Annotated[
-        float | None, typer.Option(help="Arrivals per second, the same for all engines, in place of --load.")
+        float | None, typer.Option(help="Arrivals per second for all engines, instead of --load.")
     ] = None,
-    repeats: Annotated[int, typer.Option(help="How often each cell is measured.")] = 1,
+    repeats: Annotated[int, typer.Option(help="Measurements of each cell.")] = 1,
     serving: Annotated[bool, typer.Option(help="Measure the engine alone.")] = True,
-    stream: Annotated[bool, typer.Option(help="Measure a pipeline in front of it.")] = True,
+    stream: Annotated[bool, typer.Option(help="Measure a pipeline in front of the engine.")] = True,
     url: Annotated[
         list[str] | None,
-        typer.Option(help="A server that runs already, in place of one started here; one for each replica."),
+        typer.Option(help="A running server, instead of one started here; one per replica."),
     ] = None,
     cores: Annotated[str | None, typer.Option(help="Cores that the engines may use, such as 0-3.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Number type; by default the processor's fastest.")
-    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Number type; default: the processor's fastest.")] = None,
     kv_cache_gib: Annotated[float, typer.Option(help="KV cache of each replica, in GiB.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Decides lengths and times.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of lengths and times.")] = 0,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the grid to this PNG, SVG or PDF; needs the extra `plot`.")
+        Path | None, typer.Option(help="Plot the grid to this PNG, SVG or PDF; needs the extra `plot`.")
     ] = None,
     json: JsonFile = None,
 ) -> None:
@@ -192,9 +190,7 @@ def _engines(
 
     if url:
         if cores is not None or dtype is not None:
-            raise SettingError(
-                "--cores and --dtype are for an engine that is started here: expected no --url"
-            )
+            raise SettingError("--cores and --dtype are for an engine that is started here; leave out --url")
         return GivenEngines(tuple(url))
     return LocalEngines(
         settings=load_settings(),
@@ -207,7 +203,6 @@ def _engines(
 
 
 def found_line(found: Found) -> str:
-    """A cell as a line for those who wait."""
     from forebay.bench.presets.grid.measurement import Capacity
 
     if isinstance(found, Capacity):
@@ -237,7 +232,6 @@ def _p50(found: Distribution | None) -> str:
 
 
 def show_grid(document: dict[str, Any], console: Console) -> None:
-    """The grid as tables: what each engine can do, and each cell."""
     from rich.table import Table
 
     from forebay.bench.presets.grid.table import cell_rows, engine_rows

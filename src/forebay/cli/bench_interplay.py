@@ -1,4 +1,4 @@
-"""`forebay bench interplay`: how a stream's settings act on the engine, and the engine on the stream."""
+"""`forebay bench interplay`: effects of a stream's settings on the engine and on events."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ EVENTS, QUICK_EVENTS = 150, 30
 
 def interplay(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Few events: minutes, and less exact.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few events: minutes, less accurate.")] = False,
     factor: Annotated[
         list[str] | None,
         typer.Option(
-            help="What is varied: capacity, checkpoint, ordering, prefix, kv-cache, subtasks, windows or "
+            help="What to vary: capacity, checkpoint, ordering, prefix, kv-cache, subtasks, windows or "
             "bundle; may be repeated; default: all."
         ),
     ] = None,
@@ -46,30 +46,28 @@ def interplay(
         str, typer.Option(help="`default`, a directory, a hub's OWNER/NAME, or `random:NAME`.")
     ] = "default",
     events: Annotated[
-        int | None, typer.Option(help="Events of each point; default: 150, with --quick 30.")
+        int | None, typer.Option(help="Events per point; default: 150, with --quick 30.")
     ] = None,
     prompt_tokens: Annotated[int, typer.Option(help="Length of each prompt, in words.")] = 96,
-    mean_tokens: Annotated[float, typer.Option(help="Mean length of the answers.")] = 24,
-    limit: Annotated[int, typer.Option(help="Length of the longest answer.")] = 128,
+    mean_tokens: Annotated[float, typer.Option(help="Mean length of answers.")] = 24,
+    limit: Annotated[int, typer.Option(help="Maximum length of an answer.")] = 128,
     load: Annotated[
-        float, typer.Option(help="Arrivals as a share of what the engine answers when all come at once.")
+        float, typer.Option(help="Arrival rate as a share of the engine's throughput when all come at once.")
     ] = 0.7,
-    rate: Annotated[float | None, typer.Option(help="Arrivals per second, in place of --load.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Arrivals per second, instead of --load.")] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="A server that runs already, in place of one started here: its KV cache stays."),
+        typer.Option(help="A running server, instead of one started here; its KV cache is not varied."),
     ] = None,
     cores: Annotated[str | None, typer.Option(help="Cores that the engine may use, such as 0-3.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Number type; by default the processor's fastest.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Decides lengths, times and keys.")] = 0,
+    dtype: Annotated[str | None, typer.Option(help="Number type; default: the processor's fastest.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of lengths, times and keys.")] = 0,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the figures to this PNG, SVG or PDF; needs the extra `plot`.")
+        Path | None, typer.Option(help="Plot the figures to this PNG, SVG or PDF; needs the extra `plot`.")
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Vary one setting of a stream at a time, and measure what it does to the engine and to events."""
+    """Vary one setting of a stream at a time; measure the effects on the engine and on events."""
     from forebay.bench.presets.interplay.document import interplay_document
     from forebay.bench.presets.interplay.factors import FACTORS, KV_CACHE_GIB, points
     from forebay.bench.presets.interplay.measurement import InterplayMeasurement
@@ -156,7 +154,6 @@ def _engine(
 
 
 def point_line(found: PointRun) -> str:
-    """A point as a line for those who wait."""
     from forebay.bench.presets.signals import sample_figures
 
     if found.stream is None:
@@ -171,7 +168,6 @@ def point_line(found: PointRun) -> str:
 
 
 def show_interplay(document: dict[str, Any], console: Console) -> None:
-    """The points as a table."""
     from rich.table import Table
 
     from forebay.bench.presets.interplay.document import SHORT, point_rows

@@ -1,4 +1,4 @@
-"""`forebay bench batching` and `burst`: measurements that were published elsewhere, each as one command."""
+"""`forebay bench batching` and `burst`: reproduce published measurements."""
 
 from __future__ import annotations
 
@@ -32,67 +32,67 @@ INTERRUPTED = 130
 
 Url = Annotated[
     str | None,
-    typer.Option(help="A server with continuous batching that runs already; else a vLLM is started here."),
+    typer.Option(help="A running server with continuous batching; default: a vLLM is started here."),
 ]
 Python = Annotated[
-    Path | None, typer.Option(help="A Python with torch and transformers; default: that of the local engine.")
+    Path | None, typer.Option(help="A Python with torch and transformers; default: the local engine's.")
 ]
 Model = Annotated[
-    str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME; with --url, what it serves.")
+    str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME; with --url, the served model.")
 ]
 Dtype = Annotated[
-    str | None, typer.Option(help="Number type of both systems; by default the processor's fastest.")
+    str | None, typer.Option(help="Number type of both systems; default: the processor's fastest.")
 ]
 Cores = Annotated[str | None, typer.Option(help="Cores that each system may use, such as 0-3.")]
 
 
 def batching(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Few requests: minutes, and less exact.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few requests: minutes, less accurate.")] = False,
     scale: Annotated[
         float | None,
         typer.Option(
             help="Share of the study's 1,000 requests; default: 1 with a GPU, else 0.064. Below 1, the "
-            "rates are those of the study relative to what the engine can do."
+            "study's rates are scaled to the engine's throughput."
         ),
     ] = None,
     limit: Annotated[
-        list[int] | None, typer.Option(help="A limit to measure; may be repeated; default: all four.")
+        list[int] | None, typer.Option(help="A length limit to measure; may be repeated; default: all four.")
     ] = None,
     system: Annotated[
         list[str] | None, typer.Option(help="`static` or `continuous`; may be repeated; default: both.")
     ] = None,
     batch_size: Annotated[
         list[int] | None,
-        typer.Option(help="A size to try for static batching; may be repeated; default: powers of 2."),
+        typer.Option(help="A batch size for static batching; may be repeated; default: powers of 2."),
     ] = None,
     attention: Annotated[
         list[str] | None,
-        typer.Option(help="An attention of transformers to try; may be repeated; default: sdpa and eager."),
+        typer.Option(help="An attention of transformers; may be repeated; default: sdpa and eager."),
     ] = None,
     longest_of_all: Annotated[
         bool,
-        typer.Option("--longest-of-all", help="Measure the study's stricter form of static batching, too."),
+        typer.Option("--longest-of-all", help="Also measure the study's stricter form of static batching."),
     ] = False,
     random_lengths: Annotated[
         bool,
         typer.Option(
             "--random-lengths",
-            help="Draw the answers' lengths at random also of few requests, in place of quantiles.",
+            help="Draw answer lengths at random even for few requests, instead of using quantiles.",
         ),
     ] = False,
-    latency: Annotated[bool, typer.Option(help="Measure latency at two rates, too.")] = True,
+    latency: Annotated[bool, typer.Option(help="Also measure latency at two rates.")] = True,
     url: Url = None,
     model: Model = "default",
     python: Python = None,
     dtype: Dtype = None,
     cores: Cores = None,
-    seed: Annotated[int, typer.Option(help="Decides lengths and times.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of lengths and times.")] = 0,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw both tables to this PNG, SVG or PDF; needs the extra `plot`.")
+        Path | None, typer.Option(help="Plot both tables to this PNG, SVG or PDF; needs the extra `plot`.")
     ] = None,
     requests: Annotated[
-        Path | None, typer.Option(help="Write every run to this JSON, and its requests beside it.")
+        Path | None, typer.Option(help="Write every run to this JSON file, with its requests next to it.")
     ] = None,
     json: JsonFile = None,
 ) -> None:
@@ -139,7 +139,7 @@ def batching(
         cores=parse_cores(cores) if cores is not None else (),
         max_model_len=max(2048, options.prompt_tokens + max(options.limits)),
     )
-    # A wrong name is told before anything starts.
+    # Report a wrong name before anything starts.
     systems.model_directory()
     measurement = Measurement(options, lambda words: say(console, words), local=url is None)
     cells: list[Cell] = []
@@ -163,7 +163,7 @@ def batching(
     except ForebayError as error:
         if not cells:
             raise
-        # What was measured until then took long: it is written, and then the error told.
+        # Measuring took long, so write what there is before raising the error.
         failure, measurement.complete = error, False
     found = Batching(options, tuple(cells), tuple(costs), measurement.complete)
     origin = systems.provenance(seed=seed)
@@ -202,10 +202,10 @@ def burst(
     ] = "default",
     dtype: Dtype = None,
     cores: Cores = None,
-    seed: Annotated[int, typer.Option(help="Decides the prompts.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
     json: JsonFile = None,
 ) -> None:
-    """Send many short requests as one batch, and one alone."""
+    """Send many short requests as one batch, and one request alone."""
     from forebay.bench.presets.burst import REQUESTS, BurstOptions, burst_document, measure_burst
     from forebay.bench.presets.other_programs import processor_use
     from forebay.bench.presets.systems import Systems
@@ -213,7 +213,7 @@ def burst(
 
     check_json(json)
     if quick and requests is not None:
-        raise SettingError("--quick and --requests: expected one of them")
+        raise SettingError("--quick and --requests: use only one of them")
     if requests is None:
         requests = 100 if quick else REQUESTS if GPU.exists() else 500
     options = BurstOptions(requests=requests, seed=seed)
@@ -240,7 +240,6 @@ def burst(
 
 
 def show_burst(document: dict[str, Any], console: Console) -> None:
-    """What each took, as lines."""
     from rich.table import Table
 
     table = Table("", "s", "requests/s", box=None)
@@ -252,7 +251,7 @@ def show_burst(document: dict[str, Any], console: Console) -> None:
             table.add_row(words, f"{one['latency_s']:.2f}", f"{one['requests_per_s']:.1f}")
     console.print(table)
     if gain := document.get("gain"):
-        say(console, f"In the batch a request takes {gain:.1f} times less of the engine's time than alone.")
+        say(console, f"In the batch, a request takes {gain:.1f} times less engine time than alone.")
     for reason in document["reasons"]:
         say(console, f"INVALID: {reason}")
 
@@ -261,7 +260,7 @@ def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:
     from forebay.bench.presets.batching import PROCESSOR, QUICK, BatchingOptions
 
     if quick and scale is not None:
-        raise SettingError("--quick and --scale: expected one of them")
+        raise SettingError("--quick and --scale: use only one of them")
     whole = BatchingOptions() if GPU.exists() else PROCESSOR
     if scale is None:
         return QUICK if quick else whole
@@ -274,7 +273,6 @@ def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:
 
 
 def cell_line(cell: Cell) -> str:
-    """A cell as a line for those who wait."""
     where = f"limit {cell.limit}" if cell.limit else f"{cell.rate_per_s:.3g} requests/s"
     how = f" (batches of {cell.batch_size}, {cell.attention})" if cell.batch_size else ""
     tokens = cell.figures.total_tokens_per_s
@@ -284,7 +282,6 @@ def cell_line(cell: Cell) -> str:
 
 
 def show_batching(found: Batching, console: Console) -> None:
-    """Both tables of the study."""
     from rich.table import Table
 
     from forebay.bench.presets.batching import CONTINUOUS, STATIC, SYSTEMS

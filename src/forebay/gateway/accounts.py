@@ -27,8 +27,7 @@ class Accounts:
         # To look up labels takes longer than to count; there are as many as keys and models.
         self._tokens = cache(metrics.tokens.labels)
 
-    def ended(self, exchange: Exchange) -> None:
-        duration_s = self._clock.monotonic_s() - exchange.began_s
+    def ended(self, exchange: Exchange, duration_s: float) -> None:
         self._count(exchange, duration_s)
         if self._log is not None:
             self._log.write(self._line(exchange, duration_s))

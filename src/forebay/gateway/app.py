@@ -33,6 +33,7 @@ from forebay.gateway.asgi import (
     send_whole,
 )
 from forebay.gateway.asked import read_asked
+from forebay.gateway.attempt import RequestTrace
 from forebay.gateway.body import Room, read_body
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.cors import Cors
@@ -56,7 +57,8 @@ from forebay.gateway.relay import Cut, Relay, break_off
 from forebay.gateway.rename import with_model
 from forebay.gateway.routes import ROUTES, dialect_of
 from forebay.gateway.spec import LimitsSpec
-from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics, Tracing
+from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics
+from forebay.gateway.tracing import Tracing
 from forebay.gateway.wire import OUT_OF_TIME, STOPPED
 
 LOG = logging.getLogger("forebay.gateway")
@@ -219,13 +221,13 @@ class Gateway:
     async def _call(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         """A call that needs a key, a place and a replica; counted and traced whatever comes of it."""
         metrics = self._metrics
-        span = self._tracing.begin(exchange.method, exchange.route, exchange.headers, exchange.id)
+        trace = self._tracing.begin(exchange)
         self.in_flight += 1
         self.idle.clear()
         metrics.in_flight.set(self.in_flight)
         try:
             with TimeLimit(self._limits.request_s):
-                await self._admit(exchange, receive, send, self._tracing.hand_on(span))
+                await self._admit(exchange, receive, send, trace)
         except Refusal as refusal:
             await self._refuse(exchange, refusal, receive, send)
         except TimeOver:
@@ -258,8 +260,9 @@ class Gateway:
             metrics.in_flight.set(self.in_flight)
             if not self.in_flight:
                 self.idle.set()
-            self._accounts.ended(exchange)
-            self._tracing.end(span, exchange.outcome, exchange.attributes())
+            duration_s = self._clock.monotonic_s() - exchange.began_s
+            self._accounts.ended(exchange, duration_s)
+            self._tracing.end(trace, exchange, duration_s)
 
     async def _cut(self, exchange: Exchange, send: Send, why: str) -> None:
         """An answer that has begun ends early: logged, counted, and the last event of a stream."""
@@ -270,9 +273,7 @@ class Gateway:
             with suppress(TimeOver), TimeLimit(LINGER_S):
                 await break_off(send, call, why)
 
-    async def _admit(
-        self, exchange: Exchange, receive: Receive, send: Send, trace: list[tuple[str, str]]
-    ) -> None:
+    async def _admit(self, exchange: Exchange, receive: Receive, send: Send, trace: RequestTrace) -> None:
         if self.draining:
             raise draining()
         limits, clock = self._limits, self._clock
@@ -303,7 +304,7 @@ class Gateway:
                 content_type=content_type,
             )
             exchange.model = asked.model or None
-            headers = [*headers_up(exchange.raw), *trace, ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
+            headers = [*headers_up(exchange.raw), ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
             source = exchange.host if self.keys.open else caller.name
             async with UntilHungUp(receive):
                 models = await self._models.resolve(asked.model, asked.session or exchange.id)
@@ -315,7 +316,9 @@ class Gateway:
                     if self._prefill is not None and asked.transferable:
                         # The prefill gets a body of its own.
                         take(len(body))
-                    call = exchange.call = RelayedCall(asked, caller.name, exchange.id, headers, source)
+                    call = exchange.call = RelayedCall(
+                        asked, caller.name, exchange.id, headers, source, trace
+                    )
                     if await self._answered(call, caller.usage, send, last=last):
                         exchange.outcome = str(call.status)
                         return

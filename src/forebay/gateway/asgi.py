@@ -45,6 +45,7 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
+TRACE_CONTEXT = (b"traceparent", b"tracestate")
 OURS_UP = HOP_BY_HOP | {
     b"accept-encoding",
     b"authorization",
@@ -53,8 +54,7 @@ OURS_UP = HOP_BY_HOP | {
     b"endpoint-load-metrics-format",
     b"expect",
     b"host",
-    b"traceparent",
-    b"tracestate",
+    *TRACE_CONTEXT,
     b"x-api-key",
     b"x-request-id",
 }
@@ -71,11 +71,12 @@ OURS_DOWN = HOP_BY_HOP | {
 
 def headers_up(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
     """Those of a client's headers that the replica gets: plain ones only, so that none can break the call."""
-    return [
-        (name.decode("ascii"), value.decode("ascii"))
-        for name, value in _kept(headers, OURS_UP)
-        if name.isascii() and value.isascii() and value.decode("ascii").isprintable()
-    ]
+    return _plain(_kept(headers, OURS_UP))
+
+
+def trace_context(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
+    """The headers with the client's trace (W3C Trace Context), plain ones only."""
+    return _plain((name, headers[name]) for name in TRACE_CONTEXT if name in headers)
 
 
 def headers_down(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
@@ -98,6 +99,14 @@ def _kept(headers: Iterable[tuple[bytes, bytes]], dropped: frozenset[bytes]) -> 
         token.strip().lower() for name, value in pairs if name == b"connection" for token in value.split(b",")
     }
     return [(name, value) for name, value in pairs if name not in dropped and name not in named]
+
+
+def _plain(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    return [
+        (name.decode("ascii"), value.decode("ascii"))
+        for name, value in headers
+        if name.isascii() and value.isascii() and value.decode("ascii").isprintable()
+    ]
 
 
 class HungUp(Exception):

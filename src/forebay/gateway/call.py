@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from forebay.gateway.asked import Asked
+from forebay.gateway.attempt import RequestTrace
 from forebay.records import KvHandover, Usage
 
 
@@ -28,7 +29,8 @@ class RelayRules:
 class RelayedCall:
     """One request on its way: who asks for what under which id, and how far the answer has come.
 
-    `headers` are those that the replica gets. `source`: whose it is, the key's or the address's.
+    `headers` are those that the replica gets; each attempt adds those of `trace`. `source`: whose it is, the
+    key's or the address's.
     `status` and `begun_s` are set when the first byte is sent.
     `waits`: for a replica with room.
     `sent`: a replica has the request, or its prompt. `prefilled`: a replica that only prefills has done so.
@@ -43,6 +45,7 @@ class RelayedCall:
     id: str
     headers: list[tuple[str, str]]
     source: str | None = None
+    trace: RequestTrace = field(default_factory=RequestTrace)
     replica: str = ""
     status: int = 0
     begun_s: float = math.nan

@@ -50,10 +50,3 @@ class Exchange:
             return 1 << 60
         length = self.headers.get(b"content-length", b"0")
         return int(length[:20]) if length.isdigit() else 1 << 60
-
-    def attributes(self) -> dict[str, str | int | float]:
-        """What its span says of it, without prompt or answer."""
-        found: dict[str, str | int | float] = {"forebay.key": self.key}
-        if self.call is not None:
-            found |= {"gen_ai.request.model": self.call.asked.model, "forebay.replica": self.call.replica}
-        return found

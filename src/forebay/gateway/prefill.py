@@ -28,6 +28,7 @@ from forebay.fleet.client import FleetClient
 from forebay.fleet.kv_handover import MissingKvCaches, none_prefills, prefill_fields, while_some_prefill
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import TimeLimit
+from forebay.gateway.attempt import Attempt
 from forebay.gateway.body import deeper_than
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.replica import FAILED, Lost, UntilLost, failure_from, post
@@ -96,8 +97,9 @@ class Prefills:
                     lease.whole()
                     tried[lease.url] = lease.number
                     try:
-                        with UntilLost(lease):
-                            return await self._at(lease, call, body)
+                        attempt = call.trace.attempt(asked, lease.url, prefill=True)
+                        with attempt, UntilLost(lease):
+                            return await self._at(lease, call, body, attempt)
                     except EngineError as failed:
                         error = failed
                         # Whose fault a 500 is shows when the replica that decodes has prefilled it, too.
@@ -118,14 +120,14 @@ class Prefills:
                 break
         return found
 
-    async def _at(self, lease: ReplicaLease, call: RelayedCall, body: bytes) -> Prefilled:
+    async def _at(self, lease: ReplicaLease, call: RelayedCall, body: bytes, attempt: Attempt) -> Prefilled:
         """One call. Raises the `EngineError` of the cause."""
         rules, url = self._rules, lease.url
         response: aiohttp.ClientResponse | None = None
         call.sent = True
         try:
             with TimeLimit(rules.first_byte_s):
-                response = await post(self._session, url, call, body, connect_s=rules.connect_s)
+                response = await post(self._session, url, call, body, attempt, connect_s=rules.connect_s)
                 if response.status != 200:
                     raise await self._refusal(response, url, call.asked.model)
                 answer = await read_bounded(response, MAX_ANSWER_BYTES, replica=url)

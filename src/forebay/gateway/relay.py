@@ -29,6 +29,7 @@ from forebay.fleet.client import FleetClient
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import Send, TimeLimit, headers_down
 from forebay.gateway.asked import Asked
+from forebay.gateway.attempt import Attempt
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.prefill import Prefills, decode_body
 from forebay.gateway.refusal import SERVER, Refusal, no_replica, no_route, unknown_model
@@ -84,8 +85,8 @@ class Relay:
         tried: dict[str, int] = {}
         faults: list[tuple[ReplicaLease, EngineError]] = []
         asked, rules = call.asked, self._rules
-        for attempt in range(1, rules.attempts + 1):
-            prefills = self._prefills_for(call, first=attempt == 1)
+        for number in range(1, rules.attempts + 1):
+            prefills = self._prefills_for(call, first=number == 1)
             demand = self._fleet.demand(
                 asked.text,
                 deadline_s=rules.place_s if self._others({}, asked) else min(rules.absent_s, rules.place_s),
@@ -95,20 +96,24 @@ class Relay:
                 transferred=prefills is not None,
                 model=asked.model or None,
             )
-            last, body = attempt == rules.attempts, asked.body
+            last, body = number == rules.attempts, asked.body
             failure: EngineError
             call.waits = True
             try:
                 async with self._fleet.place(demand, chars=len(asked.text), source=call.source) as lease:
                     call.waits = False
-                    with UntilLost(lease):
-                        if prefills is not None:
+                    if prefills is not None:
+                        with UntilLost(lease):
                             body = await self._prefilled(prefills, lease, call, faults)
+                    with call.trace.attempt(asked, lease.url) as attempt, UntilLost(lease):
                         if not asked.stream:
                             lease.whole()
                         try:
-                            response, first = await self._begin(lease, call, body, last=last or bool(tried))
+                            response, first = await self._begin(
+                                lease, call, body, attempt=attempt, last=last or bool(tried)
+                            )
                         except EngineError as error:
+                            attempt.failed(error.cause)
                             # Whose fault a 500 is shows when another replica is asked. One that was to take
                             # over a KV cache may have been refused it.
                             unclear = isinstance(error, ServerFault | ModelNotFound)
@@ -119,7 +124,7 @@ class Relay:
                             tried[lease.url] = lease.number
                         else:
                             try:
-                                await self._finish(lease, response, first, call, send)
+                                await self._finish(lease, response, first, call, send, attempt=attempt)
                             except BaseException:
                                 # What makes the replica drop the request is a closed connection.
                                 response.close()
@@ -143,7 +148,7 @@ class Relay:
                 call.sent = False
                 LOG.warning("request %s: %s", call.id, gone)
                 raise no_replica("no replica is in reach; try again later") from None
-            LOG.warning("request %s, attempt %d: %s", call.id, attempt, failure)
+            LOG.warning("request %s, attempt %d: %s", call.id, number, failure)
             again = isinstance(failure, Unreachable) or body is not asked.body or self._others(tried, asked)
             if last or not again:
                 break
@@ -188,7 +193,7 @@ class Relay:
         return body if found.kv_transfer is None else decode_body(body, found.kv_transfer)
 
     async def _begin(
-        self, lease: ReplicaLease, call: RelayedCall, body: bytes, *, last: bool
+        self, lease: ReplicaLease, call: RelayedCall, body: bytes, *, attempt: Attempt, last: bool
     ) -> tuple[aiohttp.ClientResponse, bytes]:
         """The replica's answer to `body` and its first bytes. Raises the `EngineError` of the cause.
 
@@ -199,7 +204,9 @@ class Relay:
         call.sent = True
         try:
             with TimeLimit(rules.first_byte_s if call.asked.stream else math.inf):
-                response = await post(self._session, lease.url, call, body, connect_s=rules.connect_s)
+                response = await post(
+                    self._session, lease.url, call, body, attempt, connect_s=rules.connect_s
+                )
                 others = not last and (handed_over or self._others({lease.url: 0}, call.asked))
                 failure = _failure_of(lease.url, response, others, self._clock.wall_ms())
                 if failure is None or (
@@ -234,6 +241,8 @@ class Relay:
         first: bytes,
         call: RelayedCall,
         send: Send,
+        *,
+        attempt: Attempt,
     ) -> None:
         """Send the answer as it comes."""
         whole, refused = not call.asked.stream, response.status >= 400
@@ -263,11 +272,14 @@ class Relay:
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
             failure = transport_error(error, replica=lease.url, quote=self._quote)
             lease.failed(failure)
+            attempt.failed(failure.cause)
             LOG.warning("request %s broke off: %s", call.id, failure)
             if streamed:
                 await break_off(send, call)
             raise Cut from None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+        in_json = streamed or response.content_type == "application/json"
+        attempt.answered(response.status, *((first, tail) if in_json else ()))
         lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
         if not refused and not call.asked.costs:
             # A call that the engine does not compute teaches nothing about its speed.

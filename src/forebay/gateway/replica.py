@@ -14,6 +14,7 @@ from forebay.engine.failures import Quoter
 from forebay.errors import AttemptTimeout, EngineError, Unreachable
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import TimeOver, cancellings, forget_cancelling
+from forebay.gateway.attempt import Attempt
 from forebay.gateway.call import RelayedCall, RelayRules
 
 LARGE_BODY_BYTES = 1 << 20
@@ -25,13 +26,19 @@ FAILED = (TimeOver, asyncio.TimeoutError, aiohttp.ClientError, OSError, ValueErr
 
 
 async def post(
-    session: aiohttp.ClientSession, url: str, call: RelayedCall, body: bytes, *, connect_s: float
+    session: aiohttp.ClientSession,
+    url: str,
+    call: RelayedCall,
+    body: bytes,
+    attempt: Attempt,
+    *,
+    connect_s: float,
 ) -> aiohttp.ClientResponse:
     """The replica's answer to `body`, once its head is there; `body` is that of `call`, or made of it."""
     return await session.post(
         URL(url + call.asked.path, encoded=True),
         data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
-        headers=call.headers,
+        headers=[*call.headers, *attempt.headers],
         allow_redirects=False,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_s),
     )

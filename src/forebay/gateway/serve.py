@@ -16,7 +16,7 @@ from types import FrameType
 import uvicorn
 
 from forebay.clock import SystemClock
-from forebay.errors import SettingError
+from forebay.errors import SettingError, SetupError
 from forebay.fleet.client import FleetClient
 from forebay.fleet.prefill_check import describe_prefill
 from forebay.gateway.access_log import AccessLog
@@ -27,8 +27,8 @@ from forebay.gateway.keys import KeyLimits, KeyRing
 from forebay.gateway.monitoring import Monitoring
 from forebay.gateway.protocol import bounded
 from forebay.gateway.spec import GatewaySpec, TlsSpec
-from forebay.gateway.telemetry import open_tracing
-from forebay.settings import read_secret
+from forebay.gateway.tracing import Tracing
+from forebay.settings import otel_signals, read_secret
 
 LOG = logging.getLogger("forebay.gateway")
 CUT_S = 1
@@ -147,9 +147,23 @@ def make_gateway(spec: GatewaySpec) -> Gateway:
         ),
         access_log=None if spec.access_log is None else AccessLog(spec.access_log),
         cors=Cors(spec.cors),
-        tracing=open_tracing(spec.traces.otlp, spec.traces.share),
+        tracing=open_tracing() if spec.opentelemetry else None,
         clock=clock,
     )
+
+
+def open_tracing() -> Tracing:
+    """Report requests by OpenTelemetry. Raises `SetupError` if its packages are missing, and `SettingError`
+    if its variables ask for what Forebay cannot do."""
+    signals = otel_signals()
+    try:
+        from forebay.gateway.spans import SpanTracing
+        from forebay.otel import open_otel
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        raise SetupError(f"opentelemetry: {error.name} is missing; pip install 'forebay[otel]'") from None
+    return SpanTracing(open_otel("forebay-gateway", signals))
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -13,7 +13,6 @@ from pydantic_core import PydanticCustomError
 
 from forebay.documents import check_document, read_document
 from forebay.documents.fields import (
-    HttpUrl,
     LocalPath,
     Model,
     NotNegativeFloat,
@@ -185,17 +184,6 @@ class DrainSpec(Model):
     grace_s: NotNegativeFloat = Field(300.0, description="How long answers in flight may take to end.")
 
 
-class TracesSpec(Model):
-    """OpenTelemetry traces."""
-
-    otlp: HttpUrl | None = Field(
-        None, description="Collector that takes OTLP over HTTP, such as `http://localhost:4318/v1/traces`."
-    )
-    share: Annotated[float, Strict(), Field(ge=0, le=1)] = Field(
-        1.0, description="Share of requests that are traced, where the client has not decided."
-    )
-
-
 class TlsSpec(Model):
     """HTTPS in place of HTTP."""
 
@@ -250,7 +238,9 @@ class GatewaySpec(Model):
     monitoring: MonitoringSpec = Field(
         default_factory=MonitoringSpec, description="Who may see `/health` and `/metrics`."
     )
-    traces: TracesSpec = Field(default_factory=TracesSpec, description="OpenTelemetry traces.")
+    opentelemetry: bool = Field(
+        False, description="Send traces and metrics by OpenTelemetry to where the `OTEL_*` variables say."
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> GatewaySpec:

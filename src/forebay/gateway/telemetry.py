@@ -1,25 +1,15 @@
-"""What the gateway counts, for Prometheus, and its traces: one span per request, and the trace handed on to
-the replica (W3C Trace Context).
-"""
+"""The gateway's metrics for Prometheus."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from opentelemetry.trace import NoOpTracer, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from forebay.errors import SetupError
 from forebay.fleet.client import FleetClient
 from forebay.gateway.access_log import AccessLog
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
-
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -113,80 +103,22 @@ class _Fleet(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         available = GaugeMetricFamily(
-            "forebay_gateway_replica_available", "1 where a replica gets requests.", labels=("replica",)
+            "forebay_gateway_replica_available", "1 if the replica gets requests.", labels=("replica",)
         )
-        prefill = {} if self._prefill is None else self._prefill.replicas()
-        for url, why in (prefill | self._fleet.replicas()).items():
-            available.add_metric((url,), float(not why))
+        in_flight = GaugeMetricFamily(
+            "forebay_gateway_replica_in_flight", "Requests at the replica.", labels=("replica",)
+        )
+        why: dict[str, str] = {}
+        requests: dict[str, int] = {}
+        for fleet in (self._fleet,) if self._prefill is None else (self._prefill, self._fleet):
+            why |= fleet.replicas()
+            for url, count in fleet.at_replicas().items():
+                requests[url] = requests.get(url, 0) + count
+        for url, reason in why.items():
+            available.add_metric((url,), float(not reason))
+        for url, count in requests.items():
+            in_flight.add_metric((url,), count)
         waiting = GaugeMetricFamily(
             "forebay_gateway_waiting", "Requests that wait for a replica with room.", self._fleet.waiting
         )
-        return available, waiting
-
-
-NAME = "forebay.gateway"
-HEADERS = (b"traceparent", b"tracestate")
-
-
-class Tracing:
-    """Begins and ends spans. Without a provider spans are not recorded, but a client's trace goes on."""
-
-    def __init__(self, provider: TracerProvider | None = None) -> None:
-        self._provider = provider
-        self._tracer: Tracer = NoOpTracer() if provider is None else provider.get_tracer(NAME)
-        self._propagator = TraceContextTextMapPropagator()
-
-    def begin(self, method: str, route: str, headers: Mapping[bytes, bytes], id: str) -> Span:
-        """The span of one request, below the client's where it names one."""
-        carrier = {name.decode(): headers[name].decode("latin-1") for name in HEADERS if name in headers}
-        return self._tracer.start_span(
-            f"{method} {route}",
-            self._propagator.extract(carrier) if carrier else None,
-            SpanKind.SERVER,
-            {"http.request.method": method, "http.route": route, "forebay.request_id": id},
-        )
-
-    def hand_on(self, span: Span) -> list[tuple[str, str]]:
-        """The headers that put a replica's spans below this one."""
-        carrier: dict[str, str] = {}
-        self._propagator.inject(carrier, set_span_in_context(span))
-        return list(carrier.items())
-
-    def end(self, span: Span, outcome: str, attributes: Mapping[str, str | int | float]) -> None:
-        if span.is_recording():
-            for name, value in attributes.items():
-                span.set_attribute(name, value)
-            if outcome.isdigit():
-                span.set_attribute("http.response.status_code", int(outcome))
-            if not outcome.isdigit() or outcome >= "500":
-                span.set_status(Status(StatusCode.ERROR, outcome))
-        span.end()
-
-    def close(self) -> None:
-        """Send what is left; blocks for some seconds at most."""
-        if self._provider is not None:
-            self._provider.shutdown()
-
-
-def open_tracing(otlp: str | None, share: float) -> Tracing:
-    """Spans of this `share` of new traces go to the OTLP collector at `otlp` (HTTP); none without one.
-
-    A client that has decided about its trace is followed. Raises `SetupError` where the packages are missing.
-    """
-    if otlp is None:
-        return Tracing()
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
-    except ModuleNotFoundError as error:
-        raise SetupError(
-            f"traces need {error.name}, which is missing; pip install 'forebay[gateway-traces]'"
-        ) from None
-    provider = TracerProvider(
-        sampler=ParentBasedTraceIdRatio(share), resource=Resource.create({"service.name": "forebay-gateway"})
-    )
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(otlp)))
-    return Tracing(provider)
+        return available, in_flight, waiting
