@@ -144,7 +144,14 @@ def test_state_survives(values: list[object]) -> None:
     assert unpack_state(pack_state(*values), "places") == values
 
 
-@given(st.binary(max_size=50) | kept.map(lambda value: pack_state(value)[2:]))
+def packed(value: object) -> bytes:
+    try:
+        return bytes(msgpack.packb(value))
+    except OverflowError:  # An integer of more than 64 bits.
+        return b""
+
+
+@given(st.binary(max_size=50) | kept.map(packed))
 def test_what_is_no_state_is_refused_in_words(data: bytes) -> None:
     with contextlib.suppress(ForebayError):
         unpack_state(data, "places")

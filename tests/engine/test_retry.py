@@ -4,7 +4,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
 
@@ -99,8 +99,8 @@ def test_a_wait_keeps_every_bound(
     about: dict[str, Any],
 ) -> None:
     wait = delay(cls("x", retry_after_s=asked_s), attempt, **about)
-    assume(wait is not None)
-    assert wait is not None
+    if wait is None:
+        return
     assert cls.retryable
     assert wait >= (asked_s or 0.0)
     assert wait <= max(POLICY.max_backoff_s, (asked_s or 0.0) + POLICY.base_s)
