@@ -45,7 +45,6 @@ from forebay.errors import SettingError
 from forebay.simulate.traces import TraceRequest, read_trace
 
 OPENAI, CHAT, TGI, TRITON, TRITON_TRTLLM = "openai", "chat", "tgi", "triton", "triton-trtllm"
-PROTOCOLS = (OPENAI, CHAT, TGI, TRITON, TRITON_TRTLLM)
 CONCURRENCY = 8
 REQUESTS = 100
 
@@ -272,7 +271,7 @@ def run_provenance(
 ) -> dict[str, Any]:
     """Where the figures of this command come from, with the engine's version if it tells one."""
     return provenance(
-        command=["forebay", *sys.argv[1:]],
+        command=("python", "-m", "benchmarks", *sys.argv[1:]),
         engine_version=fetch_version(url, api_key=api_key),
         data=data,
         processes=processes,

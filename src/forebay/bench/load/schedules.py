@@ -67,13 +67,6 @@ class Gamma:
         if not 1e-3 <= self.burstiness <= 1e6:
             raise SettingError(f"burstiness: expected 0.001 to 1000000, found {self.burstiness:g}")
 
-    @classmethod
-    def of_variation(cls, rate_per_s: float, variation: float) -> Gamma:
-        """With this coefficient of variation of the gaps, from 0.001 to 30."""
-        if not 1e-3 <= variation <= 30:
-            raise SettingError(f"coefficient of variation: expected 0.001 to 30, found {variation:g}")
-        return cls(rate_per_s, 1 / variation**2)
-
     def due_s(self, requests: int, random: Random) -> list[float]:
         gaps = (random.gammavariate(self.burstiness, 1.0) for _ in range(check_requests(requests)))
         return scaled(list(accumulate(gaps)), requests / self.rate_per_s)

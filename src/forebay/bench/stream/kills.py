@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, get_args
 
-from forebay.bench.presets.other_programs import own_use
+from forebay.bench.other_programs import own_use
 from forebay.bench.stream.engines import Engines
 from forebay.bench.stream.feed import now_us
 from forebay.bench.stream.process import RunProcess

@@ -45,11 +45,6 @@ MOST_GROWTH = 0.01
 """A smaller growth, as a share of the rate, does not count: repeats of a run differ by as much."""
 
 
-def lag_at(due_s: Sequence[float], done_s: Sequence[float], at_s: float) -> int:
-    """How many events were due by `at_s` and not done by then; both are sorted."""
-    return bisect_right(due_s, at_s) - bisect_right(done_s, at_s)
-
-
 def lag_curve(due_s: Sequence[float], done_s: Sequence[float]) -> list[tuple[float, int]]:
     """The lag after each moment at which it changed, by time; both are sorted."""
     steps = sorted([(at_s, 1) for at_s in due_s] + [(at_s, -1) for at_s in done_s])
