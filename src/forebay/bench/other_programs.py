@@ -1,4 +1,4 @@
-"""Whether a machine was the measurement's own: what other programs took of its processor meanwhile."""
+"""Measures how much processor other programs used during a measurement."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from forebay.engine.launch.spec import usable_cores
 from forebay.processes import descendants
 
 MOST_SHARE = 0.1
-"""A run is not valid if others used more of the processor than this share."""
+"""A run is invalid if others used more than this share of the processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorUse:
-    """Processor seconds since the machine started: of `all` on the cores that this process may use, with what
-    its host took from them, and of `own`, this process and all that it started."""
+    """Processor seconds since boot: `all_s` on the cores that this process may use, including time stolen by
+    the host; `own_s` of this process and its descendants."""
 
     at_s: float
     all_s: float
     own_s: float
 
     def others_cores(self, later: ProcessorUse) -> float:
-        """How many cores other programs kept busy between two looks, on average."""
         others_s = (later.all_s - self.all_s) - (later.own_s - self.own_s)
         return max(0.0, others_s / max(later.at_s - self.at_s, 1e-9))
 
 
 def own_use() -> dict[psutil.Process, float]:
-    """Processor seconds of this process, and of each living one that it started."""
+    """Processor seconds of this process and of each living descendant."""
     used = {}
     for process in (psutil.Process(), *descendants(os.getpid())):
         try:
@@ -43,17 +42,15 @@ def own_use() -> dict[psutil.Process, float]:
 
 
 def processor_use() -> ProcessorUse:
-    """A look at it now."""
     own_s = sum(own_use().values())
     cores = psutil.cpu_times(percpu=True)
-    # What guests use is in `user` and `nice` already.
+    # `guest` time is part of `user` and `nice`.
     names = ("user", "nice", "system", "irq", "softirq", "steal")
     used = (getattr(cores[core], name, 0.0) for core in usable_cores() if core < len(cores) for name in names)
     return ProcessorUse(time.monotonic(), sum(used), own_s)
 
 
 def disturbed(others_cores: float, cores: int) -> str | None:
-    """Why a run is not valid, if others used too much of a processor with so many cores."""
     if others_cores <= MOST_SHARE * cores:
         return None
     return (

@@ -12,9 +12,8 @@ from forebay.bench.stream.kills import next_result_s
 
 
 def goodput_document(found: Sequence[MeasuredStream]) -> dict[str, Any]:
-    """What the runs without and with kills gave: of each kind the goodput, its mean and interval where there
-    are several, what was lost and doubled, and how long each kill was recovered from (see `next_result_s`),
-    in the order of the runs."""
+    """For runs without and with kills: goodput with mean and interval if there are several, lost and doubled
+    events, and the seconds of recovery from each kill (see `next_result_s`), in the order of the runs."""
     return {
         "without_kills": _of([measured for measured in found if not measured.run.planned_kills]),
         "with_kills": _of([measured for measured in found if measured.run.planned_kills]),

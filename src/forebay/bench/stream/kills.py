@@ -1,4 +1,4 @@
-"""Which parts of a measured pipeline are killed, and when."""
+"""Kills parts of a measured pipeline at given times."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from forebay.errors import SettingError
 from forebay.processes import alive
 
 Part = Literal["jvm", "command", "engine"]
-"""`jvm`: Flink with all of its tasks; the command goes on with another. `command`: `forebay run`, with what
-it started; it is started again at once. `engine`: the local one, which is brought back."""
+"""`jvm`: Flink with all tasks; the command starts another. `command`: `forebay run` and its processes; it is
+restarted at once. `engine`: the local one, which is restarted."""
 PARTS: tuple[Part, ...] = get_args(Part)
 SETTLE_S = 0.1
-"""What was on its way when a part was killed may still be answered for so long."""
+"""How long calls in flight at a kill may still be answered."""
 EDGE = 0.15
-"""In this share of the time at its beginning and its end, drawn kills leave the pipeline alone."""
+"""Share of the time, at the beginning and at the end, without random kills."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """`part` is killed `at_s` seconds after the first moment of the load."""
+    """`part` is killed `at_s` seconds after the load's first moment."""
 
     part: Part
     at_s: float
 
 
 def read_kill(words: str) -> Kill:
-    """A kill as the command line has it, `PART:SECONDS`. Raises `SettingError`."""
+    """Parse `PART:SECONDS`. Raises `SettingError`."""
     part, _, number = words.partition(":")
     try:
         at_s = float(number)
@@ -50,8 +50,8 @@ def read_kill(words: str) -> Kill:
 
 
 def drawn_kills(count: int, seconds: float, seed: int, parts: Sequence[Part]) -> list[Kill]:
-    """`count` kills of `parts` by turns, one at a random moment of each of as many equal parts of the middle
-    of `seconds`; the same for the same seed."""
+    """`count` kills of `parts` in turn, each at a random moment of its equal part of the middle of `seconds`;
+    deterministic for a seed."""
     dice = Random(f"kills {seed}")
     begin_s, length_s = EDGE * seconds, (1 - 2 * EDGE) * seconds / max(1, count)
     return [
@@ -61,7 +61,7 @@ def drawn_kills(count: int, seconds: float, seed: int, parts: Sequence[Part]) ->
 
 
 def check_kills(kills: Sequence[Kill], seconds: float) -> None:
-    """Raise `SettingError` for one that is due when the last event has been: nothing may be left to kill."""
+    """Raise `SettingError` for a kill after the last event is due: nothing may be left to kill."""
     for kill in kills:
         if kill.at_s >= seconds:
             raise SettingError(
@@ -71,10 +71,10 @@ def check_kills(kills: Sequence[Kill], seconds: float) -> None:
 
 
 class Killer:
-    """Makes kills when they are due. A kill blocks until what was killed is gone, and what does not come
-    back by itself is started again.
+    """Makes kills when they are due.
 
-    `used_s`: processor seconds that the killed processes had used in all.
+    A kill blocks until its processes are gone; a part that does not restart by itself is restarted. `used_s`:
+    processor seconds of all killed processes.
     """
 
     def __init__(
@@ -94,7 +94,6 @@ class Killer:
         self.used_s = 0.0
 
     def look(self) -> None:
-        """Make the kills that are due by now."""
         while self._left and self._passed_s() >= self._left[0].at_s:
             self._kill(self._left.pop(0).part)
 
@@ -120,8 +119,8 @@ class Killer:
 
 
 def next_result_s(killed: Killed, events: Sequence[EventRecord]) -> float | None:
-    """How long it took from a kill until a result was committed that was answered after it; None where none
-    was. What was answered before the kill, and committed after, says nothing of a recovery."""
+    """Seconds from a kill until the commit of a result that was answered after it, or None. Answers from
+    before the kill do not show a recovery."""
     after = (
         event.committed_s
         for event in events

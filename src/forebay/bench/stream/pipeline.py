@@ -1,4 +1,4 @@
-"""The pipeline that is run: the user's, between the measurement's own source and sinks."""
+"""The measured pipeline: the user's, with the measurement's source and sinks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a measured pipeline reads and writes. Its state is at `store`; None: below `folder`."""
+    """Where a measured pipeline reads and writes. `store`: the place of its state; None: below `folder`."""
 
     feed_url: str
     folder: Path
@@ -43,7 +43,7 @@ class Places:
 
 
 def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -> PipelineSpec:
-    """The user's pipeline, checked. Raises `SettingError` where it is wrong."""
+    """Read and check the user's pipeline. Raises `SettingError` if it is wrong."""
     if isinstance(pipeline, Path):
         spec = load_spec(pipeline, settings)
     else:
@@ -54,8 +54,8 @@ def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -
 
 
 def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
-    """`spec` as a pipeline file, with the feed as its source, files below `places.folder` as its sinks, its
-    state at `places.state`, and results that say when their events passed each station."""
+    """`spec` as a pipeline file with the feed as its source, files below `places.folder` as its sinks, its
+    state at `places.state`, and results that carry the times of their events' stages."""
     document = resolved(spec)
     document |= {
         "source": {
@@ -63,7 +63,7 @@ def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
             "url": places.feed_url,
             "time": DUE_US,
             "time_format": "unix_us",
-            # Between two loads nothing comes.
+            # No events come between two loads.
             "idle_timeout_s": PATIENCE_S,
         },
         "id": "{{ " + ID + " }}",
@@ -73,13 +73,12 @@ def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
         "checkpoint": {**document["checkpoint"], "dir": str(places.state)},
     }
     if document.get("journal") is not None:
-        # The user's own must not learn of made-up events, nor answer them.
+        # The user's own journal must neither store nor answer made-up events.
         document["journal"] = {**document["journal"], "path": str(places.folder / "journal.db")}
     return document
 
 
 def asked_of(spec: PipelineSpec) -> dict[str, Any]:
-    """The settings of a pipeline that a report names."""
     application = spec.application
     return {
         "name": spec.name,

@@ -1,4 +1,4 @@
-"""Where the checkpoints of a measured pipeline are, where that is an object store."""
+"""The folder in an object store for a measured pipeline's checkpoints."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from forebay.s3.location import S3Path
 
 @contextmanager
 def state_folder(state: S3Path | None, note: Callable[[str], None]) -> Iterator[S3Path | None]:
-    """A folder below `state` that is there for the length of the block; None where that is. Where the block
-    fails and the folder cannot be deleted either, the latter is only noted."""
+    """A folder below `state` for the length of the block; None if `state` is None. If the block fails and
+    deleting the folder fails, too, the latter is only logged."""
     if state is None:
         yield None
         return

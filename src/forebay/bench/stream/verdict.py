@@ -1,4 +1,4 @@
-"""Whether the figures of a run of a pipeline can be believed: VALID, or INVALID with every reason found."""
+"""The verdict on a pipeline's run: VALID, or INVALID with every reason found."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from forebay.bench.stream.records import StreamRun
 from forebay.bench.verdict import Verdict
 
 LATE_OF_LATENCY = 0.01
-"""An event that the feed wrote late by less than this share of the median latency changes no figure that is
-read."""
+"""A feed delay below this share of the median latency changes no figure."""
 LEAST_FOR_RATE = 100
 
 
 def judge_stream(run: StreamRun) -> Verdict:
-    """The verdict on a run, from its records and samples alone."""
+    """Judge a run from its records and samples alone."""
     found = [check(run) for check in CHECKS]
     delays_s = feed_delays_s(run)
     p99_s = percentile(delays_s, 99) if can_tell(len(delays_s), 99) else None
@@ -39,7 +38,7 @@ def judge_stream(run: StreamRun) -> Verdict:
 
 
 def feed_delays_s(run: StreamRun) -> list[float]:
-    """By how much the feed was late with each event that it could have written, sorted."""
+    """The sorted delays of the feed, for events that it could have written."""
     return sorted(
         event.emitted_s - event.free_s
         for event in run.events
@@ -72,7 +71,7 @@ def _notes(run: StreamRun, delays_s: list[float], p99_s: float | None) -> list[s
 
 
 def _notes_of_results(run: StreamRun) -> list[str]:
-    """What cannot be told where a result stands for many events."""
+    """What is unknown if a result stands for many events."""
     notes = []
     if not run.countable:
         notes.append(
@@ -123,7 +122,7 @@ def _was_on_time(run: StreamRun) -> str | None:
 
 
 def _came_as_asked(run: StreamRun) -> str | None:
-    # Where the pipeline was away for a while, its events came when it was back.
+    # If the pipeline was down for a while, its events came when it was back.
     emitted_s = sorted(event.emitted_s for event in run.events if event.emitted_s is not None)
     if len(emitted_s) < LEAST_FOR_RATE or len(emitted_s) < len(run.events) or _was_away(run):
         return None
@@ -147,7 +146,7 @@ def _made_its_kills(run: StreamRun) -> str | None:
 
 
 def _asked_the_engine(run: StreamRun) -> str | None:
-    # After a kill, the journal answers what had been answered before it.
+    # After a kill, the journal answers what was answered before it.
     journaled = 0 if run.kills else sum(event.journaled for event in run.followed)
     if not journaled:
         return None
@@ -167,7 +166,7 @@ def _lost_none(run: StreamRun) -> str | None:
 
 
 def _uncommitted(run: StreamRun) -> str:
-    """That what did not come may have been answered: what no checkpoint committed cannot be seen."""
+    """Missing results may have been answered: without a commit they are invisible."""
     last_s = max((each.emitted_s or each.due_s for each in run.events), default=0.0)
     if not run.checkpoints or any(each.completed and each.at_s > last_s for each in run.checkpoints):
         return ""
@@ -230,7 +229,7 @@ def too_little_for_lag(run: StreamRun) -> str | None:
 
 
 SPARE = 1.1
-"""Random times are spread over somewhat less than was asked for."""
+"""Random times cover slightly less than the requested time."""
 
 
 def _is_steady(run: StreamRun) -> str | None:
@@ -250,7 +249,7 @@ def _is_steady(run: StreamRun) -> str | None:
 def _clocks_agree(run: StreamRun) -> str | None:
     for name, (begin, end, _) in stages_of(run).items():
         if name == WINDOW:
-            # By the clock, a window may be closed before its time.
+            # With processing time, a window may close early.
             continue
         bound_s = run.resolution_s + CLOCK_S if name == "commit" else CLOCK_S
         took_s = [each for event in run.followed if (each := stage_s(event, name)) is not None]
@@ -263,7 +262,7 @@ def _clocks_agree(run: StreamRun) -> str | None:
 
 
 CLOCK_S = 0.001
-"""Moments that monotonic clocks gave are brought to the wall clock's by one look at both."""
+"""One reading of both clocks converts monotonic times to wall-clock times."""
 
 
 def _was_undisturbed(run: StreamRun) -> str | None:
@@ -272,7 +271,7 @@ def _was_undisturbed(run: StreamRun) -> str | None:
 
 Check = Callable[[StreamRun], str | None]
 KEPT_UP: tuple[Check, ...] = (_is_whole, _lost_none, _is_steady)
-"""What a pipeline that is too slow for its load fails."""
+"""Checks that a pipeline fails if it is too slow for its load."""
 BELIEVABLE: tuple[Check, ...] = (
     _has_results,
     _was_on_time,
@@ -288,5 +287,4 @@ CHECKS = (*KEPT_UP, *BELIEVABLE)
 
 
 def doubts(run: StreamRun) -> tuple[str, ...]:
-    """Why a run says nothing of whether the pipeline keeps up with its load."""
     return tuple(reason for check in BELIEVABLE if (reason := check(run)) is not None)
