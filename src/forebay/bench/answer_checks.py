@@ -82,7 +82,7 @@ def _had_counts(run: LoadRun) -> str | None:
     without = [record for record in answered if output_tokens(record) is None]
     if not without:
         return None
-    return f"{_of(without, answered)} came without a count of tokens: there are no rates of tokens"
+    return f"{_of(without, answered)} have no token count, so there are no token rates"
 
 
 def _had_first_tokens(run: LoadRun) -> str | None:
@@ -103,8 +103,8 @@ def _counts_agree(run: LoadRun) -> str | None:
     if len(wrong) > MAX_WRONG_SHARE * len(answered):
         one = wrong[0]
         return (
-            f"the usage of {_of(wrong, answered)} has fewer tokens than came; request {one.index}: "
-            f"{one.output_tokens} tokens by its usage, {_came(one)} came"
+            f"the usage of {_of(wrong, answered)} has fewer tokens than arrived; request {one.index}: "
+            f"{one.output_tokens} tokens by its usage, {_came(one)} arrived"
         )
     return None
 
@@ -169,8 +169,8 @@ def _had_no_cache(run: LoadRun) -> str | None:
     if hits <= MAX_CACHED_SHARE * queries:
         return None
     return (
-        f"{hits / queries if queries else 1.0:.1%} of the prompts' tokens came from a prefix cache, and no "
-        f"prompts were to share any: times to first token are too good"
+        f"{hits / queries if queries else 1.0:.1%} of the prompts' tokens came from a prefix cache, but no "
+        f"prompts share a prefix: times to first token are too short"
     )
 
 

@@ -123,7 +123,7 @@ def check_files(load: Load) -> None:
         if most != resource.RLIM_INFINITY and most < needed:
             raise SetupError(
                 f"this load has up to {needed - OTHER_FILES} requests in flight, and this process may open "
-                f"{most} files: raise the limit (ulimit -n {needed}), or ask for less at a time"
+                f"{most} files: raise the limit (ulimit -n {needed}), or send fewer at a time"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed if most == resource.RLIM_INFINITY else most, hard))
 

@@ -149,7 +149,7 @@ class LoadOptions:
         }
         named = [name for name, value in given.items() if value]
         if len(named) > 1:
-            raise SettingError(f"{' and '.join(named)} say when to send: expected one of them")
+            raise SettingError(f"{' and '.join(named)} decide when to send: expected one of them")
         if (self.burstiness is not None or self.constant) and not self.rates:
             raise SettingError("--burstiness and --constant are about a rate: give --rate")
         if self.burstiness is not None and self.constant:
@@ -206,7 +206,7 @@ class LoadOptions:
         }
         named = [name for name, value in given.items() if value]
         if len(named) > 1:
-            raise SettingError(f"{' and '.join(named)} say what to send: expected one of them")
+            raise SettingError(f"{' and '.join(named)} decide what to send: expected one of them")
         output = read_lengths(self.output_tokens or "128")
         own = None if self.output_tokens is None else output
         if self.data is not None:

@@ -98,7 +98,7 @@ def _verdicts(runs: Sequence[MeasuredRun]) -> Html:
     if len(runs) == 1:
         found += [(one, note) for one, verdict in verdicts for note in verdict.notes]
     found += [
-        (one, "interrupted: it has what was measured until then") for one in runs if not one.run.complete
+        (one, "interrupted: shows what was measured until then") for one in runs if not one.run.complete
     ]
     same = Counter(
         reason if len(runs) == 1 else f"{load_name(one.run.asked)}: {reason}" for one, reason in found
@@ -163,7 +163,7 @@ def _meanings() -> Html:
         ("E2EL", "end-to-end latency: to the last token"),
         ("response", "counted from when the request was due, which includes any wait at the client"),
         ("service", "counted from when it was sent, as most tools do"),
-        ("schedule delay", "from due to sent; where it is long, the client was too slow"),
+        ("schedule delay", "from due to sent; if it is long, the client was too slow"),
         ("goodput", "share of all offered requests that were answered within every objective"),
     )
     body = (

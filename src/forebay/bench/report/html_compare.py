@@ -183,7 +183,7 @@ def _changes(changes: Sequence[tuple[str, str, str]]) -> Html | None:
         for name, old, new in changes[:MOST_CHANGES]
     ]
     listed = element("table", element("thead", head), element("tbody", *rows), class_="settings")
-    return section("What else differs", scrolled("What else differs", listed))
+    return section("Other differences", scrolled("Other differences", listed))
 
 
 def _reading(found: Comparison[Run], times: str) -> Html:
@@ -199,6 +199,6 @@ def _reading(found: Comparison[Run], times: str) -> Html:
     if BOOTSTRAP in methods:
         lines.append(
             "Intervals over the requests of one run each come from a circular block bootstrap (Politis and "
-            "Romano, 1992). They do not tell what another run would give; repeats of both do."
+            "Romano, 1992). They do not cover differences between runs; repeats of both do."
         )
     return section("How to read this", element("ul", *(element("li", line) for line in lines)))

@@ -91,7 +91,7 @@ def run_parts(measured: MeasuredRun, heading: str) -> Iterator[Html]:
     if failures is not None:
         yield part("Failures", failures)
     if not run.records:
-        yield element("p", "The requests themselves are not beside the document.", class_="soft")
+        yield element("p", "The file with the requests is missing.", class_="soft")
         return
     drawn = list(_distributions(measured))
     if drawn:
@@ -103,7 +103,7 @@ def run_parts(measured: MeasuredRun, heading: str) -> Iterator[Html]:
 
 
 def _figures_table(measured: MeasuredRun) -> Html:
-    few = "A percentile is left out where fewer than ten samples lie beyond it: a p99 needs 1,000."
+    few = "A percentile is left out if fewer than ten samples lie beyond it: a p99 needs 1,000."
     return joined([table("Figures", HEADER, figure_rows(measured.figures)), element("p", few, class_="soft")])
 
 

@@ -45,7 +45,7 @@ def _settings(measured: MeasuredStream) -> Mapping[str, Any]:
 def _unlike(before: Sequence[MeasuredStream], after: Sequence[MeasuredStream]) -> Iterator[str]:
     nouns = [sorted({one.run.noun for one in runs}) for runs in (before, after)]
     if nouns[0] != nouns[1]:
-        yield f"what is followed: {nouns[0][0]}s in A, {nouns[1][0]}s in B"
+        yield f"what is measured: {nouns[0][0]}s in A, {nouns[1][0]}s in B"
 
 
 def _by_due(measured: MeasuredStream) -> list[EventRecord]:

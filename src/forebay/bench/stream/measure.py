@@ -132,8 +132,8 @@ class StreamSession:
             late = self._book.doubles - self._doubles
             if late > 0:
                 self._note(
-                    f"{late} more results or dead letters came after the last load: not in its figures, and "
-                    "their events have more than one"
+                    f"{late} more results or dead letters came after the last load; its figures do not "
+                    "count them, and their events have more than one"
                 )
         finally:
             # Errors here and in the block reach the clean-up.
@@ -271,13 +271,13 @@ class StreamSession:
             there = self._await(began_us, now_us() + round(patience_s * 1e6))
         if not there:
             raise LaunchError(
-                f"{what}: not committed within {patience_s:.0f} s; the run said: {self.run.said()}"
+                f"{what}: not committed within {patience_s:.0f} s; its output: {self.run.said()}"
             )
         failed = self._book.failures()
         if failed:
             raise SettingError(
-                f"{what}: {len(failed)} of {load.events} events became dead letters, such as by {failed[0]}; "
-                "the events' fields come from --data, or are those of made-up posts (id, user, text)"
+                f"{what}: {len(failed)} of {load.events} events became dead letters, for example: "
+                f"{failed[0]}; events have the fields of --data, or of made-up posts (id, user, text)"
             )
 
     def _resent(self, load: EventLoad) -> int:

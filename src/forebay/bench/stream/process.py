@@ -75,7 +75,7 @@ class RunProcess:
         while not (found := {each for each in session_members(self.pid) if _is_java(each)}):
             self.check()
             if time.monotonic() > until_s:
-                raise LaunchError(f"there is no JVM to kill; the run said: {self.said()}")
+                raise LaunchError(f"no JVM to kill; output of the run: {self.said()}")
             time.sleep(POLL_S)
         kill(found)
         wait_gone(found, GONE_S)

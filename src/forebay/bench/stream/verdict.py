@@ -60,13 +60,13 @@ def _notes(run: StreamRun, delays_s: list[float], p99_s: float | None) -> list[s
     if run.resent:
         notes.append(
             f"{run.resent} of {len(run.events)} events were sent before, as they are in --data: the engine's "
-            "prefix cache may know them"
+            "prefix cache may hold them"
         )
     too_little = too_little_for_lag(run)
     if too_little is not None and _should_be_steady(run):
         notes.append(f"whether the lag grows was not checked: {too_little}")
     if run.others_cores is None:
-        notes.append("what other programs took of the machine is not known: a part ended meanwhile")
+        notes.append("processor use of other programs is unknown: a part ended during the run")
     return notes
 
 
@@ -75,8 +75,8 @@ def _notes_of_results(run: StreamRun) -> list[str]:
     notes = []
     if not run.countable:
         notes.append(
-            "nobody knows which results there must be: only results that came twice and questions without an "
-            "answer are counted, not lost results"
+            "the expected results are unknown: doubled results and unanswered questions are counted, lost "
+            "results are not"
         )
     if run.left_open:
         notes.append(
@@ -95,13 +95,13 @@ def _notes_of_results(run: StreamRun) -> list[str]:
 def _is_whole(run: StreamRun) -> str | None:
     if run.failure is not None:
         return f"the pipeline ended before its events: {run.failure}"
-    return None if run.complete else "interrupted: the figures are those of what was measured until then"
+    return None if run.complete else "interrupted: the figures cover the time until then"
 
 
 def _has_results(run: StreamRun) -> str | None:
     if run.results is None or run.results:
         return None
-    return "no result came, so there is nothing to judge: send more events, or others (--seconds, --data)"
+    return "no results, so there is nothing to judge: send more events, or others (--seconds, --data)"
 
 
 def _was_on_time(run: StreamRun) -> str | None:
@@ -116,8 +116,8 @@ def _was_on_time(run: StreamRun) -> str | None:
     if late <= MAX_LATE_SHARE * len(delays_s):
         return None
     return (
-        f"the feed could not keep its schedule: {late} of {len(delays_s)} events came more than "
-        f"{bound_s * 1000:.3g} ms late, and at most {MAX_LATE_SHARE:.0%} may"
+        f"the feed could not keep its schedule: {late} of {len(delays_s)} events were more than "
+        f"{bound_s * 1000:.3g} ms late; at most {MAX_LATE_SHARE:.0%} may be"
     )
 
 
@@ -152,7 +152,7 @@ def _asked_the_engine(run: StreamRun) -> str | None:
         return None
     return (
         f"{journaled} of {len(run.followed)} {run.noun}s were answered by the journal, without the engine; "
-        "set journal=null, or have each event of --data ask for something else"
+        "set journal=null, or give each event of --data another prompt"
     )
 
 
@@ -161,7 +161,7 @@ def _lost_none(run: StreamRun) -> str | None:
     if not run.complete or not lost:
         return None
     if run.results is not None:
-        return f"{lost} of {len(run.results)} results that there must be did not come{_uncommitted(run)}"
+        return f"{lost} of {len(run.results)} expected results are missing{_uncommitted(run)}"
     return f"{lost} of {len(run.events)} events have neither a result nor a dead letter{_uncommitted(run)}"
 
 
@@ -171,7 +171,7 @@ def _uncommitted(run: StreamRun) -> str:
     if not run.checkpoints or any(each.completed and each.at_s > last_s for each in run.checkpoints):
         return ""
     return (
-        "; no checkpoint was complete after the last event, so they may be answered and not committed: set a "
+        "; no checkpoint was complete after the last event, so they may be answered but not committed: set a "
         "longer --patience, or a shorter checkpoint.interval_s"
     )
 
@@ -182,19 +182,19 @@ def _counts_agree(run: StreamRun) -> str | None:
         return None
     first = wrong[0]
     return (
-        f"{len(wrong)} of {len(run.results or ())} results stand for other events than those that were sent: "
-        f"{first.id} for {first.stands_for}, and {first.expected} belong into it"
+        f"{len(wrong)} of {len(run.results or ())} results have a wrong number of events: "
+        f"{first.id} reports {first.stands_for}, expected {first.expected}"
     )
 
 
 def _doubled_none(run: StreamRun) -> str | None:
     doubled = sum(event.doubled for event in run.followed)
     if doubled and run.results is not None:
-        return f"{doubled} of {len(run.results)} results came more than once"
+        return f"{doubled} of {len(run.results)} results are in the sink more than once"
     if doubled:
         return f"{doubled} of {len(run.events)} events have more than one result or dead letter"
     if run.earlier_doubled:
-        return f"{run.earlier_doubled} more results or dead letters came of events of earlier loads"
+        return f"{run.earlier_doubled} more results or dead letters belong to events of earlier loads"
     of = "events" if run.results is None else "windows of the events that were sent"
     return f"{run.strangers} results belong to none of the {of}" if run.strangers else None
 

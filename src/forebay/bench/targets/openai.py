@@ -169,8 +169,8 @@ class OpenAiTarget:
         except (BadRequest, ServerFault):
             return
         raise SettingError(
-            f"{self.name} answers a prompt of text, but not one of token ids, which this load has; measure "
-            f"with --protocol chat, or with texts from --data. The server said: {error}"
+            f"{self.name} answers text prompts but not token ids, which this load has; measure "
+            f"with --protocol chat, or with texts from --data. The server's answer: {error}"
         ) from None
 
 
