@@ -1,7 +1,7 @@
-"""What a run of a pipeline costs: processor and memory of each of its parts, from idle to its highest rate.
+"""Measures processor and memory of each part of a run, from idle to its highest rate.
 
-The run is a `forebay run` as anybody's, over a feed and with an engine by HTTP. Both are scripted and in
-processes of their own, so that what they use is told apart.
+The run is an ordinary `forebay run` over a feed, with an engine over HTTP. Both are scripted and run in their
+own processes, so that their use is separate.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ CALL_S = 0.05
 CAPACITY = 256
 START_TIMEOUT_S = 300.0
 ARCHIVE_S = 180.0
-"""The longest wait for the archive of classes that a machine's first run makes."""
+"""The longest wait for the class archive that a machine's first run makes."""
 STOP_S = 60.0
 REST_S = 3.0
-"""A run that answers nothing for so long has nothing left to do."""
+"""A run without answers for this long is idle."""
 POLL_S = 0.05
 
 JVM, CLIENT, COMMAND = "jvm", "client", "command"
 """The processes of a run: Flink's JVM, with the Python in it; the Python process that holds it; `forebay
 run`."""
 JIT, MEMORY, FLINK, SOURCE, TASK, CALLS = "jit", "memory", "flink", "source", "operator", "calls"
-"""The parts of the JVM: its compilers, its garbage collector, Flink's own threads, the task that reads, the
+"""The parts of the JVM: its compilers, its garbage collector, Flink's own threads, the source's task, the
 operator's task, and the event loop with the HTTP client."""
 PARTS = (JIT, MEMORY, FLINK, SOURCE, TASK, CALLS, CLIENT, COMMAND)
 NAMES = {
@@ -61,19 +61,18 @@ NAMES = {
     f"{OPERATOR} ": TASK,
     "forebay-calls": CALLS,
 }
-"""How the names of a part's threads begin; newer versions of Java keep 7 characters of the beginning. All
-others are Flink's."""
+"""Prefixes of thread names by part; newer versions of Java keep 7 characters of the beginning. All others are
+Flink's."""
 
 
 def part_of(thread: str) -> str:
-    """The part that a thread of the JVM belongs to, by its name."""
     return next((part for name, part in NAMES.items() if thread.startswith(name)), FLINK)
 
 
 @dataclass(frozen=True, slots=True)
 class CostOptions:
-    """How long each load is measured, and how long the run is warmed up and, at each new load, left alone
-    before that. `loads`: events per second, infinite for as many as the run takes."""
+    """Seconds per load, of the warm-up, and of settling at each new load. `loads`: events per second;
+    infinite: as many as the run takes."""
 
     seconds: float = 30.0
     warm_s: float = 45.0
@@ -88,10 +87,9 @@ QUICK = CostOptions(10.0, 15.0, 2.0)
 class LoadCost:
     """What a run used under one load.
 
-    `rate_per_s`: events per second that were offered; None: as many as the run takes. `processor_s`: by part,
-    and `outside_s` of the scripted engine and the source. `memory_mb`: what each process had in memory in the
-    end, pages that several share counted once. `threads`: processor seconds by process and name of the
-    thread.
+    `rate_per_s`: events offered per second; None: as many as the run takes. `processor_s`: by part;
+    `outside_s`: of the scripted engine and the source. `memory_mb`: of each process at the end, shared pages
+    by proportion. `threads`: processor seconds by process and thread name.
     """
 
     rate_per_s: float | None
@@ -108,7 +106,6 @@ class LoadCost:
 
     @property
     def cores(self) -> float:
-        """How many cores the run took."""
         return sum(self.processor_s.values()) / self.seconds
 
     def ms_per_event(self, processor_s: float) -> float | None:
@@ -132,9 +129,9 @@ Note = Callable[[str], None]
 def measure_cost(options: CostOptions, note: Note = lambda _: None) -> Cost:
     """Measure a run under one load after the other; blocks for minutes.
 
-    The run is warmed up before: what is compiled and loaded at the start is not counted. On a machine whose
-    JVMs have no archive of classes yet, one run is made only for that. Raises `SetupError` on a system
-    without /proc, `LaunchError` where the run does not start or ends.
+    The run is warmed up first: what is compiled and loaded at the start does not count. If this machine's
+    JVMs have no class archive yet, an extra run makes it. Raises `SetupError` on a system without /proc,
+    `LaunchError` if the run does not start or ends.
     """
     check_proc()
     with ExitStack() as opened:
@@ -172,8 +169,7 @@ def _measure(run: Run, feed: Feed, replica: ReplicaProcess, options: CostOptions
 
 
 def _await_rest(run: Run, replica: ReplicaProcess) -> None:
-    """Block until all that came before is answered, as far as `REST_S` without an answer tell; for
-    `START_TIMEOUT_S` at most."""
+    """Block until no answer came for `REST_S`, at most `START_TIMEOUT_S`."""
     until_s = time.monotonic() + START_TIMEOUT_S
     answers, before = _answers(replica), -1
     while answers != before and time.monotonic() < until_s:
@@ -232,7 +228,7 @@ def _processor() -> str:
 
 
 class Feed:
-    """The source's process, to which rates are told."""
+    """The source's process."""
 
     def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
         self._process = process
@@ -243,7 +239,7 @@ class Feed:
         return self._process.pid
 
     def pace(self, rate_per_s: float) -> None:
-        """From now on so many events per second."""
+        """Set the rate."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{rate_per_s}\n".encode())
         self._process.stdin.flush()
@@ -251,7 +247,7 @@ class Feed:
 
 @contextmanager
 def started_feed() -> Iterator[Feed]:
-    """A feed in a process of its own, which ends with the block; it sends nothing yet."""
+    """A feed in its own process for the length of the block; it sends nothing yet."""
     command = [sys.executable, "-m", "benchmarks.paced_feed"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
@@ -277,7 +273,7 @@ class Run:
                 raise LaunchError(f"the run made no request within {START_TIMEOUT_S:.0f} s: {self._said()}")
             time.sleep(POLL_S)
         self.first_request_s = round(time.monotonic() - began_s, 2)
-        # The one that is measured; another Java below the same process makes an archive.
+        # The one that is measured; another Java process may be making an archive.
         java = next(
             child for child in psutil.Process(process.pid).children(recursive=True) if _is_java(child)
         )
@@ -285,17 +281,16 @@ class Run:
         self.makes_archive = any(LISTS_CLASSES in word for word in java.cmdline())
 
     def processes(self) -> dict[str, int]:
-        """The numbers of its processes."""
         assert self._client is not None
         return {JVM: self._jvm.pid, CLIENT: self._client.pid, COMMAND: self._process.pid}
 
     def check(self) -> None:
-        """Raise `LaunchError` where it has ended."""
+        """Raise `LaunchError` if it has ended."""
         if self._process.poll() is not None:
             raise LaunchError(f"the run that was measured ended: {self._said()}")
 
     def await_archive(self) -> None:
-        """Block until the archive of classes is made, or for `ARCHIVE_S`."""
+        """Block until the class archive is made, or for `ARCHIVE_S`."""
         assert self._client is not None
         until_s, seen = time.monotonic() + ARCHIVE_S, False
         while time.monotonic() < until_s:
@@ -316,7 +311,7 @@ def _is_java(process: psutil.Process) -> bool:
 
 @contextmanager
 def _run(folder: Path, replica_url: str, feed: Feed) -> Iterator[Run]:
-    """A run over the feed, with one event to begin with; interrupted in the end."""
+    """A run over the feed, starting with one event; interrupted at the end."""
     folder.mkdir()
     document = {
         "name": "cost",
@@ -358,7 +353,6 @@ def _started(words: Sequence[str], errors: IO[bytes]) -> Iterator[subprocess.Pop
 
 
 def cost_document(found: Cost) -> dict[str, Any]:
-    """The figures as JSON."""
     loads = [
         {
             **asdict(load),

@@ -1,4 +1,4 @@
-"""A local engine under settings of number type, threads and how they wait, idle and with a core busy."""
+"""Compares number types, threads and waiting of a local engine, idle and with a core busy."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ IN_FLIGHT = 32
 ANSWER_TOKENS = 20
 WARM_UP_S = 0.1
 MOST_S = 60.0
-"""What is not answered by then does not count."""
+"""Answers after this do not count."""
 KV_CACHE_GIB = 1.0
 BUSY = (sys.executable, "-c", "while True: pass")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSetting:
-    """How an engine differs from the local engine as it is. `environment`: variables that are set, None for
-    those that are not; `threads`: how many more; `nice`: its processes' niceness."""
+    """A difference from the local engine's defaults. `environment`: variables to set, or None to unset;
+    `threads`: added threads; `nice`: niceness of its processes."""
 
     about: str
     dtype: str | None = None
@@ -70,8 +70,8 @@ SETTINGS: dict[str, EngineSetting] = {
 
 @dataclass(frozen=True, slots=True)
 class SettingFigures:
-    """What an engine did under one setting. Tokens per second: those written, answers of 20 tokens to short
-    prompts with 32 requests in flight; `busy`: while another process kept one core busy."""
+    """The figures under one setting. Generated tokens per second, with answers of 20 tokens to short prompts
+    and 32 requests in flight; `busy`: while another process kept one core busy."""
 
     name: str
     about: str
@@ -81,7 +81,7 @@ class SettingFigures:
 
 
 def launch_of(setting: EngineSetting, base: Launch) -> Launch:
-    """`base`, the local engine's, as `setting` has it."""
+    """The launch `base` of the local engine, changed by `setting`."""
     environment: dict[str, str] = {**base.environment}
     for name, value in setting.environment.items():
         environment.pop(name, None)
@@ -96,9 +96,10 @@ def launch_of(setting: EngineSetting, base: Launch) -> Launch:
 def measure_settings(
     names: Sequence[str], settings: Settings, *, seconds: float, progress: Progress
 ) -> Iterator[SettingFigures]:
-    """The figures under each of the settings named, one after the other; each takes the start of an engine
-    and twice `seconds`. Raises `SettingError` for names that there are not, and what starting an engine
-    raises."""
+    """Measure the named settings one after the other; each takes the start of an engine and twice `seconds`.
+
+    Raises `SettingError` for unknown names, and what starting an engine raises.
+    """
     if unknown := sorted(set(names) - SETTINGS.keys()):
         raise SettingError(f"--setting: expected some of {', '.join(SETTINGS)}; found {', '.join(unknown)}")
     for name in names:
@@ -114,8 +115,8 @@ def measure_settings(
 
 
 def written_per_second(url: str, model: str, seconds: float) -> float:
-    """Tokens per second that the engine at `url` writes with `IN_FLIGHT` requests in flight; blocks. None is
-    begun after `seconds`, and all are waited for, at most `MOST_S`."""
+    """Tokens per second that the engine at `url` generates with `IN_FLIGHT` requests in flight; blocks.
+    Starts no request after `seconds`, and waits for all, at most `MOST_S`."""
     return asyncio.run(_written_per_second(url, model, seconds))
 
 

@@ -1,7 +1,7 @@
-"""A fleet of two pools whose replicas change from one to the other as the requests change.
+"""A fleet of two pools whose replicas change pools as the requests change.
 
-Each replica can do both, and has one of the two to do: vLLM's connectors know that as `kv_both`. One that is
-to change takes nothing new, ends what it has, and then goes over.
+Each replica can do both and is assigned to one pool (`kv_both` in vLLM's connectors). A replica that changes
+takes nothing new, finishes its requests, and then switches.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ DECIDE_EVERY_S = 5.0
 WINDOW_S = 10.0
 MOST_REQUESTS = 10_000
 GAIN = 1.1
-"""A split is left for one whose busier pool is less busy by this factor: to change costs both pools."""
+"""A split is left only for one whose busier pool is less busy by this factor: a change costs both pools."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLoad:
-    """What both pools have: requests without a first token, requests that decode or wait for it, and the
-    tokens that these hold of the KV cache."""
+    """The load of both pools: requests without a first token, requests that decode or wait for it, and the
+    tokens that these hold in the KV cache."""
 
     prefilling: int
     decoding: int
@@ -42,7 +42,7 @@ class PoolLoad:
 
 
 class SplitPolicy(Protocol):
-    """Decides how many replicas prefill. Told of all that comes, in the order of time."""
+    """Decides how many replicas prefill. `arrived` is called for every request, in order."""
 
     def arrived(self, now_s: float, prompt_tokens: int) -> None: ...
 
@@ -50,11 +50,11 @@ class SplitPolicy(Protocol):
 
 
 class RecentSplit:
-    """The split at which both pools are equally busy with what there is now.
+    """The split at which both pools are equally busy with the present load.
 
-    The prefill pool has the prompts of the last `WINDOW_S` to compute, and those that wait. The decode pool
-    has its requests: a replica is full with as many as still get a token every `tpot_s`. So nothing has to be
-    known of how long answers will be. Deterministic; not thread-safe.
+    The prefill pool must compute the prompts of the last `WINDOW_S` and those that wait. The decode pool has
+    its requests: a replica is full with as many as still get a token every `tpot_s`. So the lengths of
+    answers need not be known. Deterministic; not thread-safe.
     """
 
     def __init__(self, engine: EngineModel, tpot_s: float) -> None:
@@ -63,17 +63,16 @@ class RecentSplit:
         self._prompts: deque[tuple[float, float]] = deque(maxlen=MOST_REQUESTS)
 
     def arrived(self, now_s: float, prompt_tokens: int) -> None:
-        """A request came."""
         self._prompts.append((now_s, self._engine.alone_s(prompt_tokens)))
 
     def split(self, now_s: float, current: Split, load: PoolLoad) -> Split:
-        """What there should be now; `current` where little would be gained, or there is nothing to do."""
+        """The split to use now; `current` if little would be gained, or nothing is to do."""
         while self._prompts and self._prompts[0][0] < now_s - WINDOW_S:
             self._prompts.popleft()
         work_s = sum(work_s for _, work_s in self._prompts)
         waiting_s = load.prefilling * work_s / max(len(self._prompts), 1)
         context = load.context_tokens / max(load.decoding, 1)
-        # Replicas that either pool keeps busy.
+        # The number of replicas that each pool keeps busy.
         busy = PhaseWork(
             (work_s + waiting_s) / WINDOW_S,
             load.decoding / decode_batch(self._engine, context, self._tpot_s),
@@ -90,7 +89,7 @@ def _busier(split: Split, work: PhaseWork) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The requests in the order of their arrival, as the decode pool saw them, and when the split changed."""
+    """The requests in order of arrival, as the decode pool saw them, and the changes of the split."""
 
     answers: list[Sequence]
     splits: list[tuple[float, Split]]
@@ -99,7 +98,7 @@ class Served:
 @dataclass(frozen=True, slots=True)
 class MovingPools:
     """Requests offered to replicas that begin with the split `start`. Prompts are held back, and ordered by
-    when they are due, as `Admission` does it."""
+    deadline, as in `Admission`."""
 
     trace: Many[TraceRequest]
     model: EngineModel
@@ -108,8 +107,10 @@ class MovingPools:
     transfer: Transfer = field(default_factory=Transfer)
 
     def serve(self, policy: SplitPolicy) -> Served:
-        """Serve all requests; `policy` decides every `DECIDE_EVERY_S`, until the last has arrived. Raises
-        `SettingError` for a request that no replica has room for."""
+        """Serve all requests; `policy` decides every `DECIDE_EVERY_S`, until the last has arrived.
+
+        Raises `SettingError` for a request for which no replica has room.
+        """
         pools = _Pools(self.model, self.start)
         splits = [(0.0, self.start)]
         prompts = [self._prompt(index, one) for index, one in enumerate(self.trace)]
@@ -118,7 +119,7 @@ class MovingPools:
         coming: list[tuple[float, int, Sequence]] = []
         begin, now_s = 0, 0.0
         while now_s < math.inf:
-            # The last stretch has no end: nothing is decided any more.
+            # The last stretch has no end: no more decisions.
             now_s = now_s + DECIDE_EVERY_S if begin < len(prompts) else math.inf
             end = begin
             while end < len(prompts) and prompts[end].arrived_s < now_s:
@@ -157,7 +158,7 @@ class MovingPools:
 
 
 class _Pools:
-    """Every replica is in both fleets, and takes requests in one of them or, while it goes over, in none."""
+    """Every replica is in both fleets, and available in one of them or, while it changes, in neither."""
 
     def __init__(self, model: EngineModel, start: Split) -> None:
         replicas = start.prefill + start.decode
@@ -172,18 +173,17 @@ class _Pools:
         self.decode = Simulation(second, self._second, ImmediateDispatcher(self._second, LeastFull()))
 
     def load(self, prefilling: int) -> PoolLoad:
-        """What there is now, where so many prompts have no first token."""
+        """The present load, with so many prompts without a first token."""
         replicas = self.decode.replicas
         context = sum(replica.kv_usage * self._kv_tokens for replica in replicas)
         return PoolLoad(prefilling, sum(one.running + one.waiting for one in replicas), context)
 
     def move(self, wanted: Split) -> None:
-        """Have as many replicas prefill as `wanted` says: those change that have the least to end. Those that
-        have ended what they had go over."""
+        """Move towards `wanted`: the replicas with the fewest requests change. Idle ones switch now."""
         more = wanted.prefill - sum(self._prefills)
         source = self._second if more > 0 else self._first
         can = [number for number, prefills in enumerate(self._prefills) if prefills == (more < 0)]
-        # One that is still on its way back from there has nothing to end at all.
+        # A replica that is still changing back has nothing to finish.
         can.sort(key=lambda number: (bool(source.available[number]), float(source.requests[number]), number))
         for number in can[: abs(more)]:
             self._prefills[number] = more > 0

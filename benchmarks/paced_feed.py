@@ -1,7 +1,7 @@
-"""`python -m benchmarks.paced_feed`: server-sent events at a rate that may change, in an own process.
+"""`python -m benchmarks.paced_feed`: server-sent events at a variable rate, in its own process.
 
-Prints its address as the first line of standard output. Each line of standard input is a rate from then on,
-in events per second: 0 for none, `inf` for as many as the client takes. It ends with its standard input.
+Prints its address as the first line of standard output. Each line of standard input is the new rate in events
+per second: 0 for none, `inf` for as many as the client takes. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from forebay.connectors.generator.posts import post, topic_of
 
 POSTS = 1000
 AT_ONCE = 100
-"""Events in one write, where the client takes as many as it can."""
+"""Events per write, if the client takes as many as it can."""
 
 
 class Pace:
-    """When events are due, at a rate that may change. `rate_per_s` is none at first."""
+    """When events are due, at a variable rate; initially 0."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -33,13 +33,12 @@ class Pace:
         self.changed = asyncio.Event()
 
     def set(self, rate_per_s: float) -> None:
-        """This rate from now on; what was due and not taken is forgotten, and the next event is due at
-        once."""
+        """Set the rate. Events that were due and not taken are dropped; the next is due at once."""
         self._rate_per_s, self._since_s, self._given = rate_per_s, self._now_s(), 0
         self.changed.set()
 
     def take(self) -> int:
-        """How many events are due now and not taken yet; they are taken."""
+        """Take the events that are due; returns how many."""
         if math.isinf(self._rate_per_s):
             return AT_ONCE
         if self._rate_per_s == 0:
@@ -49,14 +48,14 @@ class Pace:
         return due
 
     def wait_s(self) -> float | None:
-        """Seconds until the next event is due; None: no event is to come."""
+        """Seconds until the next event is due; None: never."""
         if self._rate_per_s == 0:
             return None
         return max(0.0, self._since_s + self._given / self._rate_per_s - self._now_s())
 
 
 class PacedFeed:
-    """Serves `/stream`: event N has the id N, and a client goes on after the last one it names."""
+    """Serves `/stream`: event N has the id N, and a client continues after the last id it names."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
@@ -78,7 +77,7 @@ class PacedFeed:
             if due:
                 await response.write(b"".join(map(self._event, range(number, number + due))))
                 number += due
-            # Also where more is due at once: rates are heard of on this event loop.
+            # Even if more is due: this event loop also receives new rates.
             await asyncio.sleep(0)
             await self._wait()
 
@@ -93,7 +92,6 @@ class PacedFeed:
 
 
 async def main() -> None:
-    """Serve until standard input ends."""
     pace = Pace()
     runner = web.AppRunner(PacedFeed(pace).application(), shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()

@@ -1,1 +1,1 @@
-"""Scaling policies side by side, in the simulator."""
+"""Compares scaling policies in a simulator."""

@@ -1,4 +1,4 @@
-"""Every other policy at every setting that is worth trying, and every fixed number of replicas."""
+"""Every other policy at every useful setting, and every fixed number of replicas."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Point:
 
 
 def settings_of(policy: str, case: Case) -> Iterator[tuple[str, Callable[[], ScalingPolicy]]]:
-    """The settings of a policy to try on this load, each with its words."""
+    """The settings of a policy to try on this load, each with a description."""
     model, speed = case.model, speed_of(case)
     if policy == "capacity":
         for use in USES:
@@ -83,12 +83,11 @@ def _made(
 
 
 def start_of(case: Case) -> int:
-    """Replicas that are up when the load begins: what its first five minutes need. The same for all."""
+    """Replicas at the start of the load, the same for all policies: what its first five minutes need."""
     return max(1, math.ceil(float(case.load.work_s[:300].mean())))
 
 
 def sweep(policy: str, case: Case, *, slo_s: float, boot_s: float) -> list[Point]:
-    """The policy at each of its settings."""
     found = []
     for words, make in settings_of(policy, case):
         run = drive(make(), case, slo_s=slo_s, boot_s=boot_s, start=start_of(case))
@@ -99,7 +98,7 @@ def sweep(policy: str, case: Case, *, slo_s: float, boot_s: float) -> list[Point
 
 
 def fixed(case: Case, *, slo_s: float, boot_s: float, enough: float = 0.9999) -> list[Point]:
-    """Every fixed number of replicas, from one to what is enough for all requests."""
+    """Every fixed number of replicas, up to one that is enough for all requests."""
     found = []
     mean = float(case.load.work_s.mean())
     for number in range(max(1, int(mean / 2)), MOST):

@@ -1,4 +1,4 @@
-"""A scaling policy at the wheel of the simulated fleet."""
+"""Lets a scaling policy control the simulated fleet."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ INTERVAL_S = 5
 HISTORY_STEP_S = 60
 MOST = 200
 PARTS = 12
-"""The backlog is told in so many parts at most."""
+"""The largest number of parts of the reported backlog."""
 CLASS = "default"
 
 
 def speed_of(case: Case) -> ReplicaSpeed:
-    """What a replica gets done of this load, as the planner counts it."""
+    """A replica's speed on this load, as the planner computes it."""
     model = case.model
     return ReplicaSpeed(model.prompt_s, model.output_s, max(1, int(model.batch)))
 
@@ -36,9 +36,11 @@ def timings_of(case: Case, boot_s: float) -> Timings:
 
 
 def drive(policy: ScalingPolicy, case: Case, *, slo_s: float, boot_s: float, start: int) -> FleetRun:
-    """Let the policy scale the fleet for the whole load. It sees what a real one would: the prompts' tokens,
-    and of the answers' only how many are to be expected. Raises `ForebayError` where the policy fails: its
-    figures would be those of a fleet that nobody scales."""
+    """Let the policy scale the fleet for the whole load.
+
+    It sees what it would see of a real fleet: the prompts' tokens, and the expected tokens of answers. Raises
+    `ForebayError` if the policy fails: the figures would be those of an unscaled fleet.
+    """
     scaler = Scaler(policy, speed_of(case), Limits(most=MOST))
     load, model = case.load, case.model
     if case.history is not None and isinstance(policy, Deadline):

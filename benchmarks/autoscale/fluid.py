@@ -1,8 +1,8 @@
 """A fleet that boots, serves and drains, as a flow of work: whole days in a second.
 
-Requests are counted by the second in which they arrive, and each takes a share of a replica's time. What
-waits is served in the order of arrival, what can no longer be in time after all else. A busy replica does
-one second of work per second: `WorkModel` fits what a request takes to the simulator that goes step by step.
+Requests are counted by the second in which they arrive, and each takes a share of a replica's time. Waiting
+requests are served in order of arrival, late ones after all others. A busy replica does one second of work
+per second: `WorkModel` fits the work of requests to the step-by-step simulator.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from forebay.simulate.traces import TraceRequest
 
 Array = NDArray[np.float64]
 SAMPLE = 2000
-"""Requests of a trace by which the work is fitted."""
+"""Requests of a trace that are used for the fit."""
 SPREAD_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class WorkModel:
-    """Seconds of a busy replica's time per request, and what its batch holds.
+    """Seconds of a busy replica's time per request, and the requests in its batch.
 
-    The shares of prefill and decoding are those of the engine's steps; the time that each step takes by
-    itself is shared by a full batch. `scale` makes the sum what the step-by-step
-    simulator needs for the trace.
+    The shares of prefill and decoding are those of the engine's steps; a full batch shares the fixed time of
+    each step. `scale` makes the sum equal to what the step-by-step simulator needs for the trace.
     """
 
     engine: EngineModel
@@ -74,10 +73,10 @@ class WorkModel:
         return self.scale * _work_s(prompts, outputs, self.engine, self.batch)
 
     def running(self, use: float) -> float:
-        """Requests in a replica's batch while it is busy for this share of what it can do, 0 to 1.
+        """Requests in the batch of a replica that is busy for this share of its capacity, 0 to 1.
 
-        Little's law: a step that takes t seconds gives each of them a token, so as many run as tokens are
-        wanted in t. The time that is not taken by prefill is divided among the steps of decoding.
+        Little's law: a step of t seconds gives each request a token, so as many run as tokens are needed in
+        t. The time without prefill is divided among the decode steps.
         """
         time = self.engine.step_time
         share = min(max(use, 0.0), 1.0)
@@ -94,7 +93,7 @@ class WorkModel:
 
     @property
     def stay_s(self) -> float:
-        """How long a request is on a replica that is half busy: what a drain takes."""
+        """How long a request stays on a half-busy replica: the time of a drain."""
         return self.running(0.5) / (0.5 / self.mean_work_s)
 
 
@@ -112,7 +111,7 @@ def _work_s(prompts: Array, outputs: Array, engine: EngineModel, batch: float) -
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What arrives in each second: requests, their tokens, and the work that they are; of one length."""
+    """Arrivals per second: requests, their tokens, and their work; all of one length."""
 
     requests: Array
     prompt: Array
@@ -123,7 +122,7 @@ class Load:
         return len(self.requests)
 
     def times(self, factor: float) -> Load:
-        """As many requests times `factor`, alike in all else."""
+        """As many requests times `factor`, otherwise equal."""
         return Load(self.requests * factor, self.prompt * factor, self.output * factor, self.work_s * factor)
 
     def part(self, begin: int, end: int) -> Load:
@@ -139,9 +138,9 @@ def load_of(
     replicas: float | None = None,
     seed: int = 0,
 ) -> Load:
-    """A trace by the second, its arrivals `stretch` times as far apart.
+    """A trace by the second, with its arrivals `stretch` times as far apart.
 
-    With `replicas`, as many times over as keeps so many replicas busy on average. Each request then stands
+    With `replicas`, multiplied so that it keeps that many replicas busy on average. Each request then stands
     for many like it, which come at random within `SPREAD_S` seconds around it.
     """
     at = np.array([int(one.arrived_s * stretch) for one in trace])
@@ -161,7 +160,7 @@ def load_of(
 
 
 def drawn(expected: Load, seed: int) -> Load:
-    """A load whose requests come at random at the expected rate of each second (a Poisson process)."""
+    """Random arrivals at the expected rate of each second (a Poisson process)."""
     random = np.random.default_rng(seed)
     count = random.poisson(expected.requests)
     factor = np.where(expected.requests > 0, count / np.maximum(expected.requests, 1e-12), 0.0)
@@ -172,7 +171,7 @@ def drawn(expected: Load, seed: int) -> Load:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """What waits of the requests of one second."""
+    """The waiting requests of one second of arrival."""
 
     arrived: int
     requests: float
@@ -200,7 +199,7 @@ Decide = Callable[[View], int]
 
 @dataclass(slots=True)
 class FleetRun:
-    """What came of a run: requests in time over all, replica-seconds paid, starts and stops, the largest
+    """The result of a run: requests in time over all, replica-seconds paid, starts and stops, the largest
     backlog in tokens, and the number of paid and of ready replicas each second."""
 
     goodput: float = 0.0
@@ -222,10 +221,10 @@ def run_fleet(
     interval_s: int = 5,
     most_s: int = 6 * 3600,
 ) -> FleetRun:
-    """Serve the load, and what waits at its end, with the replicas that `decide` asks for every `interval_s`.
+    """Serve the load, and its last backlog, with the replicas that `decide` asks for every `interval_s`.
 
-    A replica is paid from its start to the end of its drain. It serves when `boot_s` are over. Of two that
-    may go, the one that boots goes first: nothing is lost by it. The last backlog has `most_s` to be served.
+    A replica is paid from its start to the end of its drain, and serves after `boot_s`. Booting replicas are
+    stopped first: nothing is lost by it. The last backlog has `most_s` to be served.
     """
     found = FleetRun()
     drain_s, slo, boot = max(1, round(model.stay_s)), round(slo_s), round(boot_s)
@@ -256,7 +255,7 @@ def run_fleet(
         elif backlog < 1e-6:
             break
         if second % interval_s == 0:
-            # Arrays of lists are read, not kept: the policy's signals are made of them at once.
+            # The policy converts these to signals at once, and keeps no reference.
             view = View(
                 second, ready, tuple(starting), len(draining), tuple(booted),
                 [Cohort(int(one[0]), one[1], one[2], one[3]) for one in waiting],
@@ -313,7 +312,7 @@ def run_fleet(
         found.paid.append(paid)
         found.ready.append(ready)
         second += 1
-    # Those that are still up drain too.
+    # Replicas that are still up drain, too.
     found.replica_seconds += ready * drain_s
     found.goodput = good / max(float(sum(requests)), 1e-9)
     return found

@@ -1,4 +1,4 @@
-"""The loads that scaling policies are measured on: recorded hours, stretched, and made-up days and bursts."""
+"""Loads for scaling policies: recorded hours, stretched, and made-up days and bursts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from forebay.simulate.traces import TraceRequest
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S
 SURGES = ((9.0, 0.6, 1.5), (12.5, 0.5, 1.3), (15.5, 2.5, 0.8), (20.0, 1.5, 0.5))
-"""Hour, width in hours and height of the surges of a working day, on top of `NIGHT`."""
+"""Hour, width in hours and height of a working day's surges, on top of `NIGHT`."""
 NIGHT = 0.06
 WEEKEND = 0.55
 SHIFT_H = 0.15
 """How far a surge moves from day to day: the standard deviation in hours."""
 WOBBLE = 0.08
-"""Standard deviation of the slow changes that no day repeats, as a share of the rate."""
+"""Standard deviation of slow changes that do not repeat daily, as a share of the rate."""
 WOBBLE_S = 600
 BURST_S = 600
 QUIET_S = 1500
@@ -27,8 +27,8 @@ QUIET_S = 1500
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load with a name. `history`: what came before it, for those who learn from it; it ends where the load
-    begins. `daily`: whether it has the shape of days."""
+    """A load with a name. `history`: the load before it, to learn from; it ends where the load begins.
+    `daily`: whether it has the shape of days."""
 
     name: str
     load: Load
@@ -55,8 +55,7 @@ def days(
 ) -> Case:
     """Working days with surges in the morning and at noon and quiet nights, after a week of history.
 
-    Requests are as long as those of the trace. The first of the days is a Monday; the history is the week
-    before it.
+    Requests have the lengths of the trace. The first day is a Monday; the history is the week before it.
     """
     random = np.random.default_rng(seed)
     rates = np.concatenate([_day(day % 7, random) for day in range(7 + days)])
@@ -74,7 +73,7 @@ def bursts(
     count: int = 8,
     seed: int = 0,
 ) -> Case:
-    """Steps to `times` the rate for ten minutes each, at random after quiet times of 25 minutes on average.
+    """Steps to `times` the rate for ten minutes each, after random quiet times of 25 minutes on average.
 
     `replicas` are busy between them.
     """
@@ -101,7 +100,7 @@ def _day(weekday: int, random: np.random.Generator) -> Array:
 
 
 def _made(work_rate: Array, trace: Sequence[TraceRequest], model: WorkModel, seed: int) -> Load:
-    """Requests at random that make so much work per second on average; each draws a request of the trace."""
+    """Random requests that make this much work per second on average; each draws a request of the trace."""
     random = np.random.default_rng(seed + 1)
     prompts = np.array([one.prompt_tokens for one in trace], float)
     outputs = np.array([one.output_tokens for one in trace], float)

@@ -1,4 +1,4 @@
-"""The default policy beside all others at their best, and beside an oracle."""
+"""Compares the default policy with all others at their best settings, and with an oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.autoscale.oracle import oracle
 
 GOAL = 0.99
 TOLERANCE = 1.001
-"""Costs are the same within a thousandth."""
+"""Costs within a thousandth count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Comparison:
     oracle_seconds: float
 
     def at_equal_cost(self) -> Point | None:
-        """The best goodput that another policy, or a fixed fleet, has for what the default pays."""
+        """The best goodput of another policy, or of a fixed fleet, at the default's cost or less."""
         most = self.deadline.replica_seconds * TOLERANCE
         return max(
             (each for each in self.others if each.replica_seconds <= most),
@@ -49,13 +49,12 @@ class Comparison:
         )
 
     def cheapest(self, *, of_fixed: bool) -> Point | None:
-        """The cheapest setting with the goal's goodput, of fixed fleets or of the other policies; None where
-        none has it."""
+        """The cheapest setting that reaches the goal, of fixed fleets or of the other policies, or None."""
         found = (each for each in self.others if (each.policy == FIXED) is of_fixed and each.goodput >= GOAL)
         return min(found, key=lambda each: each.replica_seconds, default=None)
 
     def best(self, policy: str) -> Point:
-        """A policy's cheapest setting with the goal's goodput; without one, that of the most goodput."""
+        """A policy's cheapest setting that reaches the goal, else its setting with the most goodput."""
         points = [each for each in self.others if each.policy == policy]
         enough = [each for each in points if each.goodput >= GOAL]
         if enough:
@@ -63,8 +62,8 @@ class Comparison:
         return max(points, key=lambda each: each.goodput)
 
     def frontier(self, policy: str) -> list[Point]:
-        """A policy's settings of which no other of its settings has more goodput for the same cost or less,
-        cheapest first."""
+        """A policy's settings that no cheaper or equally cheap setting of its own beats in goodput, cheapest
+        first."""
         found: list[Point] = []
         points = (each for each in self.others if each.policy == policy)
         for point in sorted(points, key=lambda each: (each.replica_seconds, -each.goodput)):
@@ -73,8 +72,7 @@ class Comparison:
         return found
 
     def document(self) -> dict[str, Any]:
-        """The comparison as JSON. Of each policy: its best setting, and in `frontier` those that no other of
-        its settings beats."""
+        """The comparison as JSON: each policy's best setting, and the frontiers in `frontier`."""
         chosen = [self.deadline, *(self.best(name) for name in (FIXED, *OTHERS))]
         equal = self.at_equal_cost()
         costs = {
@@ -113,7 +111,7 @@ def compare_policies(
     slos_s: Sequence[float],
     note: Callable[[str], None] = lambda _: None,
 ) -> list[Comparison]:
-    """Every policy on one load, for each boot and each SLO; minutes of the processor."""
+    """Every policy on one load, for each boot and each SLO; takes minutes."""
     found = []
     for slo_s in slos_s:
         note(f"{case.name}, SLO {slo_s:g} s: fixed fleets")
@@ -144,7 +142,7 @@ def compare_policies(
 
 
 def draw_frontiers(path: Path, found: Sequence[Comparison]) -> None:
-    """Each policy's settings as points, the oracle as a line. Cost is in multiples of the work."""
+    """Draw each policy's settings as points and the oracle as a line. Cost is in multiples of the work."""
     from matplotlib.figure import Figure
 
     columns = min(4, len(found))

@@ -1,4 +1,4 @@
-"""The cheapest fleet for a load that is known beforehand."""
+"""The cheapest fleet for a load that is known in advance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class OraclePlan:
-    """Replica-seconds with boots and drains, the share of work in time, and how many replicas are ready in
+    """Replica-seconds with boots and drains, the share of work in time, and the number of ready replicas in
     each step of `step_s` seconds."""
 
     replica_seconds: float
@@ -31,13 +31,12 @@ class OraclePlan:
 
 
 def oracle(load: Load, *, slo_s: float, boot_s: float, drain_s: float, goal: float = 0.99) -> OraclePlan:
-    """The plan of least cost that serves at least `goal` of the work in time.
+    """The cheapest plan that serves at least `goal` of the work in time.
 
-    Dynamic programming over steps, ready replicas and backlog; work that is given up has a price, which is
-    searched for so that the share comes out. A replica can be ready at any step, as the load is known, and
-    each start costs `boot_s + drain_s` replica-seconds beside the time that it is ready. It is optimal but
-    for the steps (5 to 15 s), work in units of half a replica's step, and the share, which counts work in
-    place of requests.
+    Dynamic programming over steps, ready replicas and backlog. Dropped work has a price, which is searched
+    for so that the share comes out. A replica can be ready at any step, since the load is known, and each
+    start costs `boot_s + drain_s` replica-seconds in addition to its ready time. Optimal except for the steps
+    (5 to 15 s), work in units of half a replica's step, and the share, which counts work instead of requests.
     """
     step_s = int(min(max(slo_s // 4, FINEST_S), COARSEST_S))
     units = _in_units(load.work_s, step_s)
@@ -54,7 +53,7 @@ def oracle(load: Load, *, slo_s: float, boot_s: float, drain_s: float, goal: flo
 
 
 def _in_units(work_s: Array, step_s: int) -> Counts:
-    """Whole units of work per step; what is rounded off is carried on."""
+    """Whole units of work per step; rounding errors are carried forward."""
     ends = np.minimum(np.arange(step_s, len(work_s) + step_s, step_s), len(work_s))
     total = np.cumsum(work_s)[ends - 1] * (LEVELS / step_s)
     units: Counts = np.diff(np.concatenate([[0.0], np.round(total)])).astype(np.int64)
@@ -62,15 +61,15 @@ def _in_units(work_s: Array, step_s: int) -> Counts:
 
 
 def _plan(units: Counts, slo_s: float, start_s: float, price: float, step_s: int) -> OraclePlan:
-    """Costs from the end to the start, then the plan from the start to the end. `price`: what a unit that is
-    given up costs, in steps of a replica."""
+    """Costs from the end to the start, then the plan from the start to the end. `price`: of a dropped unit,
+    in steps of a replica."""
     patience = max(int(slo_s // step_s), 1)
     came = np.concatenate([units, np.zeros(patience, np.int64)])
     steps = len(came)
     total = np.concatenate([[0], np.cumsum(came)])
     ends = np.arange(1, steps + 1)
     bound = total[ends] - total[np.maximum(ends - patience, 0)]
-    """What arrived within the patience may wait; what is older is given up."""
+    """Only what arrived within the patience may wait; older work is dropped."""
     most = -(-int(bound.max()) // (LEVELS * patience)) + 1
     levels = int(bound.max()) + 1
     start = start_s / step_s
@@ -98,7 +97,7 @@ def _plan(units: Counts, slo_s: float, start_s: float, price: float, step_s: int
 
 
 def _least_to(values: Costs) -> tuple[Costs, Counts]:
-    """For each n the least value at n or fewer, and where it is."""
+    """For each n the smallest value at n or fewer, and its position."""
     least = np.minimum.accumulate(values, axis=0)
     numbers = np.arange(len(values))[:, None]
     at = np.maximum.accumulate(np.where(values <= least, numbers, 0), axis=0)
@@ -106,7 +105,7 @@ def _least_to(values: Costs) -> tuple[Costs, Counts]:
 
 
 def _least_from(values: Costs) -> tuple[Costs, Counts]:
-    """For each n the least value at n or more, and where it is."""
+    """For each n the smallest value at n or more, and its position."""
     least, at = _least_to(values[::-1])
     return least[::-1].copy(), (len(values) - 1 - at)[::-1]
 

@@ -1,1 +1,1 @@
-"""Measurements that were published elsewhere, each as one command."""
+"""Static against continuous batching, and a burst of short requests: two published measurements."""

@@ -1,8 +1,8 @@
-"""Many short requests in one batch, and one alone: what batching gains where answers are short.
+"""Many short requests in one batch, and one alone: what batching gains if answers are short.
 
-After "Streaming Architectures for Low-Latency LLM Serving using Apache Flink and vLLM" (Ferhatosmanoglu): one
-HTTP request with 5,000 prompts of about 5 tokens took a vLLM 26.07 s there, one with a single prompt 0.15 s.
-By the engine's log in it, prompts had 6 tokens and answers up to 10.
+After "Streaming Architectures for Low-Latency LLM Serving using Apache Flink and vLLM" (Ferhatosmanoglu):
+there, one HTTP request with 5,000 prompts of about 5 tokens took vLLM 26.07 s, one with a single prompt 0.15
+s. By its engine's log, prompts had 6 tokens and answers up to 10.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMAT = "forebay-bench-burst/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurstOptions:
-    """`requests`: in one batch. `repeats`: of the one alone, one after the other."""
+    """`requests`: in one batch. `repeats`: of the single request, one after the other."""
 
     requests: int = REQUESTS
     repeats: int = ALONE_REPEATS
@@ -53,8 +53,8 @@ class BurstOptions:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """What was measured. `alone`: requests one after the other; `batch`: one HTTP request with all prompts;
-    `apart`: as many HTTP requests at once, each with one. None: interrupted before."""
+    """`alone`: requests one after the other; `batch`: one HTTP request with all prompts; `apart`: as many
+    HTTP requests at once, one prompt each. None: interrupted before."""
 
     options: BurstOptions
     alone: MeasuredRun
@@ -69,7 +69,7 @@ class Burst:
 def measure_burst(url: str, model: str | None, options: BurstOptions) -> Burst:
     """Measure all three, one after the other; blocks.
 
-    Raises `EngineError` where a request alone fails, or the batch as a whole.
+    Raises `EngineError` if a single request or the whole batch fails.
     """
     target = OpenAiTarget(url, OpenAiOptions(model=model))
     warm_up = measured_run(
@@ -87,7 +87,7 @@ def measure_burst(url: str, model: str | None, options: BurstOptions) -> Burst:
         random_ids(options.prompt_tokens, nonce, options.seed, index).tolist()
         for index in range(options.requests)
     ]
-    # The prompts of the batch stand in place of the one that the load has.
+    # The batch's prompts replace the load's single prompt.
     whole = OpenAiTarget(
         url, OpenAiOptions(model=target.model, extensions=target.extensions, extra={"prompt": prompts})
     )
@@ -103,10 +103,9 @@ def measure_burst(url: str, model: str | None, options: BurstOptions) -> Burst:
 def burst_document(
     found: Burst, *, provenance: dict[str, Any], others_cores: float | None = None
 ) -> dict[str, Any]:
-    """`alone`, `batch` and `apart` as `Burst` has them, in seconds; `gain`: how many times longer the
-    requests of the batch would take one after the other. Percentiles that the samples cannot give are null.
-    `others_cores`: how many cores other programs kept busy meanwhile; None: not known.
-    """
+    """`alone`, `batch` and `apart` as in `Burst`, in seconds; `gain`: how many times longer the requests of
+    the batch would take one after the other. Percentiles of too few samples are null. `others_cores`: cores
+    that other programs kept busy; None: unknown."""
     options = found.options
     alone = latencies_s(found.alone)
     document: dict[str, Any] = {
@@ -134,7 +133,7 @@ def burst_document(
 
 
 def latencies_s(measured: MeasuredRun) -> list[float]:
-    """From when each answered request was sent to the end of its answer, in order."""
+    """Sorted times from when each answered request was sent to the end of its answer."""
     figures = (request_figures(record) for record in measured.run.records)
     return sorted(one.service_e2el_s for one in figures if one is not None)
 
@@ -148,7 +147,7 @@ def _percentiles(ordered: list[float]) -> dict[str, float | None]:
 
 def _reasons(found: Burst, others_cores: float | None) -> Iterator[str | None]:
     for each in (found.alone, found.batch, found.apart):
-        # The batch has more tokens than its one prompt was to have.
+        # The batch has more tokens than its load's single prompt.
         if each is not None and each is not found.batch and each.verdict is not None:
             yield from each.verdict.reasons
     if found.batch is not None and found.batch.run.complete:

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks batching` found, as one JSON document."""
+"""The document of `python -m benchmarks batching`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FORMAT = "forebay-bench-batching/1"
 def batching_document(
     found: Batching, *, held_equal: Mapping[str, Any], provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """`throughput[limit][system]` in tokens per second, of prompts and answers as in the study, and
+    """`throughput[limit][system]` in tokens per second of prompts and answers, as in the study;
     `output_throughput` of answers alone; `ratio[limit]`: continuous over static; `latency[rate][system]`, by
-    the study's rate, with `p50_s`, `p99_s` (null of fewer than 1,000 requests) and `cdf_s`, all of them in
-    order. `valid`: that every cell is; `reasons` by cell."""
+    the study's rate, with `p50_s`, `p99_s` (null with fewer than 1,000 requests) and all sorted values,
+    `cdf_s`. `valid`: whether every cell is; `reasons` by cell."""
     limits = [limit for limit in found.options.limits if _row(found, limit)]
     rates = [
         rate
@@ -67,7 +67,7 @@ def batching_document(
 
 
 def ratio(found: Batching, limit: int, system: str = STATIC) -> float | None:
-    """Continuous batching's throughput as a multiple of `system`'s; None where one is missing."""
+    """Continuous batching's throughput as a multiple of `system`'s; None if one is missing."""
     ours, theirs = found.cell(CONTINUOUS, limit=limit), found.cell(system, limit=limit)
     if ours is None or theirs is None:
         return None
@@ -76,7 +76,7 @@ def ratio(found: Batching, limit: int, system: str = STATIC) -> float | None:
 
 
 def latencies_s(cell: Cell) -> list[float]:
-    """From when each request was due to the end of its answer, in order; the answered ones."""
+    """Sorted times from when each answered request was due to the end of its answer."""
     return sorted(one.e2el_s for one in map(request_figures, cell.run.records) if one is not None)
 
 

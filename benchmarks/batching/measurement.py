@@ -1,10 +1,10 @@
 """Static against continuous batching: the two tables of the study that made continuous batching known.
 
 Throughput: all requests at once, prompts of exactly 512 tokens, answers of exactly as many tokens as drawn
-from an exponential distribution with mean 128, cut by rejection at 32, 128, 512 or 1536. Latency: requests at
-1 and 4 per second, Poisson, prompts of 128 to 384 tokens, answers with the largest limit. (Anyscale, "How
-continuous batching enables 23x throughput in LLM inference while reducing p50 latency", 2023, and the scripts
-published with it.) As there, throughput counts the tokens of prompts and answers.
+from an exponential distribution with mean 128, cut by rejection at 32, 128, 512 or 1536; counts the tokens of
+prompts and answers. Latency: requests at 1 and 4 per second, Poisson, prompts of 128 to 384 tokens, answers
+with the largest limit. (Anyscale, "How continuous batching enables 23x throughput in LLM inference while
+reducing p50 latency", 2023, and the scripts published with it.)
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ SYSTEMS = (STATIC, LONGEST_OF_ALL, CONTINUOUS)
 TIMEOUT_S = 4 * 3600.0
 WARM_UP_TOKENS = 8
 TRIES = 3
-"""How often a load is measured at most, where other programs disturb it."""
+"""How often a load is measured at most, if other programs disturb it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingOptions:
-    """Sizes of the measurement; those of the study unless told otherwise.
+    """Sizes of the measurement; the study's by default.
 
-    `requests`: of each throughput cell; `latency_requests`: of each latency cell, 0: none are measured.
-    `relative_rates`: the rates are those of the study in relation to what the engine can do: its 1 and 4
-    requests per second are an eighth and a half of what saturated it. `batch_sizes`, `attentions`: what is
-    tried for static batching. `longest_of_all`: measure also the study's form of it. `even_lengths`: the
-    answers' lengths are quantiles of their distribution in random order, in place of random draws: of a few
-    dozen draws hardly one exceeds 512 tokens, and two limits would have the same answers.
+    `requests`: of each throughput cell; `latency_requests`: of each latency cell, 0: none. `relative_rates`:
+    scale the study's rates to the engine: its 1 and 4 requests per second are an eighth and a half of what
+    saturated it. `batch_sizes`, `attentions`: what is tried for static batching. `longest_of_all`: also
+    measure the study's form of it. `even_lengths`: answers' lengths are quantiles of their distribution in
+    random order instead of random draws: of a few dozen draws hardly one exceeds 512 tokens, and two limits
+    would have the same answers.
     """
 
     limits: tuple[int, ...] = LIMITS
@@ -105,7 +105,7 @@ QUICK = replace(PROCESSOR, requests=20, latency_requests=12, batch_sizes=(4, 8, 
 @dataclass(frozen=True, slots=True)
 class Place:
     """A load and its place in the tables: `limit` for throughput; the study's `rate` for latency, and the
-    rate that is sent for it."""
+    rate sent for it."""
 
     load: Load
     limit: int | None = None
@@ -117,9 +117,9 @@ class Place:
 class Cell:
     """One load on one system.
 
-    `limit` of a throughput cell, `rate` (the study's) of a latency cell, at which `rate_per_s` were sent.
-    `batch_size`, `attention`: of static batching. `others_cores`: how many cores other programs kept busy
-    meanwhile; None where it cannot be told, because the system runs elsewhere.
+    `limit` of a throughput cell, `rate` (the study's) of a latency cell, for which `rate_per_s` was sent.
+    `batch_size`, `attention`: of static batching. `others_cores`: cores that other programs kept busy; None:
+    unknown, because the system runs elsewhere.
     """
 
     system: str
@@ -141,7 +141,7 @@ class Cell:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is not valid."""
+        """Why it is invalid."""
         found = () if self.measured.verdict is None else self.measured.verdict.reasons
         crowd = None if self.others_cores is None else disturbed(self.others_cores, len(usable_cores()))
         return found if crowd is None else (*found, crowd)
@@ -149,8 +149,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """What was measured. `costs`: those from which static batching's settings were chosen. `complete`: False
-    where it was interrupted."""
+    """`costs`: from which static batching's settings were chosen. `complete`: False if interrupted."""
 
     options: BatchingOptions
     cells: tuple[Cell, ...]
@@ -168,8 +167,8 @@ Tell = Callable[[str], None]
 
 
 def quantile_lengths(count: int, mean: float, limit: int, seed: int) -> list[int]:
-    """`count` lengths that stand for the exponential distribution cut at `limit`, in random order: its
-    quantiles at (i + 1/2) / count, rounded up.
+    """`count` quantiles, at (i + 1/2) / count, of the exponential distribution cut at `limit`, rounded up, in
+    random order.
 
     F(x) = (1 - e^(-x/mean)) / (1 - e^(-limit/mean)) for x up to the limit.
     """
@@ -193,9 +192,11 @@ def fresh_prompts(load: Load) -> Load:
 
 @dataclass(slots=True)
 class Measurement:
-    """Measures one system after the other, so that none takes anything of the other's machine. `complete`:
-    False from the first load on that was interrupted; it measures no more then. `local`: whether both run
-    below this process, so that what other programs used can be told."""
+    """Measures one system after the other, so that they do not compete for the machine.
+
+    `complete`: False after an interrupted load; nothing more is measured then. `local`: whether both run
+    below this process, so that other programs' processor use is known.
+    """
 
     options: BatchingOptions
     tell: Tell = print
@@ -204,8 +205,7 @@ class Measurement:
     _capacity_per_s: float | None = None
 
     def continuous(self, target: Target) -> Iterator[Cell]:
-        """The cells of continuous batching; to be measured before those of static batching, which are given
-        the same rates."""
+        """The cells of continuous batching; measure them first, since static batching gets the same rates."""
         if not measure(target, self._warm_up()).complete:
             self.complete = False
             return
@@ -213,8 +213,8 @@ class Measurement:
             yield from self._cell(CONTINUOUS, target, place)
 
     def static(self, start: StartWorker, costs: list[BatchCost]) -> Iterator[Cell]:
-        """The cells of static batching, each with the settings that make it fastest; `costs` gets what these
-        were chosen from."""
+        """The cells of static batching, each with its fastest settings; appends to `costs` what these were
+        chosen from."""
         options = self.options
         with ExitStack() as running:
             workers = {name: running.enter_context(start(name)) for name in options.attentions}
@@ -242,7 +242,7 @@ class Measurement:
             yield Place(self._arrivals(rate_per_s), rate=rate, rate_per_s=rate_per_s)
 
     def rates(self) -> list[tuple[float, float]]:
-        """The study's rates, and those that are sent for them."""
+        """The study's rates, and the rates sent for them."""
         options = self.options
         if not options.latency_requests:
             return []
@@ -276,9 +276,8 @@ class Measurement:
         yield Cell(system, measured, place.limit, place.rate, place.rate_per_s, size, attention, others)
 
     def _undisturbed(self, target: Target, load: Load) -> tuple[LoadRun, float | None]:
-        """A run, and how many cores other programs kept busy meanwhile. Where these were too many it is
-        measured again, with other prompts, and the run that was disturbed least is taken, whatever it gave.
-        """
+        """A run, and how many cores other programs kept busy during it. If too many, repeats it with other
+        prompts, and returns the least disturbed run, whatever its figures."""
         tries: list[tuple[LoadRun, float]] = []
         while len(tries) < TRIES:
             before = processor_use()

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks batching` found, as a picture of its document."""
+"""The plot of `python -m benchmarks batching`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS = {STATIC: "#c2571a", LONGEST_OF_ALL: "#8a8f98", CONTINUOUS: "#1f6f8b"}
 
 def batching_figure(document: Mapping[str, Any], title: str) -> Figure:
     """Throughput by limit as multiples of static batching, and by rate the share of requests answered within
-    a time. Limits and rates that one of the two systems does not have are left out."""
+    a time. Leaves out limits and rates that one of the two systems lacks."""
     from matplotlib.figure import Figure
 
     throughput = document["throughput"]

@@ -1,8 +1,8 @@
-"""Which batch size, and which of its attentions, makes static batching fastest on a load.
+"""Finds the batch size and the attention with which static batching is fastest on a load.
 
-Static batching has one setting, and its figures are worth nothing if it is set badly: small batches load the
-weights for few answers, large ones make many wait for the longest. A batch takes as long as its prompts and
-its longest answer do, so a short batch of each size tells how long a load would take with it.
+A badly chosen size would make its figures worthless: small batches load the weights for few answers, large
+ones make many wait for the longest. A batch takes as long as its prompts and its longest answer, so a short
+batch of each size predicts the time of a load.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PROBE_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class BatchCost:
-    """What a batch of `batch_size` prompts takes with an attention of transformers: `prefill_s` for all of
-    its prompts, `step_s` for the next token of each."""
+    """A batch of `batch_size` prompts with an attention of transformers: `prefill_s` for all of its prompts,
+    `step_s` for the next token of each."""
 
     attention: str
     batch_size: int
@@ -29,8 +29,7 @@ class BatchCost:
     step_s: float
 
     def load_s(self, lengths: Sequence[int]) -> float:
-        """How long answers of these lengths would take, in this order, if the step took no longer as answers
-        grow."""
+        """The predicted time of answers with these lengths, in this order, with a constant step time."""
         total_s = 0.0
         for first in range(0, len(lengths), self.batch_size):
             batch = lengths[first : first + self.batch_size]
@@ -39,7 +38,7 @@ class BatchCost:
 
 
 def batch_cost(worker: TransformersWorker, batch_size: int, prompt_tokens: int) -> BatchCost | None:
-    """Measure one short batch; blocks. None where the batch fails, as for want of memory."""
+    """Measure one short batch; blocks. None if the batch fails, for example without enough memory."""
     nonce = fresh_nonce()
     prompts = [random_ids(prompt_tokens, nonce, 0, index) for index in range(batch_size)]
     try:
@@ -50,7 +49,7 @@ def batch_cost(worker: TransformersWorker, batch_size: int, prompt_tokens: int) 
 
 
 def fastest(costs: Sequence[BatchCost], lengths: Sequence[int]) -> BatchCost:
-    """The one with which answers of these lengths are complete first. Raises `SettingError` without any."""
+    """The cost with the shortest predicted time. Raises `SettingError` if there is none."""
     if not costs:
         raise SettingError("static batching: no batch size could be measured; name a smaller --batch-size")
     return min(costs, key=lambda cost: cost.load_s(lengths))

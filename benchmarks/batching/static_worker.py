@@ -1,8 +1,8 @@
 """Answers batches with Hugging Face transformers: `static_worker.py SETTINGS`, a JSON object.
 
 Run by path with a Python that has torch and transformers, such as the engine's; it imports nothing of
-Forebay. Standard output gets one JSON line when the model is loaded, then one for each batch, which is a line
-of standard input.
+Forebay. Writes one JSON line to standard output when the model is loaded, then one per batch; each line of
+standard input is a batch.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Steps:
-    """When each step of a batch was computed. A `LogitsProcessor`, which changes nothing."""
+    """Records when each step of a batch was computed; a `LogitsProcessor` that changes nothing."""
 
     def __init__(self, synchronize: Callable[[], None]) -> None:
         self.at_s: list[float] = []
@@ -34,8 +34,6 @@ class Steps:
 
 
 class Model:
-    """A model and what is needed to ask it."""
-
     def __init__(self, settings: dict[str, Any]) -> None:
         import torch  # type: ignore[import-not-found]
         import transformers  # type: ignore[import-not-found]
@@ -52,7 +50,7 @@ class Model:
             self._path, dtype=getattr(torch, settings["dtype"]), attn_implementation=settings["attention"]
         )
         self._model.to(self.device).eval()
-        # Answers have the length that was asked for, whatever the model would say.
+        # Answers have the requested length: end-of-text tokens are ignored.
         self._model.generation_config.eos_token_id = None
         self.versions = {"torch": torch.__version__, "transformers": transformers.__version__}
 
@@ -62,7 +60,7 @@ class Model:
         rows = [self._ids(prompt) for prompt in prompts]
         longest = max(map(len, rows))
         self._check(rows, longest + steps)
-        # Padded on the left, where the mask hides it: the next token follows the last of each prompt.
+        # Padded on the left and masked: the next token follows the last of each prompt.
         ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device=self.device)
         mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=self.device)
         seen = Steps(torch.cuda.synchronize if self.device == "cuda" else lambda: None)
@@ -115,7 +113,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if settings.get("cores") and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, settings["cores"])
-    # What libraries print is not for the one who reads the answers.
+    # Keep what libraries print out of the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -126,7 +124,7 @@ def main() -> None:
     try:
         model = Model(settings)
     except Exception as error:
-        # First the log, which is read as soon as the error is told.
+        # The log first: it is read as soon as the error arrives.
         traceback.print_exc()
         tell({"error": f"{type(error).__name__}: {error}"[:2000]})
         sys.exit(1)

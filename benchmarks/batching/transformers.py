@@ -1,7 +1,7 @@
-"""Hugging Face transformers with static batching: the baseline that continuous batching is measured against.
+"""Hugging Face transformers with static batching: the baseline of continuous batching.
 
-A batch runs until its longest answer is complete, and all its answers are given back then. Computed in a
-process of its own, with a Python that has torch and transformers: Forebay's own has neither.
+A batch runs until its longest answer is complete, and only then returns all answers. Runs in its own process,
+with a Python that has torch and transformers.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ BATCH_TIMEOUT_S = 7200.0
 END_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 1 << 20
 GATHER_S = 0.01
-"""How long a free batch waits for requests that come with its first one."""
+"""How long an idle worker waits for requests that come with the first one."""
 MOST_REQUESTS = 4096
 ATTENTIONS = ("sdpa", "eager")
-"""What transformers calls its attention for PyTorch's own kernel, its default, and for plain products."""
+"""Attentions of transformers: PyTorch's own kernel (the default), and plain products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How the process computes. `python`: one with torch and transformers; `dtype`: torch's name of a number
-    type; `cores` empty: all; `threads` 0: torch's own choice."""
+    """`python`: one with torch and transformers; `dtype`: torch's name of a number type; `cores` empty: all;
+    `threads` 0: torch's choice."""
 
     python: Path
     model: str
@@ -62,8 +62,8 @@ class WorkerOptions:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """What a batch took. `prompt_tokens`: of each of its prompts; `steps`: tokens that were computed for
-    each; `prefill_s`: until the first of them; `step_s`: median from one to the next, None of only one."""
+    """`prompt_tokens`: of each prompt; `steps`: tokens computed for each; `prefill_s`: until the first of
+    them; `step_s`: median from one to the next, None if there is only one."""
 
     prompt_tokens: tuple[int, ...]
     steps: int
@@ -74,12 +74,12 @@ class BatchAnswer:
 
 class TransformersWorker:
     """The process that computes, one batch at a time. It ends with the block, and with the thread that
-    entered it. Not for several threads, but for `close`."""
+    entered it. Not thread-safe, except `close`."""
 
     def __init__(self, options: WorkerOptions, settings: Settings) -> None:
         self.options = options
         self.about: Mapping[str, Any] = {}
-        """Once started: `device`, and `versions` of torch and transformers."""
+        """After the start: `device`, and `versions` of torch and transformers."""
         self._settings = settings
         self._log = settings.run / "logs" / f"transformers-{secrets.token_hex(4)}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -140,7 +140,7 @@ class TransformersWorker:
     def answer(self, prompts: Sequence[str | Sequence[int]], steps: int) -> BatchAnswer:
         """Compute `steps` tokens for each prompt as one batch; blocks.
 
-        Raises `ServerFault` where the batch failed, such as for want of memory, and `Unreachable` where the
+        Raises `ServerFault` if the batch failed, for example without enough memory, and `Unreachable` if the
         process ended.
         """
         listed = [prompt.tolist() if isinstance(prompt, array) else prompt for prompt in prompts]
@@ -165,14 +165,14 @@ class TransformersWorker:
             raise ProtocolViolation(f"transformers: no answer to a batch: {str(found)[:200]}") from None
         if len(answer.prompt_tokens) != len(prompts) or answer.steps != steps:
             raise ProtocolViolation(
-                f"transformers: {len(prompts)} prompts and {steps} steps were asked for; the answer tells of "
+                f"transformers: {len(prompts)} prompts and {steps} steps were requested; the answer has "
                 f"{len(answer.prompt_tokens)} and {answer.steps}"
             )
         return answer
 
     def close(self) -> None:
-        """Kill the process, also in the middle of a batch; blocks until it is gone. May be called from any
-        thread, and more than once."""
+        """Kill the process, even during a batch; blocks until it is gone. Callable from any thread, and
+        repeatedly."""
         process = self._process
         if process is None:
             return
@@ -217,7 +217,7 @@ class TransformersWorker:
         status = self._process.returncode
         why = ""
         if status == -signal.SIGKILL:
-            why = "; it was killed, as the system does where memory runs out: a smaller batch may fit"
+            why = "; it was killed, probably because memory ran out: try a smaller batch"
         return Unreachable(f"transformers: the process ended with status {status}{why}; log: {self._log}")
 
 
@@ -236,10 +236,9 @@ class _Waiting:
 class StaticBatchTarget:
     """A `Target` that answers in batches of up to `batch_size`.
 
-    When the batch before is complete, the next is made of what waits by then, in the order in which it came;
-    it does not wait for more. It runs for as many steps as its longest answer has, at least `least_steps`:
-    the longest of all, for the form of the study. A request whose caller has gone leaves the queue, but not
-    a batch.
+    When a batch is complete, the next consists of the requests that wait by then, in order of arrival; it
+    does not wait for more. It runs for as many steps as its longest answer has, at least `least_steps`: the
+    longest of all, for the study's form. A cancelled request leaves the queue, but not a batch.
     """
 
     def __init__(self, worker: TransformersWorker, batch_size: int, *, least_steps: int = 0) -> None:
@@ -250,7 +249,7 @@ class StaticBatchTarget:
         self._waiting: deque[_Waiting] = deque()
         self._some = asyncio.Event()
         self.batches: list[BatchAnswer] = []
-        """What was computed so far, in order."""
+        """Computed batches, in order."""
 
     @property
     def name(self) -> str:
@@ -261,8 +260,7 @@ class StaticBatchTarget:
     async def open(
         self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
     ) -> AsyncIterator[None]:
-        """As `Target` has it; the worker is to be running. Where the block ends in the middle of a batch, the
-        worker is killed."""
+        """As in `Target`; the worker must be running. Leaving the block during a batch kills the worker."""
         if not self._worker.alive:
             raise Unreachable("transformers: the process is not running")
         self._some = asyncio.Event()
@@ -306,7 +304,7 @@ class StaticBatchTarget:
                 if not one.answered.done():
                     one.answered.set_exception(error)
         except asyncio.CancelledError:
-            # Its thread waits for the batch, and the event loop for its thread.
+            # The thread waits for the batch, and the event loop for the thread.
             self._worker.close()
             raise
         else:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks autoscale`: scaling policies side by side, in the simulator."""
+"""`python -m benchmarks autoscale`: compares scaling policies in a simulator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TRACE, DAYS = "trace", "days"
 BURSTS = {"bursts-3x": (3.0, 3.0), "bursts-10x": (10.0, 2.0)}
-"""Times the rate, and replicas that are busy between bursts."""
+"""Multiple of the rate, and busy replicas between bursts."""
 LOADS = (TRACE, DAYS, *BURSTS)
 
 
@@ -47,7 +47,7 @@ def autoscale(
         list[float] | None,
         typer.Option(help="Seconds that a request may wait; may be repeated; default: 10 and 60."),
     ] = None,
-    stretch: Annotated[float, typer.Option(help="The trace is made so many times as long.")] = 4.0,
+    stretch: Annotated[float, typer.Option(help="How many times as long the trace is made.")] = 4.0,
     replicas: Annotated[float, typer.Option(help="Replicas that trace and days keep busy on average.")] = 6.0,
     seed: Annotated[int, typer.Option(help="Decides arrivals.")] = 0,
     plot: Plot = None,

@@ -70,7 +70,7 @@ def batching(
         bool,
         typer.Option(
             "--random-lengths",
-            help="Draw the answers' lengths at random also of few requests, in place of quantiles.",
+            help="Draw the answers' lengths at random also for few requests, instead of quantiles.",
         ),
     ] = False,
     latency: Annotated[bool, typer.Option(help="Measure latency at two rates, too.")] = True,
@@ -82,7 +82,7 @@ def batching(
     seed: Annotated[int, typer.Option(help="Decides lengths and times.")] = 0,
     plot: Plot = None,
     requests: Annotated[
-        Path | None, typer.Option(help="Write every run to this JSON, and its requests beside it.")
+        Path | None, typer.Option(help="Write every run to this JSON, and its requests next to it.")
     ] = None,
     json: JsonFile = None,
 ) -> None:
@@ -271,7 +271,7 @@ def cell_line(cell: Cell) -> str:
 
 
 def show_batching(found: Batching, console: Console) -> None:
-    """Both tables of the study."""
+    """Print both tables of the study."""
     from rich.table import Table
 
     from benchmarks.batching.document import latencies_s, ratio

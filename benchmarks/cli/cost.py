@@ -41,7 +41,8 @@ def cost(
     quick: Annotated[bool, typer.Option("--quick", help="A third of the time, less exact.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """Measure what each part of a run takes of processor and memory, from idle to its most; minutes."""
+    """Measure the processor time and memory of each part of a run, from idle to its highest rate; takes
+    minutes."""
     from benchmarks.cost import QUICK, CostOptions, cost_document, measure_cost
 
     check_json(json)
@@ -53,7 +54,7 @@ def cost(
 
 
 def show_cost(found: Cost, console: Console) -> None:
-    """The figures as a table: shares of a core where nothing happens, milliseconds per event elsewhere."""
+    """The figures as a table: shares of a core if idle, else milliseconds per event."""
     from rich.table import Table
 
     def row(name: str, values: Iterable[str]) -> None:
@@ -72,7 +73,7 @@ def show_cost(found: Cost, console: Console) -> None:
         row(name, (used(load, load.processor_s[part]) for load in found.loads))
     row("all of Forebay", (used(load, sum(load.processor_s.values())) for load in found.loads))
     for part, name in OUTSIDE.items():
-        row(f"beside it: {name}", (used(load, load.outside_s[part]) for load in found.loads))
+        row(f"outside: {name}", (used(load, load.outside_s[part]) for load in found.loads))
     row("", ())
     for part, name in MEMORY.items():
         row(f"memory: {name}", (f"{load.memory_mb[part]:.0f} MB" for load in found.loads))

@@ -82,17 +82,18 @@ def grid(
         int | None, typer.Option(help="Length of the longest answer; default: 256, with --quick 128.")
     ] = None,
     load: Annotated[
-        float, typer.Option(help="Arrivals as a share of what the engine answers when all come at once.")
+        float,
+        typer.Option(help="Arrival rate as a share of the engine's throughput with all requests at once."),
     ] = 0.6,
     rate: Annotated[
-        float | None, typer.Option(help="Arrivals per second, the same for all engines, in place of --load.")
+        float | None, typer.Option(help="Arrivals per second, the same for all engines, instead of --load.")
     ] = None,
     repeats: Annotated[int, typer.Option(help="How often each cell is measured.")] = 1,
     serving: Annotated[bool, typer.Option(help="Measure the engine alone.")] = True,
     stream: Annotated[bool, typer.Option(help="Measure a pipeline in front of it.")] = True,
     url: Annotated[
         list[str] | None,
-        typer.Option(help="A server that runs already, in place of one started here; one for each replica."),
+        typer.Option(help="A server that runs already, instead of one started here; one for each replica."),
     ] = None,
     cores: Cores = None,
     dtype: Dtype = None,
@@ -227,7 +228,7 @@ def _p50(found: Distribution | None) -> str:
 
 
 def show_grid(document: dict[str, Any], console: Console) -> None:
-    """The grid as tables: what each engine can do, and each cell."""
+    """Print the throughput of each engine, and each cell."""
     from rich.table import Table
 
     from benchmarks.grid.table import cell_rows, engine_rows

@@ -35,7 +35,7 @@ def interplay(
     factor: Annotated[
         list[str] | None,
         typer.Option(
-            help="What is varied: capacity, checkpoint, ordering, prefix, kv-cache, subtasks, windows or "
+            help="Factors: capacity, checkpoint, ordering, prefix, kv-cache, subtasks, windows or "
             "bundle; may be repeated; default: all."
         ),
     ] = None,
@@ -49,9 +49,10 @@ def interplay(
     mean_tokens: Annotated[float, typer.Option(help="Mean length of the answers.")] = 24,
     limit: Annotated[int, typer.Option(help="Length of the longest answer.")] = 128,
     load: Annotated[
-        float, typer.Option(help="Arrivals as a share of what the engine answers when all come at once.")
+        float,
+        typer.Option(help="Arrival rate as a share of the engine's throughput with all requests at once."),
     ] = 0.7,
-    rate: Annotated[float | None, typer.Option(help="Arrivals per second, in place of --load.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Arrivals per second, instead of --load.")] = None,
     url: Url = None,
     cores: Cores = None,
     dtype: Dtype = None,

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks grid` varies, and the cells that come of it."""
+"""The factors of `python -m benchmarks grid`, and the resulting cells."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from forebay.errors import SettingError
 CONSTANT, POISSON, BURSTS, TRACE = "constant", "poisson", "bursts", "trace"
 ARRIVALS = (CONSTANT, POISSON, BURSTS, TRACE)
 BURSTINESS = 0.25
-"""Of the arrival `bursts`: gaps from a gamma distribution with this shape, twice as uneven as Poisson's."""
+"""Of the arrival `bursts`: the shape of a gamma distribution of gaps, twice as uneven as Poisson's."""
 PARALLELISM = re.compile(r"([0-9]{1,3})(?:x([0-9]{1,4}))?")
 MOST_REPLICAS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """So many replicas, each on `cores_each` cores of its own; None: all cores are shared out."""
+    """`replicas`, each on `cores_each` cores of its own; None: they share all cores."""
 
     replicas: int = 1
     cores_each: int | None = None
@@ -44,8 +44,7 @@ class Parallelism:
         return f"{self.replicas}" if self.cores_each is None else f"{self.replicas}x{self.cores_each}"
 
     def on(self, cores: Sequence[int]) -> Parallelism:
-        """The same with its number of cores, of those that there are. Raises `SettingError` where they are
-        too few."""
+        """The same with its number of cores, out of `cores`. Raises `SettingError` if they are too few."""
         each = self.cores_each or len(cores) // self.replicas
         if not 1 <= each * self.replicas <= len(cores):
             raise SettingError(
@@ -67,12 +66,12 @@ def read_parallelism(text: str) -> Parallelism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridOptions:
-    """What is varied, and the sizes of each cell.
+    """The factors, and the sizes of each cell.
 
     Prompts have exactly `prompt_tokens` random tokens, answers `mean_tokens` on average and `limit_tokens` at
-    most, whatever their tail. `load`: at which share of the engine's own throughput events arrive, where
-    `rate_per_s` does not say the rate. `trace_s`: the arrivals of the trace, stretched to that rate.
-    `serving`, `stream`: what each cell measures: the engine alone, and a pipeline in front of it.
+    most, for any tail. `load`: the arrival rate as a share of the engine's own throughput, unless
+    `rate_per_s` is given. `trace_s`: the arrivals of the trace, stretched to that rate. `serving`, `stream`:
+    measure the engine alone, and a pipeline in front of it.
     """
 
     models: tuple[str, ...]
@@ -123,14 +122,14 @@ class GridOptions:
         return product(self.models, self.parallelisms)
 
     def cells(self, model: str, parallelism: Parallelism) -> list[CellSpec]:
-        """The cells that one engine is measured in, in their order."""
+        """The cells of one engine, in order."""
         varied = product(self.subtasks, self.arrivals, self.tails, range(self.repeats))
         return [CellSpec(model, parallelism, *each) for each in varied]
 
 
 @dataclass(frozen=True, slots=True)
 class CellSpec:
-    """One cell: what is measured under which conditions. `repeat` counts from 0."""
+    """The conditions of one cell. `repeat` counts from 0."""
 
     model: str
     parallelism: Parallelism
@@ -148,7 +147,7 @@ class CellSpec:
 
 
 def schedule_of(arrival: str, rate_per_s: float, trace_s: Sequence[float] = ()) -> Schedule:
-    """When the events of a cell arrive, at this rate on average."""
+    """The arrivals of a cell, at this mean rate."""
     if arrival == CONSTANT:
         return Constant(rate_per_s)
     if arrival == POISSON:
@@ -172,7 +171,6 @@ def burst_load(options: GridOptions, tail: str) -> Load:
 
 
 def warm_up_load(options: GridOptions) -> Load:
-    """A few requests, before anything is measured."""
     workload = RandomTokens(Exactly(options.prompt_tokens), Exactly(8))
     return make_load(ClosedLoop(2), workload, 4, seed=options.seed)
 

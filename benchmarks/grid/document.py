@@ -1,4 +1,4 @@
-"""What `python -m benchmarks grid` found, as one JSON document."""
+"""The document of `python -m benchmarks grid`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FORMAT = "forebay-bench-grid/1"
 def grid_document(
     options: GridOptions, found: Sequence[Found], *, complete: bool, provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """`engines`: what each can do, all requests at once; `cells`: what was measured in each.
+    """`engines`: the throughput of each, all requests at once; `cells`: the figures of each.
 
-    Times are in seconds, of percentiles those that so many samples can give. `valid`: that everything is that
-    was asked for. `repeats`: mean and 95 % interval of the main figures over the repeats of a cell.
+    Times are in seconds; percentiles of too few samples are absent. `valid`: whether everything requested is.
+    `repeats`: mean and 95 % interval of the main figures over the repeats of a cell.
     """
     engines = [_capacity(each) for each in found if isinstance(each, Capacity)]
     cells = [_cell(each) for each in found if isinstance(each, Cell)]
@@ -71,7 +71,6 @@ def _cell(cell: Cell) -> dict[str, Any]:
 
 
 def served_document(served: Served) -> dict[str, Any]:
-    """The figures of the engine alone."""
     figures = served.measured.figures
     run = served.measured.run
     return {
@@ -100,7 +99,7 @@ MAIN = {
     "serving_e2el_p50_s": ("serving", "e2el_s", "p50"),
     "serving_output_tokens_per_s": ("serving", "output_tokens_per_s"),
 }
-"""The figures whose repeats are told with an interval, and where a cell has them."""
+"""Figures that get an interval over repeats, and their places in a cell."""
 
 
 def _repeats(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

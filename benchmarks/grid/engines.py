@@ -1,4 +1,4 @@
-"""The engines of a grid: started here, one model after the other, or running already."""
+"""The engines of a grid: started here, one model after the other, or already running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_MODEL_LEN = 2048
 
 
 class SpreadTarget:
-    """A `Target`: request i goes to replica i modulo their number, as a balancer that knows nothing does."""
+    """A `Target` of several replicas: request i goes to replica i modulo their number."""
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self._targets = tuple(targets)
@@ -34,7 +34,7 @@ class SpreadTarget:
     async def open(
         self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
     ) -> AsyncIterator[None]:
-        """Opens all of them, each with its share of `connections`; raises what the first that fails does."""
+        """Opens all of them, each with its share of `connections`; raises the first failure."""
         share = -(-connections // len(self._targets))
         async with AsyncExitStack() as opened:
             for target in self._targets:
@@ -47,15 +47,14 @@ class SpreadTarget:
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """The replicas of one model; `model` None: the one that they serve. `processes`: by name, where they run
-    on this machine."""
+    """The replicas of one model; `model` None: the one that they serve. `processes`: by name, if they run on
+    this machine."""
 
     urls: tuple[str, ...]
     model: str | None
     processes: Mapping[str, int] = field(default_factory=dict)
 
     def target(self) -> Target:
-        """All of them as one target."""
         options = OpenAiOptions(model=self.model, extra={"temperature": TEMPERATURE})
         targets = [OpenAiTarget(url, options) for url in self.urls]
         return targets[0] if len(targets) == 1 else SpreadTarget(targets)
@@ -63,7 +62,7 @@ class RunningEngine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalEngines:
-    """Starts vLLM replicas on this machine, each on cores of its own, with the same KV cache each."""
+    """Starts vLLM replicas on this machine, each with its own cores and a KV cache of the same size."""
 
     settings: Settings
     progress: Progress
@@ -73,17 +72,17 @@ class LocalEngines:
     max_model_len: int = MAX_MODEL_LEN
 
     def check(self, models: Sequence[str]) -> None:
-        """Raise `SettingError` for models that cannot be started, before anything is."""
+        """Raise `SettingError` for models that cannot be started."""
         for model in models:
             resolve_model(model, self.settings)
 
     def sized(self, parallelisms: Sequence[Parallelism]) -> tuple[Parallelism, ...]:
-        """The same, with the cores that each replica gets. Raises `SettingError` where they are too few."""
+        """The same, with the cores of each replica. Raises `SettingError` if they are too few."""
         return tuple(parallelism.on(self.cores or usable_cores()) for parallelism in parallelisms)
 
     @contextmanager
     def start(self, model: str, parallelism: Parallelism) -> Iterator[RunningEngine]:
-        """Run the replicas for the length of the block. Raises as `local_replicas` does."""
+        """Run the replicas during the block. Raises as `local_replicas` does."""
         cores = self.cores or usable_cores()
         sized = parallelism.on(cores)
         options = EngineOptions(
@@ -105,7 +104,7 @@ class LocalEngines:
 
 @dataclass(frozen=True, slots=True)
 class GivenEngines:
-    """Servers that run already, all with the same model: the first of them for one replica, and so on."""
+    """Running servers of one model: the first of them for one replica, and so on."""
 
     urls: tuple[str, ...]
 
@@ -115,7 +114,7 @@ class GivenEngines:
             raise SettingError("--url: its servers have one model; expected at most one --model")
 
     def sized(self, parallelisms: Sequence[Parallelism]) -> tuple[Parallelism, ...]:
-        """The same. Raises `SettingError` where there are fewer servers than replicas."""
+        """The same. Raises `SettingError` if there are fewer servers than replicas."""
         for parallelism in parallelisms:
             if parallelism.replicas > len(self.urls) or parallelism.cores_each is not None:
                 raise SettingError(

@@ -1,4 +1,4 @@
-"""Measures the cells of a grid, engine by engine: what fails is noted, and the others go on."""
+"""Measures the cells of a grid, engine by engine; a failure is recorded, and the others continue."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ SAMPLE_EVERY_S = 0.25
 
 StartEngine = Callable[[str, Parallelism], AbstractContextManager[RunningEngine]]
 OpenSession = Callable[[tuple[str, ...], str | None, GridOptions, int], AbstractContextManager[Session]]
-"""Starts the pipeline before these engines with so many subtasks."""
+"""Starts the pipeline in front of these engines with a number of subtasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The engine alone, under one load. `others_cores`: how many cores other programs kept busy meanwhile."""
+    """The engine alone, under one load. `others_cores`: cores that other programs kept busy."""
 
     measured: MeasuredRun
     others_cores: float | None = None
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is not valid."""
+        """Why it is invalid."""
         found = () if self.measured.verdict is None else self.measured.verdict.reasons
         crowd = None if self.others_cores is None else disturbed(self.others_cores, len(usable_cores()))
         return found if crowd is None else (*found, crowd)
@@ -57,8 +57,8 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What an engine can do: all requests at once, by the tail of their answers. `error`: why it is not
-    known."""
+    """An engine's figures with all requests at once, by the tail of their answers. `error`: why they are
+    unknown."""
 
     model: str
     parallelism: Parallelism
@@ -67,14 +67,14 @@ class Capacity:
 
     @property
     def requests_per_s(self) -> float | None:
-        """Of the exact lengths, where they were measured, else of the first tail."""
+        """With exact lengths if measured, else with the first tail."""
         best = self.bursts.get(EXACT) or next(iter(self.bursts.values()), None)
         return best.measured.figures.requests_per_s if best is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What was measured in one cell; `error`: what failed."""
+    """The figures of one cell; `error`: what failed."""
 
     spec: CellSpec
     rate_per_s: float
@@ -84,7 +84,7 @@ class Cell:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is not valid."""
+        """Why it is invalid."""
         found = [] if self.serving is None else [f"engine: {one}" for one in self.serving.reasons]
         if self.stream is not None:
             found += [f"stream: {one}" for one in self.stream.reasons]
@@ -96,8 +96,8 @@ Found = Capacity | Cell
 
 @dataclass(slots=True)
 class Measurement:
-    """Measures one cell after the other. `complete`: False from the first that was interrupted; then no more
-    are measured. `local`: whether the engine runs below this process."""
+    """Measures one cell after the other. `complete`: False after an interruption; nothing more is measured
+    then. `local`: whether the engine runs below this process."""
 
     options: GridOptions
     start: StartEngine
@@ -107,7 +107,7 @@ class Measurement:
     session: OpenSession = open_session
 
     def found(self) -> Iterator[Found]:
-        """For each engine what it can do, then its cells, each when it is there."""
+        """For each engine its capacity, then its cells, as they are measured."""
         for model, parallelism in self.options.engines():
             if not self.complete:
                 return
@@ -141,11 +141,11 @@ class Measurement:
             yield from self._stream_all(engine, cells)
         except KeyboardInterrupt:
             self.complete = False
-        # What has no stream: none was asked for, or it was interrupted.
+        # Cells without a stream: not requested, or interrupted.
         yield from (cell for cell in cells.values() if cell.serving is not None or cell.error is not None)
 
     def _serve_all(self, engine: RunningEngine, cells: dict[CellSpec, Cell]) -> None:
-        """Measure the engine alone, before a pipeline runs beside it; once for all numbers of subtasks."""
+        """Measure the engine alone, before the pipeline starts; once for all numbers of subtasks."""
         seen: dict[CellSpec, Cell] = {}
         for spec, cell in cells.items() if self.options.serving else ():
             if not self.complete:

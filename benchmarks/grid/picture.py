@@ -1,4 +1,4 @@
-"""What `python -m benchmarks grid` found, as a picture."""
+"""The plot of `python -m benchmarks grid`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ COLOURS = ("#1f6f8b", "#c2571a", "#6b8e23", "#8a5fbf", "#8a8f98", "#b8860b")
 
 def grid_figure(document: Mapping[str, Any]) -> Figure:
     """Two panels: output tokens per second of each engine with all requests at once, by tail; and a map of
-    each cell's median from event to answer, engines by conditions. What is invalid is pale, or in
-    brackets."""
+    each cell's median from event to answer, engines by conditions. Invalid values are pale, or in brackets.
+    """
     from matplotlib.figure import Figure
 
     engines = [_engine(each) for each in document["engines"]]

@@ -1,4 +1,4 @@
-"""What an engine and a pipeline did during a run, as one mapping of figures, from the run's samples."""
+"""Figures of an engine and a pipeline during a run, from the run's samples."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from forebay.bench.sampling import Source
 from forebay.errors import ForebayError
 
 OF_ONE = re.compile(r"engine[0-9]*_(?!cores$|memory_mb$)")
-"""What stands before a signal of one engine of several."""
+"""The prefix of a signal of one engine of several."""
 PROCESS = re.compile(r"(engine|run|feed)[0-9]*_(cores|memory_mb)")
 GAUGES = ("running", "waiting", "in_flight", "pending")
-"""Of several engines their sum counts; of `kv_cache_usage` the largest."""
+"""Summed over several engines; of `kv_cache_usage` the largest counts."""
 COUNTERS = ("preemptions", "prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
 
 
 class FleetSignals:
-    """A `Source`: what `EngineSignals` tells of each of several engines, named `engine0_running` and so on;
-    of one alone, its plain names. An engine that does not answer is left out."""
+    """A `Source`: the `EngineSignals` of each of several engines, named `engine0_running` and so on; of a
+    single one, without prefix. An engine that does not answer is left out."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._engines: list[Source] = [EngineSignals.at(url) for url in urls]
@@ -38,15 +38,15 @@ class FleetSignals:
 
 
 def sample_figures(samples: Sequence[EngineSample], duration_s: float) -> dict[str, float]:
-    """Means and largest values over the run, by name:
+    """Means and maxima over the run, by name:
 
     - `running_mean`, `running_max`, `waiting_…`, `kv_cache_usage_…`, `in_flight_…`, `pending_…`
-    - `preemptions`, `prompt_tokens`, `generation_tokens`: how many in the run
-    - `prefix_hit_share`: of the prompts' tokens, how many were in the prefix cache
+    - `preemptions`, `prompt_tokens`, `generation_tokens`: totals of the run
+    - `prefix_hit_share`: share of prompt tokens found in the prefix cache
     - `engine_cores_mean`, `engine_memory_mb_max`, and the same of `run`, the pipeline, and `feed`
 
-    What was not told is not there. Samples from before the run and after it are left out where others are
-    there; counters go by the first and the last of all.
+    Unknown values are absent. Samples from before and after the run are used only if there are no others;
+    counters use the first and the last of all.
     """
     merged = [(sample.at_s, _merged(sample.values)) for sample in samples]
     within = [values for at_s, values in merged if 0 <= at_s <= duration_s] or [each for _, each in merged]

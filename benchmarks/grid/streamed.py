@@ -1,4 +1,4 @@
-"""A pipeline under one load, as a preset keeps it: its figures, why they are not valid, and its document."""
+"""A pipeline under one load: its figures, why they are invalid, and its document."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class Streamed:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is not valid."""
+        """Why it is invalid."""
         failed = self.figures.failed
         letters = [f"{failed} of {self.figures.offered} events became dead letters"] if failed else []
         return (*letters, *judge_stream(self.run).reasons)
 
 
 class Session(Protocol):
-    """A pipeline that runs, and takes one load after the other."""
+    """A running pipeline that takes one load after the other."""
 
     def measure(self, load: EventLoad) -> StreamRun: ...
 
 
 def stream_load(session: Session, load: EventLoad) -> Streamed:
-    """Let a load through; blocks until it is."""
+    """Process a load; blocks."""
     run = session.measure(load)
     return Streamed(run, stream_figures(run))
 
@@ -85,8 +85,8 @@ def first_line(error: ForebayError) -> str:
 
 
 def streamed_document(streamed: Streamed) -> dict[str, Any]:
-    """The figures of a pipeline: `answered_s` and `committed_s` from an event's own time, `stages_s` where it
-    went; of results that stand for many events, where they are what is `followed`."""
+    """The figures of a pipeline: `answered_s` and `committed_s` from an event's own time, `stages_s` by
+    stage; of results that stand for many events, if these are `followed`."""
     figures, run = streamed.figures, streamed.run
     lag = figures.lag.get("answered")
     checkpoint = figures.checkpoint
@@ -119,7 +119,7 @@ def streamed_document(streamed: Streamed) -> dict[str, Any]:
 
 
 def distribution_document(found: Distribution | None) -> dict[str, float | None] | None:
-    """Mean, and those of p50, p90 and p99 that so many samples can give."""
+    """Mean and p50, p90, p99 as far as the samples allow."""
     if found is None:
         return None
     told = {f"p{percent:g}": found.percentiles.get(percent) for percent in PERCENTILES}
@@ -127,7 +127,7 @@ def distribution_document(found: Distribution | None) -> dict[str, float | None]
 
 
 def figure(cell: Mapping[str, Any], *path: str) -> float | None:
-    """What a cell's document has at `path`; None where it has nothing there."""
+    """The number at `path` in a cell's document, or None."""
     at: Any = cell
     for name in path:
         at = at.get(name) if isinstance(at, Mapping) else None

@@ -1,4 +1,4 @@
-"""The pipeline of a grid, and the events of a cell: what the engine alone gets, through Flink."""
+"""The pipeline of a grid, and the events of a cell: the engine's requests, sent through Flink."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from forebay.bench.stream.measure import StreamSession
 from forebay.bench.stream.options import EventLoad, StreamOptions
 
 TEMPERATURE = 1.0
-"""Random weights prefer one token to all others by a hair, and at a temperature of 0 answer nothing else."""
+"""Random weights slightly prefer one token to all others, and at a temperature of 0 answer nothing else."""
 CAPACITY = 64
 CHECKPOINT_S = 1.0
 WARM_EVENTS = 10
@@ -29,7 +29,7 @@ WARM_EVENTS = 10
 def grid_pipeline(
     urls: tuple[str, ...], model: str | None, options: GridOptions, subtasks: int
 ) -> dict[str, Any]:
-    """The pipeline as the value of a file: one question per event, as many tokens as the event says."""
+    """The pipeline file's value: one question per event, with the number of tokens in the event."""
     return {
         "name": "grid",
         "source": {"type": "generator"},
@@ -40,7 +40,7 @@ def grid_pipeline(
             "temperature": TEMPERATURE,
             "extra": {"ignore_eos": True},
         },
-        # The events before the first load are made-up posts.
+        # Events before the first load are made-up posts.
         "answer_tokens": "{{ tokens | default(8) }}",
         "capacity": CAPACITY,
         "parallelism": subtasks,
@@ -54,7 +54,7 @@ def grid_pipeline(
 def open_session(
     urls: tuple[str, ...], model: str | None, options: GridOptions, subtasks: int
 ) -> Iterator[Session]:
-    """The pipeline, warm. Raises as `StreamSession` does."""
+    """The warm pipeline. Raises as `StreamSession` does."""
     with TemporaryDirectory(prefix="forebay-grid-") as folder:
         warm = write_events(Path(folder) / "warm.jsonl", options, options.tails[0], seed=options.seed)
         stream = StreamOptions(
@@ -69,7 +69,7 @@ def open_session(
 
 
 def stream_cell(session: Session, options: GridOptions, spec: CellSpec, rate_per_s: float) -> Streamed:
-    """Let the events of a cell through."""
+    """Process the events of a cell."""
     seed = options.seed + spec.repeat
     with TemporaryDirectory(prefix="forebay-grid-") as folder:
         load = EventLoad(
@@ -82,7 +82,7 @@ def stream_cell(session: Session, options: GridOptions, spec: CellSpec, rate_per
 
 
 def write_events(path: Path, options: GridOptions, tail: str, *, seed: int) -> Path:
-    """A file with the events of a load: a text that no earlier one had, and the length of the answer."""
+    """Write the events of a load: a text that no earlier one had, and the length of the answer."""
     lengths = tail_lengths(tail, options.requests, options.mean_tokens, options.limit_tokens, seed)
     words = RandomWords(Exactly(options.prompt_tokens), Exactly(1))
     texts = words.requests(options.requests, seed=seed, nonce=fresh_nonce())

@@ -9,11 +9,11 @@ from benchmarks.grid.streamed import figure
 
 NONE = "–"
 Rows = list[list[str]]
-"""A table, its heads first."""
+"""A table, header first."""
 
 
 def engine_rows(document: Mapping[str, Any]) -> Rows:
-    """What each engine can do, all requests at once: output tokens per second by tail."""
+    """Output tokens per second of each engine with all requests at once, by tail."""
     tails: Sequence[str] = document["options"]["tails"]
     rows = [
         ["model", "replicas × cores", *(f"{tail}, tokens/s" for tail in tails), "cores busy", "memory, GB"]
@@ -53,12 +53,12 @@ TIMES = {
     "engine alone p50": ("serving", "e2el_s", "p50"),
     "alone p90": ("serving", "e2el_s", "p90"),
 }
-"""The times of a cell, in seconds, and where its document has them."""
+"""The times of a cell in seconds, and their places in its document."""
 
 
 def cell_rows(document: Mapping[str, Any]) -> Rows:
-    """Every cell: what arrived, how long an event took through the pipeline, and what the engine alone took;
-    what is invalid in brackets. Columns in which no cell has a figure are left out."""
+    """Every cell: arrivals, an event's time through the pipeline, and the engine's own; invalid values in
+    brackets. Leaves out columns without a figure."""
     cells = document["cells"]
     told = {
         name: path for name, path in TIMES.items() if any(figure(cell, *path) is not None for cell in cells)
@@ -90,7 +90,7 @@ def side_valid(cell: Mapping[str, Any], side: str) -> bool:
 
 
 def _told(cell: Mapping[str, Any], path: Sequence[str]) -> str:
-    """A figure of a cell, in brackets where the side that it is of is not valid."""
+    """A figure of a cell, in brackets if its side is invalid."""
     return _bracketed(number(figure(cell, *path), 2), valid=side_valid(cell, path[0]))
 
 
@@ -99,7 +99,7 @@ def _bracketed(told: str, *, valid: bool) -> str:
 
 
 def short_model(model: str) -> str:
-    """The name of a model without where it is from."""
+    """The name of a model without its owner."""
     return "SmolLM2-135M" if model == "default" else model.rpartition("/")[2].removeprefix("random:")
 
 
@@ -110,5 +110,5 @@ def parallelism_name(parallelism: Mapping[str, Any]) -> str:
 
 
 def number(value: float | None, digits: int) -> str:
-    """A figure with so many digits behind the point; a dash where there is none."""
+    """A figure with so many decimals; a dash for None."""
     return NONE if value is None else f"{value:,.{digits}f}"

@@ -1,7 +1,7 @@
-"""Lengths of answers that have the same mean and differ in their tail alone.
+"""Lengths of answers with the same mean and different tails.
 
-In place of random draws they are quantiles of their distribution, in random order: of a few dozen draws
-hardly one would be long, and two loads with the same mean would not have as many tokens.
+They are quantiles in random order instead of random draws: of a few dozen draws hardly one would be long, and
+two loads with the same mean would have different totals.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ HALVINGS = 60
 
 
 def _exponential(u: float, scale: float, limit: int) -> float:
-    """The quantile of an exponential distribution cut at `limit`:
-    F(x) = (1 - e^(-x/s)) / (1 - e^(-limit/s))."""
+    """The quantile of an exponential distribution, cut: F(x) = (1 - e^(-x/s)) / (1 - e^(-limit/s))."""
     return -scale * math.log1p(u * math.expm1(-limit / scale))
 
 
@@ -39,11 +38,11 @@ QUANTILES: Mapping[str, Callable[[float, float, int], float]] = {EXPONENTIAL: _e
 
 
 def tail_lengths(tail: str, count: int, mean: float, limit: int, seed: int = 0) -> list[int]:
-    """`count` lengths, each 1 to `limit`, whose mean is `mean` as closely as whole tokens allow.
+    """`count` lengths from 1 to `limit`, with mean `mean` as closely as whole tokens allow.
 
     `exact`: all the same. `exponential`, `heavy`: quantiles at (i + 1/2) / count of an exponential and of a
     log-normal distribution, cut at `limit` and scaled to this mean. The seed decides their order. Raises
-    `SettingError` for another tail, and where the limit leaves no room for the mean.
+    `SettingError` for another tail, and if the limit leaves no room for the mean.
     """
     check_tokens("length limit", limit)
     if tail not in TAILS:
@@ -59,7 +58,7 @@ def tail_lengths(tail: str, count: int, mean: float, limit: int, seed: int = 0) 
 
 @lru_cache(maxsize=16)
 def _quantiles(tail: str, count: int, mean: float, limit: int) -> tuple[int, ...]:
-    """The lengths in ascending order. Kept: the points of a series ask for the same ones."""
+    """The lengths in ascending order; cached, since the points of a series need the same ones."""
 
     def lengths(scale: float) -> list[int]:
         return [

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks interplay` found, as one JSON document, and as a table."""
+"""The document of `python -m benchmarks interplay`, and its table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS: Mapping[str, tuple[tuple[str, ...], float, int]] = {
     "checkpoint p50, ms": (("stream", "checkpoint_s", "p50"), 1000, 0),
     "state, kB": (("stream", "state_bytes", "mean"), 1e-3, 0),
 }
-"""The columns of the table: where a cell's document has the figure, by what it is multiplied, and digits."""
+"""Columns of the table: place in a cell's document, factor, decimals."""
 PERCENT = {"KV cache, most", "prefix hits"}
 
 
@@ -44,8 +44,8 @@ def interplay_document(
     complete: bool,
     provenance: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """`cells`: each point with what differs from the base point, and its figures as `streamed_document` has
-    them. `valid`: that all of the `expected` points were measured, and are valid."""
+    """`cells`: each point with its differences from the base point, and its figures as in
+    `streamed_document`. `valid`: whether all `expected` points were measured and are valid."""
     cells = [_cell(each) for each in found]
     return {
         "format": FORMAT,
@@ -75,12 +75,12 @@ def _cell(found: PointRun) -> dict[str, Any]:
 
 
 SHORT = ("running, mean", "KV cache, most", "prefix hits", "preemptions", "answered p50, s", "to commit, s")
-"""The columns that a terminal has room for."""
+"""Columns for which a terminal has room."""
 
 
 def point_rows(document: Mapping[str, Any], columns: Sequence[str] = tuple(COLUMNS)) -> list[list[str]]:
-    """Every point with its figures, heads first; those of an invalid one in brackets. Columns in which no
-    point has a figure are left out."""
+    """Every point with its figures, header first; invalid ones in brackets. Leaves out columns without a
+    figure."""
     cells = document["cells"]
     told = {
         name: COLUMNS[name]

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks interplay` varies: one factor at a time around a base point."""
+"""The factors of `python -m benchmarks interplay`: one at a time around a base point."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SMALL_KV_CACHE_GIB = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What the events of a point are like. `shared`: the share of each prompt that all have in common, at its
-    beginning; `keys`: how many keys they have; `skewed`: half of all events have the first of them."""
+    """The events of a point. `shared`: the share of each prompt, at its beginning, that is the same for all;
+    `keys`: number of keys; `skewed`: half of all events have the first key."""
 
     shared: float = 0.0
     keys: int = 64
@@ -27,10 +27,9 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One value of one factor; all else is as in the base point.
+    """One value of one factor; everything else is as in the base point.
 
-    `settings`: keys of the pipeline file, as paths with dots; `events`: what comes; `kv_cache_gib`: of the
-    engine.
+    `settings`: keys of the pipeline file, as dotted paths; `kv_cache_gib`: of the engine.
     """
 
     factor: str
@@ -58,9 +57,8 @@ APPLICATION = "application"
 
 
 def tumbling(size_s: float) -> Mapping[str, Any]:
-    """Settings that have each key's events summarised window by window, in place of a call for each event.
-    With calls that are short for a small engine: the texts of about six events, and an answer like the
-    others'."""
+    """Settings that summarise each key's events per window, instead of a call for each event. Calls are
+    short, for a small engine: the texts of about six events, and an answer like the others'."""
     return {
         f"{APPLICATION}.type": "summary",
         f"{APPLICATION}.size_s": size_s,
@@ -116,10 +114,10 @@ FACTORS: Mapping[str, Sequence[Point]] = {
 
 
 def points(factors: Sequence[str]) -> list[Point]:
-    """The base point, those of the factors, and the base point again: how far both are apart is the noise.
+    """The base point, those of the factors, and the base point again: the difference of both is the noise.
 
-    Points that need the same engine, and then the same pipeline, follow one another. Raises `SettingError`
-    for an unknown factor.
+    Points that need the same engine, and then the same pipeline, are adjacent. Raises `SettingError` for an
+    unknown factor.
     """
     if unknown := [name for name in factors if name not in FACTORS]:
         raise SettingError(f"--factor: expected {', '.join(FACTORS)}, found {unknown[0][:80]!r}")
@@ -133,12 +131,12 @@ def points(factors: Sequence[str]) -> list[Point]:
 
 
 def by_engine(found: Sequence[Point]) -> Iterator[tuple[float, list[Point]]]:
-    """Points that follow one another and need the same KV cache."""
+    """Adjacent points with the same KV cache."""
     for kv_cache_gib, group in groupby(found, key=lambda point: point.kv_cache_gib):
         yield kv_cache_gib, list(group)
 
 
 def by_pipeline(found: Sequence[Point]) -> Iterator[tuple[Mapping[str, Any], list[Point]]]:
-    """Points that follow one another and need the same pipeline."""
+    """Adjacent points with the same pipeline."""
     for settings, group in groupby(found, key=lambda point: dict(point.settings)):
         yield settings, list(group)

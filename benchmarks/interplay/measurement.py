@@ -1,4 +1,4 @@
-"""Measures one point after the other: what fails is noted, and the others go on."""
+"""Measures one point after the other; a failure is recorded, and the others continue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OpenPipeline = Callable[
 
 @dataclass(frozen=True, slots=True)
 class PointRun:
-    """What was measured at a point; `error`: what failed."""
+    """The figures of a point; `error`: what failed."""
 
     point: Point
     stream: Streamed | None = None
@@ -40,15 +40,15 @@ class PointRun:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is not valid."""
+        """Why it is invalid."""
         found = () if self.stream is None else self.stream.reasons
         return found if self.error is None else (*found, self.error)
 
 
 @dataclass(slots=True)
 class InterplayMeasurement:
-    """Measures points. `rate_per_s`: at which events arrive, known once the first engine runs. `complete`:
-    False from the first point that was interrupted; then no more are measured."""
+    """`rate_per_s`: the rate of events, known once the first engine runs. `complete`: False after an
+    interruption; nothing more is measured then."""
 
     options: InterplayOptions
     start: StartEngine
@@ -57,7 +57,7 @@ class InterplayMeasurement:
     rate_per_s: float | None = None
 
     def found(self, points: Sequence[Point]) -> Iterator[PointRun]:
-        """The points in their order, each when it is measured."""
+        """The points in their order, as they are measured."""
         for kv_cache_gib, group in by_engine(points):
             if not self.complete:
                 return
@@ -71,7 +71,7 @@ class InterplayMeasurement:
                 yield from (PointRun(point, error=f"engine: {first_line(error)}") for point in group)
 
     def _rate(self, engine: RunningEngine) -> float:
-        """The rate that `load` asks for, of what this engine answers when all comes at once."""
+        """`load` times the engine's throughput with all requests at once."""
         options, target = self.options, engine.target()
         lengths = CappedExponential(options.mean_tokens, options.limit_tokens)
         workload = RandomTokens(Exactly(options.prompt_tokens), lengths)

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks interplay` found, as a picture."""
+"""The plot of `python -m benchmarks interplay`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PANELS: Sequence[tuple[str, tuple[str, ...], float, str]] = (
 
 
 def interplay_figure(document: Mapping[str, Any]) -> Figure:
-    """One row for each point, one panel for each figure; dashed: the base point, twice; pale: invalid."""
+    """A row for each point, a panel for each figure; dashed: the base point, twice; pale: invalid."""
     from matplotlib.figure import Figure
 
     cells = document["cells"]

@@ -39,8 +39,8 @@ WARM_SHARE = 5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterplayOptions:
     """Sizes of every point. Prompts have `prompt_tokens` words, about a token each, answers exponential
-    lengths with this mean and limit; events arrive at `load` of what the engine answers when all come at
-    once, or at `rate_per_s`, with exponential gaps."""
+    lengths with this mean and limit; events arrive at `load` times the engine's throughput with all requests
+    at once, or at `rate_per_s`, with exponential gaps."""
 
     factors: tuple[str, ...]
     model: str = "default"
@@ -62,7 +62,8 @@ class InterplayOptions:
             check_rate("--rate", self.rate_per_s)
 
     def max_model_len(self, kv_cache_gib: float) -> int:
-        """What the engine must hold of one sequence: with a small KV cache it does not start for more."""
+        """The tokens of one sequence that the engine must hold: with a small KV cache it does not start for
+        more."""
         one = 2 * (self.prompt_tokens + self.limit_tokens)
         return (
             max(one, WINDOWS_CONTEXT) if "windows" in self.factors and kv_cache_gib == KV_CACHE_GIB else one
@@ -72,7 +73,7 @@ class InterplayOptions:
 def point_pipeline(
     url: str, model: str | None, options: InterplayOptions, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The pipeline as the value of a file, with `settings` over those of the base point."""
+    """The pipeline file's value, with `settings` over those of the base point."""
     document: dict[str, Any] = {
         "name": "interplay",
         "source": {"type": "generator"},
@@ -80,7 +81,7 @@ def point_pipeline(
         "key": "{{ user }}",
         "engine": {"url": url, "model": model, "api": "completions"},
         "sampling": {"max_tokens": options.limit_tokens, "extra": {"ignore_eos": True}},
-        # The events before the first load are made-up posts.
+        # Events before the first load are made-up posts.
         "answer_tokens": "{{ tokens | default(8) }}",
         "sink": {"type": "jsonl", "path": "unused"},
     }
@@ -94,11 +95,11 @@ def point_pipeline(
 
 
 LEAST_WINDOWS = 6
-"""So many windows one after another are measured at least."""
+"""The least number of consecutive windows that are measured."""
 
 
 def sized(options: InterplayOptions, settings: Mapping[str, Any], rate_per_s: float) -> InterplayOptions:
-    """The options for a point: at the rate of all points, and for so long that it has `LEAST_WINDOWS`."""
+    """The options for a point: the common rate, and events for at least `LEAST_WINDOWS`."""
     span_s = LEAST_WINDOWS * settings.get(f"{APPLICATION}.size_s", 0.0)
     return replace(options, rate_per_s=rate_per_s, events=max(options.events, math.ceil(span_s * rate_per_s)))
 
@@ -107,7 +108,7 @@ def sized(options: InterplayOptions, settings: Mapping[str, Any], rate_per_s: fl
 def open_pipeline(
     url: str, model: str | None, options: InterplayOptions, settings: Mapping[str, Any]
 ) -> Iterator[Session]:
-    """The pipeline of a point, warm. Raises as `StreamSession` does."""
+    """The warm pipeline of a point. Raises as `StreamSession` does."""
     with_windows = f"{APPLICATION}.type" in settings
     with TemporaryDirectory(prefix="forebay-interplay-") as folder:
         warm = write_events(Path(folder) / "warm.jsonl", options, Events())
@@ -115,7 +116,7 @@ def open_pipeline(
             pipeline=point_pipeline(url, model, options, settings),
             engine=(url,),
             load=EventLoad(
-                # Windows need their time; else it is enough that calls were made.
+                # Windows need their time; otherwise a few calls are enough.
                 schedule=Constant(options.rate_per_s or WARM_PER_S if with_windows else WARM_PER_S),
                 events=options.events,
                 data=warm,
@@ -130,7 +131,7 @@ def open_pipeline(
 
 
 def write_events(path: Path, options: InterplayOptions, events: Events) -> Path:
-    """A file with the events of a point: `text`, `tokens` and `user`, the key. Texts are new each time."""
+    """Write the events of a point: `text`, `tokens` and `user`, the key. Texts are new each time."""
     lengths = tail_lengths(
         EXPONENTIAL, options.events, options.mean_tokens, options.limit_tokens, options.seed
     )

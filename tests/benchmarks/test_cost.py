@@ -95,7 +95,7 @@ def test_the_document_and_the_table_say_the_same() -> None:
     lines = {line.split("  ")[0].strip(): line.split() for line in shown.getvalue().splitlines()}
     assert lines["all of Forebay"][-5:] == ["37.50%", "3.75", "ms", "0.19", "ms"]
     assert lines["operator"][-5:] == ["20.00%", "2.00", "ms", "0.10", "ms"]
-    assert lines["beside it: scripted engine"][-3:-1] == ["ms", "0.20"]
+    assert lines["outside: scripted engine"][-3:-1] == ["ms", "0.20"]
     assert lines["memory: all"][-2:] == ["250", "MB"]
     assert "5.2 s" in shown.getvalue()
 

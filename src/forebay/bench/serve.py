@@ -266,7 +266,7 @@ def run_provenance(
 ) -> dict[str, Any]:
     """The provenance of this command, with the engine's version if it reports one."""
     return provenance(
-        command=("python", "-m", "benchmarks", *sys.argv[1:]),
+        command=["forebay", *sys.argv[1:]],
         engine_version=fetch_version(url, api_key=api_key),
         data=data,
         processes=processes,

@@ -105,7 +105,7 @@ def test_a_batch_that_fails_is_an_error_of_its_requests_and_no_others(start: Sta
     [
         ("die", "status -9; it was killed"),
         ("nonsense", "not a JSON object"),
-        ("short", "asked for"),
+        ("short", "requested"),
         ("endless", "more than"),
     ],
 )

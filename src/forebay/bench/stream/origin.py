@@ -20,7 +20,7 @@ def with_origin(run: StreamRun, session: StreamSession, options: StreamOptions) 
     urls = session.engines.urls
     pipeline = options.pipeline
     found = provenance(
-        command=("python", "-m", "benchmarks", *sys.argv[1:]),
+        command=["forebay", *sys.argv[1:]],
         target=urls[0] if urls else None,
         engine_version=fetch_version(urls[0], api_key=key) if urls else None,
         processes=session.engines.processes,
