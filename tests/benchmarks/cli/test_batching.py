@@ -81,7 +81,7 @@ def test_a_server_that_runs_is_compared_with_transformers(tmp_path: Path) -> Non
     assert set(document["throughput"]) == {"4", "8"}
     assert document["ratio"]["8"] > 0
     assert set(document["latency"]) == {"1", "4"}
-    assert document["provenance"]["command"].startswith("python -m benchmarks ")
+    assert document["provenance"]["command"].startswith("python -m benchmarks")
     assert document["held_equal"]["model"] == "smollm2-135m-instruct"
     runs = read_report(requests).runs
     assert len(runs) == 8

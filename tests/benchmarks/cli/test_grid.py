@@ -65,7 +65,7 @@ def test_servers_that_run_are_measured(tmp_path: Path) -> None:
     document = orjson.loads((tmp_path / "grid.json").read_bytes())
     assert [each["parallelism"]["replicas"] for each in document["engines"]] == [1, 2]
     assert [cell["arrival"] for cell in document["cells"][:4]] == ["constant", "poisson", "bursts", "trace"]
-    assert document["provenance"]["command"].startswith("python -m benchmarks ")
+    assert document["provenance"]["command"].startswith("python -m benchmarks")
     assert document["provenance"]["data_sha256"]
     assert "bursts" in result.stdout
     assert result.exit_code == (0 if document["valid"] else 1)
