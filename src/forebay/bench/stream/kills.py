@@ -1,13 +1,15 @@
-"""Kills parts of a measured pipeline at given times."""
+"""Kills parts of a measured pipeline at given times, and compares the goodput with and without."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from forebay.bench.other_programs import own_use
+from forebay.bench.statistics import mean_interval
+from forebay.bench.stream.document import MeasuredStream
 from forebay.bench.stream.engines import Engines
 from forebay.bench.stream.feed import now_us
 from forebay.bench.stream.process import RunProcess
@@ -130,3 +132,32 @@ def next_result_s(killed: Killed, events: Sequence[EventRecord]) -> float | None
     )
     first_s = min(after, default=None)
     return None if first_s is None else first_s - killed.at_s
+
+
+def goodput_document(found: Sequence[MeasuredStream]) -> dict[str, Any]:
+    """For runs without and with kills: goodput with mean and interval if there are several, lost and doubled
+    events, and the seconds of recovery from each kill (see `next_result_s`), in the order of the runs."""
+    return {
+        "without_kills": _of([measured for measured in found if not measured.run.planned_kills]),
+        "with_kills": _of([measured for measured in found if measured.run.planned_kills]),
+    }
+
+
+def _of(found: Sequence[MeasuredStream]) -> dict[str, Any] | None:
+    if not found:
+        return None
+    shares = [each.figures.goodput for each in found if each.figures.goodput is not None]
+    interval = mean_interval(shares)
+    return {
+        "goodput": shares,
+        "interval": None if interval is None else asdict(interval),
+        "good_per_s": [each.figures.good_per_s for each in found],
+        "lost": sum(each.figures.lost for each in found),
+        "doubled": sum(each.figures.doubled for each in found),
+        "failed": sum(each.figures.failed for each in found),
+        "kills": [
+            {**asdict(killed), "next_result_s": next_result_s(killed, each.run.followed)}
+            for each in found
+            for killed in each.run.kills
+        ],
+    }

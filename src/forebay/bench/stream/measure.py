@@ -39,12 +39,11 @@ from forebay.bench.stream.feed_process import FeedProcess
 from forebay.bench.stream.flink_signals import FlinkSignals, checkpoints_between
 from forebay.bench.stream.kills import Kill, Killer
 from forebay.bench.stream.options import EventLoad, StreamOptions
-from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline
+from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline, state_folder
 from forebay.bench.stream.process import RunProcess
 from forebay.bench.stream.records import StreamRun
 from forebay.bench.stream.result_book import ManyToOne, ResultBook, book_of
 from forebay.bench.stream.sinks import file_clock_s
-from forebay.bench.stream.state_folder import state_folder
 from forebay.bench.stream.windows import Sent, least_span_s
 from forebay.config.spec import PipelineSpec
 from forebay.engine.launch.spec import usable_cores

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,8 @@ from forebay.config import load_spec, parse_spec, set_values
 from forebay.config.plan import resolved
 from forebay.config.spec import PipelineSpec
 from forebay.documents import known_paths
-from forebay.s3.location import Location
+from forebay.errors import ForebayError
+from forebay.s3.location import Location, S3Path
 
 ASKED = ("ordering", "capacity", "shards", "parallelism", "task_managers", "key", "routing")
 """Keys of the pipeline that a report names."""
@@ -40,6 +43,29 @@ class Places:
     @property
     def state(self) -> Location:
         return self.folder / "state" if self.store is None else self.store
+
+
+@contextmanager
+def state_folder(state: S3Path | None, note: Callable[[str], None]) -> Iterator[S3Path | None]:
+    """A folder below `state` for the length of the block; None if `state` is None. If the block fails and
+    deleting the folder fails, too, the latter is only logged."""
+    if state is None:
+        yield None
+        return
+    from forebay.s3.client import S3Client
+
+    home = state / f"bench-{uuid.uuid4().hex[:8]}"
+    client = S3Client(home.bucket)
+    client.check(home.key)
+    try:
+        yield home
+    except BaseException:
+        try:
+            client.delete(home.key)
+        except ForebayError as error:
+            note(f"{home} stays: {error}")
+        raise
+    client.delete(home.key)
 
 
 def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -> PipelineSpec:
