@@ -1,10 +1,10 @@
 # make setup   both environments and the default model; seconds when nothing changed
 # make demo    the main job in small
-# make check   format, lint, types, import contracts, and the quick tests without Flink, Kafka, Kubernetes and vLLM
+# make check   format, lint, types, import contracts, words, and the quick tests without Flink, Kafka, Kubernetes and vLLM
 # make test    the same with Flink, Kafka, Kubernetes, Ray and vLLM; WORKERS=4 is how many run side by side
 # make test-all   the same with those that take minutes, and twice as many random inputs: before a release, and
 #              after a change of what they are about
-# make ray     Ray Serve in an environment of its own, for the tests that start a Ray cluster; make test does it, too
+# make ray     Ray Serve in an environment of its own, for the tests that start a Ray cluster; make test-all does it, too
 # make coverage   the quick tests, and which lines and branches they reach
 # make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
 # make reference   the pages and tables of the documentation that are made from the code
@@ -72,7 +72,7 @@ ray: $(READY)
 		echo "Making $$home: Ray Serve, for tests" && $(BIN)/python -m venv --clear "$$home" && \
 		"$$home"/bin/$(INSTALL) --quiet -r locks/ray.txt && cp locks/ray.txt "$$home/lock.txt"; }
 
-test: setup ray lint
+test: setup lint
 	@echo "Many tests start Flink, Kafka or vLLM for real: this takes about twenty minutes on two cores."
 	$(PYTEST) --hypothesis-profile=check -m $(NOT_LONG)
 
@@ -96,6 +96,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.plain_english
 
 docs: $(READY)
 	$(BIN)/zensical build --strict --clean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import time
@@ -116,7 +117,7 @@ def measure_settings(
 
 def written_per_second(url: str, model: str, seconds: float) -> float:
     """Tokens per second that the engine at `url` generates with `IN_FLIGHT` requests in flight; blocks.
-    Starts no request after `seconds`, and waits for all, at most `MOST_S`."""
+    Sends at least `IN_FLIGHT` requests, none after `seconds`, and waits at most `MOST_S` for all."""
     return asyncio.run(_written_per_second(url, model, seconds))
 
 
@@ -125,8 +126,7 @@ async def _written_per_second(url: str, model: str, seconds: float) -> float:
 
     async def ask_on(lane: int) -> None:
         nonlocal written
-        index = lane
-        while time.monotonic() < begun + seconds:
+        for index in itertools.count(lane, IN_FLIGHT):
             topic = topic_of(1, index, burst_topic="outage", share=1 / len(TOPICS))
             text = post(round(begun * 1000), index, topic)["text"]
             request = Request(
@@ -137,7 +137,8 @@ async def _written_per_second(url: str, model: str, seconds: float) -> float:
             )
             completion = await engine.complete(request, timeout_s=2 * MOST_S)
             written += completion.usage.completion_tokens
-            index += IN_FLIGHT
+            if time.monotonic() >= begun + seconds:
+                return
 
     lanes = [asyncio.create_task(ask_on(lane)) for lane in range(IN_FLIGHT)]
     try:

@@ -60,15 +60,19 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what starts a broker. With workers side by side, share the tests out: those of a local engine to
-    one worker, those of the session's broker to one, those of a control plane or a Ray cluster to one,
-    those of a JVM one by one, all others by file. What runs on one worker comes first, the quick ones last;
-    not all that takes minutes at once, which two cores cannot bear."""
+    """Mark tests that start a broker, a control plane or a Ray cluster, and share all out among workers.
+
+    One worker each gets those of a local engine, those of the session's broker, and those of a control plane
+    or a Ray cluster; those of a JVM are shared out one by one, all others by file. Quick ones run last, and
+    not all that take minutes run at once: two cores cannot bear that.
+    """
     for item in items:
         if "kafka_home" in getattr(item, "fixturenames", ()):
             item.add_marker("kafka")
         if "control_plane" in getattr(item, "fixturenames", ()):
             item.add_marker("kubernetes")
+        if "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("long")
     if not hasattr(config, "workerinput"):
         return
     for item in items:

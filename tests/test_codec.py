@@ -188,7 +188,7 @@ def test_what_is_no_state_is_refused_in_words(data: bytes) -> None:
 
 
 def test_state_of_another_format_is_refused() -> None:
-    with pytest.raises(ForebayError, match="holds places in format 2, this Forebay reads 3"):
+    with pytest.raises(ForebayError, match="holds places in format 2, but this Forebay reads 3"):
         unpack_state(pack_state(2, "x"), 3, "places")
 
 

@@ -135,7 +135,7 @@ def test_what_a_connector_finds_missing_is_told_before_the_start(
         (13, "^source: first: 13 is unlucky$"),
         (
             14,
-            r"^source: the connector 'numbers' failed in ready\(\): KeyError: 'fourteen'; mend its package$",
+            r"^source: the connector 'numbers' failed in ready\(\): KeyError: 'fourteen'; fix its package$",
         ),
     ):
         with pytest.raises(SettingError, match=said):
@@ -175,7 +175,7 @@ def test_an_application_of_a_package(install_package: Install) -> None:
         ({"key": None}, "key: expected a template with application counter"),
         (
             {"application": {"type": "counter", "step": 0}},
-            r"the application 'counter' failed in program\(\): ValueError: no step; mend its package",
+            r"the application 'counter' failed in program\(\): ValueError: no step; fix its package",
         ),
         ({"application": {"type": "counted"}}, "did you mean 'counter'"),
     ):

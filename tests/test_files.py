@@ -61,7 +61,7 @@ def test_somebody_elses_folder_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, -1)
     with pytest.raises(SettingError, match="belongs to user 12345, not to you"):
         private_folder(tmp_path)
-    with pytest.raises(SettingError, match=r"belongs to user 12345, .* make it yours \(chown\)"):
+    with pytest.raises(SettingError, match=r"belongs to user 12345, .* change the owner \(chown\)"):
         check_nobody_else_writes(tmp_path)
 
 
@@ -194,7 +194,7 @@ def test_a_folder_without_locks_stays(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="none: no folder can be made there: No such file"):
+    with pytest.raises(SettingError, match="none: cannot create a folder there: No such file"):
         locked_folder(tmp_path / "none", "tmp-")
 
 

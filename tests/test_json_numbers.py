@@ -134,7 +134,7 @@ def test_other_values_are_written_as_told() -> None:
 
 @pytest.mark.parametrize("text", ["", "1e", "nan", "0x1", "1_0", "1" * 1001])
 def test_an_exact_float_is_a_number_of_json(text: str) -> None:
-    with pytest.raises(ValueError, match="not a number of JSON"):
+    with pytest.raises(ValueError, match="not a JSON number"):
         ExactFloat(text)
 
 

@@ -38,7 +38,7 @@ def test_own_names_are_found_without_looking_at_packages() -> None:
 def test_a_package_adds_a_name_which_is_imported_when_it_is_asked_for(install: Install) -> None:
     install("more_numbers", "TWO = 2", version="3.1", two="TWO")
     assert NUMBERS.names() == ["one", "flags", "two"]
-    assert NUMBERS.note() == "Of installed packages: two (more_numbers 3.1)."
+    assert NUMBERS.note() == "From installed packages: two (more_numbers 3.1)."
     assert NUMBERS.origin("two") == "more_numbers 3.1"
     assert NUMBERS.origin("one") is None
     assert "more_numbers" not in sys.modules
@@ -68,7 +68,7 @@ def test_one_that_does_not_load_names_its_package_and_harms_nobody_else(
         "the number 'two' of the package broken 1.0 cannot be loaded from broken:TWO: "
     )
     assert why in str(told.value)
-    assert str(told.value).endswith("; mend or uninstall the package")
+    assert str(told.value).endswith("; fix or uninstall the package")
 
 
 def test_one_of_another_shape_is_refused(install: Install) -> None:
@@ -77,7 +77,7 @@ def test_one_of_another_shape_is_refused(install: Install) -> None:
         SettingError, match=r"'two' .*shapeless:TWO to be a whole number, found the class TWO"
     ):
         NUMBERS.find("two")
-    with pytest.raises(SettingError, match="found a value of type str; mend the entry point in group"):
+    with pytest.raises(SettingError, match="found a value of type str; fix the entry point in group"):
         NUMBERS.find("three")
 
 
@@ -87,7 +87,7 @@ def test_own_names_cannot_be_taken_and_wrong_names_are_left_out(install: Install
     assert NUMBERS.names() == ["one", "flags"]
     assert NUMBERS.find("p.yaml") is None
     assert NUMBERS.note() == (
-        "Left out, as the name is taken or not allowed: 'one' (taker 1.0), 'p.yaml' (taker 1.0), "
+        "Ignored, because the name is taken or not allowed: 'one' (taker 1.0), 'p.yaml' (taker 1.0), "
         "'../x' (taker 1.0)."
     )
 

@@ -34,7 +34,7 @@ def test_what_others_may_not_do_with_files() -> None:
     assert load_settings({"HOME": "/h"}).umask == 0o077
     assert load_settings({"HOME": "/h", "FOREBAY_UMASK": "027"}).umask == 0o027
     for wrong in ("7", "0x1f", "777", "002", "-77", "0o77", "88 "):
-        with pytest.raises(SettingError, match="FOREBAY_UMASK: expected such as 077, 027 or 022, found"):
+        with pytest.raises(SettingError, match="FOREBAY_UMASK: expected a value such as 077, 027 or 022"):
             load_settings({"HOME": "/h", "FOREBAY_UMASK": wrong})
 
 

@@ -149,7 +149,6 @@ def _prose(doc: str, at: str) -> Iterator[str]:
 
 
 def _table(part: str, at: str) -> str:
-    """What stands under `Args:` or `Attributes:`."""
     head, _, entries = part.partition("\n")
     rows = ["| argument | meaning |" if head == "Args:" else "| attribute | meaning |", "|---|---|"]
     for entry in re.split(r"\n(?=\S)", dedent(entries)):
@@ -167,7 +166,7 @@ def _linked(text: str, at: str) -> str:
 
 
 def _link(name: str) -> str:
-    """The name, as a link where it has a section."""
+    """The name, as a link if the pages have a section of it."""
     if inspect.isclass(vars(errors).get(name)):
         page = "errors.md"
     elif name in forebay.__all__:
@@ -180,7 +179,7 @@ def _link(name: str) -> str:
 
 
 def _signature(name: str, value: Any) -> str:
-    """The call of a function or a class: one line where it fits, else a line for each argument."""
+    """The call of a function or a class: on one line if it fits, else with a line for each argument."""
     parts: list[str] = []
     keywords_only = False
     for each in inspect.signature(value).parameters.values():

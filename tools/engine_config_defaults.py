@@ -16,7 +16,7 @@ import transformers  # type: ignore[import-not-found]
 
 
 def config_class(model_type: str) -> Any:
-    """The class that the engine reads a config of this type with; None if there is none."""
+    """The class with which the engine reads a config of this type, or None."""
     if model_type in transformers.CONFIG_MAPPING:
         return transformers.CONFIG_MAPPING[model_type]
     from vllm.transformers_utils.config import _CONFIG_REGISTRY  # type: ignore[import-not-found]

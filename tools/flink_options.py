@@ -24,13 +24,13 @@ OF_TABLES = tuple(
     f"org.apache.flink.{name}."
     for name in ("connector", "formats", "table.factories", "table.connector", "table.catalog", "table.file")
 )
-"""What stands in the WITH clause of a table, and is no option of a job."""
+"""Options of a table's WITH clause, not of a job."""
 WITHOUT_DOTS = frozenset(("external-resources", "high-availability", "restart-strategy", "scheduler-mode"))
 """Other names without dots are parts of longer ones, such as those below `metrics.reporter`."""
 
 
 def classes() -> Iterator[str]:
-    """Names of the classes in Flink's jars that speak of options."""
+    """Names of the classes in Flink's jars that mention options."""
     home = Path(pyflink.__file__).parent
     for jar in (*sorted(home.glob("lib/flink-*.jar")), *home.glob("opt/flink-python-*.jar")):
         with zipfile.ZipFile(jar) as archive:
@@ -42,7 +42,7 @@ def classes() -> Iterator[str]:
 
 
 def options_of(jvm: Any, name: str) -> Iterator[Any]:
-    """The options that a class holds; none where it cannot be loaded here."""
+    """The options that a class defines; empty if the class cannot be loaded here."""
     loader = jvm.Thread.currentThread().getContextClassLoader()
     try:
         found = jvm.java.lang.Class.forName(name, False, loader)

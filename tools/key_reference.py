@@ -1,5 +1,4 @@
-"""The tables of the pages about pipelines, the gateway and deployments, made from the models: what the code
-takes.
+"""Generate the tables of keys in the pages about pipelines, the gateway and deployments.
 
 `python -m tools.key_reference docs/pipeline.md` brings a page up to date; a test checks that it is.
 """
@@ -45,14 +44,13 @@ def reference(spec: type[BaseModel] = PipelineSpec) -> str:
 
 
 def updated(text: str, spec: type[BaseModel] = PipelineSpec) -> str:
-    """`text` with what stands between the marks replaced by the reference of today."""
+    """`text` with everything between the marks replaced by the current reference."""
     head, _, rest = text.partition(BEGIN)
     tail = rest.partition(END)[2]
     return f"{head}{BEGIN}\n\n{reference(spec)}\n{END}{tail}"
 
 
 def _section(schema: dict[str, Any], key: str, value: dict[str, Any]) -> Iterator[str]:
-    """Headings and tables of the models that stand at `key`, those within them included."""
     for model in _models(schema, value):
         kind = model["properties"].get("type", {}).get("const")
         yield f"### `{key}`{f' with `type: {kind}`' if kind else ''}\n"
@@ -76,7 +74,7 @@ def _table(schema: dict[str, Any], model: dict[str, Any]) -> Iterator[str]:
     for name, value in model["properties"].items():
         if name == "type":
             continue
-        # Where a field and its model say the same, pydantic says it once, at the model.
+        # If a field and its model have the same description, pydantic gives it only to the model.
         models = _models(schema, value)
         meaning = value.get("description") or (models[0]["description"] if models else "")
         cells = (f"`{name}`", _type(schema, value), _default(model, name, value), meaning)

@@ -1,4 +1,4 @@
-"""A fleet that boots, serves and drains, as a flow of work: whole days in a second.
+"""A fleet that boots, serves and drains, simulated as a flow of work: whole days in a second.
 
 Requests are counted by the second in which they arrive, and each takes a share of a replica's time. Waiting
 requests are served in order of arrival, late ones after all others. A busy replica does one second of work
@@ -44,7 +44,6 @@ class WorkModel:
 
     @classmethod
     def fit(cls, trace: Many[TraceRequest], engine: EngineModel) -> WorkModel:
-        """The work of requests like those of the trace on one replica."""
         every = max(1, len(trace) // SAMPLE)
         sample = [TraceRequest(0.0, one.prompt_tokens, one.output_tokens) for one in trace[::every]]
         prompts = np.array([one.prompt_tokens for one in sample], float)
@@ -69,7 +68,6 @@ class WorkModel:
         )
 
     def work_s(self, prompts: Array, outputs: Array) -> Array:
-        """Seconds of a replica's time that each of these requests takes."""
         return self.scale * _work_s(prompts, outputs, self.engine, self.batch)
 
     def running(self, use: float) -> float:
@@ -126,7 +124,6 @@ class Load:
         return Load(self.requests * factor, self.prompt * factor, self.output * factor, self.work_s * factor)
 
     def part(self, begin: int, end: int) -> Load:
-        """The seconds from `begin` to before `end`."""
         return Load(*(values[begin:end] for values in (self.requests, self.prompt, self.output, self.work_s)))
 
 
@@ -181,8 +178,6 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the owner of the replicas sees before it decides."""
-
     second: int
     ready: int
     starting: tuple[int, ...]

@@ -39,24 +39,24 @@ def autoscale(
         list[str] | None,
         typer.Option(help=f"One of {', '.join(LOADS)}; may be repeated; default: all."),
     ] = None,
-    engine: Annotated[str, typer.Option(help="A calibrated engine: llama-8b or qwen-32b.")] = "llama-8b",
+    engine: Annotated[str, typer.Option(help="Calibrated engine: llama-8b or qwen-32b.")] = "llama-8b",
     boot: Annotated[
-        list[float] | None, typer.Option(help="Boot in seconds; may be repeated; default: 60 and 180.")
+        list[float] | None, typer.Option(help="Boot time in seconds; may be repeated; default: 60 and 180.")
     ] = None,
     slo: Annotated[
         list[float] | None,
-        typer.Option(help="Seconds that a request may wait; may be repeated; default: 10 and 60."),
+        typer.Option(help="Maximum wait of a request in seconds; may be repeated; default: 10 and 60."),
     ] = None,
-    stretch: Annotated[float, typer.Option(help="How many times as long the trace is made.")] = 4.0,
+    stretch: Annotated[float, typer.Option(help="Stretch the trace by this factor.")] = 4.0,
     replicas: Annotated[float, typer.Option(help="Replicas that trace and days keep busy on average.")] = 6.0,
-    seed: Annotated[int, typer.Option(help="Decides arrivals.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
     plot: Plot = None,
     json: JsonFile = None,
 ) -> None:
-    """Compare the default scaling policy with all others at their best settings, fixed fleets and an oracle.
+    """Compare the default scaling policy with tuned alternatives, fixed fleets and an oracle.
 
-    The trace is stretched; days and bursts are made up, with requests as long as the trace's. Takes minutes,
-    and half an hour for days.
+    The trace is stretched; days and bursts are synthetic, with request lengths from the trace. Takes minutes,
+    or half an hour for days.
     """
     from benchmarks.autoscale.fluid import WorkModel
     from benchmarks.autoscale.loads import bursts, days, stretched
@@ -101,7 +101,7 @@ def autoscale(
 
 
 def show_comparisons(found: Sequence[Comparison], console: Console) -> None:
-    """One line per load, boot and SLO. Costs are in multiples of the work."""
+    """Costs are multiples of the work."""
     from rich.table import Table
 
     table = Table(

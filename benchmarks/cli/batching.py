@@ -31,40 +31,40 @@ if TYPE_CHECKING:
 GPU = Path("/dev/nvidiactl")
 
 Python = Annotated[
-    Path | None, typer.Option(help="A Python with torch and transformers; default: that of the local engine.")
+    Path | None, typer.Option(help="A Python with torch and transformers; default: the local engine's.")
 ]
 Model = Annotated[
-    str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME; with --url, what it serves.")
+    str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME; with --url, the served model.")
 ]
 
 
 def batching(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Few requests: minutes, and less exact.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few requests: minutes, less accurate.")] = False,
     scale: Annotated[
         float | None,
         typer.Option(
             help="Share of the study's 1,000 requests; default: 1 with a GPU, else 0.064. Below 1, the "
-            "rates are those of the study relative to what the engine can do."
+            "study's rates are scaled to the engine's throughput."
         ),
     ] = None,
     limit: Annotated[
-        list[int] | None, typer.Option(help="A limit to measure; may be repeated; default: all four.")
+        list[int] | None, typer.Option(help="A length limit to measure; may be repeated; default: all four.")
     ] = None,
     system: Annotated[
         list[str] | None, typer.Option(help="`static` or `continuous`; may be repeated; default: both.")
     ] = None,
     batch_size: Annotated[
         list[int] | None,
-        typer.Option(help="A size to try for static batching; may be repeated; default: powers of 2."),
+        typer.Option(help="A batch size for static batching; may be repeated; default: powers of 2."),
     ] = None,
     attention: Annotated[
         list[str] | None,
-        typer.Option(help="An attention of transformers to try; may be repeated; default: sdpa and eager."),
+        typer.Option(help="An attention of transformers; may be repeated; default: sdpa and eager."),
     ] = None,
     longest_of_all: Annotated[
         bool,
-        typer.Option("--longest-of-all", help="Measure the study's stricter form of static batching, too."),
+        typer.Option("--longest-of-all", help="Also measure the study's stricter form of static batching."),
     ] = False,
     random_lengths: Annotated[
         bool,
@@ -73,13 +73,13 @@ def batching(
             help="Draw the answers' lengths at random also for few requests, instead of quantiles.",
         ),
     ] = False,
-    latency: Annotated[bool, typer.Option(help="Measure latency at two rates, too.")] = True,
+    latency: Annotated[bool, typer.Option(help="Also measure latency at two rates.")] = True,
     url: Url = None,
     model: Model = "default",
     python: Python = None,
     dtype: Dtype = None,
     cores: Cores = None,
-    seed: Annotated[int, typer.Option(help="Decides lengths and times.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of lengths and times.")] = 0,
     plot: Plot = None,
     requests: Annotated[
         Path | None, typer.Option(help="Write every run to this JSON, and its requests next to it.")
@@ -189,7 +189,7 @@ def burst(
     ] = "default",
     dtype: Dtype = None,
     cores: Cores = None,
-    seed: Annotated[int, typer.Option(help="Decides the prompts.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
     json: JsonFile = None,
 ) -> None:
     """Send many short requests as one batch, and one alone."""
@@ -200,7 +200,7 @@ def burst(
 
     check_json(json)
     if quick and requests is not None:
-        raise SettingError("--quick and --requests: expected one of them")
+        raise SettingError("--quick and --requests: use only one of them")
     if requests is None:
         requests = 100 if quick else REQUESTS if GPU.exists() else 500
     options = BurstOptions(requests=requests, seed=seed)
@@ -240,7 +240,7 @@ def show_burst(document: dict[str, Any], console: Console) -> None:
             table.add_row(words, f"{one['latency_s']:.2f}", f"{one['requests_per_s']:.1f}")
     console.print(table)
     if gain := document.get("gain"):
-        say(console, f"In the batch a request takes {gain:.1f} times less of the engine's time than alone.")
+        say(console, f"In the batch, a request takes {gain:.1f} times less engine time than alone.")
     for reason in document["reasons"]:
         say(console, f"INVALID: {reason}")
 
@@ -249,7 +249,7 @@ def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:
     from benchmarks.batching.measurement import PROCESSOR, QUICK, BatchingOptions
 
     if quick and scale is not None:
-        raise SettingError("--quick and --scale: expected one of them")
+        raise SettingError("--quick and --scale: use only one of them")
     whole = BatchingOptions() if GPU.exists() else PROCESSOR
     if scale is None:
         return QUICK if quick else whole

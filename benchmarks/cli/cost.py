@@ -29,16 +29,16 @@ PARTS = {
     "source": "source",
     "operator": "operator",
     "calls": "calls (event loop, HTTP)",
-    "client": "Python that holds the JVM",
+    "client": "Python that started the JVM",
     "command": "forebay run",
 }
 OUTSIDE = {"engine": "scripted engine", "source": "scripted feed"}
-MEMORY = {"jvm": "JVM", "client": "Python that holds it", "command": "forebay run"}
+MEMORY = {"jvm": "JVM", "client": "Python that started it", "command": "forebay run"}
 
 
 def cost(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="A third of the time, less exact.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A third of the time, less accurate.")] = False,
     json: JsonFile = None,
 ) -> None:
     """Measure the processor time and memory of each part of a run, from idle to its highest rate; takes

@@ -27,7 +27,7 @@ def engine_settings(
     seconds: Annotated[float, typer.Option(min=1, help="Length of each load, in seconds.")] = 8.0,
     json: JsonFile = None,
 ) -> None:
-    """Compare settings of a local engine on this machine, idle and with one core kept busy; minutes."""
+    """Compare settings of a local engine on this machine, idle and with one core busy. Takes minutes."""
     from rich.table import Table
 
     from benchmarks.engine_settings import SETTINGS, measure_settings
@@ -35,13 +35,13 @@ def engine_settings(
 
     check_json(json)
     names, console = setting or list(SETTINGS), errors_console()
-    say(console, f"{len(names)} settings: each starts vLLM, about a minute.")
+    say(console, f"{len(names)} settings: each starts vLLM, which takes about a minute.")
     figures = []
     for found in measure_settings(names, load_settings(), seconds=seconds, progress=ConsoleProgress(console)):
         figures.append(found)
         say(
             console,
-            f"{found.name}: {found.idle_tokens_per_s} tokens/s, with a core busy {found.busy_tokens_per_s}",
+            f"{found.name}: {found.idle_tokens_per_s} tokens/s, with one core busy {found.busy_tokens_per_s}",
         )
     write_json(json, [asdict(found) for found in figures])
     if not shows_text(json):

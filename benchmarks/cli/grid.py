@@ -37,19 +37,19 @@ QUICK_MODELS = ("default", "random:opt-125m")
 def grid(
     *,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two models and few, short requests: minutes, and less exact.")
+        bool, typer.Option("--quick", help="Two models and few, short requests: minutes, less accurate.")
     ] = False,
     model: Annotated[
         list[str] | None,
         typer.Option(
             help="`default`, a directory, a hub's OWNER/NAME, or `random:NAME`; may be repeated; "
-            "default: all architectures of Forebay."
+            "default: all architectures that Forebay knows."
         ),
     ] = None,
     replicas: Annotated[
         list[str] | None,
         typer.Option(
-            help="REPLICAS that share all cores, or REPLICASxCORES; may be repeated; default: 1 and 2."
+            help="REPLICAS sharing all cores, or REPLICASxCORES; may be repeated; default: 1 and 2."
         ),
     ] = None,
     subtasks: Annotated[
@@ -66,20 +66,20 @@ def grid(
         typer.Option(help="`exact`, `exponential` or `heavy`; may be repeated; default: all."),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="A trace (Mooncake's JSON lines, Azure's CSV) for its arrivals.")
+        Path | None, typer.Option(help="A trace (Mooncake's JSON lines or Azure's CSV) for arrivals.")
     ] = None,
     requests: Annotated[
-        int | None, typer.Option(help="Requests of each cell; default: 100, with --quick 20.")
+        int | None, typer.Option(help="Requests per cell; default: 100, with --quick 20.")
     ] = None,
     prompt_tokens: Annotated[
         int | None, typer.Option(help="Length of each prompt; default: 128, with --quick 64.")
     ] = None,
     mean_tokens: Annotated[
         float | None,
-        typer.Option(help="Mean length of the answers, whatever the tail; default: 32, with --quick 16."),
+        typer.Option(help="Mean length of answers for every tail; default: 32, with --quick 16."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Length of the longest answer; default: 256, with --quick 128.")
+        int | None, typer.Option(help="Maximum length of an answer; default: 256, with --quick 128.")
     ] = None,
     load: Annotated[
         float,
@@ -88,9 +88,9 @@ def grid(
     rate: Annotated[
         float | None, typer.Option(help="Arrivals per second, the same for all engines, instead of --load.")
     ] = None,
-    repeats: Annotated[int, typer.Option(help="How often each cell is measured.")] = 1,
+    repeats: Annotated[int, typer.Option(help="Measurements of each cell.")] = 1,
     serving: Annotated[bool, typer.Option(help="Measure the engine alone.")] = True,
-    stream: Annotated[bool, typer.Option(help="Measure a pipeline in front of it.")] = True,
+    stream: Annotated[bool, typer.Option(help="Measure a pipeline in front of the engine.")] = True,
     url: Annotated[
         list[str] | None,
         typer.Option(help="A server that runs already, instead of one started here; one for each replica."),
@@ -98,7 +98,7 @@ def grid(
     cores: Cores = None,
     dtype: Dtype = None,
     kv_cache_gib: Annotated[float, typer.Option(help="KV cache of each replica, in GiB.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Decides lengths and times.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of lengths and times.")] = 0,
     plot: Plot = None,
     json: JsonFile = None,
 ) -> None:
@@ -184,9 +184,7 @@ def _engines(
 
     if url:
         if cores is not None or dtype is not None:
-            raise SettingError(
-                "--cores and --dtype are for an engine that is started here: expected no --url"
-            )
+            raise SettingError("--cores and --dtype are for an engine that is started here; leave out --url")
         return GivenEngines(tuple(url))
     return LocalEngines(
         settings=load_settings(),

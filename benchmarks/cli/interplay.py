@@ -31,7 +31,7 @@ EVENTS, QUICK_EVENTS = 150, 30
 
 def interplay(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Few events: minutes, and less exact.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few events: minutes, less accurate.")] = False,
     factor: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,11 +43,11 @@ def interplay(
         str, typer.Option(help="`default`, a directory, a hub's OWNER/NAME, or `random:NAME`.")
     ] = "default",
     events: Annotated[
-        int | None, typer.Option(help="Events of each point; default: 150, with --quick 30.")
+        int | None, typer.Option(help="Events per point; default: 150, with --quick 30.")
     ] = None,
     prompt_tokens: Annotated[int, typer.Option(help="Length of each prompt, in words.")] = 96,
-    mean_tokens: Annotated[float, typer.Option(help="Mean length of the answers.")] = 24,
-    limit: Annotated[int, typer.Option(help="Length of the longest answer.")] = 128,
+    mean_tokens: Annotated[float, typer.Option(help="Mean length of answers.")] = 24,
+    limit: Annotated[int, typer.Option(help="Maximum length of an answer.")] = 128,
     load: Annotated[
         float,
         typer.Option(help="Arrival rate as a share of the engine's throughput with all requests at once."),
@@ -56,7 +56,7 @@ def interplay(
     url: Url = None,
     cores: Cores = None,
     dtype: Dtype = None,
-    seed: Annotated[int, typer.Option(help="Decides lengths, times and keys.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of lengths, times and keys.")] = 0,
     plot: Plot = None,
     json: JsonFile = None,
 ) -> None:

@@ -2,9 +2,8 @@
 
     import forebay as fb
 
-Everything that a program needs is here. Two more modules are public: `forebay.errors` and `forebay.testing`.
-Names are imported when they are first used, so `import forebay` alone is fast: it does not load PyFlink, and
-it starts nothing.
+All public names are here, in `forebay.errors` and in `forebay.testing`. They are imported on first use:
+`import forebay` is fast, does not load PyFlink and starts nothing.
 """
 
 from __future__ import annotations
@@ -87,7 +86,6 @@ _HOMES = {
     "write_jsonl": "api.files",
     "write_kafka": "api.kafka",
 }
-"""Where each name is defined."""
 
 __all__ = list(_HOMES)
 

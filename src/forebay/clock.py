@@ -1,4 +1,4 @@
-"""Clocks that are passed in: monotonic time for durations, wall-clock time for event time only."""
+"""Clocks, to be passed in: monotonic time for durations, wall-clock time only for event time."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Protocol
 
 
 def uptime_s() -> float:
-    """Seconds since the machine started, time in which it was suspended included."""
+    """Seconds since the machine started, including suspended time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Clock(Protocol):
-    """What a component may ask about time."""
-
     def monotonic_s(self) -> float:
-        """Seconds on a clock that never goes back. On Linux it is shared by all processes of a machine."""
+        """Seconds on a clock that never goes back. On Linux, all processes of a machine share it."""
         ...
 
     def wall_ms(self) -> int:
@@ -23,13 +21,11 @@ class Clock(Protocol):
         ...
 
     def wall_us(self) -> int:
-        """The same in microseconds."""
+        """Microseconds since the Unix epoch; may jump."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
-
     def monotonic_s(self) -> float:
         return time.monotonic()
 

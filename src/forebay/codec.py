@@ -1,9 +1,7 @@
-"""Events, results and dead letters as bytes: what crosses a process border or rests in a checkpoint.
+"""Serialisation of events, results and dead letters between processes and in checkpoints.
 
-The form is a msgpack array `[tag, field, …]` with a tag per class. A decoder takes arrays with fewer fields
-than it knows (written by an older version; the rest get their defaults), so new fields go last.
-
-What else operators and sources keep is a msgpack array `[version, value, …]`.
+A record is a msgpack array `[tag, field, …]` with a tag per class. Older versions wrote fewer fields, and the
+rest get defaults, so new fields go last. Other state is a msgpack array `[version, value, …]`.
 """
 
 from __future__ import annotations
@@ -30,24 +28,22 @@ MOMENTS = tuple(f.name for f in fields(Timeline))
 MOMENTS_OF = attrgetter(*MOMENTS)
 
 NUMBER = 1
-"""Type of the msgpack extension that holds the text of a number that msgpack does not have."""
+"""msgpack extension type for the text of a number that msgpack cannot represent."""
 PLAIN: dict[type, Callable[[Any], object]] = {
     **{dict: dict, list: list, str: str.__str__, bytes: bytes},
     **{int: int, float: float},
 }
-"""What makes a plain value of one of a subclass."""
 
 PICKLE = b"\x80"
-"""How a Python pickle begins, and no array of msgpack's."""
+"""First byte of a Python pickle; no msgpack array starts with it."""
 
 DAMAGED = (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException)
-"""What reading state raises of bytes that were not written as such."""
 
 Record = Event | DeadLetter | Result | KeyedEvent
 
 
 def encode(value: Record) -> bytes:
-    """`value` as bytes. Raises `MalformedRecord` where a field is not made of JSON values."""
+    """Serialise. Raises `MalformedRecord` if a field is not a JSON value."""
     try:
         kind = type(value)
         packed = _pack([TAGS[kind], *VALUES[kind](value)])
@@ -57,10 +53,10 @@ def encode(value: Record) -> bytes:
 
 
 def decode(data: bytes | Sequence[int]) -> Any:
-    """The record that `encode` was given.
+    """Deserialise a record.
 
-    PyFlink's `execute_and_collect` gives bytes as a list of Java's, from -128 to 127: these are taken, too.
-    Raises `MalformedRecord` where `data` is not such bytes.
+    Also accepts a list of numbers from -128 to 127, as PyFlink's `execute_and_collect` returns bytes. Raises
+    `MalformedRecord` for other data.
     """
     try:
         if not isinstance(data, bytes):
@@ -80,15 +76,15 @@ def decode(data: bytes | Sequence[int]) -> Any:
 
 
 def pack_state(version: int, *values: object) -> bytes:
-    """What `unpack_state` reads. Values are JSON values, bytes, and arrays and mappings of those."""
+    """Serialise state for `unpack_state`. Values are JSON values, bytes, and arrays and mappings of those."""
     return _pack([version, *values])
 
 
 def unpack_state(data: bytes, version: int, what: str) -> list[Any]:
-    """The values that `pack_state` was given; tuples come as lists.
+    """Deserialise state of `pack_state`; tuples become lists.
 
-    Nothing in `data` is ever run, and no more memory is taken than some times its length. Raises
-    `ForebayError`, which names `what`, for state in another version's form and for bytes that are no state.
+    Never executes anything in `data`, and uses memory only in proportion to its length. Raises `ForebayError`
+    with `what` for other versions and damaged bytes.
     """
     try:
         values: list[Any] = msgpack.unpackb(not_pickled(data, what), strict_map_key=False, ext_hook=_number)
@@ -99,14 +95,13 @@ def unpack_state(data: bytes, version: int, what: str) -> list[Any]:
         raise damaged(what, error) from None
     if found != version:
         raise ForebayError(
-            f"the checkpoint holds {what} in format {found!r}, this Forebay reads {version}: finish the run "
-            f"with the version that wrote it, or start over"
+            f"the checkpoint holds {what} in format {found!r}, but this Forebay reads {version}: finish the "
+            f"run with the version that wrote it, or start over"
         )
     return values
 
 
 def damaged(what: str, error: Exception) -> ForebayError:
-    """That state, named `what`, is not what was written."""
     return ForebayError(
         f"the checkpoint's {what} cannot be read ({type(error).__name__}: {str(error)[:200]}): the "
         f"checkpoint is damaged; resume from another one, or start over"
@@ -114,17 +109,17 @@ def damaged(what: str, error: Exception) -> ForebayError:
 
 
 def not_pickled(data: bytes, what: str) -> bytes:
-    """`data`, of state that is read by other means. Raises `ForebayError`, naming `what`, for a pickle."""
+    """Raises `ForebayError` with `what` if `data` is a pickle; returns it otherwise."""
     if data[:1] == PICKLE:
         raise ForebayError(
             f"the checkpoint holds {what} as a Python pickle, as older versions wrote it; reading that could "
-            f"run code of whoever wrote it: finish the run with the version that began it, or start over"
+            f"run someone else's code: finish the run with the version that started it, or start over"
         )
     return data
 
 
 def _pack(values: list[object]) -> bytes:
-    # Without strict types msgpack writes an ExactFloat as a plain float.
+    # Without strict types, msgpack writes an ExactFloat as a plain float.
     packed: bytes = msgpack.packb(values, default=_pack_other, strict_types=True)
     return packed
 

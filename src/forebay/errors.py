@@ -1,8 +1,8 @@
-"""Every error that Forebay raises, as one tree under `ForebayError`.
+"""All errors of Forebay, as one tree under `ForebayError`.
 
-A message says what is wrong, where, and what to do. Errors about one record or one request have a `cause`, a
-stable word that dead letters and metrics carry. `retryable` says whether the same request may succeed if it
-is sent again; `RetryPolicy` says how often it is.
+A message says what is wrong, where, and what to do. Errors about one record or request have a `cause`, a
+stable word for dead letters and metrics. `retryable` errors may not occur again if the same request is sent
+again; `RetryPolicy` limits the attempts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SettingError(ForebayError):
 
 
 class SetupError(ForebayError):
-    """Something that must be installed is missing, or could not be installed."""
+    """Something that must be installed is missing or could not be installed."""
 
 
 class LaunchError(ForebayError):
@@ -34,47 +34,57 @@ class LaunchError(ForebayError):
 
 
 class DeployError(ForebayError):
-    """A platform that a pipeline was to be put on is out of reach, or refused something. The message names
-    the object, what is missing, and who can mend it."""
+    """A deployment platform is out of reach or refused something.
+
+    The message names the object, what is missing, and who can fix it.
+    """
 
 
 class PipelineFailed(ForebayError):
-    """A pipeline started and failed. The message has the last cause that Flink gave."""
+    """A pipeline started and failed. The message has the last cause that Flink reported."""
 
 
 class FunctionFailed(PipelineFailed):
-    """A function that you gave to a sink raised for an element of its stream, or what is to be written is not
-    a JSON value. The message names the sink, the function and the element. The same element would fail
-    again: `env.execute` ends the job when the same function has failed twice in a row."""
+    """Your function for a sink raised for an element, or its output is not a JSON value.
+
+    The message names the sink, the function and the element. The same element would fail again, so
+    `env.execute` ends the job when a function has failed twice in a row.
+    """
 
 
 class ResultsLost(PipelineFailed):
-    """Kafka aborted a transaction with results that a checkpoint counts as written. The message names the
-    checkpoint to resume from: the results are then made again."""
+    """Kafka aborted a transaction with results that a checkpoint counts as written.
+
+    The message names the checkpoint to resume from, which repeats them.
+    """
 
 
 class RecordError(ForebayError):
-    """One record cannot become a request, or its result cannot be made. Never retried: the record becomes a
-    dead letter."""
+    """A record cannot become a request, or its result cannot be made.
+
+    Never retried: the record becomes a dead letter.
+    """
 
     cause: ClassVar[str] = "bad_record"
 
 
 class MalformedRecord(RecordError):
-    """The record is not what its source should hold (JSON, CSV, UTF-8), or exceeds the size limit."""
+    """The record is not valid (JSON, CSV, UTF-8), or exceeds the size limit."""
 
     cause = "malformed_record"
 
 
 class MalformedDeadLetter(MalformedRecord):
-    """The line, which was to be fed in again, is not a dead letter, or a part of its record was cut. It is
-    read as a dead letter once more if it is fed in again."""
+    """A line of dead letters to be read again is not a dead letter, or its record was truncated.
+
+    It becomes a dead letter again.
+    """
 
     cause = "malformed_dead_letter"
 
 
 class NoRecord(RecordError):
-    """The value has no record in the field that `payload` names: it is missing or null, as in a deletion."""
+    """The field that `payload` names is missing or null, as in a deletion."""
 
     cause = "no_record"
 
@@ -86,7 +96,7 @@ class UnreadFile(RecordError):
 
 
 class Tombstone(RecordError):
-    """The record has a key and no value: in Kafka, the mark of something deleted."""
+    """The record has a key and no value, which marks a deletion in Kafka."""
 
     cause = "tombstone"
 
@@ -98,15 +108,13 @@ class TemplateFailed(RecordError):
 
 
 class NoKey(RecordError):
-    """The record has no key (its field is missing, null or empty), and its operator keeps state for each
-    key."""
+    """The record has no key (missing, null or empty), and its operator keeps state per key."""
 
     cause = "no_key"
 
 
 class ProgramFailed(RecordError):
-    """A stateful program raised an exception at a step for this record, or returned a step that is not
-    valid."""
+    """A stateful program raised an exception for this record, or returned an invalid step."""
 
     cause = "program_failed"
 
@@ -136,8 +144,10 @@ class TooFarAhead(RecordError):
 
 
 class TooLargeForSink(RecordError):
-    """The result, or what is written of it, is larger than the sink takes. The message names the size, the
-    limit and the sink."""
+    """The result, in the form to be written, is too large for the sink.
+
+    The message names the size, the limit and the sink.
+    """
 
     cause = "too_large_for_sink"
 
@@ -146,14 +156,14 @@ class EngineError(ForebayError):
     """A call to a replica failed.
 
     Attributes:
-        retry_after_s: Seconds that the replica asked to wait (`Retry-After`); None: it did not say.
-        sent: False if the request was sent to no replica, because none was free in time.
+        retry_after_s: Seconds that the replica asked to wait (`Retry-After`), or None.
+        sent: False if no replica was free in time, so that the request was not sent.
     """
 
     cause: ClassVar[str] = "engine_error"
     retryable: ClassVar[bool] = False
     deterministic: ClassVar[bool] = False
-    """The same request fails in the same way if nothing is left to chance (temperature 0, or a seed)."""
+    """The same request fails in the same way if sampling is deterministic (temperature 0, or a seed)."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None, sent: bool = True) -> None:
         super().__init__(message)
@@ -162,7 +172,7 @@ class EngineError(ForebayError):
 
 
 class BadRequest(EngineError):
-    """400 or 422: the replica refuses this request, and always will."""
+    """400 or 422: the replica always refuses this request."""
 
     cause = "bad_request"
 
@@ -221,36 +231,40 @@ class AttemptTimeout(EngineError):
 
 
 class ProtocolViolation(EngineError):
-    """The replica's bytes are not the OpenAI protocol, or exceed its size limits."""
+    """The response is not valid OpenAI protocol, or exceeds the size limits."""
 
     cause = "protocol_violation"
     retryable = True
 
 
 class InvalidAnswer(EngineError):
-    """The answer is complete, but it breaks the schema."""
+    """The answer is complete but violates the schema."""
 
     cause = "invalid_answer"
     retryable = True
 
 
 class EmptyAnswer(InvalidAnswer):
-    """The model stopped without content: the answer is empty, or white space only."""
+    """The model stopped without content: the answer is empty or white space."""
 
     cause = "empty_answer"
 
 
 class OutOfTokens(InvalidAnswer):
-    """All of `max_tokens` was used up before any content came, as by reasoning. Not retried at temperature 0
-    or with a seed: the same request would end in the same way."""
+    """`max_tokens` was used up before any content, for example by reasoning.
+
+    Not retried at temperature 0 or with a seed, because the outcome would be the same.
+    """
 
     cause = "out_of_tokens"
     deterministic = True
 
 
 class AnswerCut(InvalidAnswer):
-    """The answer has a schema and was cut at `max_tokens`. Not retried at temperature 0 or with a seed: the
-    same request would be cut at the same place."""
+    """The answer has a schema and was truncated at `max_tokens`.
+
+    Not retried at temperature 0 or with a seed, because the outcome would be the same.
+    """
 
     cause = "answer_cut"
     deterministic = True
@@ -269,7 +283,7 @@ class AnswerRefused(EngineError):
 
 
 class ContentFiltered(EngineError):
-    """A content filter of the engine stopped the answer. What had come by then is not an answer."""
+    """A content filter of the engine stopped the answer. The part received so far is not an answer."""
 
     cause = "content_filtered"
 
@@ -278,5 +292,5 @@ MAX_DETAIL_CHARS = 4096
 
 
 def detail_text(message: str) -> str:
-    """A message as a dead letter takes it: at most `MAX_DETAIL_CHARS` characters, all of which UTF-8 has."""
+    """A message for a dead letter: truncated to `MAX_DETAIL_CHARS`, valid UTF-8."""
     return message[:MAX_DETAIL_CHARS].encode("utf-8", "replace").decode()

@@ -1,12 +1,11 @@
-"""What a package of your own adds to Forebay: connectors, applications and routing policies.
+"""Base classes for packages that extend Forebay: connectors, applications and routing policies.
 
     from forebay import extend
 
-A package names them in its `pyproject.toml` as entry points of the groups `forebay.connectors`,
-`forebay.applications` and `forebay.policies`; see `docs/how-to/extend.md`. Settings are pydantic models: what
-their keys take, and what the keys mean, is said with `pydantic.Field`, and mistakes in a pipeline file are
-told with their line, as everywhere. They are read, checked and shown without Flink: import PyFlink, and all
-else that takes long, in the method that needs it.
+A package declares them in its `pyproject.toml` as entry points of the groups `forebay.connectors`,
+`forebay.applications` and `forebay.policies`; see `docs/how-to/extend.md`. Settings are pydantic models,
+described with `pydantic.Field`; mistakes in a pipeline file are reported with their line. Settings are read
+without Flink: import PyFlink, and everything else that is slow, in the method that needs it.
 """
 
 from __future__ import annotations
@@ -61,25 +60,23 @@ __all__ = [
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """What somebody else's code raises becomes a `SettingError` that begins with `what`; Forebay's own errors
-    stay as they are."""
     try:
         yield
     except ForebayError:
         raise
     except Exception as error:
-        raise SettingError(f"{what}: {type(error).__name__}: {error}; mend its package") from error
+        raise SettingError(f"{what}: {type(error).__name__}: {error}; fix its package") from error
 
 
 class _Checked(ConnectorSettings):
-    """What the connectors of other packages share."""
-
     def ready(self) -> None:
-        """Raise `forebay.errors.SettingError` where what it needs is not there, such as a file; called
-        before anything starts."""
+        """Raise `forebay.errors.SettingError` if a requirement, such as a file, is missing.
+
+        Called before anything starts.
+        """
 
     def summary(self) -> str:
-        """What it is, in a line for `forebay run --dry-run`, without secrets."""
+        """One line for `forebay run --dry-run`, without secrets."""
         return self.type
 
     def check(self, key: str) -> None:
@@ -91,11 +88,10 @@ class _Checked(ConnectorSettings):
 
 
 class SourceConnector(_Checked, SourceSettings):
-    """Where events come from, as the keys of `source` in a pipeline file.
+    """A source of events, as the `source` of a pipeline file.
 
-    Inherit from it, and give keys as fields. What a restore goes on with is what the stream's own operators
-    keep in Flink's state: give each of those a `uid`. All keys are in the pipeline's fingerprint: a
-    checkpoint is not resumed with other values, unless `bound` names the keys that it is bound to.
+    Subclass it and declare settings as fields. A restore uses the state of the stream's own operators: give
+    each a `uid`. A checkpoint is not resumed with other settings, unless `bound` limits which ones count.
 
     >>> class Lines(extend.SourceConnector):
     ...     path: extend.LocalPath
@@ -108,13 +104,14 @@ class SourceConnector(_Checked, SourceSettings):
     uid: ClassVar[str] = "source events"
 
     def read(self, env: StreamExecutionEnvironment) -> DataStream:
-        """The events as a stream that `fb.infer` takes: of `fb.Event` objects, of dicts or of texts, or of
-        anything that `event` makes an event of."""
+        """The events as a stream of `fb.Event` objects, dicts, texts, or anything that `event` converts."""
         raise NotImplementedError
 
     def event(self, element: Any) -> Event | DeadLetter | Mapping[str, Any] | str:
-        """The event of an element of the stream, or a dead letter where it is none. An element for which this
-        raises becomes a dead letter, too."""
+        """Convert an element of the stream to an event or a dead letter.
+
+        If this raises, the element becomes a dead letter.
+        """
         found: Event | DeadLetter | Mapping[str, Any] | str = element
         return found
 
@@ -127,12 +124,11 @@ class SourceConnector(_Checked, SourceSettings):
 
 
 class SinkConnector(_Checked, SinkSettings):
-    """Where results go, as the keys of `sink` in a pipeline file, and with `takes_dead_letters` of
-    `dead_letters`.
+    """A sink for the results of a pipeline file.
 
-    Inherit from it, and give keys as fields. How often a result is written is up to what `write` puts into
-    the job: exactly once with a sink of Flink's that commits with checkpoints, such as its `FileSink`. Give
-    it a `uid`. What `directory` names is made before the start.
+    With `takes_dead_letters`, also for its dead letters. Subclass it and declare settings as fields. The
+    guarantee depends on what `write` adds to the job: exactly once with a Flink sink that commits with
+    checkpoints, such as `FileSink`. Give it a `uid`. The folder in `directory` is created before the start.
 
     >>> class Shout(extend.SinkConnector):
     ...     def write(self, stream):
@@ -144,7 +140,7 @@ class SinkConnector(_Checked, SinkSettings):
     takes_dead_letters: ClassVar[bool] = False
 
     def write(self, stream: DataStream) -> None:
-        """Put what writes `stream` into its job: `fb.Result` objects, or `fb.DeadLetter` objects."""
+        """Add a sink for `stream`, which holds `fb.Result` objects or `fb.DeadLetter` objects."""
         raise NotImplementedError
 
     def attach(self, records: DataStream, written: Written) -> None:
@@ -156,12 +152,11 @@ class SinkConnector(_Checked, SinkSettings):
 
 
 class Application(ApplicationSettings):
-    """A stateful program in place of one question per event, as the keys of `application` in a pipeline file,
-    and as `forebay run NAME`.
+    """A stateful program for the `application` of a pipeline file and for `forebay run NAME`.
 
-    Inherit from it, give keys as fields, and make a program of them. The pipeline needs a `key`. A checkpoint
-    is not resumed with other values of the keys, unless `bound` names those that it is bound to. `preset` is
-    what `forebay run NAME` has set in the pipeline beside the source and the sink.
+    Subclass it, declare settings as fields, and return a program. The pipeline needs a `key`. A checkpoint is
+    not resumed with other settings, unless `bound` limits which ones count. `preset` has the other pipeline
+    settings of `forebay run NAME`.
 
     >>> class Count(fb.Program[int]):
     ...     def initial(self, key):
@@ -177,11 +172,14 @@ class Application(ApplicationSettings):
 
     needs_key: ClassVar[bool] = True
     max_state_bytes: ClassVar[int] = 262_144
-    """What a key may keep; a step that would keep more is undone, and its event becomes a dead letter."""
+    """Limit for the state of a key. A step that exceeds it is undone, and its event becomes a dead letter."""
 
     def program(self, *, event_time: bool) -> Program[Any]:
-        """The program; it is pickled into the job. `event_time`: whether the pipeline has event time. Called
-        before anything starts: what it raises is told then."""
+        """The program, which is pickled into the job.
+
+        `event_time`: whether the pipeline has event time. Called before anything starts, so that errors are
+        reported then.
+        """
         raise NotImplementedError
 
     def problems(self, pipeline: ApplicationView) -> Iterator[Problem]:
@@ -199,16 +197,16 @@ class Application(ApplicationSettings):
 
 
 class FleetState(Protocol):
-    """What a routing policy sees of the replicas, and does not change. Vectors have a number per replica."""
+    """A routing policy's read-only view of the replicas. Vectors have one number per replica."""
 
     @property
     def count(self) -> int:
-        """How many numbers there are; some may be of replicas that have left."""
+        """The number of entries; some may belong to replicas that have left."""
         ...
 
     @property
     def names(self) -> Sequence[str]:
-        """The URL of each."""
+        """URLs."""
         ...
 
     @property
@@ -218,34 +216,34 @@ class FleetState(Protocol):
 
     @property
     def requests(self) -> Vector:
-        """Own requests that are there now."""
+        """Own requests in flight."""
         ...
 
     @property
     def waiting(self) -> Vector:
-        """Those of them without a first token."""
+        """Own requests in flight without a first token."""
         ...
 
     @property
     def external(self) -> Vector:
-        """Requests of others, as far as the replica reports them."""
+        """Requests of others, if the replica reports them."""
         ...
 
     @property
     def kv_tokens(self) -> Vector:
-        """Tokens that its KV cache holds; infinite where it does not say."""
+        """Tokens that the KV cache can hold; infinite if unknown."""
         ...
 
     def numbers(self) -> Sequence[int]:
-        """The replicas that are available, of which there is at least one."""
+        """The available replicas, at least one."""
         ...
 
 
 class RoutingPolicy(Protocol):
-    """Which replica takes a request: the name of one stands under `routing`.
+    """Chooses the replica for a request; a pipeline names it under `routing`.
 
-    The entry point names a class, or a function, that is called with a seed and gives the policy. A policy
-    may keep state of its own; the same calls in the same order give the same choices.
+    The entry point is a class or a function that is called with a seed and returns the policy. It may keep
+    state, but the same calls in the same order must give the same choices.
 
     >>> class First:
     ...     def __init__(self, seed: int) -> None:
@@ -255,6 +253,9 @@ class RoutingPolicy(Protocol):
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: FleetState, now_s: float) -> int:
-        """The number of a replica that is available. `cached`: for each replica, how many of the prompt's
-        tokens its prefix cache should hold. Called on the event loop for every request: it does not block."""
+        """The number of an available replica.
+
+        `cached`: per replica, the number of the prompt's tokens in its prefix cache, estimated. Called on the
+        event loop for every request: it must not block.
+        """
         ...

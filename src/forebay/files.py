@@ -1,6 +1,4 @@
-"""Files that survive a crash in the middle (atomic writes, stamps, locks), files that are read whole with a
-bound, and folders that only their owner can read and write.
-"""
+"""Crash-safe files (atomic writes, stamps, locks), bounded reads, and private folders."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ from forebay.errors import SettingError, SetupError
 
 
 def private_folder(path: Path) -> Path:
-    """Make `path` and missing parents folders of mode 0700, or see to it that `path` is one; returns `path`.
+    """Create `path` and missing parents with mode 0700, or make an existing `path` private; returns `path`.
 
-    Raises `SettingError` where it is a link, no folder, or belongs to somebody else: whoever made it could
-    read what is put there, or have it written to another place.
+    Raises `SettingError` if it is a link, not a folder, or belongs to another user, who could then read or
+    redirect what is written there.
     """
     try:
         for missing in reversed([parent for parent in path.parents if not parent.exists()]):
@@ -48,23 +46,22 @@ RUNS_CODE = "can run code as you"
 def check_nobody_else_writes(
     path: Path, risk: str = RUNS_CODE, *, by: int = stat.S_IWGRP | stat.S_IWOTH
 ) -> None:
-    """Raise `SettingError` where others than its owner may write to the folder or file `path`, or its owner
-    is neither who asks nor root.
+    """Raise `SettingError` if others may write to `path`, or its owner is neither this user nor root.
 
-    `risk`: what may come of what is stored there. `by`: the bits of its mode that let others write. One that
-    is missing is fine.
+    `risk`: what a malicious content could do. `by`: mode bits that count as writable by others. A missing
+    `path` is fine.
     """
     with suppress(FileNotFoundError):
         found = path.stat()
         if found.st_uid not in {os.getuid(), 0}:
             raise SettingError(
-                f"{path} belongs to user {found.st_uid}, and what is stored there {risk}: make "
-                f"it yours (chown), if you trust what it holds"
+                f"{path} belongs to user {found.st_uid}, and its content {risk}: change the owner "
+                f"(chown) if you trust it"
             )
         if stat.S_IMODE(found.st_mode) & by:
             raise SettingError(
-                f"others may write to {path}, and what is stored there {risk}: keep them out "
-                f"(chmod go-w), if you trust what it holds"
+                f"others may write to {path}, and its content {risk}: remove their permission "
+                f"(chmod go-w) if you trust it"
             )
 
 
@@ -72,7 +69,7 @@ MAX_STATE_BYTES = 1 << 20
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`: a reader, or a crash, sees the old or the new content, never a part."""
+    """Replace `path`: after a crash, or for a concurrent reader, the content is either old or new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -87,12 +84,12 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def write_stamp(path: Path, content: Mapping[str, object]) -> None:
-    """Write `content` as JSON; the last act of what it vouches for."""
+    """Write `content` as JSON. Do it last: the stamp confirms what came before."""
     write_atomic(path, orjson.dumps(dict(content), option=orjson.OPT_INDENT_2))
 
 
 def read_stamp(path: Path) -> dict[str, object]:
-    """The stamp's content; empty where it is missing, unreadable, too large or no JSON object."""
+    """The stamp's content; empty if it is missing, unreadable, too large or not a JSON object."""
     try:
         if path.stat().st_size > MAX_STATE_BYTES:
             return {}
@@ -103,9 +100,9 @@ def read_stamp(path: Path) -> dict[str, object]:
 
 
 def read_bytes(path: Path, most_bytes: int, called: str) -> bytes:
-    """What the file at `path` holds; blocks.
+    """Read a file; blocks.
 
-    Raises `SettingError`, which names the file as `called`, where it cannot be read or is larger.
+    Raises `SettingError`, which calls the file `called`, if it cannot be read or is larger than `most_bytes`.
     """
     try:
         with path.open("rb") as file:
@@ -118,7 +115,7 @@ def read_bytes(path: Path, most_bytes: int, called: str) -> bytes:
 
 
 def read_text(path: Path, most_bytes: int, called: str) -> str:
-    """The same as text, without a byte order mark; raises also where it is not UTF-8."""
+    """Like `read_bytes`, as text without a byte order mark. Also raises if it is not UTF-8."""
     try:
         return read_bytes(path, most_bytes, called).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -126,7 +123,7 @@ def read_text(path: Path, most_bytes: int, called: str) -> str:
 
 
 def check_sha256(path: Path, wanted: str) -> None:
-    """Raise `SetupError` where the file at `path` is missing or is not the one with this SHA-256."""
+    """Raise `SetupError` if the file is missing or has another SHA-256."""
     found = hashlib.sha256()
     try:
         with path.open("rb") as file:
@@ -136,14 +133,16 @@ def check_sha256(path: Path, wanted: str) -> None:
         raise SetupError(f"{path.name} cannot be read: {error}") from None
     if found.hexdigest() != wanted:
         raise SetupError(
-            f"{path.name} is not the file that this Forebay knows: expected the SHA-256 {wanted}, found "
-            f"{found.hexdigest()}; nothing was installed. Look at where pip gets its packages from"
+            f"{path.name} is not the expected file: expected the SHA-256 {wanted}, found "
+            f"{found.hexdigest()}; nothing was installed. Check where pip gets its packages from"
         )
 
 
 def try_lock(path: Path) -> int | None:
-    """A descriptor that locks `path` between processes until it is closed or this process ends, however it
-    ends; None where another has the lock. Raises `OSError` where the file cannot be made."""
+    """Lock `path` between processes until the returned descriptor is closed or this process ends.
+
+    None if it is already locked. Raises `OSError` if the file cannot be created.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,22 +156,20 @@ def try_lock(path: Path) -> int | None:
 
 
 LOCK = ".lock"
-"""The file that locks a folder."""
 TRIES = 10
 
 
 def locked_folder(parent: Path, prefix: str) -> tuple[Path, IO[bytes]]:
-    """Make a private folder in `parent`, with a new name that begins with `prefix`, which `remove_unlocked`
-    leaves alone; returns it with its lock.
+    """Create a private folder with a new name, which `remove_unlocked` ignores; returns it with its lock.
 
-    It is locked until the lock is closed, here and in each process that inherited it; the end of a process
-    closes it. If the file system has no locks, the folder stays. Raises `SettingError` if it cannot be made.
+    It stays locked until the lock is closed here and in each process that inherited it, also by their end.
+    Without locks in the file system, it is never removed. Raises `SettingError` if it cannot be created.
     """
     for _ in range(TRIES):
         try:
             path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         except OSError as error:
-            raise SettingError(f"{parent}: no folder can be made there: {error.strerror}") from None
+            raise SettingError(f"{parent}: cannot create a folder there: {error.strerror}") from None
         with suppress(OSError), ExitStack() as opened:
             lock = opened.enter_context((path / LOCK).open("wb"))
             try:
@@ -182,15 +179,14 @@ def locked_folder(parent: Path, prefix: str) -> tuple[Path, IO[bytes]]:
             except OSError:
                 opened.pop_all()
                 return path, lock
-            # Whoever found it unlocked a moment ago may have removed it.
+            # Another process may have removed it just before it was locked.
             if os.fstat(lock.fileno()).st_nlink:
                 opened.pop_all()
                 return path, lock
-    raise SettingError(f"{parent}: no folder can be locked there: another process removes each at once")
+    raise SettingError(f"{parent}: cannot lock a folder there: another process removes each at once")
 
 
 def remove_unlocked(parent: Path, prefix: str) -> None:
-    """Remove the folders in `parent` whose names begin with `prefix` and that no process has locked."""
     for path in parent.glob(f"{prefix}*"):
         with suppress(OSError):
             descriptor = try_lock(path / LOCK)
@@ -201,10 +197,10 @@ def remove_unlocked(parent: Path, prefix: str) -> None:
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[int]:
-    """Hold a lock on `path` between processes; blocks, inside `waiting`, while another has it.
+    """Hold a lock on `path` between processes; blocks, inside `waiting`, while another process holds it.
 
-    Yields the lock's descriptor. A child that is given it (`pass_fds`) keeps the lock until it ends too,
-    so that what a killed command left running is not disturbed by the next one.
+    Yields the lock's descriptor. A child that gets it (`pass_fds`) keeps the lock until it ends, so that the
+    next command does not disturb what a killed one left running.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -1,8 +1,7 @@
-"""JSON whose numbers keep their digits.
+"""JSON without loss of digits.
 
-orjson silently rounds integers of more than 64 bits, and decimals of more digits than a double keeps, to the
-nearest double: two ids that differ in their last digits become one. It is fast, so it reads and writes
-everything else.
+orjson silently rounds integers above 64 bits and decimals with more digits than a double, so that two ids
+that differ in their last digits become one. It is fast, so it handles everything else.
 """
 
 from __future__ import annotations
@@ -17,32 +16,27 @@ import orjson
 
 LEAST_INT, MOST_INT = -(2**63), 2**64 - 1
 MAX_CHARS = 1000
-"""Longest number. The time to convert an integer grows with the square of its digits."""
+"""Maximum length of a number: the time to convert an integer is quadratic in its digits."""
 MAX_INT_BITS = 3322
-"""Bits of the largest integer of `MAX_CHARS` digits."""
 SHORT = 15
-"""A number of so many characters without an exponent is a double."""
+"""A number of at most this many characters, without an exponent, is exact as a double."""
 MAX_DOUBLE_DIGITS = 767
-"""No double has more significant digits."""
 MAX_EXPONENT_CHARS = 6
 MAX_SHOWN_CHARS = 60
 MAX_SHOWN_PARTS = 10
 SUSPECT = re.compile(rb"[0-9](?:[0-9.]{15}|[eE][+-]?[0-9]{3})")
-"""What a number contains that orjson may round. Texts may match as well, which costs time only."""
+"""Matches numbers that orjson may round. Matches in texts only cost time."""
 LONG = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{%d}" % MAX_CHARS)
-"""How a number begins that may be too long. Each run of such characters is looked at once."""
+"""Start of a number that may be too long. Each run of such characters is checked once."""
 LITERAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
 TOO_LARGE = "infinity"
-"""Part of orjson's message for a number that is too large for a double."""
+"""Parts of orjson's messages."""
 TOO_DEEP = "depth limit exceeded"
-"""Part of orjson's message for a value that is nested too deep."""
 TOO_WIDE = "64-bit"
-"""Part of orjson's message for an integer that it cannot write."""
 
 
 class ExactFloat(float):
-    """A number with more digits than a double keeps: the nearest double, which prints as the number was
-    written.
+    """A number with more digits than a double: the nearest double, printed as it was written.
 
     >>> price = ExactFloat("0.1000000000000000055")
     >>> (str(price), price * 2)
@@ -54,9 +48,9 @@ class ExactFloat(float):
     text: str
 
     def __new__(cls, text: str) -> ExactFloat:
-        """Raises `ValueError` if `text` is not a number as JSON writes it."""
+        """Raises `ValueError` if `text` is not a JSON number."""
         if len(text) > MAX_CHARS or LITERAL.fullmatch(text) is None:
-            raise ValueError(f"not a number of JSON: {text[:MAX_SHOWN_CHARS]!r}")
+            raise ValueError(f"not a JSON number: {text[:MAX_SHOWN_CHARS]!r}")
         number = super().__new__(cls, text)
         number.text = text
         return number
@@ -69,7 +63,7 @@ class ExactFloat(float):
 
 
 class NumberRefused(ValueError):
-    """A number that JSON does not have, or that is too long. The message names the field that holds it."""
+    """A number that JSON does not have, or that is too long. The message names its field."""
 
     def __init__(self, place: _Place, found: str, problem: str) -> None:
         path = _path(place)
@@ -79,7 +73,7 @@ class NumberRefused(ValueError):
 
 
 _Place = tuple[Any, str] | None
-"""The place of the holder of a value, and the value's name there; None for the outermost value."""
+"""The container's place and the value's name in it; None for the outermost value."""
 
 
 def _path(place: _Place) -> str:
@@ -91,13 +85,15 @@ def _path(place: _Place) -> str:
 
 
 class _TooLong(str):
-    """The text of a number, in place of its value."""
+    """The text of a number that was not parsed."""
 
 
 def read_json(data: bytes) -> Any:
-    """The JSON value in `data`; its integers are exact, and a decimal of too many digits for a double is an
-    `ExactFloat`. Raises `NumberRefused` for a number of more than 1,000 characters, and
-    `orjson.JSONDecodeError` for what is not JSON or is nested too deep."""
+    """Parse JSON with exact integers; decimals with more digits than a double become `ExactFloat`.
+
+    Raises `NumberRefused` for a number of more than 1,000 characters, and `orjson.JSONDecodeError` for
+    invalid JSON or too deep nesting.
+    """
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -113,8 +109,6 @@ def read_json(data: bytes) -> Any:
 
 
 def dump_json(value: Any, default: Callable[[Any], Any] | None = None, option: int | None = None) -> bytes:
-    """`orjson.dumps` for values with such numbers."""
-
     def other(item: Any) -> Any:
         if isinstance(item, ExactFloat):
             return orjson.Fragment(item.text)
@@ -131,14 +125,14 @@ def dump_json(value: Any, default: Callable[[Any], Any] | None = None, option: i
 
 
 def check_numbers(value: Any) -> None:
-    """Raise `NumberRefused` if a number in `value` is not finite, or too long."""
+    """Raise `NumberRefused` if a number in `value` is not finite or too long."""
 
     def refuse(place: _Place, item: Any) -> None:
         if isinstance(item, float):
             if not math.isfinite(item) and not isinstance(item, ExactFloat):
                 raise NumberRefused(place, str(item), "JSON has no such number; use null")
         elif isinstance(item, int) and item.bit_length() > MAX_INT_BITS:
-            # Python does not write integers of thousands of digits.
+            # Python refuses to print integers of thousands of digits.
             raise NumberRefused(place, f"an integer of {item.bit_length()} bits", _too_long())
 
     _each(value, refuse)
@@ -148,7 +142,7 @@ def _read_exactly(data: bytes) -> Any:
     try:
         value = json.loads(data, parse_int=_int, parse_float=_float, parse_constant=_constant)
     except RecursionError:
-        # Python's limit is below orjson's, and counts the calls of whoever reads.
+        # Python's limit is below orjson's, and depends on the caller's stack.
         raise orjson.JSONDecodeError(TOO_DEEP, "", 0) from None
     if LONG.search(data) is not None:
         _each(value, _refuse_long)
@@ -161,13 +155,12 @@ def _refuse_long(place: _Place, item: Any) -> None:
 
 
 def _too_long() -> str:
-    return f"a number may have {MAX_CHARS} characters; write it as text"
+    return f"the limit for a number is {MAX_CHARS} characters; write it as text"
 
 
 def _each(value: Any, look: Callable[[_Place, Any], None]) -> None:
-    """Call `look` for each value that is no list or object, with its place."""
     stack: list[tuple[_Place, Any]] = [(None, value)]
-    seen = set()  # An object of Python may hold itself.
+    seen = set()  # A Python object may contain itself.
     while stack:
         place, item = stack.pop()
         if isinstance(item, dict | list | tuple):
@@ -183,7 +176,6 @@ def _each(value: Any, look: Callable[[_Place, Any], None]) -> None:
 
 
 def _with_fragments(value: Any) -> Any:
-    """`value` with the JSON text of each integer that orjson does not write."""
     if isinstance(value, dict):
         return {name: _with_fragments(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -211,7 +203,7 @@ def _constant(name: str) -> None:
 
 
 def _keeps(value: float, literal: str) -> bool:
-    """Whether `literal` is how `value` is written, with as many digits as it has or with the fewest."""
+    """Whether `literal` is `value` at its own or at the shortest precision."""
     found = _significant(literal)
     if found is None or not math.isfinite(value) or len(found[1]) > MAX_DOUBLE_DIGITS:
         return False
@@ -220,7 +212,7 @@ def _keeps(value: float, literal: str) -> bool:
 
 
 def _significant(literal: str) -> tuple[str, str, int] | None:
-    """Sign, significant digits and the power of ten of the first one; None for an absurd exponent."""
+    """Sign, significant digits and power of ten of the first digit; None for an absurd exponent."""
     match = LITERAL.fullmatch(literal)
     assert match is not None
     sign, whole, fraction, exponent = match.groups()

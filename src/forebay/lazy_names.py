@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when they are first used (PEP 562)."""
+"""Lazily imported public names of a package (PEP 562)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import import_module
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of `package`, whose names are defined in its modules `homes`."""
+    """`__getattr__` and `__dir__` for `package`; `homes` maps names to its modules."""
 
     def find(name: str) -> object:
         if name not in homes:

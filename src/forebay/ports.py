@@ -1,4 +1,4 @@
-"""Free TCP ports on this machine, for servers that must be told theirs before they start."""
+"""Free TCP ports, for servers that must be given one before they start."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from collections.abc import Collection, Iterator
 from forebay.errors import LaunchError, SettingError
 
 PORTS = range(20_000, 30_000)
-"""None that systems give to outgoing connections (Linux: from 32,768): any of those could take a port between
-the look at it and the start of its server."""
+"""Outside the range for outgoing connections (Linux: from 32,768), which could take a port between the
+check and the start of its server.
+"""
 TRIED = 1000
 
 
 def free_port() -> int:
-    """A TCP port on this machine that was free a moment ago. Raises `LaunchError` where none is found."""
+    """A TCP port that was free a moment ago. Raises `LaunchError` if there is none."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ones; in no order, so that two that look at once find others."""
+    """Distinct free ports in random order, so that concurrent callers find different ones."""
     found = [port for port, _ in zip(_free(), range(count), strict=False)]
     if len(found) < count:
         raise LaunchError(
@@ -31,9 +32,9 @@ def free_ports(count: int) -> list[int]:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on it now, on this machine's loopback interface."""
+    """Whether a server could listen on it now, on the loopback interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: a port whose last connections are in TIME_WAIT is free.
+        # Like servers do: ports with connections in TIME_WAIT are free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -43,15 +44,14 @@ def port_is_free(port: int) -> bool:
 
 
 def check_port(port: int) -> None:
-    """Raise `SettingError` for a port that is not one of 1024 to 65535."""
     if not 1024 <= port <= 65_535:
         raise SettingError(f"port {port} is outside 1024 to 65535")
 
 
 def free_ports_from(base: int, count: int, taken: Collection[int]) -> list[int]:
-    """The first `count` free ports from `base` up, none of them in `taken`.
+    """The first `count` free ports from `base` up that are not in `taken`.
 
-    Raises `SettingError` for a base outside 1024 to 65535, `LaunchError` where too few are free.
+    Raises `SettingError` for a base outside 1024 to 65535, `LaunchError` if too few are free.
     """
     check_port(base)
     found: list[int] = []
@@ -74,8 +74,7 @@ def _free() -> Iterator[int]:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a server at `host`, a name or an address, could be on this machine; blocks to look a name up.
-    One that is not known is not."""
+    """Whether `host`, a name or address, is this machine; blocks for the name lookup. False if unknown."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

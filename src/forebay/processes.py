@@ -1,6 +1,4 @@
-"""Processes that are started here: they end with the one that started them, and are told apart from strangers
-that were given the same number later.
-"""
+"""Child processes that end with their parent, and safe identification of processes despite reused pids."""
 
 from __future__ import annotations
 
@@ -22,11 +20,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def parent_death_signal(number: signal.Signals) -> Callable[[], None]:
-    """A function that, called in a child process, has the kernel send it `number` when its parent ends.
+    """A function for a child process: the kernel will send it `number` when its parent ends.
 
-    On Linux; elsewhere it does nothing. The parent is the *thread* that started the child: only the main
-    thread lives as long as its process. May be a `preexec_fn`: what it needs is loaded by this call. A parent
-    that had ended before is not noticed: look at `os.getppid()` after it.
+    Linux only; does nothing elsewhere. The parent is the *thread* that started the child; only the main
+    thread lives as long as its process. Safe as a `preexec_fn`: everything is loaded here. If the parent may
+    have ended before, check `os.getppid()` afterwards.
     """
     if sys.platform != "linux":
         return lambda: None
@@ -42,23 +40,23 @@ WITHOUT_WORKING_DIRECTORY = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
-"""`-P` is for Python 3.11 and later, and `-I` would forget PYTHONPATH."""
+"""`-P` needs Python 3.11, and `-I` would ignore PYTHONPATH."""
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs `module` as `python -m` does."""
+    """A command that runs `module` like `python -m`."""
     return [sys.executable, "-c", WITHOUT_WORKING_DIRECTORY, module, *arguments]
 
 
-# psutil adds the boot time, which it knows to the second, to the kernel's start time.
+# psutil adds the boot time, in whole seconds, to the kernel's start time.
 SAME_BIRTH_S = 1.5
 POLL_S = 0.05
 
 
 def birth_s(pid: int) -> float | None:
-    """Seconds from boot to the process's start; None where there is no such process or only its zombie.
+    """Seconds from boot to the process's start, or None if it does not exist or is a zombie.
 
-    Counted from boot, because the wall clock may be set between two looks.
+    Relative to boot, because the wall clock may be changed in between.
     """
     try:
         boot = psutil.boot_time()
@@ -73,8 +71,10 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def pid_space() -> str:
-    """The name of the pids that this process can see: another one for each boot of each machine, and for each
-    PID namespace, as of a container. Pids of another space have no meaning here."""
+    """Identifies the pids visible to this process: differs per boot, machine and PID namespace (container).
+
+    Pids of another space are meaningless here.
+    """
     try:
         space = f"{BOOT_ID.read_text(encoding='ascii').strip()} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
@@ -83,8 +83,10 @@ def pid_space() -> str:
 
 
 def own_name() -> str:
-    """A name for files of this process: its pid, and random digits, as processes of other containers and
-    machines may have the same pid and write to the same folder."""
+    """A name for this process's files: its pid and random digits.
+
+    Processes in other containers or machines may share the pid and the folder.
+    """
     return _own_name(os.getpid())
 
 
@@ -94,20 +96,19 @@ def _own_name(pid: int) -> str:
 
 
 def is_same(pid: int, born_s: float) -> bool:
-    """Whether `pid` still is the process that was born then."""
+    """Whether `pid` is still the process that started at `born_s`."""
     now = birth_s(pid)
     return now is not None and abs(now - born_s) < SAME_BIRTH_S
 
 
 def session_members(session: int) -> set[psutil.Process]:
-    """All living processes of a session, whoever their parent is by now."""
+    """All living processes of a session, whatever their parent is by now."""
     return {
         process for process in psutil.process_iter() if _session(process.pid) == session and alive(process)
     }
 
 
 def descendants(pid: int) -> set[psutil.Process]:
-    """All living children of `pid`, and theirs."""
     try:
         return {child for child in psutil.Process(pid).children(recursive=True) if alive(child)}
     except psutil.Error:
@@ -115,7 +116,6 @@ def descendants(pid: int) -> set[psutil.Process]:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether it runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -123,7 +123,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def wait_gone(processes: Iterable[psutil.Process], timeout_s: float) -> set[psutil.Process]:
-    """Block until all have ended, at most `timeout_s`; those that have not."""
+    """Block until all have ended, for at most `timeout_s`; returns the rest."""
     deadline = time.monotonic() + timeout_s
     left = {process for process in processes if alive(process)}
     while left and time.monotonic() < deadline:
@@ -133,7 +133,7 @@ def wait_gone(processes: Iterable[psutil.Process], timeout_s: float) -> set[psut
 
 
 def terminate(processes: Iterable[psutil.Process]) -> None:
-    """SIGTERM to each that still is the process it was."""
+    """Send SIGTERM, except to reused pids."""
     for process in processes:
         try:
             process.terminate()
@@ -142,10 +142,10 @@ def terminate(processes: Iterable[psutil.Process]) -> None:
 
 
 def kill(processes: Iterable[psutil.Process], timeout_s: float = 5.0) -> set[psutil.Process]:
-    """SIGKILL to each that still is the process it was; waits for their end and returns those left.
+    """Send SIGKILL, except to reused pids; waits for the end and returns those left.
 
-    Trackers of Python's multiprocessing come last, and only where they stay: when their users are gone they
-    unlink the shared memory that those held, and end.
+    Trackers of Python's multiprocessing come last, and only if they do not end by themselves: once their
+    users are gone, they unlink the users' shared memory and exit.
     """
     everyone = set(processes)
     trackers = {process for process in everyone if _is_tracker(process)}

@@ -1,7 +1,6 @@
-"""The values that travel through a pipeline: event, request, completion, result, dead letter.
+"""The values that flow through a pipeline: event, request, completion, result, dead letter.
 
-All are frozen. `Event`, `Result` and `DeadLetter` cross process and checkpoint borders as the bytes of
-`forebay.codec`.
+All are frozen. `forebay.codec` serialises `Event`, `Result` and `DeadLetter`.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ JSON = Any
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One record of the stream, as an operator reads it.
+    """One record of the stream.
 
     Attributes:
-        raw: The record exactly as the source gave it. A dead letter hands it back unchanged.
-        fields: What templates see. All values are JSON values.
-        time_ms: The event's time in milliseconds since the Unix epoch; None where it has none.
-        position: The record's place in its source, such as `topic/3@1042`: the same each time the record is
-            read. None where the source has no places.
-        record_key, headers: What a message system keeps with a record. They go with it to a sink of that
-            kind. The value of a header may be None.
-        record_ms: The record's own time in Kafka, in milliseconds since the Unix epoch; None if it is not a
-            record of Kafka.
+        raw: The record exactly as the source provided it. A dead letter returns it unchanged.
+        fields: The values for templates. All are JSON values.
+        time_ms: The event's time in milliseconds since the Unix epoch, or None.
+        position: The record's place in its source, such as `topic/3@1042`, the same each time it is read.
+            None if the source has no places.
+        record_key, headers: Key and headers of a message system, which are passed on to a sink of that kind.
+            A header's value may be None.
+        record_ms: The record's own time in Kafka, in milliseconds since the Unix epoch; None for other
+            sources.
 
     >>> event = fb.Event(b'{"text": "No signal"}', {"text": "No signal"}, time_ms=1_772_438_488_000)
     >>> event.fields["text"]
@@ -45,17 +44,18 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that was given up, with what is needed to understand it and to feed it in again.
+    """A failed record, with what is needed to understand it and to read it again.
 
     Attributes:
-        raw: The record exactly as the source gave it; empty for a tombstone, which has the cause `tombstone`.
-        cause: A stable word: that of the error's class in `forebay.errors`, or one of a program's own.
+        raw: The record exactly as the source provided it; empty for a tombstone, which has the cause
+            `tombstone`.
+        cause: A stable word: that of the error's class in `forebay.errors`, or a program's own.
         detail: The error's message, at most 4,096 characters.
-        attempts: How many calls were made for it; 0 if it never reached an engine.
-        id, key: The record's id and key, where the record got as far as having them.
+        attempts: Number of calls made for it; 0 if it never reached an engine.
+        id, key: The record's id and key, if they were determined.
         time_ms, position, record_key, headers, record_ms: Those of the event.
-        cut_bytes: How many bytes of the record are missing at the end of `raw`: it was larger than its source
-            keeps.
+        cut_bytes: Number of bytes missing at the end of `raw`, because the record was larger than the
+            source's limit.
 
     >>> letter = fb.DeadLetter(b"not JSON", cause="malformed_record", detail="not JSON: line 1 column 1")
     >>> (letter.cause, letter.attempts)
@@ -78,19 +78,19 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """When an event passed each station, by the wall clock, in microseconds since the Unix epoch.
+    """When an event passed each stage, by the wall clock, in microseconds since the Unix epoch.
 
     Attributes:
-        read_us: The pipeline got it from its source. Of what a timer gives: the timer fired. Of what a
-            detector finds: it was found.
-        accepted_us: The operator took it up, and kept it in its state from then on.
-        sent_us: The call that was answered was sent to the engine.
-        first_token_us: Its first token came; None where the engine did not stream.
+        read_us: The pipeline received it from its source. For outputs of a timer or a detector: it fired, or
+            found it.
+        accepted_us: The operator accepted it into its state.
+        sent_us: The successful call was sent to the engine.
+        first_token_us: Its first token arrived; None if the engine did not stream.
         answered_us: Its answer was complete.
-        left_us: The answer left the operator.
+        left_us: The operator emitted the answer.
 
-    A moment that did not come is None. After a recovery `read_us` and `accepted_us` are still those from
-    before, where the event was in the checkpoint.
+    A time that does not apply is None. After a recovery, `read_us` and `accepted_us` are the original ones if
+    the event was in the checkpoint.
 
     >>> Timeline(read_us=1_000_000, accepted_us=1_000_400).accepted_us
     1000400
@@ -106,10 +106,10 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class KeyedEvent:
-    """An event on its way to an answer.
+    """An event that waits for its answer.
 
-    `id` names its request; `key` is what ordering is kept by; `read_ms` is the wall-clock moment at which the
-    pipeline got it from its source. `timeline`: None where none is kept.
+    `id` names its request; `key` determines ordering; `read_ms` is the wall-clock time at which the pipeline
+    received it. `timeline` is None if none is kept.
     """
 
     id: str
@@ -124,8 +124,8 @@ class Message:
     """One message of a chat.
 
     Attributes:
-        role: Who speaks.
-        content: The text. In an `Inference` it is a template, in an `Ask` it is sent as it is.
+        role: The speaker.
+        content: The text. In an `Inference` it is a template; in an `Ask` it is sent as it is.
 
     >>> fb.Message("user", "By {{ channel }}: {{ text }}").role
     'user'
@@ -137,15 +137,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the engine picks tokens.
+    """How the engine samples tokens.
 
     Attributes:
         max_tokens: Maximum length of an answer, in tokens.
-        temperature: 0 takes the likeliest token each time.
+        temperature: 0 always takes the likeliest token.
         top_p: Sample from the likeliest tokens that make up this share; None: the engine's default.
         seed: Seed of the engine's random choices; None: the engine's default.
         stop: Texts that end an answer.
-        extra: Further keys of the request body, sent as they are (`ignore_eos`, `min_p`).
+        extra: More keys of the request body, sent as they are (`ignore_eos`, `min_p`).
 
     >>> fb.Sampling(max_tokens=32, stop=("\\n",)).temperature
     0.0
@@ -161,12 +161,12 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call to an engine: chat when `messages` is set, a plain completion when `prompt` is.
+    """One call to an engine: chat if `messages` is set, a plain completion if `prompt` is.
 
-    `id` is derived from the record, never from a random number or the clock: the same record has the same
-    id after a recovery. `schema` is the JSON schema that the answer must satisfy, None for free text.
-    `session`, `priority` (lower goes first), `service` and `due_s` are a fleet's: what belongs together, what
-    is urgent, the class of service, and when the answer is due, on the monotonic clock (None: nobody says).
+    `id` is derived from the record, never from a random number or the clock, so a record keeps its id after a
+    recovery. `schema` is the JSON schema of the answer, None for free text. The rest is for a fleet:
+    `session`, `priority` (lower goes first), the class of `service`, and `due_s`, when the answer is due on
+    the monotonic clock.
     """
 
     id: str
@@ -183,7 +183,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts as the engine reported them; 0 where it reported none.
+    """Token counts reported by the engine; 0 if it reported none.
 
     Attributes:
         prompt_tokens: Tokens of the prompt.
@@ -203,10 +203,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Moments of one call on the monotonic clock, in seconds.
+    """Times of one call on the monotonic clock, in seconds; None if it never happened.
 
-    `first_byte_s`: response headers arrived. `first_token_s`: first chunk with content. `chunks_s`: every
-    chunk with content, in order. `done_s`: the answer was complete. A moment that never came is None.
+    `first_byte_s`: response headers arrived. `first_token_s`: first chunk with content. `chunks_s`: all
+    chunks with content, in order. `done_s`: the answer was complete.
     """
 
     sent_s: float
@@ -222,7 +222,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """What a replica said of itself. `observed_s` is the monotonic moment at which it was heard."""
+    """Load reported by a replica. `observed_s` is the monotonic time of the report."""
 
     observed_s: float
     running: float | None = None
@@ -231,20 +231,20 @@ class ReplicaLoad:
 
 
 KvHandover = Literal["transferred", "no_server", "prefill_failed", "no_kv_cache", "decode_failed"]
-"""How an answer came about where there are servers for prefill: decoded with the KV cache that one of them
-handed over, or prefilled where it was decoded, because none of them worked, the prefill failed, it gave no KV
-cache, or the request's first decoding failed: then the KV cache may have expired or been refused."""
+"""How an answer used the servers for prefill: decoded with a transferred KV cache, or prefilled where it was
+decoded, because no server worked, the prefill failed, it returned no KV cache, or the first decoding failed
+(the KV cache may have expired or been refused).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished answer, which may hold no content: `forebay.engine.content` decides whether it is one.
+    """A finished answer, possibly without content: `forebay.engine.content` decides whether it is valid.
 
-    `replica` is the address of the replica that answered, None if it is not known. `kv_transfer` is the
-    engine's own description of where another replica finds the prompt's KV cache; None: nowhere. `handover`
-    is None without servers for prefill. `reasoning` is what the model wrote before its answer (None: nothing,
-    or the engine does not separate it), `tool` the name of the first tool that the model called, and
-    `refusal` the text with which it refused.
+    `replica`: address of the replica, if known. `kv_transfer`: the engine's own description of where another
+    replica finds the prompt's KV cache, if anywhere. `handover`: None without servers for prefill.
+    `reasoning`: text before the answer, if the engine separates it. `tool`: name of the first tool that the
+    model called. `refusal`: text with which it refused.
     """
 
     text: str
@@ -262,30 +262,30 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an operator gives for one event.
+    """The outcome of one event.
 
     Attributes:
         id, key: The event's id and key.
         fields: The event's fields.
         answer: The answer's text. With a JSON schema: the parsed value. With a pydantic model: its instance.
         usage: Token counts, see `Usage`.
-        attempts: How many calls were made, retries included; of a `restored` event, those after the restart.
+        attempts: Number of calls, including retries; for a `restored` event, since the restart.
         read_ms: When the pipeline read the event, in wall-clock milliseconds since the Unix epoch.
-        elapsed_s: Seconds from the first call to the answer, retries included.
+        elapsed_s: Seconds from the first call to the answer, including retries.
         called_s: Seconds of the last call alone.
         time_ms, position, record_key, headers, record_ms: Those of the event.
-        finish_reason: Why the engine stopped, in its own word: `stop`; `length`: the answer was cut at
-            `max_tokens`.
-        restored: The event was found in the checkpoint after a restart. Its request may have been sent before
-            the restart; a checkpoint does not hold whether it was.
+        finish_reason: Why the engine stopped, in its own word: `stop`; `length`: truncated at `max_tokens`.
+        restored: The event came from a checkpoint after a restart. Its request may have been sent before the
+            restart; checkpoints do not record that.
         journaled: The journal had the answer; no call was made.
-        replica: Address of the replica that answered, without secrets; None if none did, or if an older
+        replica: Address of the replica that answered, without secrets. None if none did, or if an older
             version wrote the result.
-        timeline: When the event passed each station (`read_us`, `accepted_us`, `sent_us`, `first_token_us`,
+        timeline: When the event passed each stage (`read_us`, `accepted_us`, `sent_us`, `first_token_us`,
             `answered_us`, `left_us`); None unless the pipeline keeps them.
-        reasoning: What the model wrote before its answer; None: nothing, or the engine does not separate it.
-        raw: The record exactly as the source gave it; empty if the result is not about one record. A sink
-            that cannot take the result makes a dead letter of it.
+        reasoning: What the model wrote before its answer; None if nothing, or if the engine does not separate
+            it.
+        raw: The record exactly as the source provided it; empty if the result is not about one record. A sink
+            that cannot write the result makes a dead letter of it.
 
     >>> def team(result: fb.Result) -> str:
     ...     return f"{result.key}: {result.answer['team']} ({result.usage.completion_tokens} tokens)"

@@ -1,9 +1,7 @@
-"""What may be named in a pipeline file: Forebay's own connectors, applications and routing policies, and
-those of packages that the user has installed.
+"""Registry of connectors, applications and routing policies: Forebay's own and those of packages.
 
-A package offers one by an entry point in its `pyproject.toml`. Names are listed without importing anything;
-what a name stands for is imported when it is asked for, so a package that does not load harms nobody who does
-not name it.
+Packages register them as entry points in `pyproject.toml`. Listing names imports nothing; using one imports
+it, so a broken package only affects those who name it.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
-    # It takes longer than all else that lists names.
+    # Slower to import than everything else that is needed to list names.
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
@@ -29,9 +27,9 @@ MAX_DETAIL_CHARS = 500
 class Registry(Generic[T]):
     """Things of one kind, by name.
 
-    `what` is the kind, for messages, and `group` that of the entry points by which packages add theirs. `own`
-    are Forebay's: each as `module:attribute`, which is imported when it is asked for, or as it is; nobody can
-    take their names. `expected` says in words what an entry point has to name, and `fits` whether it does.
+    `what` is the kind, for messages, and `group` the entry point group for packages. `own` are Forebay's, as
+    values or `module:attribute` to be imported on use; packages cannot override them. `fits` checks a loaded
+    entry point, and `expected` describes that for messages.
     """
 
     what: str
@@ -41,14 +39,14 @@ class Registry(Generic[T]):
     fits: Callable[[Any], bool]
 
     def names(self) -> list[str]:
-        """All names: Forebay's own in their order, then those of other packages."""
+        """All names: Forebay's own in their order, then those of packages."""
         return [*self.own, *sorted(self._others())]
 
     def find(self, name: str) -> T | None:
-        """What `name` stands for; None where there is no such name.
+        """The thing called `name`, or None.
 
-        Raises `SettingError`, naming the package, where what it offers under that name cannot be loaded or is
-        something else, and where two packages offer the same name.
+        Raises `SettingError` with the package if it cannot be loaded or is something else, or if two packages
+        offer the name.
         """
         if name in self.own:
             return self.own_one(name)
@@ -61,7 +59,7 @@ class Registry(Generic[T]):
         return self._loaded(offers[0]) if offers else None
 
     def own_one(self, name: str) -> T:
-        """The one of Forebay's own with this name. Raises `KeyError` for another name."""
+        """Forebay's own thing with this name. Raises `KeyError` for others."""
         found = self.own[name]
         if not isinstance(found, str):
             return found
@@ -70,20 +68,19 @@ class Registry(Generic[T]):
         return loaded
 
     def origin(self, name: str) -> str | None:
-        """The package that offers `name`; None for Forebay's own names and those that there are not."""
         offers = [] if name in self.own else self._others().get(name, [])
         return package_of(offers[0]) if offers else None
 
     def note(self) -> str:
-        """What other packages offer, for people: empty where that is nothing. Loads none of it."""
+        """A sentence about names of other packages, or an empty text. Loads none of them."""
         named = [
             f"{name} ({' and '.join(package_of(offer) for offer in offers)})"
             for name, offers in sorted(self._others().items())
         ]
         refused = [f"{offer.name[:60]!r} ({package_of(offer)})" for offer in self._refused()]
-        parts = [f"Of installed packages: {', '.join(named)}."] if named else []
+        parts = [f"From installed packages: {', '.join(named)}."] if named else []
         if refused:
-            parts.append(f"Left out, as the name is taken or not allowed: {', '.join(refused)}.")
+            parts.append(f"Ignored, because the name is taken or not allowed: {', '.join(refused)}.")
         return " ".join(parts)
 
     def _others(self) -> dict[str, list[EntryPoint]]:
@@ -111,24 +108,22 @@ class Registry(Generic[T]):
         except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]
             raise SettingError(
-                f"{called} cannot be loaded from {offer.value}: {why}; mend or uninstall the package"
+                f"{called} cannot be loaded from {offer.value}: {why}; fix or uninstall the package"
             ) from error
         if not self.fits(value):
             raise SettingError(
                 f"{called}: expected {offer.value} to be {self.expected}, found {described(value)}; "
-                f"mend the entry point in group {self.group!r}"
+                f"fix the entry point in group {self.group!r}"
             )
         loaded: T = value
         return loaded
 
 
 def package_of(offer: EntryPoint) -> str:
-    """The name of the package that has the entry point, with its version."""
-    return "that is not known" if offer.dist is None else f"{offer.dist.name} {offer.dist.version}"
+    return "that is unknown" if offer.dist is None else f"{offer.dist.name} {offer.dist.version}"
 
 
 def described(value: object) -> str:
-    """A value in a few words."""
     return (
         f"the class {value.__name__}"
         if isinstance(value, type)

@@ -1,4 +1,4 @@
-"""What looks like a secret: names of options and settings, keys, and addresses that carry one."""
+"""Detects likely secrets: names of options and settings, keys, and URLs that contain one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ SECRET_OPTION = re.compile(
     r"^-(?:H$|-?[\w-]*(?:(?:api|private|access|secret)[-_]?key|secret|passw|auth|header|credential|bearer|token(?!s|iz)))",
     re.IGNORECASE,
 )
-"""Options whose value is hidden. `--output-tokens` and `--tokenizer` are none of them."""
+"""Options whose value is hidden, but not `--output-tokens` or `--tokenizer`."""
 SECRET_SETTING = re.compile(
     r"^(?=[\w.-]*(?:(?:account|api|private|access|secret)[-_.]?key|secret|passw|auth(?!or(?!i))"
     r"|credential|token(?!s|iz)))[\w.-]*[=:]",
     re.IGNORECASE,
 )
-"""`NAME=VALUE` of which the value is hidden. It looks ahead, as that takes time linear in the text."""
+"""`NAME=VALUE` whose value is hidden. Uses a lookahead, which takes linear time."""
 SECRET_TEXT = re.compile(
     r"\b(?:sk-|hf_|nvapi-|gh[pousr]_|xox[abp]-|AKIA)[\w-]{8,}|\bBearer\s+\S+", re.IGNORECASE
 )
-"""Keys by their looks, wherever they are."""
 URL = re.compile(r"[a-zA-Z][\w+.-]{0,40}://\S+")
-"""Schemes are short; without a bound, the search takes time quadratic in a long word."""
+"""Schemes are short; without a limit, a long word would take quadratic time."""
 
 MOST_DEEP = 100
 SURE_TEXT = re.compile(
@@ -31,9 +30,9 @@ SURE_TEXT = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
     r"|(?i:passw(?:or)?d)\s*=\s*[\"']?[^\s\"'{]"
 )
-"""`SECRET_TEXT` where a mistake refuses a file: prose such as "the bearer of" is none."""
+"""A stricter `SECRET_TEXT`, for refusing files: must not match prose such as "the bearer of"."""
 REFERENCE = re.compile(r"(?:Bearer )?\$\([A-Za-z_][A-Za-z0-9_]*\)")
-"""What Kubernetes replaces by an environment variable, in arguments and in other variables."""
+"""What Kubernetes substitutes with an environment variable, in arguments and other variables."""
 PLAIN = re.compile(r"|true|false|null|none|[0-9.]+", re.IGNORECASE)
 QUERY_NAMES = frozenset(("key", "sig", "signature"))
 
@@ -41,9 +40,10 @@ QUERY_NAMES = frozenset(("key", "sig", "signature"))
 def secrets_written_in(
     value: object, path: str = "", *, skipped: frozenset[str] = frozenset()
 ) -> Iterator[str]:
-    """The paths of the values in a document that look like secrets, by name or by themselves; never the
-    values. Truth values, numbers and `$(VARIABLE)` are none. Mappings under keys in `skipped` are passed
-    over, and so is what is deeper than a person writes."""
+    """Paths of values in a document that look like secrets, by name or content; never the values.
+
+    Ignores booleans, numbers, `$(VARIABLE)`, mappings under keys in `skipped`, and very deep nesting.
+    """
     yield from _written(value, path, skipped, MOST_DEEP)
 
 
@@ -75,8 +75,7 @@ def _written(value: object, path: str, skipped: frozenset[str], depth: int) -> I
 
 
 def is_secret(text: str) -> bool:
-    """Whether a text is a setting or an option that is named like a secret and has a value, or holds what
-    looks like a key, a private key, a password, or an address with one."""
+    """Whether a text sets a secret by name, or contains a key, a password or a URL with one."""
     name, equals, value = text.partition("=")
     named = SECRET_SETTING.match(f"{name}=") if not name.startswith("-") else SECRET_OPTION.match(name)
     if equals and named and not _plain(value):

@@ -1,4 +1,4 @@
-"""The one place that reads the environment.
+"""The only module that reads the environment.
 
 | variable | meaning | default |
 |---|---|---|
@@ -8,8 +8,7 @@
 | `FOREBAY_KAFKA_HOME` | an unpacked Kafka distribution, for demos and measurements | none |
 | `FOREBAY_UMASK` | what others may not do with the files that are written, as octal number | `077` |
 
-Secrets are never settings: a pipeline names the variable or file that holds one, and `read_secret` reads it
-at the moment of use.
+Secrets are never settings: a pipeline names the variable or file, and `read_secret` reads it when needed.
 """
 
 from __future__ import annotations
@@ -25,35 +24,32 @@ from forebay.errors import SettingError
 
 MAX_SECRET_BYTES = 16_384
 AWS_SECRETS = frozenset(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"))
-"""The standard variables with keys of an object store: for Forebay and Flink, not for an engine."""
+"""Standard variables with keys of an object store: for Forebay and Flink, not for an engine."""
 RAY_SECRETS = frozenset(("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-"""Ray's own variables with the token of its clusters, or the file that holds it: for Forebay and Ray."""
+"""Ray's variables with the token of its clusters, or its file: for Forebay and Ray."""
 STANDARD_SECRETS = AWS_SECRETS | RAY_SECRETS
-"""What only Forebay, Flink and Ray get, whatever a pipeline names."""
+"""Variables that only Forebay, Flink and Ray get, whatever a pipeline names."""
 RAY_TOKEN_FILE = Path(".ray", "auth_token")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where Forebay keeps things on this machine."""
-
     home: Path
     python: Path
     connectors_from: str | None = None
     kafka_home: Path | None = None
     umask: int = 0o077
     secret_variables: frozenset[str] = STANDARD_SECRETS
-    """Environment variables with secrets that no engine gets: the standard ones, and those that a pipeline
-    names."""
+    """Environment variables with secrets, hidden from engines: the standard ones and those that a pipeline
+    names.
+    """
 
     @property
     def engine_env(self) -> Path:
-        """The virtual environment that holds vLLM."""
         return self.home / "engine"
 
     @property
     def models(self) -> Path:
-        """Converted models, one directory each."""
         return self.home / "models"
 
     @property
@@ -63,27 +59,23 @@ class Settings:
 
     @property
     def connectors(self) -> Path:
-        """Jars of Flink's connectors."""
         return self.home / "connectors"
 
     @property
     def java(self) -> Path:
-        """Archives of Flink's classes, from which its JVM starts sooner."""
+        """Archives of Flink's classes, which let its JVM start faster."""
         return self.home / "java"
 
     def child_environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of a process that needs none of the secrets: this one's without them, and with
-        `more`."""
+        """The environment for a child process: without secrets, plus `more`."""
         return {**environment_without(self.secret_variables), **(more or {})}
 
 
 def environment_without(names: Collection[str]) -> dict[str, str]:
-    """This process's environment but for the variables with these `names`."""
     return {name: value for name, value in os.environ.items() if name not in names}
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Read the settings from `environ`, by default the process's environment."""
     env = os.environ if environ is None else environ
     cache = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "~")).expanduser() / ".cache")
     return Settings(
@@ -96,25 +88,23 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def _umask(text: str) -> int:
-    """Any with which the owner may do all and nobody else write."""
+    """Accepts values that leave the owner all rights and nobody else write access."""
     if not re.fullmatch(r"0?[0-7]{3}", text) or int(text, 8) & 0o722 != 0o022:
-        raise SettingError(f"FOREBAY_UMASK: expected such as 077, 027 or 022, found {text[:20]!r}")
+        raise SettingError(f"FOREBAY_UMASK: expected a value such as 077, 027 or 022, found {text[:20]!r}")
     return int(text, 8)
 
 
 def aws_region(environ: Mapping[str, str] | None = None) -> str | None:
-    """The region that `AWS_REGION` or `AWS_DEFAULT_REGION` names; of the two, clients of S3 read one or the
-    other."""
+    """The region in `AWS_REGION` or `AWS_DEFAULT_REGION`; S3 clients read one or the other."""
     env = os.environ if environ is None else environ
     return env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or None
 
 
 def ray_token(environ: Mapping[str, str] | None = None) -> str | None:
-    """The token of Ray clusters, from where Ray itself takes it: `RAY_AUTH_TOKEN`, the file that
-    `RAY_AUTH_TOKEN_PATH` names, or `~/.ray/auth_token`; None where there is none, and where `RAY_AUTH_MODE`
-    is `disabled`. Blocks on the file system.
+    """The token of Ray clusters, found like Ray does; None if there is none or `RAY_AUTH_MODE` is `disabled`.
 
-    Raises `SettingError`, as `read_secret`, for a file that is named and cannot be read.
+    Looks at `RAY_AUTH_TOKEN`, the file in `RAY_AUTH_TOKEN_PATH`, and `~/.ray/auth_token`; blocks on I/O.
+    Raises `SettingError`, like `read_secret`, if a named file cannot be read.
     """
     env = os.environ if environ is None else environ
     if env.get("RAY_AUTH_MODE", "").strip().lower() == "disabled":
@@ -131,17 +121,17 @@ def ray_token(environ: Mapping[str, str] | None = None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """Where a secret is, never the secret: exactly one of an environment variable and a file."""
+    """A reference to a secret: exactly one of an environment variable and a file."""
 
     env: str | None = None
     file: str | None = None
 
 
 def read_secret(ref: SecretRef, environ: Mapping[str, str] | None = None) -> str:
-    """The secret that `ref` names, without surrounding white space; blocks on the file system.
+    """Read the secret without surrounding white space; blocks on I/O.
 
-    Raises `SettingError`, naming the variable or the file but never its content, where it is missing,
-    empty or larger than 16 KiB.
+    Raises `SettingError` if it is missing, empty or larger than 16 KiB, with the name of the variable or file
+    but never its content.
     """
     env = os.environ if environ is None else environ
     if ref.env is not None:

@@ -1,4 +1,4 @@
-"""Names of threads that the system knows, too: in `top -H`, and where their processor time is told."""
+"""Thread names that the system shows, in `top -H` and in CPU statistics."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 
 def name_thread(name: str) -> None:
-    """Have the system call the thread that asks so; Linux keeps the first 15 characters. Python before 3.14
-    names its threads for itself alone: for the system they have the name of the thread that started them.
+    """Name the calling thread in the kernel; Linux keeps 15 characters, elsewhere nothing happens.
 
-    On Linux; elsewhere nothing happens.
+    Python before 3.14 does not tell the kernel its thread names: threads inherit the name of their creator.
     """
     with suppress(OSError):
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)

@@ -43,7 +43,7 @@ class Handler(BaseModel):
         ),
         ({"messages": [fb.Message("user", "x")]}, "either a prompt or messages"),
         ({"api": "responses"}, "api: expected chat or completions"),
-        ({"schema": {"type": "objct"}}, "is no JSON schema"),
+        ({"schema": {"type": "objct"}}, "is not a JSON schema"),
         ({"schema": int}, "int is no pydantic model"),
         ({"schema": Handler}, "no JSON schema can express Handler"),
         ({"timeout_s": 0}, "timeout_s: expected a number of seconds"),

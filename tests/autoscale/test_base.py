@@ -105,7 +105,7 @@ def test_while_a_subtask_is_silent_replicas_come_and_none_goes(
     signals = Signals(0.0, ready=ready, starting=(1.0,) * starting, silent=1)
     found = Scaler(Always(wanted), SPEED, Limits(most=most)).decide(signals)
     assert found.wanted == min(max(wanted, ready + starting), most)
-    assert ("of silent subtasks" in found.reason) is (wanted < found.wanted)
+    assert ("silent subtasks" in found.reason) is (wanted < found.wanted)
 
 
 @dataclass

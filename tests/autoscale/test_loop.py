@@ -123,7 +123,7 @@ def test_before_anything_is_known_of_the_stream_the_least_number_is_kept() -> No
     step = ScalingLoop(scaler, replicas, Stream(Demand(age_s=math.inf))).tick(0.0)
     assert step is not None
     assert step.decision == Decision(
-        1, "nothing is known of the stream yet: 1 in place of 0 only for the limits"
+        1, "there are no signals of the stream yet: 1 in place of 0 only for the limits"
     )
     assert replicas.asked == [1]
 

@@ -48,8 +48,8 @@ def test_a_policy_that_fails_is_a_warning(caplog: pytest.LogCaptureFixture) -> N
     steps = [step(0, 2), step(5, 2, failed=True), step(10, 2, failed=True), step(70, 2, failure="no quota")]
     assert told(caplog, steps) == [
         ("INFO", "2 replicas are wanted, 1 are ready, 1 start: reason 0"),
-        ("WARNING", "replicas are not scaled as they should be: reason 5"),
-        ("WARNING", "replicas are not scaled as they should be: no quota"),
+        ("WARNING", "replicas could not be scaled as decided: reason 5"),
+        ("WARNING", "replicas could not be scaled as decided: no quota"),
     ]
 
 

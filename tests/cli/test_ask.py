@@ -55,7 +55,9 @@ def test_an_answer_that_was_cut_is_printed_and_said_to_be(tmp_path: Path, replic
     data = b"((fault:length))\nwhole\n"
     status, out, said = asked(tmp_path, data, "Say {{ text }}", "--engine", replica.url)
     assert (status, len(out.splitlines())) == (0, 2)
-    assert said == "line 1: the answer was cut at max_tokens; --set sampling.max_tokens=N raises it\n"
+    assert (
+        said == "line 1: the answer was truncated at max_tokens; raise it with --set sampling.max_tokens=N\n"
+    )
 
 
 def test_lines_of_json_hold_the_record_and_the_answer(tmp_path: Path, replica: ReplicaThread) -> None:
@@ -116,8 +118,8 @@ def test_ctrl_c_ends_it_while_it_waits_for_a_line(tmp_path: Path, replica: Repli
     ("words", "said"),
     [
         (["{{ text"], "prompt: expected a template"),
-        (["x", "--choices", "a"], "--choices: expected from 2 to 1000 answers"),
-        (["x", "--choices", "a,b", "--schema", "s.json"], "--choices: expected none with --schema"),
+        (["x", "--choices", "a"], "--choices: expected 2 to 1000 answers"),
+        (["x", "--choices", "a,b", "--schema", "s.json"], "--choices: not allowed with --schema"),
         (["x", "--schema", "none.json"], "--schema: none.json cannot be read"),
         (["x", "--set", "sampling.max_token=3"], "did you mean 'max_tokens'"),
         (

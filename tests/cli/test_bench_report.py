@@ -79,7 +79,7 @@ def test_one_run_of_several(forebay: Forebay) -> None:
     shown = ok(forebay("report", "two.json", "--run", "2")).stdout
     assert "5 requests answered" in shown
     assert "3 requests answered" not in shown
-    assert "--run 3: two.json has 2" in str(
+    assert "--run 3: two.json has only 2" in str(
         forebay("report", "two.json", "--format", "vllm", "--run", "3").exception
     )
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_done_is_said(forebay: Forebay, words: tuple[str, ...], s
 
 def test_a_form_needs_the_requests(forebay: Forebay) -> None:
     requests_path(Path("a.json")).unlink()
-    assert "the requests of a.json are not beside it" in str(
+    assert "the file with the requests of a.json is missing" in str(
         forebay("report", "a.json", "--format", "br").exception
     )
 

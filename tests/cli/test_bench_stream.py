@@ -42,20 +42,20 @@ def pipeline(tmp_path: Path) -> Path:
         (["stream", "--slo-event-ms", "0"], "--slo-event-ms: expected more than 0"),
         (["stream", "--data", "no-such-file"], "no-such-file cannot be read"),
         (["stream", "--process", "engine"], "--process: expected NAME=PID"),
-        (["stream", "--find-rate", "--events", "9"], "--find-rate: expected none with --events"),
-        (["stream", "--find-rate", "--repeats", "2"], "--find-rate: expected none with --repeats"),
+        (["stream", "--find-rate", "--events", "9"], "--find-rate: not allowed with --events"),
+        (["stream", "--find-rate", "--repeats", "2"], "--find-rate: not allowed with --repeats"),
         (
             ["stream", "--find-rate", "--slo-event-ms", "5000", "--set", "checkpoint.interval_s=5"],
-            "--slo-event-ms: 5000 ms to the commit cannot be kept at any rate",
+            "--slo-event-ms: 5000 ms to the commit is impossible at any rate",
         ),
         (["stream", "--state", "/tmp/state"], "--state: expected s3://bucket/prefix"),
         (["stream", "--set", "capacity=0"], "capacity"),
         (["stream", "--set", "prompt=null"], "prompt"),
-        (["goodput", "--slo-event-ms", "5", "--kill", "jvm:1", "--kills", "2"], "expected one of them"),
+        (["goodput", "--slo-event-ms", "5", "--kill", "jvm:1", "--kills", "2"], "use only one of them"),
         (["goodput", "--slo-event-ms", "5", "--kill", "broker:1"], "--kill: expected PART:SECONDS"),
         (
             ["goodput", "--slo-event-ms", "5", "--engine", "http://127.0.0.1:9", "--kill", "engine:1"],
-            "--kill engine: only an engine that is started here is killed",
+            "--kill engine: only an engine that is started here can be killed",
         ),
     ],
 )
@@ -78,7 +78,7 @@ def test_no_rate_is_searched_by_windows(pipeline: Path) -> None:
     words = ["bench", "stream", str(pipeline), "--find-rate"]
     error = CliRunner().invoke(application(), words).exception
     assert isinstance(error, SettingError)
-    assert "--find-rate: expected none with application trends" in str(error)
+    assert "--find-rate: not available for application trends" in str(error)
 
 
 def _starts(session: object) -> None:
@@ -177,8 +177,8 @@ def test_the_words_of_a_run() -> None:
     assert lines[0] == "199 of 200 events committed, 1 lost"
     assert "goodput 99.5%" in lines[2]
     assert load_words(ASKED) == "topics: 200 events, poisson rate_per_s 10"
-    assert rate_words(None, 3.0) == "no rate was found that is sustained each time"
-    assert rate_words(2.5, 3.0) == "2.5 events/s are sustained; 3 are not"
+    assert rate_words(None, 3.0) == "no rate was found that is sustained every time"
+    assert rate_words(2.5, 3.0) == "2.5 events/s is sustained; 3 is not"
 
 
 def test_the_causes_of_dead_letters_are_told() -> None:
@@ -204,5 +204,5 @@ def test_the_answer_of_a_search_is_the_last_line(tmp_path: Path, capsys: pytest.
     with reported(found, None, None, command="find-rate", more=more, judged=False, answer=show_rate):
         found.append(measured_stream(stream_run(even(200), asked=asked)))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "4.472 events/s are sustained; 5 are not"
+    assert lines[-1] == "4.472 events/s is sustained; 5 is not"
     assert "topics: 200 events, poisson rate_per_s 4.472" in lines

@@ -34,5 +34,5 @@ def test_what_a_record_says_is_short_and_no_order_to_the_terminal() -> None:
 
 def test_letters_that_are_not_in_files_are_located() -> None:
     assert shown() == (
-        "warning: no results, only dead letters (19), their causes are in topic letters at broker:9092\n"
+        "warning: no results, only dead letters (19), causes in topic letters at broker:9092\n"
     )

@@ -45,7 +45,7 @@ def shown(summary: Summary) -> str:
 
 def test_the_summary_for_a_person() -> None:
     text = shown(SUMMARY)
-    assert "11 events in, 10 answers, 1 dead letter in 4 s; calls took 0.25 s (p50) and 1.00 s (p99)" in text
+    assert "11 events, 10 answers, 1 dead letter in 4 s; calls took 0.25 s (p50) and 1.00 s (p99)" in text
     assert "2.5 answers/s, 35 tokens/s read and written" in text
     assert "results as JSON lines: /out/demo" in text
     rows = [line.replace("│", " ").split() for line in text.splitlines() if "█" in line]
@@ -99,7 +99,7 @@ def test_nothing_is_a_summary_too() -> None:
 def test_a_model_and_a_key_are_those_of_an_engine(words: list[str]) -> None:
     error = CliRunner().invoke(application(), ["demo", *words]).exception
     assert isinstance(error, SettingError)
-    assert "expected --engine" in str(error)
+    assert "only allowed with --engine" in str(error)
 
 
 def test_a_key_itself_is_refused_and_not_shown(tmp_path: Path) -> None:

@@ -111,4 +111,4 @@ def test_on_a_cluster(control_plane: ControlPlane, folder: Path, monkeypatch: py
     assert report["namespace"] == "cli"
     assert {each["action"] for each in report["done"]} == {"created"}
     assert "FlinkDeployment triage: removed" in run("--remove", "-n", "cli").stderr
-    assert "there is nothing of triage in the namespace cli" in run("--remove", "-n", "cli").stderr
+    assert "found nothing of triage in the namespace cli" in run("--remove", "-n", "cli").stderr

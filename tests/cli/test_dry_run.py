@@ -86,15 +86,15 @@ def test_an_application_too(folder: Path) -> None:
         (["p.yaml", "--set", "engine.api_key.env=NO_SUCH_KEY"], "engine.api_key: "),
         (["p.yaml", "--set", "sink.path=in.jsonl/x"], "sink.path: "),
         (["c.yaml"], "prompt: field 'text' is missing; the event has txt"),
-        (["session"], "no such application; .*did you mean 'sessions'"),
+        (["session"], "no such file or application; .*did you mean 'sessions'"),
         (["summmary", "--source", "in.jsonl"], "forebay run summmary: .*did you mean 'summary'"),
         (["p.yaml", "--api-key-env", "NO_SUCH_KEY"], "engine.api_key: .*NO_SUCH_KEY"),
         (
             ["sessions", "--source", "in.jsonl", "--api-key-env", "NO_SUCH_KEY"],
             "engine.api_key: .*NO_SUCH_KEY",
         ),
-        (["p.yml"], "there is no such file .*did you mean 'p.yaml'"),
-        (["p.yaml", "--key", "a"], "--key: only with an application"),
+        (["p.yml"], "no such file or application.*did you mean 'p.yaml'"),
+        (["p.yaml", "--key", "a"], "--key: only for applications"),
     ],
 )
 def test_what_would_end_a_run_at_once_ends_it(words: list[str], said: str) -> None:

@@ -50,8 +50,7 @@ def test_down_ends_those_that_are_named() -> None:
     one, other = register_dead().url, register_dead(port=8102).url
     error = run(app, ["engine", "down", "http://127.0.0.1:8101"]).exception
     assert str(error) == (
-        "forebay engine down: there is no replica 'http://127.0.0.1:8101' that `up` started; "
-        f"there are: {one}, {other}"
+        f"forebay engine down: `up` did not start a replica 'http://127.0.0.1:8101'; found: {one}, {other}"
     )
     assert json.loads(run(app, ["engine", "down", f"{other}/", "--json"]).stdout) == {"ended": [other]}
     assert json.loads(run(app, ["engine", "down", "--json"]).stdout) == {"ended": [one]}
@@ -61,8 +60,8 @@ def test_down_ends_those_that_are_named() -> None:
     ("found", "said"),
     [
         ([8100, 8101], ""),
-        ([8101], "in use: 8100; the next free ports were taken: 8101"),
-        ([8100, 8103], "in use: 8101, 8102; the next free ports were taken: 8100, 8103"),
+        ([8101], "in use: 8100; using the next free ports: 8101"),
+        ([8100, 8103], "in use: 8101, 8102; using the next free ports: 8100, 8103"),
     ],
 )
 def test_ports_that_were_taken_are_named(found: list[int], said: str) -> None:

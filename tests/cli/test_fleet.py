@@ -86,9 +86,12 @@ sink: {type: jsonl, path: out}
     ("arguments", "words"),
     [
         (["--replicas", "3..1"], "write 1..3"),
-        (["--replicas", "0..2", "--engine", "http://127.0.0.1:1"], "--replicas: expected the local engine"),
+        (["--replicas", "0..2", "--engine", "http://127.0.0.1:1"], "--replicas: only for the local engine"),
         (["--replicas", "0..9999"], "scaling.max: expected at most"),
-        (["--replicas", "0..2", "--cluster", "192.0.2.1:1"], "scaling: expected a cluster on this machine"),
+        (
+            ["--replicas", "0..2", "--cluster", "192.0.2.1:1"],
+            "scaling: local replicas need a cluster on this machine",
+        ),
     ],
 )
 def test_ranges_that_cannot_be_are_refused_before_anything_starts(

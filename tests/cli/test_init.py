@@ -82,21 +82,21 @@ def test_nothing_is_overwritten(folder: Path) -> None:
     (folder / "pipeline.yaml").write_text("mine")
     error = init("--source", "generator", "--yes").exception
     assert isinstance(error, SettingError)
-    assert "overwrites nothing" in str(error)
+    assert "never overwrites" in str(error)
     assert (folder / "pipeline.yaml").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "nobody can be asked here; give --source and --prompt, or --yes"),
+        ([], "no terminal to ask questions; give --source and --prompt, or --yes"),
         (["--source", "none.jsonl", "--yes"], "there is no file 'none.jsonl'"),
         (["none/p.yaml", "--yes"], "there is no folder none"),
         (["--source", "generator", "--prompt", "{{ x"], "prompt: expected a template"),
         (["--engine", "nowhere", "--yes"], "forebay init: engine.url"),
         (["--source", "rows.csv", "--yes", "--key", "usr"], "key: field 'usr' is missing"),
         (["--source", "My Posts.jsonl", "--prompt", "{{ txt }}"], "prompt: field 'txt' is missing"),
-        (["--source", "generator", "--prompt", "What?"], "the prompt names no field"),
+        (["--source", "generator", "--prompt", "What?"], "the prompt has no field"),
         (["--name", "Not A Name", "--yes"], "name: "),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_person_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     done = init()
     assert done.exit_code == 0, done.output
     assert len(asked) == 4
-    assert "Its fields: user, text" in done.stderr
+    assert "Fields: user, text" in done.stderr
     assert load_spec(folder / "pipeline.yaml").prompt == "What? {{ text }}"
 
 
@@ -147,15 +147,15 @@ def test_an_answer_that_would_not_do_is_asked_for_again(
     assert [question.split()[1] for question in asked] == [
         *3 * ["to"],
         *4 * ["to"],
-        "answers",
-        *2 * ["answers"],
+        "answers,",
+        *2 * ["(a"],
     ]
     for said in (
         "--source: there is no file 'none.jsonl'",
         "it looks like a JSON array",
         "prompt: expected a template",
         "prompt: field 'txt' is missing; the event has user, text",
-        "the prompt names no field",
+        "the prompt has no field",
         "forebay init: engine.url: expected a URL",
     ):
         assert said in done.stderr
@@ -169,7 +169,7 @@ def test_an_empty_file_is_said_to_be_empty(folder: Path) -> None:
     (folder / "empty.jsonl").write_text("")
     done = init("--source", "empty.jsonl", "--yes")
     assert done.exit_code == 0, done.output
-    assert "warning: empty.jsonl is empty, so its fields are not known" in done.stderr
+    assert "warning: empty.jsonl is empty, so its fields are unknown" in done.stderr
 
 
 @given(

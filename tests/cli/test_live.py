@@ -65,7 +65,7 @@ def test_the_line_says_how_many_prompts_fell_back() -> None:
     now = replace(NOW, kv_transfers=KvTransfers(transferred=7))
     assert "prefilled" not in line_of(now, 0.0)
     fell_back = replace(now, kv_transfers=KvTransfers(7, no_server=2, no_kv_cache=1))
-    assert " · prefilled where decoded 3" in line_of(fell_back, 0.0)
+    assert " · prefill fallbacks 3" in line_of(fell_back, 0.0)
 
 
 def test_commits_that_failed_are_said_once_each_and_at_the_end() -> None:
@@ -74,7 +74,7 @@ def test_commits_that_failed_are_said_once_each_and_at_the_end() -> None:
         for seconds, failed_commits in enumerate((0, 1, 1, 3)):
             line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * seconds, failed_commits=failed_commits))
     said = text(where)
-    words = "of this run's transactions could not be committed, as Kafka had ended them: the results in them"
+    words = "of this run's transactions could not be committed because Kafka had aborted them: their results"
     assert said.count(words) == 2
     assert f"1 {words}" in said
     assert " · failed commits 3" in said
@@ -112,7 +112,7 @@ def test_files_that_were_replaced_are_reported_once_each() -> None:
     with LiveLine(where) as line:
         for seconds, replaced in enumerate((0, 1, 1, 3)):
             line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * seconds, replaced_files=replaced))
-    assert text(where).count("replaced: read from the start as new") == 2
+    assert text(where).count("replaced and will be read from the start") == 2
     assert "a file in the followed folder was replaced" in text(where)
     assert "2 files in the followed folder were replaced" in text(where)
 
@@ -143,8 +143,8 @@ def test_trouble_with_the_object_store_is_told_when_it_begins_and_ends() -> None
         line.show(NOW)
     lines = text(where).splitlines()
     assert lines[1:] == [
-        "bucket b: the keys have expired; renew them. The stream is suspended until it can be used",
-        "the object store can be used again",
+        "bucket b: the keys have expired; renew them. The stream is paused until it is available",
+        "the object store is available again",
     ]
 
 
@@ -250,7 +250,7 @@ def test_the_end_is_one_line_or_one_document(capsys: pytest.CaptureFixture[str])
     plain = console()
     last = replace(NOW, state="FINISHED", backlog=TopicBacklog(3, 40, 10, 1.5))
     report(last, one_each=True, json=None, console=plain)
-    assert text(plain) == "finished after 12 s: 20 events in, 15 results, 1 dead letter, 100 tokens\n"
+    assert text(plain) == "finished after 12 s: 20 events, 15 results, 1 dead letter, 100 tokens\n"
     report(last, one_each=True, json="-", console=plain)
     document = json.loads(capsys.readouterr().out)
     assert (document["results"], document["accepted"]) == (15, 20)

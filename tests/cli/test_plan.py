@@ -61,7 +61,7 @@ def test_two_pools_are_planned_where_the_network_is_given(model: Path, tmp_path:
     assert split["replicas"] >= 2
     assert split["per_hour"] == 3 * split["replicas"]
     assert not split["pays"], "one mixed replica is enough"
-    assert "does not pay: it takes" in shown.stdout
+    assert "not worth it: it takes" in shown.stdout
 
 
 def test_the_kv_cache_may_be_told(model: Path) -> None:
@@ -93,8 +93,8 @@ def test_windows_reserve_two_steps_with_asynchronous_scheduling(tmp_path: Path) 
         (["--memory-share", "1.5"], "--memory-share"),
         (["--rate", "5", "--prompt-tokens", "many"], "lengths"),
         (["--kv-cache-type", "int2"], "--kv-cache-type: expected one of fp8"),
-        (["--ttft", "2"], "--ttft: is about a workload"),
-        (["--price", "3"], "--price: is about a workload"),
+        (["--ttft", "2"], "--ttft: needs a workload"),
+        (["--price", "3"], "--price: needs a workload"),
         (["--rate", "5", "--goal", "2"], "--goal"),
     ],
 )

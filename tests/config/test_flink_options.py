@@ -96,8 +96,8 @@ def test_what_a_run_sets_to_be_right_cannot_be_set_to_something_else(tmp_path: P
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("mode", "Flink does not know"),
-        ("xyz", "Flink does not know"),
+        ("mode", "Flink does not have"),
+        ("xyz", "Flink does not have"),
         ("taskmanager.numberOfTaskSlot", "; did you mean 'taskmanager.numberOfTaskSlots'?"),
         ("metrics.reporters2.x", ""),
     ],

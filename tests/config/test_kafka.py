@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.operators import complete_checkpoint
 
 from forebay.config import parse_spec
 from forebay.connectors.kafka.start import TopicStart
 from forebay.errors import PipelineFailed, SettingError
-from forebay.runtime.kafka_transactions import Resumed
 from forebay.settings import SecretRef
 
 SERVERS = "127.0.0.1:9092"
@@ -183,12 +181,10 @@ class Answers:
         topics: tuple[str, ...] = ("in", "out"),
         members: int = 0,
         record_bytes: int | None = 1_048_588,
-        **transactions: str,
     ) -> None:
         self.away = away
         self._record_bytes = record_bytes
         self.clients = 0
-        self._transactions = transactions
         self._topics = frozenset(topics)
         self._members = members
 
@@ -212,11 +208,6 @@ class Answers:
     def cluster_id(self) -> str:
         return "A"
 
-    def transactions(self, ids: list[str]) -> dict[str, Any]:
-        from forebay.connectors.kafka.admin import Transaction
-
-        return {id: Transaction(self._transactions[id]) for id in ids if id in self._transactions}
-
 
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]]]:
@@ -228,7 +219,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
     from forebay.connectors.kafka import admin as asked
     from forebay.runtime import preflight
 
-    def run(answers: Answers, resumed: Resumed | None = None, **changes: Any) -> list[tuple[str, float]]:
+    def run(answers: Answers, **changes: Any) -> list[tuple[str, float]]:
         @contextmanager
         def admin(cluster: object) -> Any:
             answers.clients += 1
@@ -240,7 +231,6 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
         read = preflight.await_brokers(
             spec,
             lambda words, waited_s: said.append((words, waited_s)),
-            resumed,
             clock=clock,
             sleep=clock.advance,
         )
@@ -317,39 +307,3 @@ def test_a_limit_of_the_producer_that_is_wrong(name: str, value: object, words: 
 
 def test_at_least_once_needs_no_transaction(ask: Callable[..., Any]) -> None:
     ask(Answers(), sink={**SINK, "guarantee": "at-least-once", "transaction_timeout_s": 9999.0})
-
-
-@pytest.mark.parametrize(
-    ("transactions", "thrown_away"),
-    [
-        ({}, None),
-        ({"0-17": "CompleteCommit", "0-16": "CompleteAbort"}, None),
-        ({"0-17": "Ongoing"}, None),
-        ({"0-17": "Empty"}, None),
-        ({"0-18": "CompleteAbort"}, None),
-        ({"0-17": "CompleteAbort"}, "0-17"),
-        ({"0-17": "CompleteCommit", "1-17": "PrepareAbort"}, "1-17"),
-        ({"0-15": "PrepareEpochFence"}, "0-15"),
-    ],
-)
-def test_a_checkpoint_whose_results_kafka_has_thrown_away_is_refused(
-    ask: Callable[..., Any], tmp_path: Path, transactions: dict[str, str], thrown_away: str | None
-) -> None:
-    """Each subtask's newest transaction that began before the checkpoint counts."""
-    older, checkpoint = complete_checkpoint(tmp_path, 16), complete_checkpoint(tmp_path, 17)
-    complete_checkpoint(tmp_path, 15)
-    resumed = Resumed(checkpoint, 17, "id", parallelism=2)
-    answers = Answers(**{f"forebay-p-id-results-{name}": state for name, state in transactions.items()})
-    if thrown_away is None:
-        ask(answers, resumed, sink=SINK)
-        return
-    with pytest.raises(SettingError) as caught:
-        ask(answers, resumed, sink=SINK)
-    assert str(caught.value) == (
-        f"sink.topic: Kafka has thrown away transaction forebay-p-id-results-{thrown_away} with results of "
-        f"checkpoint 17, as the pipeline was down for longer than transaction_timeout_s (600). Resume with "
-        f"--from-checkpoint {older} to have them made again, or with --from-checkpoint {checkpoint} to go on "
-        f"without them"
-    )
-    ask(answers, resumed, sink={**SINK, "guarantee": "at-least-once"})
-    ask(answers, None, sink=SINK)

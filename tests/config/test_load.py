@@ -279,7 +279,7 @@ def test_secrets_are_refused_and_not_shown(changes: dict[str, Any], tmp_path: Pa
 
 
 def test_a_literal_key_is_told_where_to_go() -> None:
-    assert "put it into an environment variable" in mistakes(changed(engine__api_key=SECRET))[0]
+    assert "use an environment variable" in mistakes(changed(engine__api_key=SECRET))[0]
 
 
 def test_headers_are_not_in_the_repr() -> None:

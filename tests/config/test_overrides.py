@@ -71,7 +71,7 @@ def test_what_is_set_wins_and_the_rest_stays(file: Path, tmp_path: Path) -> None
         ("routing=rund_robin", "did you mean 'round_robin'?"),
         (
             "name.x=5",
-            "--set: name.x lies within a value that is no mapping: name is 'p'; set name as a whole",
+            "--set: name.x lies within a value that is not a mapping: name is 'p'; set name as a whole",
         ),
         ("engine.api_key=sk-123", "expected {env: NAME} or {file: PATH}, found the secret itself"),
         ("flink.mode=process", "--set: flink.mode: expected an option of Flink"),

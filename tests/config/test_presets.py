@@ -109,9 +109,9 @@ def said(*words: str) -> str:
 
 
 def test_an_application_needs_a_source_and_a_file_takes_no_wishes(tmp_path: Path) -> None:
-    assert "name what to read with --source" in said("sessions")
+    assert "name the source with --source" in said("sessions")
     (tmp_path / "p.yaml").write_text("name: p")
-    assert said(str(tmp_path / "p.yaml"), "--key", "x").startswith("--key: only with an application")
+    assert said(str(tmp_path / "p.yaml"), "--key", "x").startswith("--key: only for applications")
 
 
 def test_summaries_need_a_key_and_event_time(file: Path, tmp_path: Path) -> None:

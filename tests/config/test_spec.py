@@ -56,10 +56,9 @@ def test_transactions_are_named_after_the_pipeline_and_its_state() -> None:
     spec = parse_spec({**DATA, "sink": sink})
     assert isinstance(spec.sink, KafkaSink)
     assert (
-        spec.sink.topic_of(Written("results", "triage", state_id="0123abcd")).transactions
+        spec.sink.topic_of(Written("results", "triage", transactions="0123abcd")).transactions
         == "forebay-triage-0123abcd-results"
     )
-    assert spec.sink.topic_of(Written("results", "triage")).transactions == "forebay-triage-results"
 
 
 def test_completions_get_a_plain_prompt() -> None:
@@ -167,7 +166,7 @@ def test_those_that_prefill_are_found_like_those_that_decode(prefill: Any, repli
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"engine": {"prefill": "http://p:1"}}, "engine: expected 'prefill' beside the servers that decode"),
+        ({"engine": {"prefill": "http://p:1"}}, "engine: expected 'prefill' together with"),
         ({"engine": {"url": "http://d:1", "prefill": "p:1"}}, "engine.prefill"),
         ({"engine": {"url": "http://d:1", "prefill": {}}}, "engine.prefill: expected one of .*, found none"),
         (

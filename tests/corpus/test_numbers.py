@@ -66,7 +66,7 @@ NOT_JSON = (
 )
 TOO_LONG: dict[str, str] = {
     "9" * (MAX_CHARS + 1): "field 'n' is 9999",
-    "9" * 10_000: "a number may have 1000 characters",
+    "9" * 10_000: "the limit for a number is 1000 characters",
     "-" + "9" * MAX_CHARS: "field 'n' is -9999",
     "0." + "1" * 10_000: "field 'n' is 0.1111",
     "1e" + "9" * 1000: "field 'n' is 1e9999",

@@ -113,17 +113,17 @@ def test_a_replay_needs_times(tmp_path: Path) -> None:
         (
             '{"text": 1}',
             {"time_field": "text", "speed": 1.0},
-            "--speed: needs a field with times|--time-field",
+            "--speed: needs a time field|--time-field",
         ),
         (
             '{"text": "x"}',
             {"time_field": "text"},
-            "--time-field: 'text' holds no time that is understood: 'x'",
+            "--time-field: 'text' has no time in a known format: 'x'",
         ),
         (
             '{"text": "x"}',
             {"speed": 2.0},
-            "--speed: needs a field with times; name it with --time-field: text",
+            "--speed: needs a time field; name it with --time-field: text",
         ),
     ],
 )
@@ -138,7 +138,7 @@ def test_what_is_there_already_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     plan(tmp_path)
     (tmp_path / "demo" / "results").mkdir()
-    with pytest.raises(SettingError, match="--out: expected a new or an empty folder"):
+    with pytest.raises(SettingError, match="--out: expected a new or empty folder"):
         plan(tmp_path)
 
 

@@ -121,8 +121,8 @@ WHY = "this processor is slow"
 def test_what_to_expect_is_said_and_why_where_it_is_slow() -> None:
     fast = Measured(50, 48.4, ("The power is out.", "outage"))
     said = expectation(fast, Fit(300, 32, 14.2), replayed=False, slow=WHY)
-    assert "about 48 posts a second here; the first that it was asked: “The power is out.” → outage" in said
-    assert "300 posts, at most 32 at a time: about 15 s, Flink's start included." in said
+    assert "about 48 posts a second here; its first answer: “The power is out.” → outage" in said
+    assert "300 posts, at most 32 at a time: about 15 s, including Flink's start." in said
     assert WHY not in said
     slow = expectation(Measured(2, 0.52, ("a", "b")), Fit(60, 8, 123.0), replayed=False, slow=WHY)
     assert f"about 0.5 posts a second here ({WHY})" in slow

@@ -63,7 +63,7 @@ def test_every_key_and_item_knows_its_line() -> None:
         ("\x00", "f: not valid YAML"),
         ("[" * 100_000, "f:1: found more than 64 levels"),
         ("- " * 1000 + "x", "f:1: found more than 64 levels"),
-        ("# " + "x" * MAX_BYTES, "a pipeline file may have 1048576"),
+        ("# " + "x" * MAX_BYTES, "the limit for a pipeline file is 1048576"),
     ],
 )
 def test_what_is_refused(text: str, words: str) -> None:

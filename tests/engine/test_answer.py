@@ -92,12 +92,12 @@ def test_a_check_can_be_pickled_and_its_schema_be_read_only() -> None:
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        ({"type": "strng"}, r"answer\.schema\.type is no JSON schema: 'strng'"),
+        ({"type": "strng"}, r"answer\.schema\.type is not a JSON schema: 'strng'"),
         ({"properties": {"a": {"pattern": "["}}}, r"answer\.schema\.properties\.a\.pattern"),
         ({"$ref": "https://example.org/schema.json"}, r"answer\.schema\.\$ref .*only references within"),
         ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, r"answer\.schema\.properties\.a\.\$ref"),
         ({"anyOf": [{"$dynamicRef": "other.json"}]}, r"answer\.schema\.anyOf\[0\]\.\$dynamicRef"),
-        ({"$ref": "#/$defs/missing"}, "does not hold"),
+        ({"$ref": "#/$defs/missing"}, "is not in the schema"),
         ({"$ref": "#"}, "refers to itself without end"),
         ({"$schema": {}}, r"answer\.schema\.\$schema"),
         ({"$schema": "https://example.org/mine"}, r"answer\.schema\.\$schema is 'https://example"),

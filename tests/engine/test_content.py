@@ -26,7 +26,7 @@ EACH = [
     ("tool_calls", errors.ToolCalled, 1, "the model called the tool 'look_up' instead of answering"),
     ("refusal", errors.AnswerRefused, 1, "the model refused to answer: I cannot help with that."),
     ("content_filter", errors.ContentFiltered, 1, "a content filter of the engine stopped the answer"),
-    ("abort", errors.ServerFault, 5, "the engine broke its answer off (finish_reason abort)"),
+    ("abort", errors.ServerFault, 5, "the engine aborted its answer (finish_reason abort)"),
 ]
 
 

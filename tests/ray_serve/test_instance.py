@@ -1,4 +1,4 @@
-"""What Ray Serve tells of its applications, and the engines found in it."""
+"""The status of Ray Serve's applications, and the engines found in it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_ports_are_within_their_range_and_differ_for_neighbours(pid: int, first:
 def test_a_config_that_forebay_did_not_write(arguments: Any) -> None:
     made = application("fleet", states=("RUNNING",))
     made["deployed_app_config"]["args"] = arguments
-    with pytest.raises(DeployError, match="fleet does not say on which ports"):
+    with pytest.raises(DeployError, match="fleet has no ports of its engines"):
         engine_urls(ServeInstance.parse(body(made)).applications["fleet"])
 
 
@@ -94,7 +94,7 @@ def test_an_application_that_is_not_there_or_not_a_fleet() -> None:
     instance = ServeInstance.parse(body(application("web", import_path="web:app")))
     with pytest.raises(DeployError, match="has no application fleet; there are: web"):
         fleet_application(instance, "fleet", "http://head:8265")
-    with pytest.raises(DeployError, match="web is no fleet of Forebay's"):
+    with pytest.raises(DeployError, match="web is not a fleet of Forebay"):
         fleet_application(instance, "web", "http://head:8265")
 
 

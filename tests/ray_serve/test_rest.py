@@ -61,12 +61,12 @@ async def test_scaling_names_application_deployment_and_number() -> None:
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (401, "asks for a token: .*; put the cluster's token into RAY_AUTH_TOKEN"),
-        (403, "refuses the token: .*; put"),
-        (404, "no Ray Serve is there"),
+        (401, "requires a token: .*; put the cluster's token into RAY_AUTH_TOKEN"),
+        (403, "rejects the token: .*; put"),
+        (404, "Ray Serve is not running there"),
         (503, "not available for now"),
-        (400, r"Ray Serve refuses it \(400\)"),
-        (302, r"Ray Serve refuses it \(302\)"),
+        (400, r"Ray Serve rejects it \(400\)"),
+        (302, r"Ray Serve rejects it \(302\)"),
     ],
 )
 async def test_what_the_cluster_refuses(status: int, said: str) -> None:

@@ -206,9 +206,9 @@ def test_results_that_kafka_has_thrown_away_are_said_before_the_resume_and_made_
             for path in Path(spec.checkpoint.dir, state.job or "").glob("chk-*")
             if (path / "_metadata").exists()
         )
-        thrown_away = f"forebay-p-{state.id}-results-0-{newest}"
+        thrown_away = f"forebay-p-{state.job}-results-0-{newest}"
         produce(node.bootstrap, results, [{"value": b"{}"}], transaction=thrown_away, commit=False)
-        with pytest.raises(SettingError, match=f"Kafka has thrown away transaction {thrown_away}") as refused:
+        with pytest.raises(SettingError, match=f"Kafka has aborted {thrown_away}") as refused:
             pipelines.run(spec, replica.url)
         older = Path(str(refused.value).partition("--from-checkpoint ")[2].split()[0])
         assert older.name == f"chk-{newest - 1}"

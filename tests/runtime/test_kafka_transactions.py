@@ -26,14 +26,13 @@ COMMITTED = Transaction("CompleteCommit", BEGAN_MS)
 PREPARED = Transaction("PrepareCommit", BEGAN_MS)
 ABORTED = Transaction("CompleteAbort", BEGAN_MS)
 EMPTY = Transaction("Empty")
-OLD = Transaction("CompleteAbort", BEGAN_MS - 1)
 
 # (what Kafka says of the transactions 0-N, newest completed checkpoint)
 Look = tuple[dict[int, Transaction], int]
 
 
 def lost_in(looks: list[Look], *, restored: int = 0) -> list[list[int]]:
-    topic = TopicCommits(1, restored, since_ms=BEGAN_MS)
+    topic = TopicCommits(1, restored)
     return [
         [number for _, number in topic.look({(0, number): it for number, it in found.items()}, done)]
         for found, done in looks
@@ -54,8 +53,6 @@ def lost_in(looks: list[Look], *, restored: int = 0) -> list[list[int]]:
         # Begun anew by somebody else, who has written nothing, or whom Kafka has forgotten.
         ([({1: OPEN}, 0), ({1: EMPTY}, 1)], [[], [1]]),
         ([({1: OPEN}, 0), ({}, 1)], [[], [1]]),
-        # Of an earlier run.
-        ([({1: OLD}, 1)], [[]]),
     ],
 )
 def test_what_is_due_and_not_committed_is_lost(looks: list[Look], lost: list[list[int]]) -> None:
@@ -63,7 +60,7 @@ def test_what_is_due_and_not_committed_is_lost(looks: list[Look], lost: list[lis
 
 
 def test_what_a_restore_takes_back_is_not_lost() -> None:
-    topic = TopicCommits(1, 0, since_ms=BEGAN_MS)
+    topic = TopicCommits(1, 0)
     topic.look({(0, 2): COMMITTED, (0, 3): OPEN}, 2)
     topic.restored(2)
     # 3 and 4 are begun anew; 5 was given up, and the new attempt leaves that number out.
@@ -73,53 +70,16 @@ def test_what_a_restore_takes_back_is_not_lost() -> None:
     assert not topic.look({(0, 3): replace(anew, state="CompleteCommit"), (0, 4): EMPTY, (0, 5): ABORTED}, 5)
 
 
-def test_what_an_earlier_run_left_open_is_not_lost_when_flink_begins_it_anew() -> None:
-    topic = TopicCommits(1, 7, since_ms=BEGAN_MS)
-    topic.given_up({(0, 8): OPEN}, 7)
-    # Flink counts the restore before its sink is there.
-    assert not topic.look({(0, 8): OPEN}, 7, first=True)
-    assert not topic.look({(0, 8): ABORTED}, 7)
-    assert not topic.look({(0, 8): EMPTY}, 8)
-
-
-def test_the_first_transaction_of_a_job_can_be_lost_as_well() -> None:
-    topic = TopicCommits(1, 7, since_ms=BEGAN_MS)
-    topic.given_up({(0, 8): replace(OPEN, began_ms=BEGAN_MS - 9)}, 7)
-    assert not topic.look({(0, 8): OPEN}, 7)
-    assert topic.look({(0, 8): ABORTED}, 8) == [(0, 8)]
-
-
 def test_what_a_restored_checkpoint_is_to_commit_is_not_taken_back() -> None:
     """Between a restore and the next checkpoint, too."""
-    topic = TopicCommits(1, 0, since_ms=BEGAN_MS)
+    topic = TopicCommits(1, 0)
     topic.look({(0, 1): OPEN, (0, 2): OPEN}, 1)
     topic.restored(1)
     assert topic.look({(0, 1): ABORTED, (0, 2): EMPTY}, 1, first=True) == [(0, 1)]
 
 
-@pytest.mark.parametrize(
-    ("states", "lost"),
-    [
-        ({}, []),
-        ({(0, 7): COMMITTED, (0, 6): ABORTED, (1, 7): OPEN}, []),
-        ({(0, 7): COMMITTED, (1, 6): OLD}, [(1, 6)]),
-    ],
-)
-def test_the_newest_transactions_of_a_resumed_checkpoint_are_to_be_committed(
-    states: dict[tuple[int, int], Transaction], lost: list[tuple[int, int]]
-) -> None:
-    assert TopicCommits(2, 7, since_ms=BEGAN_MS).resumed(states) == lost
-
-
-def test_one_that_a_resumed_checkpoint_holds_is_lost_where_it_is_aborted_before_the_commit() -> None:
-    topic = TopicCommits(1, 7, since_ms=BEGAN_MS + 1)
-    assert topic.resumed({(0, 7): OPEN}) == []
-    assert topic.wanted(7) == [(0, 7), (0, 8)]
-    assert topic.look({(0, 7): ABORTED}, 7) == [(0, 7)]
-
-
 def test_a_checkpoint_is_safe_once_all_up_to_it_is_committed() -> None:
-    topic = TopicCommits(2, 0, since_ms=0)
+    topic = TopicCommits(2, 0)
     topic.look({(0, 1): COMMITTED, (1, 1): COMMITTED, (0, 2): OPEN, (1, 2): COMMITTED, (0, 3): OPEN}, 2)
     assert (topic.safe(1), topic.safe(2)) == (1, 1)
     topic.look({(0, 2): COMMITTED, (0, 3): OPEN}, 2)
@@ -231,15 +191,6 @@ def test_a_kafka_that_is_away_is_asked_again_and_at_the_end_must_answer(
         watched.look(1)
 
 
-def test_what_a_resumed_checkpoint_commits_is_watched_unless_it_was_chosen_by_hand(
-    kafka: FakeKafka, tmp_path: Path
-) -> None:
-    kafka.transactions_["r-0-4"] = ABORTED
-    Watched(tmp_path, Start(4, 1, Path("/chk-4"))).look(0)
-    with pytest.raises(ResultsLost, match="r-0-4"):
-        Watched(tmp_path, Start(4, 1, Path("/chk-4"), unsure=True)).look(0)
-
-
 def test_kafka_is_asked_once_a_second_for_what_is_not_decided(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(0, 1))
     for number in range(1, 400):
@@ -260,9 +211,8 @@ def test_without_a_topic_nothing_is_asked(tmp_path: Path) -> None:
 def test_a_job_that_begins_with_a_restore_has_transactions_of_its_own_from_the_start(
     kafka: FakeKafka, tmp_path: Path
 ) -> None:
-    watched = Watched(tmp_path, Start(4, 1, Path("/chk-4"), unsure=True))
-    kafka.transactions_ = {"r-0-4": COMMITTED, "r-0-5": OPEN, "d-0-5": EMPTY}
-    watched.watch.before_start()
+    watched = Watched(tmp_path, Start(4, 1, Path("/chk-4")))
+    kafka.transactions_ = {"r-0-5": OPEN, "d-0-5": EMPTY}
     kafka.transactions_["r-0-5"] = replace(OPEN, began_ms=BEGAN_MS + 5)
     watched.look(0, restored=1)
     kafka.transactions_["r-0-5"] = replace(ABORTED, began_ms=BEGAN_MS + 5)
@@ -272,7 +222,6 @@ def test_a_job_that_begins_with_a_restore_has_transactions_of_its_own_from_the_s
 
 def test_a_restore_in_mid_run_gives_up_what_was_open(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(4, 1, Path("/chk-4")))
-    watched.watch.before_start()
     for state in (OPEN, ABORTED, EMPTY):
         kafka.transactions_["r-0-5"] = state
         watched.look(4, restored=1 if state is OPEN else 2)

@@ -299,7 +299,7 @@ def test_keys_that_expire_hold_results_up_until_they_are_renewed(
         wait_until(lambda: words in run.said(), tell=run.said)
         assert run.status() is None
         store_server.link.mend()
-        wait_until(lambda: "the object store can be used again" in run.said(), tell=run.said)
+        wait_until(lambda: "the object store is available again" in run.said(), tell=run.said)
         finish(run)
     finally:
         run.kill_all()

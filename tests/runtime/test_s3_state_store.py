@@ -446,5 +446,5 @@ def test_a_bucket_that_is_not_there_is_named_by_its_key(store: S3Path, tmp_path:
         "checkpoint.dir": {"checkpoint": {"dir": "s3://no-such-bucket/p"}},
         "sink.path": {"sink": {"type": "jsonl", "path": "s3://no-such-bucket/p"}},
     }.items():
-        with pytest.raises(SettingError, match=f"{key}: bucket no-such-bucket at .* is not there"):
+        with pytest.raises(SettingError, match=f"{key}: bucket no-such-bucket at .* does not exist"):
             check_paths(place.spec(source=source, **wrong), make=False)

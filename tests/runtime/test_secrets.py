@@ -36,7 +36,8 @@ pytestmark = pytest.mark.flink
 
 ENGINE_KEY, REPLICA_KEY, OTHER_KEY = "sk-gateway-1b7e0c", "sk-replica-9d3f52", "sk-other-55ca01"
 MONITORING_KEY, FEED_TOKEN = "watch-77aa31", "Bearer feed-c0ffee42"
-FAULTS = ("400", "401", "garbage", "error", "500", "schema", "cut")
+FAULTS = ("400", "401", "garbage", "error", "500", "schema", "cut", "hang")
+"""The last one is in flight at every checkpoint."""
 SEEN = "a word that has to be found 4242"
 
 

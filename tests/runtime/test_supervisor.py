@@ -27,6 +27,7 @@ from forebay.runtime.reports import (
     NewTopics,
     Ready,
     Report,
+    ResumesEarlier,
     Signs,
     Skipped,
 )
@@ -324,26 +325,25 @@ def test_a_fresh_start_forgets_what_was_lost(bench: Bench) -> None:
     assert bench.run(fresh=True).state == "FINISHED"
 
 
-def test_a_state_keeps_its_id_over_attempts_runs_and_fresh_starts(bench: Bench) -> None:
-    """Kafka's transactions are named after it."""
-    bench.attempts((*STARTS, Lost("gone")), (*STARTS, complete(1), DONE))
-    bench.run()
-    first = bench.state.id
-    bench.attempts((*STARTS, DONE))
-    bench.run(fresh=True)
-    assert first
-    assert {order.state.id for order in bench.orders()} == {first, bench.state.id} == {first}
+def test_an_attempt_that_resumes_an_earlier_checkpoint_is_noted(bench: Bench) -> None:
+    def resumes_4(process: Process) -> None:
+        assert process.order is not None
+        newest = process.order.restore_from
+        assert newest is not None
+        process.steps.insert(0, ResumesEarlier(str(newest.parent / "chk-4"), "Kafka has aborted it"))
 
-
-@pytest.mark.parametrize("fresh", [False, True])
-def test_a_state_of_an_older_version_has_no_id_before_it_starts_over(bench: Bench, fresh: bool) -> None:
-    bench.home.mkdir(parents=True)
-    (bench.home / "run.json").write_text('{"finished": false}')
-    bench.attempts((*STARTS, Lost("gone")), (*STARTS, DONE))
-    bench.run(fresh=fresh)
-    ids = {order.state.id for order in bench.orders()}
-    assert ids == {bench.state.id}
-    assert (ids == {None}) == (not fresh)
+    bench.attempts(
+        (*STARTS, complete(4), complete(5), Lost("gone")),
+        (resumes_4, *STARTS, Lost("gone again")),
+        (*STARTS, DONE),
+    )
+    last = bench.run()
+    assert [order.restore_from and order.restore_from.name for order in bench.orders()] == [
+        None,
+        "chk-5",
+        "chk-4",
+    ]
+    assert last.resumes == ("gone", "Kafka has aborted it", "gone again")
 
 
 @pytest.mark.parametrize("steps", [(), (Checked(),), STARTS])

@@ -69,7 +69,7 @@ def test_an_upload_that_was_aborted_cannot_be_completed(store: S3Path) -> None:
 
 
 def test_a_bucket_that_is_not_there_is_named(store: S3Path) -> None:
-    with pytest.raises(SettingError, match=r"bucket no-such-bucket at http://\S+ is not there; make it"):
+    with pytest.raises(SettingError, match=r"bucket no-such-bucket at http://\S+ does not exist; create it"):
         S3Client("no-such-bucket").check("x")
     with pytest.raises(SettingError, match="no-such-bucket"):
         S3Client("no-such-bucket").get("x")
@@ -113,10 +113,10 @@ def test_keys_in_a_mounted_file_are_taken(
 @pytest.mark.parametrize(
     "refusal",
     [
-        ("InvalidAccessKeyId", 403, SettingError, "refuses these keys .403 InvalidAccessKeyId."),
+        ("InvalidAccessKeyId", 403, SettingError, "rejects these keys .403 InvalidAccessKeyId."),
         ("AccessDenied", 403, SettingError, "allowed to list"),
         ("ExpiredToken", 400, StoreRefused, "the keys have expired .ExpiredToken.; renew them"),
-        ("NoSuchBucket", 404, StoreRefused, "is not there; make it"),
+        ("NoSuchBucket", 404, StoreRefused, "does not exist; create it"),
         ("InternalError", 500, StoreAway, "cannot be used now"),
         ("Teapot", 418, SettingError, "answered 418 Teapot"),
     ],
@@ -141,8 +141,12 @@ def test_what_a_server_refuses_is_told_without_its_words(
     ("status", "code", "words"),
     [
         (400, "ExpiredToken", r"at http://\S+: the keys have expired \(ExpiredToken\); renew them"),
-        (403, "RequestTimeTooSkewed", r"this machine's clock differs too much .*; set it right, by NTP"),
-        (403, "SignatureDoesNotMatch", r"refuses these keys \(403 SignatureDoesNotMatch\)"),
+        (
+            403,
+            "RequestTimeTooSkewed",
+            r"this machine's clock differs too much .*; correct it, for example by NTP",
+        ),
+        (403, "SignatureDoesNotMatch", r"rejects these keys \(403 SignatureDoesNotMatch\)"),
     ],
 )
 def test_a_server_that_refuses_is_told_from_one_that_is_away(

@@ -167,7 +167,7 @@ def test_its_store_is_the_one_that_every_restore_looks_into() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (pack_state(STATE_VERSION + 1, 0, "e", b""), "holds requests in format 2, this Forebay reads 1"),
+        (pack_state(STATE_VERSION + 1, 0, "e", b""), "holds requests in format 2, but this Forebay reads 1"),
         (pack_state(STATE_VERSION, 0, "e"), "requests cannot be read"),
         (b"\x80\x04.", "requests as a Python pickle"),
     ],

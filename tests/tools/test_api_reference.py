@@ -1,4 +1,4 @@
-"""docs/reference says what the code takes, and explains every argument."""
+"""docs/reference matches the code, and explains every argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forebay import testing
 
 PUBLIC = {name: getattr(module, name) for module in (fb, testing) for name in module.__all__}
 AS_READ_JSONL = {"read_text", "read_csv"}
-"""Functions whose arguments are those of `read_jsonl`, but for the few that they explain."""
+"""Functions with the arguments of `read_jsonl`, except for the few that they explain themselves."""
 
 
 def test_the_reference_is_up_to_date() -> None:

@@ -1,4 +1,4 @@
-"""docs/pipeline.md says what the code takes, and its examples and those in examples/ load."""
+"""docs/pipeline.md matches the code, and its examples and those in examples/ load."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What people want from a stream: the applications, by the names that pipeline files and `forebay run` have.
+"""Applications by the names that pipeline files and `forebay run` use.
 
-A new one is a folder or a module, and a line here. Each has its settings, and the program or the stages that
-they make; `graph` puts those into a Flink job.
+To add one, write a module or a folder and register it here. `graph` puts its program or stages into a Flink
+job.
 """
 
 from __future__ import annotations
@@ -35,5 +35,4 @@ APPLICATIONS: Registry[type[ApplicationSettings]] = Registry(
 
 
 def own_applications() -> dict[str, type[ApplicationSettings]]:
-    """Forebay's own applications by name."""
     return {name: APPLICATIONS.own_one(name) for name in APPLICATIONS.own}

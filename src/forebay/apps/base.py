@@ -1,4 +1,4 @@
-"""What an application is: settings of a pipeline file, what they need of it, and what they put into a job."""
+"""The base class of applications."""
 
 from __future__ import annotations
 
@@ -18,23 +18,20 @@ if TYPE_CHECKING:
     from forebay.flink.infer import InferenceStreams
 
 Page = Callable[[Iterable[bytes]], str]
-"""Makes a self-contained HTML page of the JSON lines of an application's results, and then of its dead
-letters."""
+"""Makes an HTML page from JSON lines: an application's results, then its dead letters."""
 
 
 FAILURES = "failures"
-"""The field of an application's answer with the failed calls that it went on without: how many, by cause."""
+"""Field of an answer that counts failed calls by cause, if the application went on without them."""
 
 
 class PipelineView(Protocol):
-    """What an application sees of the pipeline around it."""
-
     @property
     def key(self) -> str | None: ...
 
     @property
     def event_time(self) -> object | None:
-        """None where the pipeline has no event time."""
+        """None if the pipeline has no event time."""
         ...
 
     @property
@@ -43,59 +40,55 @@ class PipelineView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A pipeline's settings for `forebay run NAME`, but for its source and its sink."""
+    """Settings of the pipeline behind `forebay run NAME`, without source and sink."""
 
     document: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ApplicationSettings(Model):
-    """A stateful application in place of one question per event."""
+    """A stateful application, used instead of one prompt per event."""
 
     type: str = Field(description="Name of the application.")
     needs_key: ClassVar[bool] = False
-    """It keeps something for each key."""
     needs_event_time: ClassVar[bool] = False
     own_clock: ClassVar[bool] = False
-    """It finds by itself what to ask about, and has a clock of its own."""
+    """Whether it decides itself what to send to the model, using its own clock."""
     bound: ClassVar[frozenset[str] | None] = None
-    """The keys that a checkpoint is bound to: it cannot be resumed with other values. None: all of them."""
+    """Settings that must not change when a job resumes from a checkpoint. None: all of them."""
     preset: ClassVar[Preset] = Preset()
 
     @property
     def asks_model(self) -> bool:
-        """Whether an engine is needed at all."""
         return True
 
     @property
     def text_field(self) -> str | None:
-        """The field that it cannot do without, dots for nesting; None where there is none such."""
+        """The field that every event must have, with dots for nesting, or None."""
         return None
 
     def problems(self, pipeline: PipelineView) -> Iterator[tuple[str, str]]:
-        """What of it does not fit the pipeline: paths of keys, and what is wrong there."""
+        """Yields (path of a key, message) for settings that do not fit the pipeline."""
         if self.needs_key and pipeline.key is None:
             yield "key", f"expected a template with application {self.type}, found none"
         if self.needs_event_time and pipeline.event_time is None:
             yield "event_time", f"expected a mapping with application {self.type}, found none"
 
     def context_need(self, max_tokens: int) -> ContextNeed:
-        """The context that its largest call takes, with `sampling.max_tokens` of the pipeline."""
+        """The context length of its largest call, given the pipeline's `sampling.max_tokens`."""
         return answer_need(max_tokens)
 
     def finding_shards(self, shards: int) -> int:
-        """With a clock of its own: how many shards it finds in, in a pipeline with so many."""
+        """The number of shards of its detectors, in a pipeline with `shards` shards."""
         return shards
 
     def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
-        """The application over the encoded records, with the pipeline's inference."""
         raise NotImplementedError
 
     @classmethod
     def page(cls) -> Page | None:
-        """What makes a page of the results at the end of `forebay run NAME`; None: nothing does."""
+        """Makes the page of results for `forebay run NAME`, or None."""
         return None
 
     def fingerprint(self) -> dict[str, Any]:
-        """What of it a checkpoint is bound to, as JSON values."""
         values = self.model_dump(mode="json", by_alias=True)
         return {name: values[name] for name in values if self.bound is None or name in self.bound}

@@ -1,4 +1,4 @@
-"""What a pipeline gives the application that it runs."""
+"""What a pipeline passes to its application."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InferenceOptions:
-    """The settings that all applications share; their meanings are those of `infer`."""
+    """Settings shared by all applications; `infer` documents their meanings."""
 
     call: InferenceSpec
     key: EventText | None = None
@@ -39,20 +39,18 @@ class InferenceOptions:
 
 
 class ProgramSettings(Protocol):
-    """Settings of an application that is a stateful program. `max_state_bytes`: what a key may keep."""
+    """An application that is a stateful program. `max_state_bytes` limits the state of one key."""
 
     @property
     def max_state_bytes(self) -> int: ...
 
-    def context_need(self, max_tokens: int) -> ContextNeed:
-        """The context that the largest call takes."""
-        ...
+    def context_need(self, max_tokens: int) -> ContextNeed: ...
 
     def program(self, *, event_time: bool) -> Program[Any]: ...
 
 
 def stateful(settings: ProgramSettings, stream: DataStream, parts: InferenceOptions) -> InferenceStreams:
-    """The program of `settings` over `stream`. Raises `SettingError` where the pipeline has no key."""
+    """Run the program of `settings` on `stream`. Raises `SettingError` if the pipeline has no key."""
     program = settings.program(event_time=parts.event_time)
     return infer_stateful(stream, program, max_state_bytes=settings.max_state_bytes, **vars(parts))
 
@@ -73,10 +71,11 @@ def with_answers(
     schema: Mapping[str, JSON],
     asks: bool,
 ) -> InferenceStreams:
-    """Each message of `found`, its payload `read`, as the result that is `told` of it and, where it `asks`,
-    the answers to its questions. With a timeline, what is told was read, and left, when it was found, and a
-    question was read when it was asked. Dead letters are records that were refused and questions that were
-    given up.
+    """Turn detector messages into results, and add the model's answers if `asks` is set.
+
+    `read` decodes the payload of each message of `found`, `told` makes its result, and `question` makes the
+    event to send to the model. With a timeline, a result is read and emitted when it was found, and a
+    question is read when it is sent. Dead letters are refused records and failed questions.
     """
 
     def questions(value: bytes) -> Iterator[bytes]:

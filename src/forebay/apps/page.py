@@ -1,8 +1,7 @@
-"""Pages of results: one HTML file that needs nothing else, in which no text can become markup.
+"""Self-contained HTML pages of results, in which no text can become markup.
 
-Everything is made of `element`, which escapes what is not `Html` already. A content security policy in the
-page allows its own style and at most one script, named by its hash: also a text that got through as markup
-could load and run nothing.
+`element` escapes everything that is not `Html`. As a second line of defence, the content security policy
+allows only the page's own style and one script, named by hash.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ URL_ATTRIBUTES = frozenset(("href", "src", "action", "formaction", "xlink:href",
 VOID_TAGS = frozenset(("br", "hr", "img", "input", "wbr"))
 PATH_COMMANDS = frozenset("MLHVZmlhvz")
 MAX_TEXT_CHARS = 2000
-"""No more of one text is shown."""
 MAX_DETAIL_CHARS = 300
 
 STYLE = """
@@ -63,17 +61,17 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src {}; base-uri
 
 
 class Html(str):
-    """Text that is markup already. Only this module makes it."""
+    """Markup. Only this module creates it."""
 
     __slots__ = ()
 
 
 Child = object
-"""`Html` goes in as it is; None goes; anything else as escaped text."""
+"""`Html` is inserted as it is, None is skipped, anything else becomes escaped text."""
 
 
 def text(value: object) -> Html:
-    """`value` as text: escaped, without signs that cannot be shown, cut at `MAX_TEXT_CHARS`."""
+    """Escape `value`, replace control characters, and truncate it to `MAX_TEXT_CHARS`."""
     words = str(value)
     if len(words) > MAX_TEXT_CHARS:
         words = words[: MAX_TEXT_CHARS - 1] + "…"
@@ -83,8 +81,8 @@ def text(value: object) -> Html:
 def element(tag: str, *children: Child, **attributes: object) -> Html:
     """`<tag attribute="…">children</tag>`.
 
-    An attribute that is None goes; `class_` is `class`, and `stroke_width` `stroke-width`. Raises
-    `ValueError` for a tag or attribute that could run or load something (use `link` for addresses).
+    Attributes that are None are left out; `class_` becomes `class`, `stroke_width` becomes `stroke-width`.
+    Raises `ValueError` for a tag or attribute that could run or load something (use `link` for addresses).
     """
     if not NAME.fullmatch(tag) or tag.lower() in FORBIDDEN_TAGS:
         raise ValueError(f"no element {tag!r} on a page")
@@ -100,14 +98,13 @@ def element(tag: str, *children: Child, **attributes: object) -> Html:
 
 
 def joined(children: Iterable[Child]) -> Html:
-    """Children one after another."""
     return Html(
         "".join(child if isinstance(child, Html) else text(child) for child in children if child is not None)
     )
 
 
 def link(address: str, *children: Child) -> Html:
-    """A link to `#place` on this page or to an http(s) address; of any other address, the children alone."""
+    """A link to `#place` on this page or to an http(s) address; for any other address, just the children."""
     inner = joined(children)
     if not address.startswith("#"):
         try:
@@ -120,32 +117,27 @@ def link(address: str, *children: Child) -> Html:
 
 
 def section(title: str, *children: Child, id: str | None = None) -> Html:
-    """A part of the page under a heading."""
     return element("section", element("h2", title), *children, id=id)
 
 
 def card(title: Child, *children: Child, id: str | None = None) -> Html:
-    """One thing of a list; a `filter_box` on the page hides those without its word."""
+    """One item of a list that a `filter_box` can hide."""
     return element("div", element("h3", title), *children, class_="card", id=id)
 
 
 def quotes(texts: Iterable[str]) -> Html:
-    """Posts, each as a quotation in its own direction of writing."""
     return joined(element("blockquote", each, dir="auto") for each in texts)
 
 
 def tags(words: Iterable[str]) -> Html:
-    """Short words in a row."""
     return joined(element("span", word, class_="tag", dir="auto") for word in words)
 
 
 def filter_box(words: str = "Show only what holds …") -> Html:
-    """A field whose word hides the cards that do not hold it."""
     return element("input", class_="filter", type="search", placeholder=words, aria_label=words)
 
 
 def svg(width: float, height: float, *children: Child, label: str) -> Html:
-    """A drawing in pixels, scaled down where the page is narrower; `label` says what it shows."""
     drawing = element(
         "svg",
         *children,
@@ -158,19 +150,18 @@ def svg(width: float, height: float, *children: Child, label: str) -> Html:
 
 
 def path(steps: Iterable[tuple[str, tuple[float, ...]]], **attributes: object) -> Html:
-    """A line of a drawing, however long: commands of SVG's `d`, such as `("M", (0, 10))`."""
+    """An SVG path from commands such as `("M", (0, 10))`."""
     parts = []
     for command, numbers in steps:
         if command not in PATH_COMMANDS:
             raise ValueError(f"no command {command!r} of a path")
         parts.append(command + " ".join(f"{number:.1f}".removesuffix(".0") for number in numbers))
-    # Made of letters and numbers alone, so nothing in it can end the attribute.
+    # Contains only letters and numbers, so nothing in it can end the attribute.
     return Html(element("path", **attributes).replace("<path", f'<path d="{"".join(parts)}"', 1))
 
 
 def page(title: str, lead: Child, *children: Child, style: str = "") -> Html:
-    """The whole document; its script is there only where a `filter_box` needs it. `style`: rules of our own,
-    after those that all pages have."""
+    """The whole document, with the script only if it has a `filter_box`. `style` is appended to `STYLE`."""
     body = joined(children)
     digest = base64.b64encode(sha256(SCRIPT.encode()).digest()).decode()
     filters = 'class="filter"' in body
@@ -187,8 +178,10 @@ def page(title: str, lead: Child, *children: Child, style: str = "") -> Html:
 
 
 def failed_question(line: Any, prefix: str) -> tuple[dict[str, Any], str] | None:
-    """What a question was about, and why it was given up, if `line`, a line of an application's output as
-    JSON, is its dead letter. `prefix`: how the positions of such questions begin."""
+    """If `line` is the dead letter of a question: the event that was asked about, and the cause.
+
+    `prefix` is how the positions of such questions begin.
+    """
     if not isinstance(line, dict) or not str(line.get("position")).startswith(prefix):
         return None
     about = read_json(line["input"].encode())
@@ -196,7 +189,7 @@ def failed_question(line: Any, prefix: str) -> tuple[dict[str, Any], str] | None
 
 
 def moment(time_ms: float | None, *, seconds: bool = True) -> str:
-    """A time as `2017-08-27 00:14:48` in UTC; outside years 1 to 9999, or None: a dash."""
+    """A time as `2017-08-27 00:14:48` in UTC; a dash for None or a time outside the years 1 to 9999."""
     if time_ms is None:
         return "–"
     try:
@@ -207,7 +200,7 @@ def moment(time_ms: float | None, *, seconds: bool = True) -> str:
 
 
 def readable(time_ms: int) -> str:
-    """A time as ISO 8601 in UTC, to the second; the milliseconds themselves outside years 1 to 9999."""
+    """A time as ISO 8601 in UTC with seconds, or the milliseconds if it is outside the years 1 to 9999."""
     try:
         return datetime.fromtimestamp(time_ms // 1000, timezone.utc).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
@@ -222,9 +215,9 @@ COLOURS = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)")
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """Times from `start_ms` to `end_ms` on the pixels from `left` to `right`; others lie at the ends.
+    """Maps times from `start_ms` to `end_ms` onto pixels from `left` to `right`, clamped at both ends.
 
-    Not `timed`: a second is a thing of a stream, and its number is shown.
+    If not `timed`, each second stands for one item of the stream, and labels are item numbers.
     """
 
     start_ms: float
@@ -239,7 +232,6 @@ class TimeAxis:
         return round(self.left + share * (self.right - self.left), 1)
 
     def lines(self, top: float, bottom: float) -> Iterator[Html]:
-        """Lines at round times, and the times above them."""
         steps = STEPS_S if self.timed else STEPS_COUNTED
         span_s = max((self.end_ms - self.start_ms) / 1000, 1)
         step_s = next((step for step in steps if span_s / step <= MAX_LINES), span_s / MAX_LINES)
@@ -254,7 +246,7 @@ class TimeAxis:
 
 
 def axis_over(times_ms: Sequence[float], left: float, right: float) -> TimeAxis:
-    """An axis over all times. Where a few lie years away from the rest, it is one over the rest."""
+    """An axis over all times, except a few outliers that are years away."""
     ordered = sorted(times_ms) or [0.0]
     low, high = ordered[len(ordered) // 50], ordered[-1 - len(ordered) // 50]
     room = max(high - low, 1000.0)

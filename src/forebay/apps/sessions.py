@@ -1,8 +1,8 @@
-"""Conversations that remember: one per key, with a budget of tokens.
+"""Conversations with memory: one per key, with a token budget.
 
-A prompt is the one before it, its answer and the new message: an engine's prefix cache then holds all but the
-message. Where the budget is reached the oldest turns are folded into a summary, so many at once that the
-prompt can grow for long before the next time; the question for the summary is a beginning of the prompt, too.
+A prompt extends the one before it, so the engine's prefix cache covers all but the new message. At the
+budget, the oldest turns are folded into a summary: many at once, so folds are rare. The prompt for the
+summary has the same prefix.
 """
 
 from __future__ import annotations
@@ -53,25 +53,24 @@ FOLD = (
 TAG = "message"
 TURN, FOLDING, IDLE, INPUT = "turn", "fold", "idle", "input"
 TOKENS_PER_BYTE = 0.3
-"""Of UTF-8, before an engine has counted any prompt of a session. Scripts differ less by the byte than by the
-character."""
+"""Assumed until the engine has counted a prompt. Scripts differ less per byte of UTF-8 than per character."""
 BOUNDS = (0.05, 2.0)
 KEPT_SHARE = 0.3
-"""Of the budget, what is left of the turns after folding."""
+"""Share of the budget left for turns after folding."""
 SUMMARY_SHARE = 0.125
 MESSAGE_SHARE = 0.5
-"""Of the budget: how long a message may be, in tokens; of a longer one the middle is left out."""
+"""Share of the budget for one message; a longer one loses its middle."""
 TURN_TOKENS = 12
-"""What the form of two messages costs beside their text, about."""
+"""Approximate overhead of two messages beyond their text."""
 REFUSED_SHARE = 0.75
-"""Of a prompt that the model refused as too long: what the session's prompts may have from then on."""
+"""After the model refuses a prompt, later ones are limited to this share of its length."""
 LEAST_TOKENS = 16
 STATE_BYTES = 262_144
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Settings of the application `sessions`. `clock`: which time `idle_s` is measured in."""
+    """Settings of the application `sessions`. `clock` is the one that `idle_s` is measured on."""
 
     text: str = "text"
     system: str = SYSTEM
@@ -81,12 +80,11 @@ class Sessions:
 
     @property
     def max_state_bytes(self) -> int:
-        """What a session may keep. Its turns are folded before they take more than 20 bytes for each token of
-        the budget, and the message whose answer is awaited takes at most half as many."""
+        # Turns are folded before they use more than 20 bytes per token of the budget; the pending message
+        # takes at most half as many.
         return STATE_BYTES + 64 * self.budget_tokens
 
     def context_need(self, max_tokens: int) -> ContextNeed:
-        """That of a turn, or of a fold, whose answer is `SUMMARY_SHARE` of the budget."""
         answer = max(max_tokens, int(self.budget_tokens * SUMMARY_SHARE))
         return ContextNeed(
             self.budget_tokens + answer,
@@ -97,19 +95,20 @@ class Sessions:
         )
 
     def program(self, *, event_time: bool) -> Program[Session]:
-        """The program; with `event_time`, idle time is measured in it."""
         return Conversation(replace(self, clock="event" if event_time else "wall"))
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What is kept for a key. `turns`: what was said and answered, oldest first, after what `summary` holds.
+    """State of one key.
 
-    `asked`: the message whose answer is awaited. `tokens`: how many the prompt with all turns has, as the
-    engine counted; 0 where it has not. `ratio`: tokens per byte. `limit`: how many a prompt may have, where
-    the model has refused one within the budget; else 0. `bare`: the awaited answer is to a prompt without the
-    turns that could not be folded; they are dropped once it has come. `failures`: the causes for which calls
-    of this turn were given up, though the turn went on.
+    `turns`: messages and answers, oldest first, that are not in `summary`.
+    `asked`: the message whose answer is pending.
+    `tokens`: length of the prompt with all turns as counted by the engine, or 0.
+    `ratio`: tokens per byte.
+    `limit`: maximum prompt length after the model refused one within the budget, else 0.
+    `bare`: the pending prompt lacks turns that could not be folded; its answer drops them.
+    `failures`: causes of failed calls that this turn went on without.
     """
 
     turns: tuple[tuple[str, str], ...] = ()
@@ -128,11 +127,12 @@ class Session:
 
 @dataclass(frozen=True)
 class Conversation(Program[Session]):
-    """A turn per event. Gives `{"turn", "text", "cut", "folds"}` for each (`cut`: the message was shortened;
-    `folds`: how often turns were folded so far), with `failures` if calls of the turn were given up, such as
-    a fold, whose turns are then forgotten. Gives `{"ended", "turns", "summary"}` when a session is over:
-    `idle` for too long, or the `input` has ended before that was known. `summary` is what was folded, and
-    empty before the first fold."""
+    """One turn per event.
+
+    Emits `{"turn", "text", "cut", "folds"}` per turn (`cut`: the message was shortened; `folds`: folds so
+    far), plus `failures` if calls failed. Turns of a failed fold are forgotten. At the end (`idle`, or
+    `input` if the input ended first), emits `{"ended", "turns", "summary"}`.
+    """
 
     settings: Sessions = field(default_factory=Sessions)
     version = 2
@@ -172,7 +172,7 @@ class Conversation(Program[Session]):
         output = Output({**turn, **failures})
         turns = (*state.turns, (state.asked, said))
         if self.settings.clock == "wall":
-            # Whoever talks has the whole time from the answer on.
+            # The idle time starts again with the answer.
             state = replace(state, last_ms=now.wall_ms)
         state = replace(state, turns=turns, asked="", cut=False, count=count, tokens=tokens, ratio=ratio)
         state = replace(state, failures=())
@@ -181,8 +181,8 @@ class Conversation(Program[Session]):
     def on_failure(self, state: Session, tag: str, failure: Failure, now: Moment) -> Step[Session]:
         state = replace(state, failures=(*state.failures, failure.cause))
         if tag == FOLDING:
-            # The conversation goes on without what would have been summed up. If this fails, too, as when the
-            # engine is away, nothing is lost.
+            # Continue without the turns that should have been summarised. They are kept if this call fails
+            # too, for example if the engine is down.
             return Step(replace(state, bare=True), self._ask_turn(self._folded(state, state.summary)))
         if failure.cause == PromptTooLong.cause and (smaller := self._smaller(state)) is not None:
             return Step(smaller, self._ask(smaller))
@@ -191,7 +191,7 @@ class Conversation(Program[Session]):
         return Step(state, letter=failure, timers=self._timers(state, now))
 
     def on_timer(self, state: Session, name: str, time_ms: int, now: Moment) -> Step[Session]:
-        # At the end of the input timers fire before their time; event time is over then.
+        # At the end of the input, timers fire early; event time is over by then.
         early = self.settings.clock == "wall" and now.wall_ms < time_ms
         ended = self._end(state, now.key, INPUT if early else IDLE)
         return Step(None, outputs=(ended,) if state.count else ())
@@ -210,8 +210,8 @@ class Conversation(Program[Session]):
 
     def _timers(self, state: Session, now: Moment) -> dict[str, Timer | None]:
         clock = self.settings.clock
-        # Where event time is ahead of the session, as when one event had a wrong time, idle time counts from
-        # there: else the session would end after each turn.
+        # If the watermark is ahead of the session (one event with a wrong time is enough), idle time counts
+        # from the watermark. Otherwise the session would end after each turn.
         since_ms = [state.last_ms, now.watermark_ms if clock == "event" else None]
         known_ms = [time_ms for time_ms in since_ms if time_ms is not None]
         if self.settings.idle_s is None or not known_ms:
@@ -219,7 +219,7 @@ class Conversation(Program[Session]):
         return {IDLE: Timer(max(known_ms) + round(self.settings.idle_s * 1000), clock)}
 
     def _over(self, state: Session, time_ms: int | None) -> bool:
-        """Whether the session had ended before `time_ms`, though no timer has said so yet."""
+        """Whether the session ended before `time_ms`, even if its timer has not fired yet."""
         if self.settings.idle_s is None or state.last_ms is None or time_ms is None or not state.count:
             return False
         return time_ms - state.last_ms >= self.settings.idle_s * 1000
@@ -244,7 +244,6 @@ class Conversation(Program[Session]):
         return text
 
     def _shortened(self, text: str, state: Session) -> str:
-        """`text`, or its beginning and its end where it is too long for a message."""
         most = max(32, int(self._limit(state) * MESSAGE_SHARE / state.ratio))
         data = text.encode("utf-8", "replace")
         if len(data) <= most:
@@ -253,7 +252,6 @@ class Conversation(Program[Session]):
         return f"{begin} […{len(text) - len(begin) - len(end)} characters left out…] {end}"
 
     def _prompt(self, state: Session) -> tuple[Message, ...]:
-        """All that was said, without what is asked."""
         system = f"{self.settings.system}\n{RULE}"
         if state.summary:
             system += f"\n\n{EARLIER}\n{quoted('summary', state.summary)}"
@@ -271,29 +269,28 @@ class Conversation(Program[Session]):
     # -- the budget
 
     def _limit(self, state: Session) -> int:
-        """How many tokens a prompt may have."""
         return min(self.settings.budget_tokens, state.limit or self.settings.budget_tokens)
 
     def _bytes(self, state: Session) -> int:
-        """Of the prompt of the turn."""
         messages = (*self._prompt(state), Message("user", quoted(TAG, state.asked)))
         return sum(_size(message.content) for message in messages)
 
     def _needed(self, state: Session) -> float:
-        """How many tokens the prompt of the turn has, about."""
         if not state.tokens:
             return self._bytes(state) * state.ratio + TURN_TOKENS
         return state.tokens + _size(quoted(TAG, state.asked)) * state.ratio + TURN_TOKENS
 
     def _ask(self, state: Session) -> Ask:
-        """The turn, or the fold that makes room for it."""
         limit = self._limit(state)
         fits = self._needed(state) <= limit and self._bytes(state) <= limit / BOUNDS[0]
         return self._ask_turn(state) if fits or not state.turns else self._ask_fold(state)
 
     def _smaller(self, state: Session) -> Session | None:
-        """What to ask where the model refused the prompt as too long: its context is shorter than the budget,
-        or the message has more tokens than its length lets expect. None: nothing is left to leave out."""
+        """A smaller prompt, after the model refused one as too long; None if nothing is left to cut.
+
+        The model's context is shorter than the budget, or the message has more tokens than its length
+        suggests.
+        """
         if state.bare:
             state = self._folded(state, state.summary)
         limit = int(min(self._limit(state), self._needed(state)) * REFUSED_SHARE)
@@ -308,7 +305,6 @@ class Conversation(Program[Session]):
     # -- folding
 
     def _kept(self, state: Session) -> int:
-        """How many of the newest turns stay when the others are folded."""
         room = self._limit(state) * KEPT_SHARE
         kept = 0
         for said, answer in reversed(state.turns[1:]):
@@ -357,8 +353,8 @@ class SessionsSpec(ApplicationSettings):
     )
     idle_s: PositiveFloat | None = Field(
         SESSIONS.idle_s,
-        description="A session ends after so long without a turn: in event time where the pipeline has "
-        "`event_time`, else on the clock. null: never.",
+        description="End a session after this long without a turn, in event time if the pipeline has "
+        "`event_time`, else in wall-clock time. null: never.",
     )
 
     @property

@@ -1,7 +1,7 @@
-"""How many replicas there should be: what a scaling policy sees, and what it says.
+"""The interface of scaling policies: signals in, decision out.
 
 The same policy runs for local processes, on Ray, on Kubernetes and in the simulator: it reads no clock and
-asks nobody. Whoever owns the replicas gives it `Signals` every few seconds and acts on its `Decision`.
+does no I/O. The owner of the replicas passes `Signals` every few seconds and carries out the `Decision`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from forebay.errors import SettingError
 
 MOST_REPLICAS = 10_000
 Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-"""A number in what a part remembers: one that is read back is held to this."""
+"""A validated number in a part's memory."""
 HOUR_S = 3600.0
 DEFAULT_CLASS = "default"
-"""The class of service of requests that are of no other."""
+"""The class of service of requests without another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Requests and their tokens. Of answers that are not there yet the number is an expectation."""
+    """Requests and their tokens. For answers that do not exist yet, an expected number."""
 
     requests: float = 0.0
     prompt: float = 0.0
@@ -35,14 +35,13 @@ class Tokens:
         return Tokens(self.requests + other.requests, self.prompt + other.prompt, self.output + other.output)
 
     def times(self, factor: float) -> Tokens:
-        """So many times as much."""
         return Tokens(self.requests * factor, self.prompt * factor, self.output * factor)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceClass:
-    """Requests with an SLO of their own: the first token is to come `slo_s` seconds after the request, plus
-    what its prompt takes alone."""
+    """Requests with their own SLO: the first token is due `slo_s` seconds after the request, plus the time
+    that the prompt takes alone."""
 
     name: str = DEFAULT_CLASS
     slo_s: float = 10.0
@@ -55,7 +54,7 @@ class ServiceClass:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits in Flink and is due at about the same time, `due_in_s` from now; negative: it is late."""
+    """Work that waits in Flink and is due in about `due_in_s` seconds; negative: late."""
 
     due_in_s: float
     tokens: Tokens
@@ -63,23 +62,23 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What is known of the stream and its replicas at one moment.
+    """The state of the stream and its replicas at one moment.
 
     Attributes:
-        now_s: The moment, on a clock that only goes forward.
+        now_s: The moment, on a monotonic clock.
         ready: Replicas that take requests.
-        starting: For each replica that boots, the seconds since it was started.
+        starting: Seconds since the start of each booting replica.
         draining: Replicas that finish their requests and take no new ones.
-        booted_s: How long each boot took that ended since the last signals, in seconds.
-        backlog: What waits in Flink, by when it is due.
-        arrived: What came since the last signals, by the name of its class of service.
+        booted_s: Durations of boots that ended since the last signals, in seconds.
+        backlog: Work that waits in Flink, by due time.
+        arrived: Arrivals since the last signals, by class of service.
         running: Requests that replicas work on.
-        running_tokens: Tokens in the batches of all replicas: what their requests hold of the KV cache.
+        running_tokens: Tokens in the batches of all replicas: their requests' part of the KV cache.
         kv_usage: Share of the ready replicas' KV cache in use, from 0 to 1.
-        age_s: How old all of this is, in seconds.
-        wall_s: The same moment by the wall clock, in seconds since 1970, which may jump; None: `now_s` stands
-            for it. It tells the time of day: days are 86,400 s and begin at midnight in UTC.
-        silent: Subtasks that have stopped telling and may still have work: what they told last is counted.
+        age_s: Age of these signals, in seconds.
+        wall_s: The same moment by the wall clock, in seconds since 1970, which may jump; None: use `now_s`.
+            Gives the time of day: days have 86,400 s and begin at midnight UTC.
+        silent: Subtasks that stopped reporting and may still have work; their last report counts.
     """
 
     now_s: float
@@ -98,19 +97,18 @@ class Signals:
 
     @property
     def replicas(self) -> int:
-        """Replicas that serve or will: those that boot count, those that drain do not."""
+        """Replicas that are ready or booting, without draining ones."""
         return self.ready + len(self.starting)
 
     @property
     def waiting(self) -> float:
-        """Requests that wait in Flink."""
         return sum(part.tokens.requests for part in self.backlog)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many replicas there should be, those that drain not counted, and why. `failed`: the policy did, and
-    the replicas stay as they are, within the limits."""
+    """How many replicas there should be, without draining ones, and why. `failed`: the policy failed and the
+    number stays, within the limits."""
 
     wanted: int
     reason: str
@@ -118,10 +116,10 @@ class Decision:
 
 
 class ScalingPolicy(Protocol):
-    """Says how many replicas the signals ask for.
+    """Decides how many replicas the signals require.
 
-    All that it remembers is its own. The same signals in the same order give the same decisions. Limits are
-    not its business: `Scaler` keeps them.
+    A policy's state is its own, and the same signals in the same order give the same decisions. `Scaler`
+    applies the limits.
     """
 
     def decide(self, signals: Signals) -> Decision: ...
@@ -129,26 +127,23 @@ class ScalingPolicy(Protocol):
 
 @runtime_checkable
 class Remembers(Protocol):
-    """What a policy may have beside `decide`, to keep over a restart what it has learned. One without it
-    begins anew each time."""
+    """Optional methods of a policy, to keep its state over a restart."""
 
     def remembers(self) -> Mapping[str, object]:
-        """What is worth keeping, as JSON; what a pause makes wrong is left out."""
+        """State worth keeping, as JSON, without what a pause invalidates."""
         ...
 
     def recall(self, memory: Mapping[str, object]) -> None:
-        """Go on with what `remembers` gave before a restart, perhaps in an earlier version. Raises whatever
-        it likes for a memory that it cannot use, and is then as it was."""
+        """Restore the result of `remembers`, perhaps of an earlier version. May raise any exception for an
+        unusable memory, and is then unchanged."""
         ...
 
 
 class Speed(Protocol):
-    """What a busy replica gets done, as far as is known at present."""
+    """What a busy replica does, as currently estimated."""
 
     @property
-    def requests(self) -> int:
-        """How many requests it runs at once."""
-        ...
+    def requests(self) -> int: ...
 
     def work_s(self, tokens: Tokens) -> float:
         """Seconds that one replica needs for these."""
@@ -157,10 +152,8 @@ class Speed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpeed:
-    """What a busy replica gets done: seconds of its time per token, and how much it holds at once.
-
-    `prompt_s` and `output_s` count a replica with a full batch. `requests` is how many it runs at once.
-    """
+    """What a busy replica does: seconds of its time per token, with a full batch, and how many requests it
+    runs at once."""
 
     prompt_s: float
     output_s: float
@@ -176,14 +169,13 @@ class ReplicaSpeed:
             )
 
     def work_s(self, tokens: Tokens) -> float:
-        """Seconds that one replica needs for these."""
         return tokens.prompt * self.prompt_s + tokens.output * self.output_s
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """How long things take, in seconds: a boot until the first request can be sent, a warm-up after it in
-    which a replica is not yet fast, a drain, and the time between two decisions."""
+    """Durations in seconds: a boot until the first request, the warm-up after it in which a replica is not
+    yet fast, a drain, and the time between two decisions."""
 
     boot_s: float = 60.0
     warm_up_s: float = 0.0
@@ -201,8 +193,8 @@ class Timings:
 class Limits:
     """Bounds of the number of replicas.
 
-    `budget_per_hour` over `price_per_hour`, the price of one replica, bounds it too. Raises `SettingError`
-    for limits that contradict each other.
+    `budget_per_hour` over `price_per_hour` of one replica is a further bound. Raises `SettingError` for
+    contradictory limits.
     """
 
     least: int = 0
@@ -233,30 +225,30 @@ class Limits:
             if self.ceiling < max(self.least, 1):
                 raise SettingError(
                     f"a budget of {self.budget_per_hour:g} an hour pays for {self.ceiling} replicas at "
-                    f"{self.price_per_hour:g}, and at least {max(self.least, 1)} are asked for; raise the "
+                    f"{self.price_per_hour:g}, and at least {max(self.least, 1)} are required; raise the "
                     "budget or lower the least number"
                 )
 
     @property
     def ceiling(self) -> int:
-        """The most replicas that may be, by number and budget."""
+        """The maximum number of replicas, by number and budget."""
         if self.budget_per_hour is None or self.price_per_hour is None:
             return self.most
         return min(self.most, replicas_for(self.budget_per_hour, self.price_per_hour))
 
 
 def replicas_for(budget_per_hour: float, price_per_hour: float) -> int:
-    """How many replicas a budget pays for, `MOST_REPLICAS` at most."""
+    """How many replicas a budget pays for, at most `MOST_REPLICAS`."""
     return int(min(budget_per_hour / price_per_hour + 1e-9, MOST_REPLICAS))
 
 
 @dataclass(slots=True)
 class Scaler:
-    """A policy held to what is safe: the limits, and never fewer replicas than the work in flight needs.
+    """Applies the limits to a policy, and never takes away replicas that the work in flight needs.
 
-    Where signals are older than `limits.stale_after_s`, or a policy raises or says no whole number, the
-    replicas stay as they are, within the limits. While a subtask is silent, none is taken away but for the
-    limits. The reason says which of these it was.
+    If signals are older than `limits.stale_after_s`, or a policy raises or does not return a whole number,
+    the number stays, within the limits. While a subtask is silent, only the limits reduce it. The reason
+    names the rule.
     """
 
     policy: ScalingPolicy
@@ -268,7 +260,7 @@ class Scaler:
         if not _sound(signals):
             return self._as_it_is(signals, floor, "signals are not numbers in range")
         if signals.age_s == math.inf:
-            return self._as_it_is(signals, floor, "nothing is known of the stream yet")
+            return self._as_it_is(signals, floor, "there are no signals of the stream yet")
         if signals.age_s > self.limits.stale_after_s:
             return self._as_it_is(signals, floor, f"signals are {signals.age_s:.0f} s old")
         try:
@@ -276,7 +268,7 @@ class Scaler:
             if type(found.wanted) is not int:
                 raise TypeError(f"expected a whole number of replicas, found {found.wanted!r}")
         except Exception as error:
-            # A policy may be anybody's code, and the replicas must outlive its mistakes.
+            # A policy may be third-party code, and the replicas must survive its bugs.
             words = f"the policy failed: {type(error).__name__}: {str(error)[:200]}"
             return self._as_it_is(signals, floor, words, failed=True)
         kept = max(found.wanted, signals.replicas) if signals.silent else found.wanted
@@ -285,7 +277,7 @@ class Scaler:
             return found
         why = "the limits"
         if wanted != self._bound(found.wanted, floor):
-            why = "of silent subtasks it is not known what they do"
+            why = "silent subtasks may still have work"
         elif wanted == floor > found.wanted:
             why = "work in flight needs them"
         return Decision(wanted, f"{found.reason}; {wanted} in place of {found.wanted}: {why}")
@@ -297,7 +289,7 @@ class Scaler:
         return Decision(wanted, f"{why}: {then}", failed)
 
     def in_flight_needs(self, signals: Signals) -> int:
-        """Replicas that the requests in flight need, of those that are ready."""
+        """The number of ready replicas that the requests in flight need."""
         running = signals.running
         if not running > 0:
             return 0
@@ -310,7 +302,6 @@ class Scaler:
 
 
 def whole(replicas: float) -> int:
-    """The least whole number of replicas that is enough; a hundredth more is let pass."""
     if not replicas > 0:
         return 0
     return min(math.ceil(replicas - 0.01), MOST_REPLICAS)

@@ -1,7 +1,7 @@
-"""By active batched tokens: as many replicas as bring the tokens in their batches to a target each.
+"""Scale by tokens in batches: as many replicas as bring each to a target.
 
-Its known fault: a short spike fills the batches at once, so it over-reacts; and full batches look alike
-however much waits behind them.
+Known faults: it over-reacts to a short spike, which fills the batches at once; and full batches look the same
+for any queue.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from forebay.autoscale.proportional import HOLD_S, Hold, check_target, proportio
 
 
 class BatchedTokens:
-    """`target`: tokens in the batch of a replica."""
-
     def __init__(self, target: float = 100_000.0, hold_s: float = HOLD_S) -> None:
         self._target = check_target("target", target)
         self._hold = Hold(hold_s)
@@ -24,4 +22,4 @@ class BatchedTokens:
         else:
             wanted = max(proportional(ready, tokens / ready, self._target), 1)
         held = self._hold.add(wanted, signals.now_s)
-        return Decision(held, f"{tokens:.0f} tokens in batches, {self._target:.0f} per replica are meant")
+        return Decision(held, f"{tokens:.0f} tokens in batches, target {self._target:.0f} per replica")

@@ -1,7 +1,7 @@
-"""Proactive, from the workload's lengths and what a replica was planned to do.
+"""Scale by arrivals: as many replicas as serve the arriving tokens at a target share of their planned
+capacity.
 
-As many replicas as serve the tokens that arrive, at a target share of their capacity. It acts before a queue
-is there. Its known faults: it does not see what waits already, nor what is due when, nor the boot's length.
+It acts before there is a queue. Known faults: it ignores the backlog, deadlines and boot times.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from forebay.errors import SettingError
 
 
 class PlannedCapacity:
-    """`use`: the share of its capacity that a replica is to be busy for. `window_s`: over which time arrivals
-    are counted."""
+    """`use`: the target share of a replica's capacity. `window_s`: the time over which arrivals are
+    averaged."""
 
     def __init__(
         self, speed: Speed, use: float = 0.7, window_s: float = 60.0, hold_s: float = HOLD_S

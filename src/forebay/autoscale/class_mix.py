@@ -1,4 +1,4 @@
-"""Which share of a stream is of which class of service."""
+"""The share of each class of service in a stream."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from pydantic import TypeAdapter
 from forebay.autoscale.base import Amount, ServiceClass, Tokens
 
 LAST = 2000.0
-"""The shares are those of about so many of the last requests."""
+"""The shares are those of about this many recent requests."""
 _MEMORY: TypeAdapter[dict[str, tuple[Amount, Amount, Amount]]] = TypeAdapter(
     dict[str, tuple[Amount, Amount, Amount]]
 )
 
 
 class ClassMix:
-    """Shares of requests and tokens among `classes`, as those of the last ones that subtasks took in; before
-    they have told of any, all is of the first class. So is what is of a class that is not among them."""
+    """Shares of recent requests and tokens among `classes`. Until there are any, and for unknown classes, the
+    first class counts."""
 
     def __init__(self, classes: Sequence[ServiceClass]) -> None:
         self._classes = tuple(classes)
         self._seen: dict[str, Tokens] = {}
 
     def add(self, by_class: Mapping[str, Tokens]) -> None:
-        """These were taken in."""
         for name, tokens in by_class.items():
             self._seen[name] = self._seen.get(name, Tokens()) + tokens
         count = sum(tokens.requests for tokens in self._seen.values())
@@ -32,28 +31,26 @@ class ClassMix:
             self._seen = {name: tokens.times(LAST / count) for name, tokens in self._seen.items()}
 
     def split(self, tokens: Tokens) -> list[tuple[ServiceClass, Tokens]]:
-        """`tokens` shared out among all classes; their sum is `tokens`, up to rounding."""
+        """`tokens` divided among all classes; the sum is `tokens`, up to rounding."""
         return _shared_out(tokens, self._seen, self._classes)
 
     def split_as(self, tokens: Tokens, by_class: Mapping[str, Tokens]) -> list[tuple[ServiceClass, Tokens]]:
-        """The same, in the shares of `by_class`; as `split` where that is nothing."""
+        """The same, in the shares of `by_class`; like `split` if that is empty."""
         known = any(each.requests > 0 for each in by_class.values())
         return _shared_out(tokens, by_class if known else self._seen, self._classes)
 
     def remembers(self) -> Mapping[str, object]:
-        """What outlives a restart."""
         return {name: (each.requests, each.prompt, each.output) for name, each in self._seen.items()}
 
     def recall(self, memory: Mapping[str, object]) -> None:
-        """Go on with what was remembered. Raises `ValueError` where it is not that, and is then as it was."""
+        """Raises `ValueError` for an unusable memory, and is then unchanged."""
         self._seen = {name: Tokens(*each) for name, each in _MEMORY.validate_python(memory).items()}
 
 
 def _shared_out(
     tokens: Tokens, by_class: Mapping[str, Tokens], classes: Sequence[ServiceClass]
 ) -> list[tuple[ServiceClass, Tokens]]:
-    """`tokens` among `classes` in the shares of `by_class`: requests, prompts and answers each in their own.
-    What is of none of them goes to the first."""
+    """Requests, prompts and answers each in their own shares. Unknown classes count as the first."""
     first, *others = classes
     total = sum(by_class.values(), Tokens())
     parts, rest = [], tokens

@@ -1,15 +1,15 @@
-"""The default: as few replicas as meet the deadlines of what waits and of what will come while they boot.
+"""The default: the fewest replicas that meet the deadlines of the backlog and of arrivals during a boot.
 
-A replica that is started now helps once it has booted, after the *lead*, and can be corrected by another one
-a lead later. So the number is chosen for the time in between. Of the work that waits when the lead is over,
-and of what may arrive from then on, so much is due within d seconds; n replicas do n · d of it. The least n
-that is enough for each d is wanted:
+A replica started now helps after its boot, the *lead*, and another one can correct the number a lead later.
+So the number is chosen for the time in between. Some of the work that waits at the end of the lead, or may
+arrive from then on, is due within d seconds; n replicas do n · d of work in that time. The decision is the
+smallest n that is enough for each d:
 
     n = max over d of (waiting, due within d + arrivals until d - slo_s) / d
 
 Work may wait as long as its SLO allows: short peaks are spread over that time, and fewer replicas run than
-arrivals would keep busy while there is slack. Arrivals are forecast, with a margin by how wrong the forecast
-was. A replica that is idle goes when it was not needed for as long as another start would cost.
+arrivals would keep busy while there is slack. Arrivals are forecast, with a margin by the forecast's past
+errors. An idle replica goes when it was not needed for as long as another start would cost.
 """
 
 from __future__ import annotations
@@ -34,23 +34,21 @@ from forebay.autoscale.forecast import Forecast, ForecastMemory
 from forebay.autoscale.proportional import LONGEST_HOLD_S, Hold
 
 CATCH_UP_S = 300.0
-"""What is late already is served within so long: it no longer meets its SLO, but it is not left behind."""
+"""Work that is already late is served within this time: it misses its SLO, but is not left behind."""
 LONGEST_BOOT = 20.0
-"""Times the boot that was expected: a longer one is believed no more."""
+"""Times the expected boot; a longer one counts as this long."""
 SETTLE_S = 60.0
 """How soon the present rate gives way to the forecast one."""
 LONGEST_GAP_S = 300.0
-"""After a longer time without signals, arrivals are counted anew."""
+"""After a longer time without signals, arrivals are counted from scratch."""
 CHANCES = 2.0
-"""Standard deviations that are taken for chance; what is above them is taken for a jump."""
+"""Standard deviations that count as chance; a larger difference counts as a jump."""
 SHARES = (0.05, 0.125, 0.25, 0.5, 1.0)
-"""Where in the time between two corrections deadlines are checked."""
+"""Points in the time between two corrections at which deadlines are checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineMemory:
-    """What outlives a restart: how long boots took, and the forecast of each class of service."""
-
     boot_s: Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
     classes: dict[str, ForecastMemory]
 
@@ -60,8 +58,6 @@ _MEMORY: TypeAdapter[DeadlineMemory] = TypeAdapter(DeadlineMemory)
 
 @dataclass(slots=True)
 class _Stream:
-    """One class of service: its arrivals and what is expected of them."""
-
     slo_s: float
     forecast: Forecast
     near: float = 0.0
@@ -69,8 +65,8 @@ class _Stream:
     above: float = 0.0
 
     def coming_s(self, span_s: float) -> float:
-        """Work that may come within a span: what is expected, and an excess that goes on until a replica
-        that is started for it helps. Chance adds up as a root, a jump in full."""
+        """Work that may come within a span: the expected work, and an excess that lasts until a replica
+        started for it helps. Chance adds up as a root, a jump in full."""
         blind_s = self.forecast.window_s
         chance = min(self.forecast.arrivals.chance(blind_s) * CHANCES, self.above)
         within_s = min(span_s, blind_s)
@@ -78,7 +74,7 @@ class _Stream:
 
 
 class Deadline:
-    """`late_share`: how often the load may exceed what was provided for, as a share of time."""
+    """`late_share`: how often the load may exceed the provision, as a share of time."""
 
     def __init__(
         self,
@@ -102,7 +98,7 @@ class Deadline:
 
     @property
     def _start_s(self) -> float:
-        """How long a boot takes: as the last ones did, and at least as long as the present one has taken."""
+        """Duration of a boot: as of the last ones, and at least as long as a running one has taken."""
         return max(self._boot_s, self._oldest_s)
 
     @property
@@ -115,15 +111,14 @@ class Deadline:
 
     @property
     def _restart_s(self) -> float:
-        """What it costs to take a replica away and start it again."""
         return min(self._start_s + self._timings.drain_s, LONGEST_HOLD_S)
 
     def _blind_s(self, slo_s: float) -> float:
-        """What arrives for so long cannot be answered in time by a replica that is started for it."""
+        """A replica started for arrivals within this time cannot answer them in time."""
         return max(self._lead_s + self._timings.interval_s - slo_s, 2 * self._timings.interval_s)
 
     def learn(self, begin_s: float, end_s: float, arrived: Sequence[tuple[str, Tokens]]) -> None:
-        """What came between these moments: from history, or from the last signals."""
+        """Record arrivals between these moments, from history or from the last signals."""
         known = dict(arrived)
         for name, stream in self._streams.items():
             tokens = known.get(name)
@@ -146,7 +141,7 @@ class Deadline:
         for stream in self._streams.values():
             stream.forecast.wall_ahead_s = 0.0 if signals.wall_s is None else signals.wall_s - now_s
         if now_s - last_s > LONGEST_GAP_S:
-            # Of what came meanwhile, nobody knows when it came, nor whether it is all.
+            # When they came in that time is unknown, and whether they are all.
             for stream in self._streams.values():
                 stream.forecast.resume()
         elif now_s > last_s:
@@ -164,13 +159,13 @@ class Deadline:
         left, late_s = self._after_lead(signals)
         need = self._need(left)
         coming = sum(stream.rate for stream in self._streams.values())
-        # What is late takes what is spare; it asks for more only where nothing is.
+        # Late work takes spare capacity; it adds replicas only if there is none.
         needed = whole(max(need, coming + late_s / CATCH_UP_S) if late_s else need)
         if needed == 0 and (signals.backlog or signals.running > 0):
             needed = 1
         if needed and self._may_rest(signals):
             needed = 0
-        # Those that still boot have cost little yet: they go as soon as they are not needed.
+        # Booting replicas have cost little yet: they go as soon as they are not needed.
         held = max(self._brief.add(needed, now_s), min(self._hold.add(needed, now_s), signals.ready))
         why = f"{sum(work for _, work in left):.0f} s of work wait in {lead_s:.0f} s, {coming:.1f}/s come"
         if late_s:
@@ -180,8 +175,8 @@ class Deadline:
         return Decision(held, why)
 
     def _may_rest(self, signals: Signals) -> bool:
-        """Whether no replica is needed though more may come: nothing is to be done, nothing has come for as
-        long as a start takes, and what comes can wait for one."""
+        """Whether zero replicas are enough: no work, no arrivals for as long as a start takes, and arrivals
+        can wait for a start."""
         if signals.backlog or signals.running > 0:
             return False
         start_s = self._lead_s + self._timings.interval_s
@@ -192,7 +187,7 @@ class Deadline:
         )
 
     def _need(self, left: Sequence[tuple[float, float]]) -> float:
-        """The least number of replicas, from the lead on, with which all is in time."""
+        """The smallest number of replicas, from the lead on, with which everything is in time."""
         streams = self._streams.values()
         need = 0.0
         for first in streams:
@@ -209,8 +204,8 @@ class Deadline:
         return need
 
     def _after_lead(self, signals: Signals) -> tuple[list[tuple[float, float]], float]:
-        """What waits when the lead is over and can still be in time, as (due in seconds from then, work); and
-        the work that is late by then. Until then, the replicas there are serve what is due first."""
+        """The backlog at the end of the lead that can still be in time, as (due in seconds from then, work),
+        and the work that is late by then. Until then, the existing replicas serve by due time."""
         lead_s = self._lead_s
         ready_in_s = [0.0] * signals.ready
         ready_in_s += [max(self._start_s - age_s, 0.0) for age_s in signals.starting]
@@ -224,7 +219,7 @@ class Deadline:
                 queue.append((part.due_in_s, work_s))
         for stream in self._streams.values():
             pieces = 6
-            # What comes during the lead.
+            # Arrivals during the lead.
             for piece in range(pieces):
                 share = (piece + 0.5) / pieces
                 turn = min(share * lead_s / SETTLE_S, 1.0)
@@ -235,7 +230,7 @@ class Deadline:
         done_s = lost_s = 0.0
         total_s = sum(max(lead_s - each, 0.0) for each in ready_in_s)
         for due_s, work_s in queue:
-            # By when it is due, and at the end of the lead at the latest.
+            # By due time, and at the end of the lead at the latest.
             by_s = min(due_s, lead_s)
             could_s = total_s if by_s >= lead_s else sum(max(by_s - each, 0.0) for each in ready_in_s)
             served_s = min(work_s, max(could_s - done_s, 0.0))
@@ -250,8 +245,8 @@ class Deadline:
         return left, late_s + lost_s
 
     def _boots(self, signals: Signals) -> None:
-        """Learn from boots that have ended, and see how long those take that have not: those may never end,
-        and teach nothing. A longer one is believed at once, a shorter one by half."""
+        """Learn from boots that have ended, and from how long the others have taken; those may never end. A
+        longer boot counts at once, a shorter one by half."""
         longest_s = self._longest_boot_s
         for took_s in signals.booted_s:
             if math.isfinite(took_s) and took_s >= 0:

@@ -1,4 +1,4 @@
-"""The demand of a whole stream from the reports of its subtasks, and the folder through which those come."""
+"""The demand of a whole stream from the reports of its subtasks, which are files in a folder."""
 
 from __future__ import annotations
 
@@ -19,44 +19,42 @@ from forebay.errors import SettingError
 from forebay.files import read_bytes
 
 FRESH_S = 10.0
-"""A report that is older is of a subtask that hangs, or was killed: it is silent."""
+"""An older report is that of a subtask that hangs or was killed: it is silent."""
 GONE_S = 60.0
-"""A report that is older still is of a subtask that has ended."""
+"""An even older one is that of a subtask that has ended."""
 MOST_BYTES = 1 << 20
 SUFFIX = ".demand.json"
 NEAR = 0.05
-"""Parts of the backlog that are due within such a share of the time that is left are told as one."""
+"""Parts of the backlog whose due times differ by less than this share of the time left are reported as
+one."""
 _REPORT: TypeAdapter[DemandReport] = TypeAdapter(DemandReport)
 
 Reports = Mapping[str, DemandReport]
-"""The newest report of each subtask, by a name that is its own."""
 
 
 def encode_demand(report: DemandReport) -> bytes:
-    """The report as JSON."""
     return orjson.dumps(report)
 
 
 def report_name(space: str, pid: int, mark: str) -> str:
-    """The name of the file of a subtask in the process `pid` of a `forebay.processes.pid_space`; `mark` tells
-    subtasks of one process apart."""
+    """The file name of a subtask's report in process `pid` of a `forebay.processes.pid_space`; `mark`
+    distinguishes subtasks of one process."""
     return f"{space}-{pid}-{mark}{SUFFIX}"
 
 
 def process_of(name: str, space: str) -> int | None:
-    """The process in the name of a report's file; None if there is none, or if its pid is of another space,
-    as in another container."""
+    """The process in the name of a report's file; None if there is none or its pid is of another space, as in
+    another container."""
     of, pid, *_ = [*name.split("-"), ""]
     return int(pid) if of == space and pid.isascii() and pid.isdigit() else None
 
 
 def within(reports: Reports, now_ms: int, age_s: float) -> dict[str, DemandReport]:
-    """Those that are not older than `age_s`."""
     return {name: one for name, one in reports.items() if abs(now_ms - one.at_ms) <= age_s * 1000}
 
 
 def read_reports(folder: Path) -> dict[str, DemandReport]:
-    """The reports in a folder; blocks. What cannot be read is left out."""
+    """The reports in a folder, without unreadable ones; blocks."""
     found = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
@@ -69,16 +67,17 @@ def read_reports(folder: Path) -> dict[str, DemandReport]:
 class StreamDemand:
     """The `DemandSource` of a stream whose subtasks report, all on the wall clock of one machine.
 
-    `reports` gives what there is of them, and `wall_ms` the time. What arrived is the growth of their totals;
-    a subtask that was not known begins with what it has. One that is silent still counts with what it told
-    last, until its report is taken away or `GONE_S` old. `speed` learns from what is done, given how many
-    replicas are ready. `queued` tells of requests that wait before the subtasks, as in a topic (None: nothing
-    is known): they count as due when their SLO is over, as nobody knows how long they have waited, and are
-    shared out among classes by `mix`, which learns from what was taken in. Those that wait at first came
-    before, and do not arrive at this time of day. What leaves the queue arrives in a subtask, and is heard of
-    from both at different moments: what has left and not arrived yet is taken off what arrives within
-    `GONE_S`, or until the next look. What has not arrived by then never will, as records that lead to no
-    call. What stands still there while the subtasks have nothing to do does not wait (`StandingRecords`).
+    `reports` returns the current reports, and `wall_ms` the time. Arrivals are the growth of their totals; a
+    new subtask starts with its current total. A silent one counts with its last report until that is removed
+    or `GONE_S` old. `speed` learns from finished work, given the number of ready replicas.
+
+    `queued` returns the requests that wait in front of the subtasks, as in a topic (None: unknown). Their age
+    is unknown, so they are due one SLO from now; `mix`, which learns from accepted requests, divides them
+    among classes. The first ones came before and do not count as arrivals of this time of day. A request that
+    leaves the queue arrives in a subtask, and both report it at different moments: those that have left but
+    not arrived are subtracted from arrivals within `GONE_S`, or until the next report. Those that have not
+    arrived by then, as records without a call, never will. Records that stay there while the subtasks are
+    idle do not wait (`StandingRecords`).
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class StreamDemand:
         running = sum(one.running for one in every.values())
         idle = bool(fresh) and not silent and not backlog and not running and not done.requests
         queued = self._queued()
-        # Of those in a topic it is not known of which class they are, until they are taken in.
+        # The class of records in a topic is unknown until they are accepted.
         known = taken_in if queued is None else {}
         if queued is None:
             self._standing.not_counted()
@@ -142,7 +141,7 @@ class StreamDemand:
         if fresh and not silent:
             self._learn(now_s, done, full=any(one.full for one in fresh.values()))
         else:
-            # What is done meanwhile is told late or never, and what waits may not be sent.
+            # Work finished meanwhile is reported late or never, and waiting work may not be sent.
             self._before_s = None
         kv = [one.kv_usage for one in fresh.values() if one.usable]
         return Demand(
@@ -165,7 +164,6 @@ class StreamDemand:
         return grown
 
     def _settle(self, came: Tokens, now_s: float) -> Tokens:
-        """What has arrived, less what had left the queue before and has not been taken off yet."""
         arrived, left = _positive(came), []
         for at_s, gone in [*self._left, (now_s, _positive(came.times(-1)))]:
             rest = _positive(gone + arrived.times(-1))
@@ -185,8 +183,8 @@ class StreamDemand:
 
 
 def merged(backlog: Sequence[Backlog]) -> tuple[Backlog, ...]:
-    """The same, the first due first: parts that are due within a twentieth of the time that is left are one,
-    due when the first of them is. So are all that are late, and a policy has few parts to look at."""
+    """The same by due time, merging parts whose due times differ by less than a twentieth of the time left,
+    and all late ones, so that a policy has few parts. A merged part is due when its first is."""
     found: list[Backlog] = []
     for part in sorted(backlog, key=lambda part: part.due_in_s):
         first_s = found[-1].due_in_s if found else math.inf
@@ -209,8 +207,8 @@ def _growth(before: dict[str, Tokens], now: Mapping[str, Tokens]) -> Tokens:
 
 
 def _change(before: Tokens, now: Tokens) -> Tokens:
-    """By how much a queue has grown; negative where it has shrunk. Each request counts as the mean of those
-    that wait: a better guess of what they take is no arrival."""
+    """The growth of a queue; may be negative. Each request counts as the mean of those that wait: a better
+    estimate of their cost is not an arrival."""
     of, more = now if now.requests > 0 else before, now.requests - before.requests
     if not more:
         return Tokens()

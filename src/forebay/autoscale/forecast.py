@@ -1,11 +1,11 @@
-"""What will arrive, learned from the stream: level, trend, and the shape of days and weeks.
+"""Forecast arrivals from the stream: level, trend, and the shape of days and weeks.
 
-Four simple forecasts run beside each other: the present level goes on, the load returns to its mean of the
-last 20 minutes, the present trend goes on for a while, and the level changes as it did at this time of
-earlier days. The one that erred least of late counts. Its own errors say how far the load may be above it.
+Four simple forecasts run in parallel: the present level continues, the load returns to its mean of the last
+20 minutes, the present trend continues for a while, and the level changes as it did at this time of earlier
+days. The forecast with the smallest recent error wins. Its own errors give the margin above it.
 
 A library for time series would fit better curves to longer and smoother series: statsmodels and statsforecast
-bring SciPy and more. What matters here is the next few minutes, and how wrong the forecast is about them.
+bring SciPy and more. Here only the next few minutes matter, and the error of the forecast for them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ SLOTS = int(DAY_S / SLOT_S)
 SHORT_S, LONG_S = 15.0, 300.0
 MEAN_S = 1200.0
 JUMP = 3.0
-"""Deviations of chance by which the last seconds must differ from the level to count as a jump."""
+"""Standard deviations by which the last seconds must differ from the level to count as a jump."""
 FADE = 0.02
-"""What one error counts for in the mean error of a forecast."""
+"""Weight of one error in the mean error of a forecast."""
 ERRORS = 1440
 LEAST_ERRORS = 24
 LEARNED = 0.5
-"""What a new day counts for beside those before it."""
+"""Weight of a new day against the earlier ones."""
 NAMES = ("level", "mean", "trend", "days")
 TREND_S = 120.0
-"""A trend goes on for so long at most."""
+"""A trend continues for at most this time."""
 
 
 class Arrivals:
-    """Work per second over the last while. Work is in replica-seconds, so rates are in busy replicas."""
+    """Recent work per second. Work is in replica-seconds, so rates are in busy replicas."""
 
     def __init__(self, keep_s: float) -> None:
         self.keep_s = keep_s
@@ -52,7 +52,6 @@ class Arrivals:
         self._step_s = 1.0
 
     def add(self, begin_s: float, end_s: float, work_s: float) -> None:
-        """`work_s` came between these moments."""
         if not self._ends:
             self._ends.append(begin_s)
             self._sums.append(0.0)
@@ -69,7 +68,6 @@ class Arrivals:
             self._sums = [each - base for each in self._sums[half:]]
 
     def until(self, moment_s: float) -> float:
-        """Work that came until this moment, from some fixed one on."""
         ends, sums = self._ends, self._sums
         at = bisect_left(ends, moment_s)
         if at == 0:
@@ -80,7 +78,7 @@ class Arrivals:
         return sums[at - 1] + share * (sums[at] - sums[at - 1])
 
     def between(self, begin_s: float, end_s: float) -> float:
-        """Work that came between two moments; from before the first one on record: none."""
+        """Work between two moments; 0 before the first one on record."""
         if not self._ends or end_s <= begin_s:
             return 0.0
         return max(self.until(end_s) - self.until(begin_s), 0.0)
@@ -93,13 +91,13 @@ class Arrivals:
         return self.between(begin_s, now_s) / max(now_s - begin_s, 1e-9)
 
     def chance(self, span_s: float) -> float:
-        """How far the mean rate over `span_s` is off by chance: one standard deviation."""
+        """Standard deviation of the mean rate over `span_s`."""
         return math.sqrt(self._noise / max(self._step_s * span_s, 1e-9))
 
     def level(self, now_s: float) -> tuple[float, bool]:
         """The present rate, and whether it has just jumped.
 
-        It is the mean over minutes, unless the last seconds differ from that by more than chance.
+        The mean over minutes, unless the last seconds differ from it by more than chance.
         """
         found, jumped = self.mean(now_s, LONG_S), False
         for span_s in (60.0, SHORT_S):
@@ -111,8 +109,8 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class SeasonMemory:
-    """Mean rates by the time of day and of the week, in slots of five minutes; None where nothing is known.
-    `work_s` came in `span_s` of the slot that had not ended."""
+    """Mean rates by time of day and of week, in slots of five minutes; None if unknown. `work_s` came in
+    `span_s` of the current slot."""
 
     days: Annotated[tuple[Amount | None, ...], Field(min_length=SLOTS, max_length=SLOTS)]
     weeks: Annotated[tuple[Amount | None, ...], Field(min_length=SLOTS * DAYS, max_length=SLOTS * DAYS)]
@@ -123,10 +121,9 @@ class SeasonMemory:
 
 @dataclass(frozen=True, slots=True)
 class ForecastMemory:
-    """What of a forecast outlives a restart: how much each of the four erred, and the season.
+    """The part of a forecast that survives a restart: the errors of the four, and the season.
 
-    Level and trend, and how far the load was above a forecast, are of the last hours: a pause makes them
-    wrong.
+    Level, trend and margin are of the last hours: a pause invalidates them.
     """
 
     errors: Annotated[tuple[Amount, ...], Field(min_length=len(NAMES), max_length=len(NAMES))]
@@ -134,7 +131,7 @@ class ForecastMemory:
 
 
 class Season:
-    """Mean rates by the time of day, and of the week once there is one. Times are of the wall clock."""
+    """Mean rates by time of day, and of week once there is one. Times are of the wall clock."""
 
     def __init__(self) -> None:
         self._days: list[float | None] = [None] * SLOTS
@@ -159,7 +156,8 @@ class Season:
         self._sum = self._span_s = 0.0
 
     def rate(self, moment_s: float) -> float | None:
-        """The mean rate at this time of earlier days, between slots' middles; None where there is none."""
+        """The mean rate at this time of earlier days, interpolated between the middles of slots; None if
+        unknown."""
         at = moment_s / SLOT_S - 0.5
         low, share = math.floor(at), at - math.floor(at)
         one, other = self._known(low), self._known(low + 1)
@@ -168,12 +166,11 @@ class Season:
         return one + share * (other - one)
 
     def remembers(self) -> SeasonMemory:
-        """All that it has learned, to four digits."""
+        """To four digits."""
         days, weeks = (tuple(map(_rounded, known)) for known in (self._days, self._weeks))
         return SeasonMemory(days, weeks, self._slot, self._sum, self._span_s)
 
     def recall(self, memory: SeasonMemory) -> None:
-        """Go on with what was remembered."""
         self._days, self._weeks = list(memory.days), list(memory.weeks)
         self._slot, self._sum, self._span_s = memory.slot, memory.work_s, memory.span_s
 
@@ -187,10 +184,10 @@ def _rounded(rate: float | None) -> float | None:
 
 
 class Forecast:
-    """The mean rate over the next `window_s`, and how far it may be above what is expected.
+    """The mean rate over the next `window_s`, and how far it may exceed the expected one.
 
-    `wall_ahead_s` is by how much the wall clock is ahead of the clock on which all moments are given; it may
-    be set at any time.
+    `wall_ahead_s` is the difference from the clock of all moments to the wall clock; it may be set at any
+    time.
     """
 
     def __init__(self, window_s: float, keep_s: float = 3600.0) -> None:
@@ -199,7 +196,7 @@ class Forecast:
         self.season = Season()
         self.wall_ahead_s = 0.0
         self._errors = [0.0] * len(NAMES)
-        # When each is due, its window, what was forecast, and its scale.
+        # Due time, window, forecasts and scale of each open forecast.
         self._open: list[tuple[float, float, tuple[float, ...], float]] = []
         self._seen: deque[tuple[float, float]] = deque()
         self._excess: list[float] = []
@@ -208,7 +205,7 @@ class Forecast:
         self._count = 0
 
     def add(self, begin_s: float, end_s: float, work_s: float) -> None:
-        """What came between these moments. Also learns from how the forecasts for them turned out."""
+        """Record arrivals, and learn from the errors of the forecasts for them."""
         self.arrivals.add(begin_s, end_s, work_s)
         self.season.add(begin_s + self.wall_ahead_s, end_s + self.wall_ahead_s, work_s)
         self._count += 1
@@ -222,33 +219,29 @@ class Forecast:
             self._remember((found - guesses[best]) / scale, found)
 
     def resize(self, window_s: float) -> None:
-        """Forecast for this window from now on. What was forecast is judged over the window that it was for,
-        and errors that were made count on, until as many were made since."""
+        """Forecast for this window from now on. Open forecasts are judged over their own window, and earlier
+        errors count until there are as many new ones."""
         self.window_s = window_s
         self.arrivals.keep_s = max(self.arrivals.keep_s, 2 * window_s)
 
     def remembers(self) -> ForecastMemory:
-        """What outlives a restart."""
         return ForecastMemory(tuple(self._errors), self.season.remembers())
 
     def recall(self, memory: ForecastMemory) -> None:
-        """Go on with what was remembered."""
         self._errors = list(memory.errors)
         self.season.recall(memory.season)
 
     def resume(self) -> None:
-        """Nothing is known of what came for a while: it was no time without arrivals. Level and trend begin
-        anew, and forecasts for that time are not judged."""
+        """Arrivals of the time before now are unknown, not zero. Level and trend start again, and forecasts
+        for that time are not judged."""
         self.arrivals = Arrivals(self.arrivals.keep_s)
         self._open.clear()
 
     @property
     def best(self) -> int:
-        """Which of the forecasts has erred least."""
         return self._errors.index(min(self._errors))
 
     def rates(self, now_s: float, ahead_s: float) -> tuple[float, ...]:
-        """What each forecast says of the rate at this moment."""
         level, jumped = self.arrivals.level(now_s)
         trend = 0.0
         if not jumped:
@@ -261,24 +254,23 @@ class Forecast:
         return tuple(max(each, 0.0) for each in (level, mean, level + trend, level + turn))
 
     def rate(self, now_s: float, ahead_s: float) -> float:
-        """The expected rate at this moment."""
         return self.rates(now_s, ahead_s)[self.best]
 
     def expect(self, now_s: float) -> float:
-        """The expected mean rate over the next `window_s`; it is compared with what comes."""
+        """The expected mean rate over the next `window_s`; it is compared with the arrivals."""
         guesses = self.rates(now_s, self.window_s / 2)
         best = guesses[self.best]
         heappush(self._open, (now_s + self.window_s, self.window_s, guesses, self._scale(best)))
         return best
 
     def above(self, expected: float, share: float) -> float:
-        """By how much the mean rate over the next `window_s` is above `expected` with the probability
-        `share`, by the errors made so far."""
+        """By how much the mean rate over the next `window_s` exceeds `expected` with probability `share`, by
+        the errors so far."""
         if len(self._excess) < LEAST_ERRORS:
             return 2 * self.arrivals.chance(self.window_s)
         at = min(int((1 - share) * len(self._excess)), len(self._excess) - 1)
         above = self._excess[at] * self._scale(expected)
-        # More than the most of late is not to be feared: one who is on the top does not jump once more.
+        # Not above the largest recent rate: after one jump there is no margin for a second.
         return max(min(above, self._rates[-1] - expected), 0.0)
 
     def _scale(self, rate: float) -> float:

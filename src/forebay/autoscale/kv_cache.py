@@ -1,7 +1,7 @@
-"""By KV-cache use: as many replicas as bring the share in use to a target.
+"""Scale by KV-cache use: as many replicas as bring the share in use to a target.
 
-Its known faults: those of `batch`, and a cache that is kept full of prefixes, or never fills as the
-arithmetic ends first, says nothing about load.
+Known faults: those of `batch`; and a cache that is kept full of prefixes, or never fills as compute is the
+limit, does not show load.
 """
 
 from __future__ import annotations
@@ -21,4 +21,4 @@ class KvCacheUse:
         ready, usage = signals.ready, signals.kv_usage
         wanted = max(proportional(ready, usage, self._target), 1) if ready else max(signals.replicas, 1)
         held = self._hold.add(wanted, signals.now_s)
-        return Decision(held, f"{usage:.0%} of the KV cache in use, {self._target:.0%} are meant")
+        return Decision(held, f"{usage:.0%} of the KV cache in use; {self._target:.0%} is the target")

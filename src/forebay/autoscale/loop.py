@@ -1,7 +1,7 @@
-"""The loop between a policy and the replicas: every few seconds it gathers the signals, asks, and acts.
+"""The loop between a policy and the replicas: every few seconds it gathers signals, decides, and scales.
 
-Whoever owns replicas, on whatever platform, is a `ReplicaOwner`; whoever knows the stream is a
-`DemandSource`. The loop reads no clock and starts nothing by itself: its caller passes the time to `tick`.
+A platform implements `ReplicaOwner`, a stream `DemandSource`. The loop reads no clock and starts nothing by
+itself: its caller passes the time to `tick`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from forebay.errors import ForebayError
 class ReplicaCounts:
     """The replicas at one moment.
 
-    `starting`: for each that boots, the seconds since it was started. `draining`: those that finish their
-    requests and take no new ones. `booted_s`: how long each boot took that ended since the last counts.
+    `starting`: seconds since the start of each booting one. `draining`: those that finish their requests and
+    take no new ones. `booted_s`: durations of boots that ended since the last counts.
     """
 
     ready: int = 0
@@ -32,25 +32,22 @@ class ReplicaCounts:
 class ReplicaOwner(Protocol):
     """Starts and drains replicas: local processes, those of a cluster, simulated ones.
 
-    Called from one thread, with a clock that only goes forward. Neither method waits for a replica. Both
-    raise `ForebayError` where the platform does not answer or refuses: the loop says so and asks again.
+    Called from one thread, with a monotonic clock. Neither method waits for a replica. Both raise
+    `ForebayError` if the platform does not answer or rejects a call: the loop reports it and retries.
     """
 
-    def counts(self, now_s: float) -> ReplicaCounts:
-        """What there is now."""
-        ...
+    def counts(self, now_s: float) -> ReplicaCounts: ...
 
     def scale(self, wanted: int, now_s: float) -> None:
-        """Start or drain replicas until `wanted` serve or boot. Called with every decision: where so many do
-        already, nothing happens. A replica that drains finishes its requests."""
+        """Start or drain replicas until `wanted` are ready or booting. Called with every decision, also if
+        nothing changes. A draining replica finishes its requests."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is known of the stream: the fields of `Signals` that replicas do not tell. `arrived` is what came
-    since the last demand; `age_s` is how old all of this is, infinite where nothing was ever heard; `wall_s`
-    is the moment by the wall clock."""
+    """The stream's fields of `Signals`. `arrived`: since the last demand. `age_s`: age of the data, infinite
+    if there never was any. `wall_s`: the moment by the wall clock."""
 
     backlog: tuple[Backlog, ...] = ()
     arrived: tuple[tuple[str, Tokens], ...] = ()
@@ -63,17 +60,15 @@ class Demand:
 
 
 class DemandSource(Protocol):
-    """Knows the stream."""
-
     def take(self, now_s: float) -> Demand:
-        """The demand now; what arrived is told once."""
+        """The demand now; each arrival is returned once."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingStep:
-    """One round of the loop: what was seen, what was decided. `failure` says why the replicas could not be
-    counted or scaled; empty where they were."""
+    """One round of the loop: signals and decision. `failure`: why the replicas could not be counted or
+    scaled, or empty."""
 
     signals: Signals
     decision: Decision
@@ -81,16 +76,15 @@ class ScalingStep:
 
     @property
     def changes(self) -> bool:
-        """Whether replicas are started or taken away."""
         return self.decision.wanted != self.signals.replicas
 
 
 @dataclass(slots=True)
 class ScalingLoop:
-    """Asks `scaler` every `interval_s` and has `owner` act on it. Each round is told to `on_step`.
+    """Calls `scaler` every `interval_s` and has `owner` scale. Passes each round to `on_step`.
 
-    Where replicas cannot be counted, nothing is decided, and the demand is not asked for: what arrives
-    meanwhile is in the next one.
+    If replicas cannot be counted, nothing is decided and no demand is taken: those arrivals are in the next
+    one.
     """
 
     scaler: Scaler
@@ -102,7 +96,7 @@ class ScalingLoop:
     _due_s: float = field(default=-math.inf, init=False)
 
     def tick(self, now_s: float) -> ScalingStep | None:
-        """Make the round that is due at `now_s`; None where none is. A round that comes late is made once."""
+        """Run the round that is due at `now_s`, or return None. A late round runs once."""
         if now_s < self._due_s:
             return None
         self._due_s = now_s + self.interval_s
@@ -116,7 +110,9 @@ class ScalingLoop:
         except ForebayError as error:
             before = self.last
             signals = Signals(now_s) if before is None else before.signals
-            return ScalingStep(signals, Decision(signals.replicas, "replicas are not known"), str(error))
+            return ScalingStep(
+                signals, Decision(signals.replicas, "the number of replicas is unknown"), str(error)
+            )
         signals = signals_of(now_s, counts, self.demand.take(now_s))
         decision = self.scaler.decide(signals)
         try:
@@ -127,7 +123,6 @@ class ScalingLoop:
 
 
 def signals_of(now_s: float, counts: ReplicaCounts, demand: Demand) -> Signals:
-    """What a policy sees."""
     return Signals(
         now_s=now_s,
         ready=counts.ready,

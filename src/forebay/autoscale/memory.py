@@ -1,4 +1,4 @@
-"""What scaling has learned, as bytes that outlive a restart: a small JSON document of a known version."""
+"""The learned state of scaling, as bytes that survive a restart: a small versioned JSON document."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from forebay.errors import SettingError
 
 VERSION = 1
 MOST_PART_BYTES = 1 << 17
-"""A part that takes more is not kept; a season takes at most a sixth of it."""
+"""A larger part is not kept; a season takes at most a sixth of it."""
 KEEP_S = 60.0
-"""What was learned is kept so often: a kill loses what came since."""
+"""Seconds between two saves: a kill loses what was learned since."""
 
 
 class Memory:
-    """Keeps `parts`, by name, those that can remember; the others stay out of it.
+    """Keeps `parts`, by name, if they implement `Remembers`.
 
-    `of` says what they hold for: what was kept with another `of` is not used. Parts may be anybody's code:
-    nothing that one of them does or finds in its memory is raised.
+    `of` identifies what the state is valid for: with another `of` it is not used. Parts may be third-party
+    code: their exceptions are caught.
     """
 
     def __init__(self, of: Mapping[str, str | float], parts: Mapping[str, object]) -> None:
@@ -31,7 +31,7 @@ class Memory:
         self._saved: dict[str, bytes] = {}
 
     def save(self, at_ms: int) -> bytes | None:
-        """The document, written at this wall-clock moment; None where nothing was learned since the last."""
+        """The document, with this wall-clock time; None if nothing has changed since the last one."""
         parts = {name: saved for name, part in self._parts.items() if (saved := _saved(part))}
         if parts == self._saved:
             return None
@@ -40,14 +40,14 @@ class Memory:
         return orjson.dumps({"version": VERSION, "at_ms": at_ms, "of": self._of, "parts": fragments})
 
     def recall(self, data: bytes) -> list[str]:
-        """Have each part go on with what it had learned; returns what of the document is not used, and why, a
-        line each."""
+        """Restore each part; returns a line for each part of the document that is not used, with the
+        reason."""
         try:
             document = _read(data)
         except SettingError as error:
             return [str(error)]
         if document.get("of") != self._of:
-            return [f"it was learned of {str(document.get('of'))[:200]}, and this is {self._of}"]
+            return [f"it was learned from {str(document.get('of'))[:200]}, not from {self._of}"]
         problems = []
         kept = document.get("parts")
         for name, part in self._parts.items():
@@ -64,17 +64,16 @@ class Memory:
 def memory_of(
     settings: ScalingSettings, model: str, parts: Mapping[str, object], policy: ScalingPolicy, speed: Speed
 ) -> Memory:
-    """That of a policy, of the speed that it goes by, and of other `parts` beside them."""
     return Memory(holds_for(settings, model), {"speed": speed, f"policy {settings.policy}": policy, **parts})
 
 
 def holds_for(settings: ScalingSettings, model: str) -> dict[str, str | float]:
-    """What is learned counts in replicas that serve this model, and in multiples of the assumed speed."""
+    """Learned numbers are valid for replicas that serve this model, relative to the assumed speed."""
     return {"model": model, "prompt_s": settings.speed.prompt_s, "output_s": settings.speed.output_s}
 
 
 def saved_ms(data: bytes) -> int:
-    """When a document was written; below 0 for one that cannot be used."""
+    """When a document was written; negative for an invalid one."""
     try:
         at_ms = _read(data).get("at_ms")
     except SettingError:
@@ -86,7 +85,7 @@ def _read(data: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise SettingError(f"it is no JSON: {error}") from None
+        raise SettingError(f"it is not JSON: {error}") from None
     version = document.get("version") if isinstance(document, dict) else None
     if version != VERSION:
         raise SettingError(f"expected version {VERSION}, found {str(version)[:20]}")
@@ -94,7 +93,6 @@ def _read(data: bytes) -> dict[str, Any]:
 
 
 def _saved(part: Remembers) -> bytes:
-    """What the part remembers; nothing where that is none, too much or no JSON."""
     try:
         saved = orjson.dumps(dict(part.remembers()))
     except Exception:

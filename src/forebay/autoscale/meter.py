@@ -1,4 +1,4 @@
-"""What waits in one subtask and what it will cost: each event from its acceptance to its answer."""
+"""The backlog of one subtask and its expected cost: each event from its acceptance to its answer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pydantic import Field, TypeAdapter
 from forebay.autoscale.base import ServiceClass, Tokens
 
 PARTS = 12
-"""What waits of one class of service is told in so many parts per SLO."""
+"""The backlog of one class of service is reported in this many parts per SLO."""
 MOST_PARTS = 160
-"""And in so many in all: enough for nine classes."""
+"""Maximum of parts in total: enough for nine classes."""
 FADE = 0.02
-"""What one answer counts for in what is expected of the next ones."""
+"""Weight of one answer in the expected cost of the next ones."""
 CHARS_PER_TOKEN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Requests that wait and are due at about the same wall-clock moment."""
+    """Waiting requests that are due at about the same wall-clock moment."""
 
     due_ms: int
     tokens: Tokens
@@ -29,14 +29,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class DemandReport:
-    """What one subtask knows at one moment, `at_ms` by the wall clock.
+    """The state of one subtask at `at_ms` by the wall clock.
 
-    `arrived` and `done` are totals since it began; `by_class` is what was taken in of each class of service,
-    with what a restore brought back. Prompts count whole in all of them: how much of them replicas find in
-    their caches is part of their speed.
-    `at_replicas`: requests in flight at each replica, by URL, those that leave included; `usable`: how many
-    replicas may get requests; `full`: whether none of them has room for more. `listing` is the version of the
-    list of replicas that it goes by.
+    `arrived` and `done` are totals since it began; `by_class` is what was accepted of each class of service,
+    including restored events. Prompts count whole: cache hits are part of the replicas' speed.
+
+    `at_replicas`: requests in flight at each replica, by URL, also at leaving ones; `usable`: how many
+    replicas may get requests; `full`: whether none of them has room for more. `listing` is the version of its
+    list of replicas.
     """
 
     at_ms: int
@@ -54,11 +54,10 @@ class DemandReport:
 
     @property
     def backlog_tokens(self) -> float:
-        """Tokens of all that waits: prompts, and answers as far as can be expected."""
         return sum(part.tokens.prompt + part.tokens.output for part in self.waiting)
 
     def times(self, factor: int) -> DemandReport:
-        """That of `factor` subtasks which are all like this one."""
+        """The sum of `factor` subtasks like this one."""
         return replace(
             self,
             waiting=tuple(Waiting(part.due_ms, part.tokens.times(factor)) for part in self.waiting),
@@ -75,8 +74,8 @@ Mean = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True)
 class LengthsMemory:
-    """How many answers came, and means over them: characters of the event `x`, tokens of the prompt `y`,
-    products of the two, tokens of the answer."""
+    """The number of answers, and means over them: characters of the event `x`, tokens of the prompt `y`,
+    their product, tokens of the answer."""
 
     count: Annotated[int, Field(ge=0)]
     x: Mean
@@ -90,8 +89,8 @@ _MEMORY: TypeAdapter[LengthsMemory] = TypeAdapter(LengthsMemory)
 
 
 class AnswerLengths:
-    """Tokens of prompts and answers to come, learned from those that came: a prompt has a fixed part, the
-    template, and one that grows with the event."""
+    """Expected tokens of prompts and answers, learned from earlier ones: a prompt has a fixed part, the
+    template, and one proportional to the event."""
 
     def __init__(self, answer_tokens: float) -> None:
         self.output = answer_tokens
@@ -99,7 +98,6 @@ class AnswerLengths:
         self._x = self._y = self._xx = self._xy = 0.0
 
     def prompt(self, chars: int) -> float:
-        """Tokens of the prompt of an event with so many characters."""
         if not self._count:
             return max(chars / CHARS_PER_TOKEN, 1.0)
         spread = self._xx - self._x * self._x
@@ -108,7 +106,6 @@ class AnswerLengths:
         return max(self._y + slope * (chars - self._x), 1.0)
 
     def learn(self, chars: int, prompt_tokens: int, output_tokens: int) -> None:
-        """An event of so many characters had these."""
         self._count += 1
         share = max(FADE, 1 / self._count)
         for name, value in (
@@ -122,12 +119,11 @@ class AnswerLengths:
             setattr(self, name, old + share * (value - old))
 
     def remembers(self) -> Mapping[str, object]:
-        """What outlives a restart, for the same model."""
+        """Valid for the same model."""
         return asdict(LengthsMemory(self._count, self._x, self._y, self._xx, self._xy, self.output))
 
     def recall(self, memory: Mapping[str, object]) -> None:
-        """Go on with what was remembered; nothing, where no answer had come. Raises `ValueError` where it is
-        not that, and is then as it was."""
+        """Empty if no answer had come. Raises `ValueError` for an unusable memory, and is then unchanged."""
         found = _MEMORY.validate_python(memory)
         if found.count:
             self._count, self.output = found.count, found.output
@@ -136,8 +132,6 @@ class AnswerLengths:
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """An event between its acceptance and its answer."""
-
     request_id: str
     chars: int
     due_ms: int
@@ -145,10 +139,10 @@ class _Accepted:
 
 
 class DemandMeter:
-    """Follows the events of one subtask, each under a number that is its own while it is here.
+    """Tracks the events of one subtask, each under a number that is unique while it is here.
 
-    `accept` may be called by another thread than all else. `answer_tokens` is what is expected of an answer
-    before one has come. Events that the restore of a checkpoint brings back wait, but have not arrived.
+    `accept` may be called from another thread than the rest. `answer_tokens` is expected of an answer before
+    the first one. Restored events wait, but have not arrived.
     """
 
     def __init__(self, answer_tokens: float) -> None:
@@ -167,7 +161,6 @@ class DemandMeter:
         *,
         again: bool = False,
     ) -> None:
-        """An event of this class of service was accepted, which was read at `read_ms`."""
         due_ms = read_ms + round(service.slo_s * 1000)
         self._here[number] = _Accepted(request_id, chars, due_ms, service)
         tokens = self._expected(chars)
@@ -177,7 +170,7 @@ class DemandMeter:
             self._arrived += tokens
 
     def finish(self, number: int, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
-        """It has its answer, or was given up; with the tokens that the engine counted, if it was asked."""
+        """The event was answered or given up; with the tokens that the engine counted, if it was called."""
         event = self._here.pop(number, None)
         if prompt_tokens:
             self.lengths.learn(0 if event is None else event.chars, prompt_tokens, output_tokens)
@@ -194,8 +187,8 @@ class DemandMeter:
         usable: int = 0,
         full: bool = False,
     ) -> DemandReport:
-        """What is known at `now_ms`, of the wall clock. Events whose requests are among `sent` are at
-        replicas, all others wait."""
+        """The state at `now_ms`, of the wall clock. Events whose requests are among `sent` are at replicas;
+        all others wait."""
         # Copied in one step: another thread adds to it.
         here = list(self._here.values())
         waiting = [event for event in here if event.request_id not in sent]
@@ -224,7 +217,7 @@ class DemandMeter:
             parts[due_ms] = parts.get(due_ms, Tokens()) + self._expected(event.chars)
         found = sorted(parts.items())
         if len(found) > MOST_PARTS:
-            # What is long late is all the same.
+            # All work that is long overdue counts the same.
             early = sum((tokens for _, tokens in found[:-MOST_PARTS]), Tokens())
             found = [(found[-MOST_PARTS][0], found[-MOST_PARTS][1] + early), *found[1 - MOST_PARTS :]]
         return tuple(Waiting(due_ms, tokens) for due_ms, tokens in found)

@@ -1,4 +1,4 @@
-"""Scaling policies by name, Forebay's own and those of installed packages."""
+"""Scaling policies by name: Forebay's own and those of installed packages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ DEFAULT_SCALING = "deadline"
 
 @dataclass(frozen=True, slots=True)
 class ScalingSetup:
-    """What a policy is made of: what a replica gets done, the classes of service, how long things take."""
-
     speed: Speed
     classes: Sequence[ServiceClass] = (ServiceClass(),)
     timings: Timings = field(default_factory=Timings)
@@ -39,15 +37,14 @@ SCALING_POLICIES: Registry[MakeScaling] = Registry(
         "capacity": lambda setup: PlannedCapacity(setup.speed),
         "deadline": lambda setup: Deadline(setup.speed, setup.classes, setup.timings),
     },
-    expected="a class or function that makes a policy of a ScalingSetup",
+    expected="a class or function that creates a policy from a ScalingSetup",
     fits=callable,
 )
-"""Makes each policy at its defaults."""
 
 
 def make_scaling(name: str, setup: ScalingSetup) -> ScalingPolicy:
-    """The policy of this name. Raises `SettingError` for a name that there is not, and for a policy of
-    another package that cannot be loaded or made."""
+    """The policy of this name. Raises `SettingError` for an unknown name, and for a policy of another package
+    that cannot be loaded or created."""
     make = SCALING_POLICIES.find(name)
     if make is None:
         names = SCALING_POLICIES.names()
@@ -63,10 +60,10 @@ def make_scaling(name: str, setup: ScalingSetup) -> ScalingPolicy:
         policy = make(setup)
     except Exception as error:
         raise SettingError(
-            f"{called} cannot be made: {type(error).__name__}: {error}; mend or uninstall the package"
+            f"{called} could not be created: {type(error).__name__}: {error}; fix or uninstall it"
         ) from error
     if not callable(getattr(policy, "decide", None)):
         raise SettingError(
-            f"{called}: expected a policy with a method decide, found {described(policy)}; mend the package"
+            f"{called}: expected a policy with a method decide, found {described(policy)}; fix the package"
         )
     return policy

@@ -1,7 +1,7 @@
-"""What the published policies share: the rule of Kubernetes' horizontal pod autoscaler.
+"""The rule of Kubernetes' horizontal pod autoscaler, which the published policies share.
 
 wanted = ceil(replicas · metric / target), unless the ratio is within a tenth of 1; for `hold_s` the largest
-wanted number holds, so that replicas go slowly. Source: the algorithm in Kubernetes' documentation.
+wanted number holds, so that the number falls slowly. Source: the algorithm in Kubernetes' documentation.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FASTEST = 2.0
 
 
 class Hold:
-    """The largest of the numbers that were wanted in the last `hold_s` seconds, which may change: of what was
-    wanted before that, nothing comes back."""
+    """The largest number wanted in the last `hold_s` seconds. `hold_s` may change; numbers dropped before do
+    not return."""
 
     def __init__(self, hold_s: float) -> None:
         if not 0 <= hold_s <= LONGEST_HOLD_S:
@@ -31,7 +31,7 @@ class Hold:
         self._wanted: deque[tuple[float, int]] = deque()
 
     def add(self, wanted: int, now_s: float) -> int:
-        """The number to go by, now that `wanted` are wanted."""
+        """Record that `wanted` are wanted; returns the number to use."""
         while self._wanted and self._wanted[0][0] < now_s - self.hold_s:
             self._wanted.popleft()
         while self._wanted and self._wanted[-1][1] <= wanted:
@@ -41,7 +41,6 @@ class Hold:
 
 
 def proportional(replicas: int, metric: float, target: float) -> int:
-    """How many replicas bring the mean of the metric to the target."""
     ratio = metric / target
     if abs(ratio - 1) <= TOLERANCE:
         return replicas
@@ -50,7 +49,7 @@ def proportional(replicas: int, metric: float, target: float) -> int:
 
 
 def check_target(name: str, target: float) -> float:
-    """The target, if it is one. Raises `SettingError` where it is not above 0."""
+    """Raises `SettingError` unless the target is above 0."""
     if not 0 < target < 1e12:
         raise SettingError(f"{name}: expected a target above 0, found {target:g}")
     return target

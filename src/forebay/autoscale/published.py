@@ -1,4 +1,4 @@
-"""Replicas that an autoscaler of a cluster starts and stops, by the number that is published."""
+"""Replicas that a cluster's autoscaler starts and stops, by a published number."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from pydantic import Field, TypeAdapter
 from forebay.autoscale.loop import ReplicaCounts
 
 PATIENCE = 3.0
-"""Times the known boot: what has not come by then is not being started, as under a quota."""
+"""Times the known boot: a replica that takes longer is not being started, as under a quota."""
 LEAST_BOOT_S = 60.0
-"""A shorter boot is waited for like this one: whoever scales looks at the published number now and then."""
+"""Minimum boot to wait for, as the autoscaler polls the published number."""
 LEARNED = 0.5
-"""What a boot counts for beside those before it."""
+"""Weight of a boot against the earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class BootMemory:
-    """What outlives a restart: how long boots took."""
-
     boot_s: Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
 
 
@@ -29,14 +27,14 @@ _MEMORY: TypeAdapter[BootMemory] = TypeAdapter(BootMemory)
 
 
 class PublishedReplicas:
-    """A `ReplicaOwner` that tells `publish` the wanted number and sees only how many replicas are `ready`.
+    """A `ReplicaOwner` that passes the wanted number to `publish` and sees only how many replicas are
+    `ready`.
 
-    Those that are wanted and not there count as starting, each from the decision that asked for it: whoever
-    scales acts on what is published. One that has not come after several times the known boot, at first
-    `boot_s`, does not count until it is there: the platform may have no room for it. If it comes after all,
-    its boot counts as so long, for nobody knows when it was started. What is known of boots is
-    remembered, as it is by a policy: a boot that counts as so long would otherwise lower what that one knows.
-    `ready` is what the router may send to.
+    Wanted replicas that are not ready count as starting since the decision that requested them. One that
+    takes several times the known boot (initially `boot_s`) does not count until it is ready: the platform may
+    have no room for it. Its boot then counts with that limit, as its real start is unknown. Boot times
+    survive a restart like a policy's memory, which such a boot would otherwise distort. `ready`: how many
+    replicas the router may send to.
     """
 
     def __init__(self, ready: Callable[[], int], publish: Callable[[int], None], boot_s: float) -> None:
@@ -47,11 +45,10 @@ class PublishedReplicas:
         self._was_ready: int | None = None
 
     def remembers(self) -> Mapping[str, object]:
-        """What outlives a restart."""
         return asdict(BootMemory(self._boot_s))
 
     def recall(self, memory: Mapping[str, object]) -> None:
-        """Go on with what was remembered. Raises `ValueError` where it is not that, and is then as it was."""
+        """Raises `ValueError` for an unusable memory, and is then unchanged."""
         self._boot_s = _MEMORY.validate_python(memory).boot_s
 
     def counts(self, now_s: float) -> ReplicaCounts:

@@ -1,7 +1,7 @@
-"""By queue length: as many replicas as bring the requests that wait to a target each.
+"""Scale by queue length: as many replicas as bring the waiting requests to a target each.
 
-Its known fault: a queue is there only when it is too late, and once it is empty nothing says how many
-replicas keep it so.
+Known fault: a queue exists only when it is too late, and an empty one does not show how many replicas keep it
+empty.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class QueueLength:
     def decide(self, signals: Signals) -> Decision:
         waiting, ready = signals.waiting, signals.ready
         if ready == 0:
-            # Nothing to take a mean over: as many as the whole queue asks for.
+            # No mean is possible: as many as the whole queue requires.
             wanted = max(math.ceil(waiting / self._target), signals.replicas, 1)
         else:
             wanted = max(proportional(ready, waiting / ready, self._target), 1)
         held = self._hold.add(wanted, signals.now_s)
-        return Decision(held, f"{waiting:.0f} requests wait, {self._target:g} per replica may")
+        return Decision(held, f"{waiting:.0f} requests wait, target {self._target:g} per replica")

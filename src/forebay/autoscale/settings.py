@@ -11,9 +11,8 @@ from forebay.autoscale.speed import LearnedSpeed
 
 @dataclass(frozen=True, slots=True)
 class ScalingSettings:
-    """`slo_s`: how long a record may wait until its answer begins; `other_classes`: classes of service for
-    which that is another time. `speed` is what is assumed of a replica until it is known better,
-    `answer_tokens` what is expected of an answer until one has come."""
+    """`slo_s`: how long a record may wait until its answer begins; `other_classes`: classes of service with
+    another SLO. `speed` is assumed until it is learned, `answer_tokens` until there are answers."""
 
     limits: Limits
     policy: str = DEFAULT_SCALING
@@ -25,11 +24,11 @@ class ScalingSettings:
 
     @property
     def classes(self) -> tuple[ServiceClass, ...]:
-        """All classes of service, that of all other records first."""
+        """All classes of service, the default one first."""
         return (ServiceClass(slo_s=self.slo_s), *self.other_classes)
 
     def scaler(self) -> tuple[Scaler, LearnedSpeed]:
-        """A fresh scaler, and the speed that it goes by. Raises `SettingError` as `make_scaling`."""
+        """A new scaler, and its speed. Raises `SettingError` like `make_scaling`."""
         speed = LearnedSpeed(self.speed)
         setup = ScalingSetup(speed, self.classes, self.timings)
         return Scaler(make_scaling(self.policy, setup), speed, self.limits), speed
@@ -37,12 +36,12 @@ class ScalingSettings:
 
 @dataclass(frozen=True, slots=True)
 class ScalingLink:
-    """How an operator takes part. It writes its demand to `folder`, where whoever owns the replicas reads it;
-    with None it decides by itself, and what it wants is a metric. `subtasks`: how many of it there are.
+    """An operator's part in scaling. It writes its demand to `folder`, from which the owner of the replicas
+    reads it; with None it decides by itself, and its decision is a metric. `subtasks`: its parallelism.
 
-    `queue_url`: where one that decides by itself hears what waits in the source's topics; None: nothing is
-    known of that. `asks_each`: each record leads to a call, so that those that wait cost something before it
-    is known what."""
+    `queue_url`: where an operator that decides by itself reads the backlog in the source's topics; None:
+    unknown. `asks_each`: each record leads to a call, so waiting ones have a cost before it is known.
+    """
 
     settings: ScalingSettings
     folder: str | None = None
@@ -52,5 +51,5 @@ class ScalingLink:
 
     @property
     def record_tokens(self) -> float:
-        """What is expected of a record's prompt and of its answer before it is known."""
+        """Expected tokens of a record's prompt and of its answer before any are known."""
         return self.settings.answer_tokens if self.asks_each else 0.0

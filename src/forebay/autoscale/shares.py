@@ -1,4 +1,4 @@
-"""How the replicas that a pipeline wants in all are shared by pools of different replicas."""
+"""Divide a pipeline's replicas among pools of different replicas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """`parts` of `of`, of all replicas and of all work. Raises `SettingError` for what is no share."""
+    """`parts` of `of`, of all replicas and of all work. Raises `SettingError` for an invalid share."""
 
     parts: int = 1
     of: int = 1
@@ -23,24 +23,21 @@ class Share:
 
     @property
     def whole(self) -> bool:
-        """Whether there is no other pool."""
         return self.parts == self.of
 
     def __str__(self) -> str:
         return f"{self.parts} of {self.of}"
 
     def of_replicas(self, wanted: int) -> int:
-        """The pool's replicas, of so many wanted in all. Rounded up, so that all pools together have at
-        least as many, and none is empty where any is wanted."""
+        """The pool's part of `wanted` replicas. Rounded up, so that the pools have at least `wanted` in
+        total, and none is empty if any is wanted."""
         return -(-wanted * self.parts // self.of)
 
     def of_work(self, requests: float) -> float:
-        """The pool's requests, of so many in all."""
         return requests * self.parts / self.of
 
 
 WHOLE = Share()
-"""That of a pool beside which there is no other."""
 
 
 def shares(parts: Sequence[int]) -> tuple[Share, ...]:
@@ -49,16 +46,16 @@ def shares(parts: Sequence[int]) -> tuple[Share, ...]:
 
 
 def limits_of_pools(limits: Limits, parts: Sequence[int]) -> tuple[Limits, ...]:
-    """The bounds of each pool: the most of all pools add up to that of `limits`, and each may have one.
+    """The limits of each pool: their maxima add up to that of `limits`, each at least 1.
 
-    Raises `SettingError` where there are more pools than replicas.
+    Raises `SettingError` if there are more pools than replicas.
     """
     if limits.ceiling < len(parts):
         raise SettingError(
             f"expected at least {len(parts)} replicas at most, one for each pool, found {limits.ceiling}"
         )
     most = _split(limits.ceiling, parts)
-    # The budget is in the ceiling.
+    # The ceiling includes the budget.
     found = replace(limits, most=limits.ceiling, budget_per_hour=None, price_per_hour=None)
     return tuple(
         replace(found, least=min(share.of_replicas(limits.least), each), most=each)
@@ -67,7 +64,7 @@ def limits_of_pools(limits: Limits, parts: Sequence[int]) -> tuple[Limits, ...]:
 
 
 def _split(number: int, parts: Sequence[int]) -> list[int]:
-    """`number` by parts, by the largest remainders, and at least one for each."""
+    """By largest remainders, and at least one for each."""
     exact = [Fraction(number * each, sum(parts)) for each in parts]
     found = [max(int(each), 1) for each in exact]
     while sum(found) < number:

@@ -1,4 +1,4 @@
-"""How fast replicas are, learned from what they get done while they have enough to do."""
+"""Learn how fast replicas are from their work while they are fully loaded."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pydantic import TypeAdapter
 from forebay.autoscale.base import Amount, ReplicaSpeed, Tokens
 
 ENOUGH_S = 20.0
-"""Seconds of replicas' time after which what was seen is believed."""
+"""Replica seconds after which measurements are used."""
 MEMORY_S = 300.0
-"""Seconds of replicas' time after which what was seen counts for a third."""
+"""Replica seconds after which a measurement's weight is a third."""
 MOST = 1000.0
-"""A replica is at most so many times faster or slower than assumed."""
+"""Maximum factor between the learned and the assumed speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedMemory:
-    """Replicas' time that counts, and the work done in it, as long as it was assumed to take."""
+    """Weighted replica seconds, and the work done in them, in assumed seconds."""
 
     spent_s: Amount
     work_s: Amount
@@ -29,12 +29,11 @@ _MEMORY: TypeAdapter[SpeedMemory] = TypeAdapter(SpeedMemory)
 
 
 class LearnedSpeed:
-    """A `Speed` that begins as assumed and is corrected by one factor: replicas' time over work done.
+    """A `Speed` that starts as assumed and is corrected by one factor: replica seconds over work done.
 
-    Time counts while no replica has room for more: all are busy then. That events wait is not enough, for a
-    pipeline may be slower than its replicas. Of other time is only known that replicas are at least as fast:
-    it counts where more was done than the present factor allows. The ratio of a prompt's token to an answer's
-    stays as assumed.
+    Time counts while no replica has room for more, as all are busy then. Waiting events are not enough: a
+    pipeline may be slower than its replicas. Other time gives a lower bound only, so it counts if more was
+    done than the present factor allows. The ratio of a prompt token to an answer token stays as assumed.
     """
 
     def __init__(self, assumed: ReplicaSpeed) -> None:
@@ -51,7 +50,7 @@ class LearnedSpeed:
         return self._assumed.work_s(tokens) * self.factor
 
     def add(self, done: Tokens, replicas_s: float, *, busy: bool) -> None:
-        """So much was done in so many seconds of replicas' time; whether they were all busy throughout."""
+        """Record work done in a number of replica seconds; `busy`: all replicas were busy throughout."""
         if not replicas_s > 0:
             return
         work_s = self._assumed.work_s(done)
@@ -66,18 +65,18 @@ class LearnedSpeed:
             self._idle_s = self._idle_work_s = 0.0
 
     def remembers(self) -> Mapping[str, object]:
-        """What outlives a restart, for the same assumed speed and the same model."""
+        """Valid for the same assumed speed and model."""
         return asdict(SpeedMemory(self._spent_s, self._work_s))
 
     def recall(self, memory: Mapping[str, object]) -> None:
-        """Go on with what was remembered. Raises `ValueError` where it is not that, and is then as it was."""
+        """Raises `ValueError` for an unusable memory, and is then unchanged."""
         found = _MEMORY.validate_python(memory)
         self._spent_s, self._work_s = found.spent_s, found.work_s
         self._correct()
 
     def _learn(self, replicas_s: float, work_s: float) -> None:
         if not self._work_s and not work_s:
-            # The first answers are still to come: their replicas have only begun.
+            # The first answers are still to come: their replicas have only just started.
             return
         kept = max(0.0, 1 - replicas_s / MEMORY_S)
         self._spent_s = self._spent_s * kept + replicas_s

@@ -1,4 +1,4 @@
-"""What a scaling loop decides, in a log: each change and its reason, and policies that fail."""
+"""Log a scaling loop: each change with its reason, and failures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FAILURES_S = 60.0
 
 @dataclass(slots=True)
 class StepLog:
-    """An `on_step` that writes to `log`: a wanted number that is not the one that was told last, at INFO; a
-    policy that fails, or replicas that cannot be scaled, at WARNING.
+    """An `on_step` that writes to `log`: a changed wanted number at INFO; a policy that fails, or replicas
+    that cannot be scaled, at WARNING.
 
-    Changes are told every 10 seconds at most, and failures every minute: of a number that goes up and down
-    meanwhile, the one that holds then.
+    Changes at most every 10 seconds, failures every minute; of a number that changes meanwhile, the latest
+    one.
     """
 
     log: logging.Logger
@@ -32,7 +32,7 @@ class StepLog:
         if problem:
             if now_s - self._warned_s >= FAILURES_S:
                 self._warned_s = now_s
-                self.log.warning("replicas are not scaled as they should be: %s", problem)
+                self.log.warning("replicas could not be scaled as decided: %s", problem)
         elif decision.wanted != self._told and now_s - self._told_s >= CHANGES_S:
             before = "" if self._told is None else f" in place of {self._told}"
             self._told, self._told_s = decision.wanted, now_s

@@ -1,5 +1,4 @@
-"""What waits in the topics in front of a job: how many records, as somebody has counted them, and what those
-will cost."""
+"""The backlog in the topics of a job: how many records, and their expected cost."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ from forebay.autoscale.base import Amount, Tokens
 from forebay.errors import SettingError
 
 COUNTED_S = 30.0
-"""What waits in topics counts for so long after it was counted."""
+"""A count is valid for this time."""
 STANDS_S = 60.0
-"""What has not changed for so long, though the job had nothing else to do, is not there for it to read."""
+"""Records that stay for this time, though the job is idle, are not readable."""
 Count = Annotated[int, Field(ge=0, le=10**15)]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicBacklog:
-    """`records` that wait, and their tokens as estimated; None where nothing is known to estimate from.
+    """`records` that wait, and their estimated tokens; None if there is no basis for an estimate.
 
     `age_s`: how long ago the records were counted.
     """
@@ -38,12 +37,12 @@ _BACKLOG: TypeAdapter[TopicBacklog | None] = TypeAdapter(TopicBacklog | None)
 
 
 def encode_backlog(backlog: TopicBacklog | None) -> bytes:
-    """The backlog as JSON; None: it is not known."""
+    """The backlog as JSON; None: unknown."""
     return orjson.dumps(backlog)
 
 
 def decode_backlog(data: bytes) -> TopicBacklog | None:
-    """The backlog of `encode_backlog`. Raises `SettingError` for what is none."""
+    """The inverse of `encode_backlog`. Raises `SettingError` for invalid data."""
     try:
         return _BACKLOG.validate_json(data)
     except ValidationError as error:
@@ -54,8 +53,6 @@ def decode_backlog(data: bytes) -> TopicBacklog | None:
 
 @dataclass(frozen=True, slots=True)
 class CostMemory:
-    """Tokens of a record that waits, as last estimated."""
-
     prompt: Amount
     output: Amount
 
@@ -64,7 +61,7 @@ _MEMORY: TypeAdapter[CostMemory] = TypeAdapter(CostMemory)
 
 
 class RecordCost:
-    """What a record in a topic will cost: as last estimated, in this run or an earlier one; before that
+    """The expected cost of a record in a topic: as last estimated, in this run or an earlier one; before that
     `assumed` tokens for its prompt, and as many for its answer."""
 
     def __init__(self, assumed: float) -> None:
@@ -72,7 +69,6 @@ class RecordCost:
         self._assumed = assumed
 
     def tokens(self, backlog: TopicBacklog) -> Tokens:
-        """All that waits, and what it will cost."""
         prompt, output, records = backlog.prompt_tokens, backlog.completion_tokens, backlog.records
         if prompt is not None and output is not None:
             if records:
@@ -82,18 +78,18 @@ class RecordCost:
         return Tokens(records, round(records * each.prompt), round(records * each.output))
 
     def remembers(self) -> Mapping[str, object]:
-        """What outlives a run, for the same model."""
+        """Valid for the same model."""
         return {} if self._each is None else asdict(self._each)
 
     def recall(self, memory: Mapping[str, object]) -> None:
-        """Go on with what was remembered. Raises `ValueError` where it is not that, and is then as it was."""
+        """Raises `ValueError` for an unusable memory, and is then unchanged."""
         if memory:
             self._each = _MEMORY.validate_python(memory)
 
 
 class TopicQueue:
-    """What waits in the topics as last heard, for as long as that is young. `assumed`: as of `RecordCost`,
-    which is `cost`."""
+    """The last reported backlog of the topics, while it is recent. `assumed`: see `RecordCost`, which is
+    `cost`."""
 
     def __init__(self, assumed: float) -> None:
         self.cost = RecordCost(assumed)
@@ -101,21 +97,20 @@ class TopicQueue:
         self._counted_s = -math.inf
 
     def heard(self, backlog: TopicBacklog, now_s: float) -> None:
-        """So much waits."""
         self._waits = self.cost.tokens(backlog)
         self._counted_s = now_s - backlog.age_s
 
     def waits(self, now_s: float) -> Tokens | None:
-        """All that waits; None where it was not counted of late."""
+        """The backlog; None if there is no recent count."""
         return None if now_s - self._counted_s > COUNTED_S else self._waits
 
 
 class StandingRecords:
-    """Tells records that wait from those that only seem to: each end of a transaction takes an offset, so
-    that a topic written in transactions always shows a record or so per partition.
+    """Recognises records that only seem to wait: each end of a transaction takes an offset, so a topic
+    written in transactions always shows about one record per partition.
 
-    What has not changed for `STANDS_S`, while the job had nothing else to do, does not count. All of it
-    counts again once it shrinks: then there were records among it after all.
+    Records that stay for `STANDS_S`, while the job is idle, do not count. All count again once their number
+    shrinks: then there were real ones among them.
     """
 
     def __init__(self) -> None:
@@ -123,12 +118,12 @@ class StandingRecords:
         self._since_s: float | None = None
 
     def not_counted(self) -> None:
-        """Nobody knows what waits now, as while Kafka is away and no record can be read: this time does not
-        make anything stand."""
+        """The count is unknown, as while Kafka is down and nothing can be read: this time is not idle
+        time."""
         self._since_s = None
 
     def take_off(self, waits: Tokens, now_s: float, *, idle: bool) -> Tokens:
-        """`waits` without what stands; `idle`: the job has nothing else to do."""
+        """`waits` without records that only seem to wait; `idle`: the job has nothing else to do."""
         records = waits.requests
         if records < self._standing:
             self._standing = 0.0

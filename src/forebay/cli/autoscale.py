@@ -1,4 +1,4 @@
-"""`forebay autoscale`: what scales replicas on a platform that does not by itself."""
+"""`forebay autoscale`: scale replicas on platforms that do not scale them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 POOL = re.compile(r"(?P<name>[^=]+)(=(?P<parts>[1-9][0-9]{0,4}))?")
 
 RequestsPerReplica = Annotated[
-    int, typer.Option(min=1, help="Requests in flight that one replica takes well.")
+    int, typer.Option(min=1, help="Target number of requests in flight per replica.")
 ]
 SettleS = Annotated[
-    float, typer.Option(min=0, max=3600, help="How long fewer replicas must have been enough.")
+    float,
+    typer.Option(min=0, max=3600, help="Scale down only after fewer replicas were enough for this long."),
 ]
-IntervalS = Annotated[float, typer.Option(min=0.1, max=60, help="Pause between two rounds.")]
+IntervalS = Annotated[float, typer.Option(min=0.1, max=60, help="Pause between two rounds, in seconds.")]
 
-autoscale = typer.Typer(cls=Group, help="Scale replicas as a pipeline wants.", no_args_is_help=True)
+autoscale = typer.Typer(cls=Group, help="Scale replicas to a pipeline's needs.", no_args_is_help=True)
 
 
 @autoscale.callback()
 def _autoscale() -> None:
-    """Scale replicas as a pipeline wants."""
+    """Scale replicas to a pipeline's needs."""
 
 
 @autoscale.command(cls=Command)
@@ -42,29 +43,29 @@ def kubernetes(
     deployments: Annotated[
         list[str],
         typer.Argument(
-            help="Deployments to scale; of several, NAME=PARTS says which part of the replicas it gets.",
+            help="Deployments to scale. If there are several, NAME=PARTS sets the share that each gets.",
             metavar="DEPLOYMENT...",
         ),
     ],
     *,
-    pods: Annotated[str, typer.Option(help="Label selector of the pipeline's pods, whose metrics are read.")],
-    max: Annotated[int, typer.Option(min=1, help="Most replicas, of all Deployments together.")],
-    min: Annotated[int, typer.Option(min=0, help="Fewest replicas, of all Deployments together.")] = 1,
+    pods: Annotated[str, typer.Option(help="Label selector of the pipeline's pods; their metrics are read.")],
+    max: Annotated[int, typer.Option(min=1, help="Maximum replicas, over all Deployments.")],
+    min: Annotated[int, typer.Option(min=0, help="Minimum replicas, over all Deployments.")] = 1,
     requests_per_replica: RequestsPerReplica = 32,
     settle_s: SettleS = 60.0,
     interval_s: IntervalS = 2.0,
     context: Annotated[
-        str | None, typer.Option(help="Context of the kubeconfig; by default the current one, or this pod's.")
+        str | None, typer.Option(help="Context of the kubeconfig; default: the current one, or this pod's.")
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Namespace; by default that of the context.")
+        str | None, typer.Option("--namespace", "-n", help="Namespace; default: the context's.")
     ] = None,
 ) -> None:
-    """Scale Deployments to the number of replicas that a pipeline's metrics ask for, until Ctrl-C or SIGTERM.
+    """Scale Deployments to the number of replicas that a pipeline's metrics call for.
 
-    For clusters with neither KEDA nor an adapter of metrics. What cannot be read changes nothing. Of several
-    Deployments, each gets its part of the number, rounded up. Of several controllers, the one that holds a
-    Deployment's Lease scales it.
+    Runs until Ctrl-C or SIGTERM. For clusters with neither KEDA nor a metrics adapter. If something cannot be
+    read, nothing changes. Several Deployments share the number by their parts, rounded up. If several
+    controllers run, the one that holds a Deployment's Lease scales it.
     """
     from forebay.autoscale.base import Limits
     from forebay.clock import SystemClock
@@ -90,13 +91,13 @@ def kubernetes(
 
 
 def _parts(deployments: list[str]) -> dict[str, int]:
-    """By name, the parts that a Deployment gets of the wanted replicas. Raises `SettingError`."""
+    """Raises `SettingError`."""
     found: dict[str, int] = {}
     for each in deployments:
         form = POOL.fullmatch(each)
         if form is None or form["name"] in found:
             raise SettingError(
-                f"DEPLOYMENT: expected names that differ, each alone or as NAME=PARTS with a whole number "
+                f"DEPLOYMENT: expected distinct names, each alone or as NAME=PARTS with a whole number "
                 f"from 1, found {each[:200]!r}"
             )
         found[form["name"]] = int(form["parts"] or 1)
@@ -110,23 +111,23 @@ def ray(
     metrics: Annotated[
         list[str],
         typer.Option(
-            help="Where the pipeline tells its metrics, as Prometheus reads them: each address of the name. "
+            help="URL of the pipeline's Prometheus metrics; every address of the name is read. "
             "May be repeated."
         ),
     ],
-    max: Annotated[int, typer.Option(min=1, help="Most replicas.")],
-    min: Annotated[int, typer.Option(min=0, help="Fewest replicas.")] = 1,
+    max: Annotated[int, typer.Option(min=1, help="Maximum replicas.")],
+    min: Annotated[int, typer.Option(min=0, help="Minimum replicas.")] = 1,
     requests_per_replica: RequestsPerReplica = 32,
     settle_s: SettleS = 60.0,
     interval_s: IntervalS = 2.0,
     address: Annotated[
-        str | None, typer.Option(help="Address of the cluster's dashboard; by default that of the file.")
+        str | None, typer.Option(help="Address of the cluster's dashboard; default: the one in the file.")
     ] = None,
 ) -> None:
-    """Scale a fleet on Ray to the number of replicas that a pipeline's metrics ask for, until Ctrl-C or
-    SIGTERM.
+    """Scale a fleet on Ray to the number of replicas that a pipeline's metrics call for.
 
-    What cannot be read changes nothing. Run one for a fleet: Serve cannot tell two of them apart.
+    Runs until Ctrl-C or SIGTERM. If something cannot be read, nothing changes. Run only one per fleet: Serve
+    cannot tell two of them apart.
     """
     import asyncio
 
@@ -135,7 +136,7 @@ def ray(
     from forebay.deploy.controller.exposition import shown
     from forebay.deploy.ray.load import load_fleet
 
-    # On Kubernetes Serve is configured with the most replicas.
+    # On Kubernetes, Serve is configured with the maximum number of replicas.
     decider = Decider(Limits(min, max), requests_per_replica, settle_s, begins_with_most=True)
     for url in metrics:
         if not url.startswith(("http://", "https://")):

@@ -1,4 +1,4 @@
-"""`forebay bench compare`: what differs between two benchmarks, beyond noise."""
+"""`forebay bench compare`: differences between two benchmarks beyond noise."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from forebay.bench.compare import Comparison
 
 ONE_EACH = (
-    "One run each: the intervals come from its requests, and do not tell what another run would give. With "
+    "One run each: the intervals come from its requests and do not cover differences between runs. With "
     "repeats of both, they do."
 )
 
 
 def compare_runs(
-    before: Annotated[Path, typer.Argument(metavar="A.json", help="What to compare with.")],
-    after: Annotated[Path, typer.Argument(metavar="B.json", help="What is compared with it.")],
+    before: Annotated[Path, typer.Argument(metavar="A.json", help="The baseline.")],
+    after: Annotated[Path, typer.Argument(metavar="B.json", help="The benchmark to compare with it.")],
     *,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Compare other models, other loads, invalid runs all the same.")
+        bool, typer.Option("--anyway", help="Compare even if models or loads differ, or runs are invalid.")
     ] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page with the comparison.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the comparison as an HTML page.")] = None,
     json: JsonFile = None,
 ) -> None:
     """Compare two recorded benchmarks: differences with intervals, and which are beyond noise.
 
-    Refuses what cannot be compared: another model, load or objectives, invalid or interrupted runs.
+    Refuses different models, loads or objectives, and invalid or interrupted runs.
     """
     from forebay.bench.compare import comparison_document
     from forebay.bench.report.document import requests_path
@@ -60,7 +60,7 @@ def compare_runs(
             "A.json": before,
             "the requests of A.json": requests_path(before),
             "the events of A.json": events_path(before),
-            # May be the same: that is what noise is.
+            # May be the same file, to show the noise.
             **({} if after.resolve() == before.resolve() else {"B.json": after}),
             "the requests of B.json": requests_path(after),
             "the events of B.json": events_path(after),
@@ -79,7 +79,6 @@ def compare_runs(
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a document is one of measured pipelines."""
     from forebay.bench.report.document import read_object
     from forebay.bench.stream.document import FORMAT
 
@@ -87,7 +86,7 @@ def is_stream(path: Path) -> bool:
 
 
 def _compared(before: Path, after: Path, *, anyway: bool) -> tuple[Comparison[Any], Callable[[], str]]:
-    """The comparison, and what makes its page. Raises `SettingError` for documents of two kinds."""
+    """Raises `SettingError` for documents of two kinds."""
     from forebay.bench.compare import compare
     from forebay.bench.compare import compare_runs as compare_kind
     from forebay.bench.report.document import read_report
@@ -103,24 +102,23 @@ def _compared(before: Path, after: Path, *, anyway: bool) -> tuple[Comparison[An
     if not all(of_streams):
         stream, other = (before, after) if of_streams[0] else (after, before)
         raise SettingError(
-            f"{stream} is of forebay bench stream, and {other} is not: events are not compared with "
-            "requests; give two documents of the same command"
+            f"{stream} was written by forebay bench stream, {other} was not: events cannot be compared with "
+            "requests; use two documents of the same command"
         )
     streams = compare_kind(read_streams(before).runs, read_streams(after).runs, STREAMS, anyway=anyway)
-    times = "Times count from an event's own time, or from that of a result that stands for many events."
+    times = "Times count from an event's own time, or from that of a result that covers many events."
     return streams, lambda: comparison_page(streams, *names, event_curves, times)
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write a page; raises `SettingError` where it cannot be."""
+    """Raises `SettingError` if the file cannot be written."""
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise SettingError(f"--html: {path} cannot be written: {error.strerror}") from None
+        raise SettingError(f"--html: cannot write {path}: {error.strerror}") from None
 
 
 def show(found: Comparison[Any], console: Console) -> None:
-    """A table for each load."""
     from rich.table import Table
 
     from forebay.bench.report.html_compare import HEADER, difference_row

@@ -1,4 +1,4 @@
-"""The figures of a benchmark in the terminal: of `forebay bench serve` and of `forebay bench report`."""
+"""Terminal output of `forebay bench serve` and `forebay bench report`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ MOST_REMARKS = 20
 
 
 def show_runs(runs: Sequence[MeasuredRun], console: Console) -> None:
-    """One run in full; several as a table of their loads, and what is wrong with each."""
     if len(runs) == 1:
         show_run(runs[0], console)
     elif runs:
@@ -26,7 +25,6 @@ def show_runs(runs: Sequence[MeasuredRun], console: Console) -> None:
 
 
 def show_loads(runs: Sequence[MeasuredRun], console: Console) -> None:
-    """A row for each load: key figures, as means over repeats with their intervals, and the verdict."""
     from rich.table import Table
 
     from forebay.bench.report.loads import loads
@@ -34,12 +32,12 @@ def show_loads(runs: Sequence[MeasuredRun], console: Console) -> None:
 
     named = loads(runs)
     header, rows = loads_table(named)
-    # What failed is told below, with its causes.
+    # Failures are printed below, with causes.
     shown = [place for place, title in enumerate(header) if title != "failed"]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for place in shown:
         words = header[place] in ("load", "")
-        # A title may take two lines, so that a terminal has room for all columns.
+        # Titles may use two lines to fit all columns on a terminal.
         title = header[place] if words else header[place].replace(" ", "\n")
         table.add_column(title, justify="left" if words else "right", no_wrap=not words)
     for row in rows:
@@ -56,7 +54,6 @@ def show_loads(runs: Sequence[MeasuredRun], console: Console) -> None:
 
 
 def _remarks(load: str, own: Sequence[MeasuredRun]) -> Iterator[str]:
-    """What is wrong with the runs of a load; what several have in common once."""
     for words, count in Counter(words for one in own for words in _faults(one)).items():
         yield f"{load}: {words}" + (f" ({count} runs)" if count > 1 else "")
     for words in _failures(own):
@@ -64,7 +61,6 @@ def _remarks(load: str, own: Sequence[MeasuredRun]) -> Iterator[str]:
 
 
 def show_run(measured: MeasuredRun, console: Console) -> None:
-    """One run: its verdict, its rates, and the distributions of its times."""
     from rich.table import Table
 
     from forebay.bench.report.figures_table import HEADER, NARROW, figure_rows
@@ -102,15 +98,13 @@ def show_run(measured: MeasuredRun, console: Console) -> None:
 
 
 def _faults(measured: MeasuredRun) -> Iterator[str]:
-    """Why a run is INVALID, and of one that nobody judged that it was interrupted."""
     if measured.verdict is not None:
         yield from measured.verdict.reasons
     elif not measured.run.complete:
-        yield "interrupted: the figures are those of what was measured until then"
+        yield "interrupted: the figures cover what was measured until then"
 
 
 def _failures(runs: Sequence[MeasuredRun]) -> Iterator[str]:
-    """Why requests failed, and how many: the most frequent causes first."""
     found = Counter(r.error for one in runs for r in one.run.records if r.error is not None)
     shown = found.most_common(MOST_CAUSES)
     for cause, count in shown:

@@ -1,4 +1,4 @@
-"""`forebay bench goodput`: what share of events kept their objective, also while parts are killed."""
+"""`forebay bench goodput`: the share of events within their objective, also while parts are killed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def goodput(
     pipeline: Pipeline,
     *,
     slo_event_ms: Annotated[
-        float, typer.Option(help="The objective: from an event's time to its committed result.")
+        float, typer.Option(help="The objective: time from an event to its committed result.")
     ],
     slo_until: SloUntil = Moment.committed,
     set: SetValues = None,
@@ -49,25 +49,27 @@ def goodput(
     rate: Annotated[
         float, typer.Option(help="Events per second, with exponential gaps.", rich_help_panel=LOAD)
     ] = 10.0,
-    constant: Annotated[bool, typer.Option("--constant", help="Even gaps.", rich_help_panel=LOAD)] = False,
-    seconds: Annotated[float, typer.Option(help="Length of each run.", rich_help_panel=LOAD)] = 90.0,
+    constant: Annotated[
+        bool, typer.Option("--constant", help="Constant gaps.", rich_help_panel=LOAD)
+    ] = False,
+    seconds: Annotated[float, typer.Option(help="Duration of each run.", rich_help_panel=LOAD)] = 90.0,
     kill: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PART:SECONDS",
-            help="Kill a part so long after the start: jvm, command, or engine (one that is started here). "
+            help="Kill a part this long after the start: jvm, command, or engine (if it was started here). "
             "May be repeated.",
             rich_help_panel=KILLS,
         ),
     ] = None,
     kills: Annotated[
         int | None,
-        typer.Option(min=1, max=1000, help="So many kills at random moments.", rich_help_panel=KILLS),
+        typer.Option(min=1, max=1000, help="Number of kills at random times.", rich_help_panel=KILLS),
     ] = None,
     repeats: Annotated[
         int,
         typer.Option(
-            min=1, max=100, help="Pairs of runs, without and with the kills, by turns.", rich_help_panel=LOAD
+            min=1, max=100, help="Pairs of runs, alternating without and with kills.", rich_help_panel=LOAD
         ),
     ] = 1,
     seed: Annotated[int, typer.Option(help="Seed of times, posts and kills.", rich_help_panel=LOAD)] = 0,
@@ -79,8 +81,8 @@ def goodput(
 ) -> None:
     """Measure how many events have their committed result in time, without and with parts killed.
 
-    Without --kill and --kills, only without. The exit status is 1 where an event was lost or doubled, or the
-    figures cannot be believed, and 130 after Ctrl-C.
+    Without --kill and --kills, only without. The exit status is 1 if an event was lost or duplicated or the
+    figures are not valid, and 130 after Ctrl-C.
     """
     from forebay.bench.stream.engines import starts_engine
     from forebay.bench.stream.events import due_offsets
@@ -91,7 +93,7 @@ def goodput(
 
     check_files(json, html, {"--data": data, "PIPELINE": pipeline})
     if kill and kills is not None:
-        raise SettingError("--kill and --kills: expected one of them")
+        raise SettingError("--kill and --kills: use only one of them")
     asked = EventLoadOptions(rate=rate, constant=constant, seconds=seconds, data=data, seed=seed)
     options = StreamOptions(
         pipeline=pipeline,
@@ -108,8 +110,8 @@ def goodput(
     spec = read_pipeline(pipeline, options.settings)
     if not starts_engine(spec, options.engine) and any(each.part == "engine" for each in chosen):
         raise SettingError(
-            "--kill engine: only an engine that is started here is killed; leave out --engine, and engine.url"
-            " in the file"
+            "--kill engine: only an engine that is started here can be killed; leave out --engine, and "
+            "engine.url in the file"
         )
     for load in loads:
         check_kills(chosen, due_offsets(load)[-1])
@@ -132,8 +134,7 @@ def _measure(
     found: list[MeasuredStream],
     kills_of: Callable[[int, bool], Sequence[Kill]],
 ) -> None:
-    """Measure each load without kills and with those that `kills_of` gives for its number, and for whether
-    the engine can be killed."""
+    """Measure each load without kills, then with those of `kills_of(number, engine_is_ours)`."""
     from forebay.bench.stream.document import measured_stream
     from forebay.bench.stream.measure import StreamSession
     from forebay.bench.stream.origin import with_origin

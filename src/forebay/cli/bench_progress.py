@@ -1,4 +1,4 @@
-"""How far a run of `forebay bench serve` has come."""
+"""Progress of `forebay bench serve`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def run_progress(console: Console, runs: int) -> Iterator[Callable[[Progress], None] | None]:
-    """A bar on a terminal, nothing elsewhere. Drawn when it is told, by the event loop itself: a thread that
-    draws would take the interpreter from it at any moment."""
+    """A progress bar on a terminal, nothing elsewhere.
+
+    The event loop draws it; a drawing thread would take the interpreter from it at any moment.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
 

@@ -1,4 +1,4 @@
-"""`forebay bench report`: a recorded benchmark as a page, or in the form of another tool."""
+"""`forebay bench report`: show a recorded benchmark, as a page or in another tool's format."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
 
 
 class Format(str, Enum):
-    """Forms of other tools."""
-
     vllm = "vllm"
     aiperf = "aiperf"
     br = "br"
 
 
 def report_run(
-    recorded: Annotated[Path, typer.Argument(metavar="RUN.json", help="What forebay bench wrote.")],
+    recorded: Annotated[Path, typer.Argument(metavar="RUN.json", help="A file written by forebay bench.")],
     *,
-    html: Annotated[Path | None, typer.Option(help="Write a page: tables, curves, every request.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write an HTML page: tables, curves, all requests.")
+    ] = None,
     format: Annotated[
         Format | None,
         typer.Option(
-            help="Write it in the form of vllm bench serve, AIPerf, or llm-d's Benchmark Report (br)."
+            help="Write it in the format of vllm bench serve, AIPerf, or llm-d's Benchmark Report (br)."
         ),
     ] = None,
     output: Annotated[
-        str, typer.Option(help="Where --format writes to: a file, or - for standard output.")
+        str, typer.Option(help="Output of --format: a file, or - for standard output.")
     ] = STDOUT,
     run: Annotated[
-        int | None, typer.Option(min=1, help="Show this run alone, or write it with --format (default: 1).")
+        int | None, typer.Option(min=1, help="Show only this run, or write it with --format (default: 1).")
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Show a recorded benchmark, draw its page, or write it in the form of another tool."""
+    """Show a recorded benchmark, write its page, or convert it to another tool's format."""
     from forebay.bench.report.document import document, read_report, requests_path
     from forebay.bench.stream.document import events_path
 
@@ -76,14 +76,14 @@ def report_run(
     if is_stream(recorded):
         if format is not None:
             raise SettingError(
-                f"--format {format.value}: {recorded} is of forebay bench stream; that form has requests, "
-                "and no events"
+                f"--format {format.value}: {recorded} was written by forebay bench stream; that format is "
+                "for requests, not events"
             )
         report_streams(recorded, html, run, json)
         return
     report = read_report(recorded)
     if run is not None and run > len(report.runs):
-        raise SettingError(f"--run {run}: {recorded} has {len(report.runs)}")
+        raise SettingError(f"--run {run}: {recorded} has only {len(report.runs)}")
     if html is not None:
         from forebay.bench.report.html import report_page
 
@@ -91,7 +91,9 @@ def report_run(
     if format is not None:
         one = report.runs[(run or 1) - 1]
         if not one.run.records:
-            raise SettingError(f"--format {format.value}: the requests of {recorded} are not beside it")
+            raise SettingError(
+                f"--format {format.value}: the file with the requests of {recorded} is missing"
+            )
         write_lines(output, in_format(format, one))
     write_json(json, document(report))
     if html is None and format is None and shows_text(json):
@@ -99,7 +101,6 @@ def report_run(
 
 
 def report_streams(recorded: Path, html: Path | None, run: int | None, json: str | None) -> None:
-    """Show the measured pipelines of a document, or draw their page."""
     from forebay.bench.stream.document import stream_document
     from forebay.bench.stream.recorded import read_streams
     from forebay.cli.bench_stream_figures import show_goodput, show_rate, show_stream
@@ -107,7 +108,7 @@ def report_streams(recorded: Path, html: Path | None, run: int | None, json: str
 
     report = read_streams(recorded)
     if run is not None and run > len(report.runs):
-        raise SettingError(f"--run {run}: {recorded} has {len(report.runs)}")
+        raise SettingError(f"--run {run}: {recorded} has only {len(report.runs)}")
     shown = report.runs if run is None else report.runs[run - 1 : run]
     if html is not None:
         write_stream_page(html, shown, report.command)
@@ -121,7 +122,6 @@ def report_streams(recorded: Path, html: Path | None, run: int | None, json: str
 
 
 def in_format(format: Format, measured: MeasuredRun) -> Iterator[bytes]:
-    """The run in a form of another tool, line by line."""
     if format is Format.aiperf:
         from forebay.bench.report.aiperf import aiperf_records
 
@@ -139,7 +139,7 @@ def in_format(format: Format, measured: MeasuredRun) -> Iterator[bytes]:
 
 
 def write_lines(output: str, lines: Iterator[bytes]) -> None:
-    """Write lines to a file or to standard output; raises `SettingError` where they cannot be."""
+    """Raises `SettingError` if that fails."""
     if output == STDOUT:
         for line in lines:
             typer.echo(line)
@@ -147,4 +147,4 @@ def write_lines(output: str, lines: Iterator[bytes]) -> None:
     try:
         Path(output).write_bytes(b"".join(line + b"\n" for line in lines))
     except OSError as error:
-        raise SettingError(f"--output: {output} cannot be written: {error.strerror}") from None
+        raise SettingError(f"--output: cannot write {output}: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""`forebay bench serve`: a server under a load of one's choice."""
+"""`forebay bench serve`: put a server under load."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ ENV_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class Protocol(str, Enum):
-    """How the server is spoken to."""
-
     openai = "openai"
     chat = "chat"
     tgi = "tgi"
@@ -60,7 +58,7 @@ def serve(
         ),
     ] = Protocol.openai,
     model: Annotated[
-        str | None, typer.Option(help="Model name, if the server has several.", rich_help_panel=SERVER)
+        str | None, typer.Option(help="Model name, if the server has more than one.", rich_help_panel=SERVER)
     ] = None,
     api_key_env: Annotated[
         str | None,
@@ -74,12 +72,12 @@ def serve(
         str | None,
         typer.Option(
             metavar="JSON",
-            help="Further fields of each request, such as '{\"top_p\": 0.9}'.",
+            help="Extra fields of each request, such as '{\"top_p\": 0.9}'.",
             rich_help_panel=SERVER,
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(help="Longest time for one answer, in seconds.", rich_help_panel=SERVER)
+        float, typer.Option(help="Timeout of one answer, in seconds.", rich_help_panel=SERVER)
     ] = 600.0,
     rate: Annotated[
         list[float] | None,
@@ -92,7 +90,7 @@ def serve(
     concurrency: Annotated[
         list[int] | None,
         typer.Option(
-            help="Closed loop: so many requests at a time (default: 8). May be repeated: one run each.",
+            help="Closed loop: number of requests at a time (default: 8). May be repeated: one run each.",
             rich_help_panel=LOAD,
         ),
     ] = None,
@@ -104,23 +102,21 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Arrivals, lengths and shared prefixes of a trace in Mooncake's or Azure's format.",
+            help="Use arrivals, lengths and shared prefixes of a trace in Mooncake's or Azure's format.",
             rich_help_panel=LOAD,
         ),
     ] = None,
     speed: Speed = 1.0,
     requests: Annotated[
         int | None,
-        typer.Option(help="Number of requests (default: 100, or all of a file).", rich_help_panel=LOAD),
+        typer.Option(help="Number of requests (default: 100, or all in the file).", rich_help_panel=LOAD),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(
-            help="In place of --requests, with --rate: as many as are due in so long.", rich_help_panel=LOAD
-        ),
+        typer.Option(help="With --rate, instead of --requests: duration of the load.", rich_help_panel=LOAD),
     ] = None,
     repeats: Annotated[
-        int, typer.Option(min=1, max=100, help="Runs of each load, with other seeds.", rich_help_panel=LOAD)
+        int, typer.Option(min=1, max=100, help="Runs per load, each with another seed.", rich_help_panel=LOAD)
     ] = 1,
     seed: Annotated[int, typer.Option(help="Seed of times and lengths.", rich_help_panel=LOAD)] = 0,
     prompt_tokens: Annotated[
@@ -135,7 +131,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="LENGTHS",
-            help="Length of answers, in the same form (default: 128).",
+            help="Length of answers, in the same format (default: 128).",
             rich_help_panel=REQUESTS,
         ),
     ] = None,
@@ -143,7 +139,7 @@ def serve(
         bool | None,
         typer.Option(
             "--exact/--at-most",
-            help="Whether answers must have their length, or may end earlier.",
+            help="Whether answers must have exactly that length, or may end earlier.",
             rich_help_panel=REQUESTS,
         ),
     ] = None,
@@ -151,14 +147,15 @@ def serve(
         str | None,
         typer.Option(
             metavar="GROUPS:TOKENS",
-            help="Prompts begin with one of so many prefixes of so many tokens.",
+            help="Prompts start with one of GROUPS prefixes of TOKENS tokens.",
             rich_help_panel=REQUESTS,
         ),
     ] = None,
     turns: Annotated[
         int | None,
         typer.Option(
-            help="Sessions of so many turns, each prompt holding those before it.", rich_help_panel=REQUESTS
+            help="Sessions of this many turns; each prompt contains the ones before.",
+            rich_help_panel=REQUESTS,
         ),
     ] = None,
     data: Annotated[
@@ -189,8 +186,7 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME=PID",
-            help="Sample processor and memory of a process on this machine, and of those it started. May be "
-            "repeated.",
+            help="Sample CPU and memory of a process on this machine and its children. May be repeated.",
             rich_help_panel=REPORT,
         ),
     ] = None,
@@ -199,19 +195,19 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write a line of JSON for each request, in AIPerf's form.",
+            help="Write a line of JSON per request, in AIPerf's format.",
             rich_help_panel=REPORT,
         ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the report as one page.", rich_help_panel=REPORT),
+        typer.Option(metavar="FILE", help="Write the report as an HTML page.", rich_help_panel=REPORT),
     ] = None,
 ) -> None:
-    """Measure a server under a load: when each token came, of every request.
+    """Measure a server under load: the arrival time of every token of every request.
 
-    Times count from when a request was due. The exit status is 1 where the figures cannot be believed, and
-    130 after Ctrl-C; what was measured until then is reported.
+    Times count from when a request was due. The exit status is 1 if the figures are not valid, and 130 after
+    Ctrl-C; what was measured until then is reported.
     """
     from forebay.bench.load.schedules import MAX_SECONDS
     from forebay.bench.report.document import Report, requests_path
@@ -249,7 +245,7 @@ def serve(
         extra=_extra(extra),
     ).target()
     if protocol in (Protocol.tgi, Protocol.triton_trtllm):
-        # Neither has a way to ask for an answer of exact length.
+        # Neither can be asked for answers of an exact length.
         exact = exact or False
     plans = LoadOptions(
         rates=rate or (),
@@ -292,7 +288,7 @@ def serve(
     except ForebayError as error:
         if not found:
             raise
-        # The runs before are written, and then the error is told.
+        # Write the earlier runs before raising the error.
         failure = error
     except KeyboardInterrupt:
         if not found:
@@ -329,7 +325,7 @@ def _write(report: Any, json: str | None, records: Path | None, html: Path | Non
         if html is not None:
             write_atomic(html, report_page(report).encode())
     except OSError as error:
-        raise SettingError(f"the report cannot be written: {error.strerror}") from None
+        raise SettingError(f"cannot write the report: {error.strerror}") from None
 
 
 def _slo(ttft_ms: float | None, tpot_ms: float | None, e2el_ms: float | None) -> Slo | None:
@@ -344,7 +340,7 @@ def _slo(ttft_ms: float | None, tpot_ms: float | None, e2el_ms: float | None) ->
 
 
 def read_processes(words: Sequence[str]) -> dict[str, int]:
-    """The processes that `--process` names. Raises `SettingError`."""
+    """Parse `--process`. Raises `SettingError`."""
     from forebay.processes import birth_s
 
     found = {}
@@ -362,7 +358,7 @@ def _api_key(name: str | None) -> str | None:
     if name is None:
         return None
     if not ENV_NAME.fullmatch(name):
-        # Not quoted: it may be the key itself.
+        # Not quoted: the user may have passed the key itself.
         raise SettingError("--api-key-env: expected the name of an environment variable")
     try:
         return read_secret(SecretRef(env=name))

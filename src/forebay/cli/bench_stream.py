@@ -1,4 +1,4 @@
-"""`forebay bench stream`: a pipeline measured end to end."""
+"""`forebay bench stream`: measure a pipeline end to end."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ PIPELINE, EVENTS = "Pipeline", "Events"
 
 
 class Moment(str, Enum):
-    """Up to when an event's latency counts."""
-
     answered = "answered"
     committed = "committed"
 
@@ -46,14 +44,14 @@ SetValues = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="Override a key of the pipeline, such as checkpoint.interval_s=1; may be repeated.",
+        help="Override a pipeline setting, such as checkpoint.interval_s=1; may be repeated.",
         rich_help_panel=PIPELINE,
     ),
 ]
 EngineUrls = Annotated[
     list[str] | None,
     typer.Option(
-        help="URL of an engine, instead of the file's; may be repeated. Where neither names one, a local "
+        help="URL of an engine, instead of the file's; may be repeated. If neither names one, a local "
         "engine is started.",
         rich_help_panel=PIPELINE,
     ),
@@ -62,7 +60,7 @@ EngineLater = Annotated[
     bool,
     typer.Option(
         "--engine-later",
-        help="Start though nobody listens at the engine's URL yet.",
+        help="Start even if the engine's URL is not reachable yet.",
         rich_help_panel=PIPELINE,
     ),
 ]
@@ -70,42 +68,40 @@ State = Annotated[
     str | None,
     typer.Option(
         metavar="S3-ADDRESS",
-        help="Put the checkpoints below s3://bucket/prefix, in a folder of their own that is deleted at the "
-        "end, and not on this machine.",
+        help="Store checkpoints below s3://bucket/prefix instead of this machine, in a new folder that is "
+        "deleted at the end.",
         rich_help_panel=PIPELINE,
     ),
 ]
 WarmEvents = Annotated[
-    int, typer.Option(min=1, help="Events before the measured ones, not counted.", rich_help_panel=EVENTS)
+    int, typer.Option(min=1, help="Warm-up events, which are not counted.", rich_help_panel=EVENTS)
 ]
 DataFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="JSON objects, one a line, in place of made-up posts (id, user, text).",
+        help="JSON objects, one per line, instead of generated posts (id, user, text).",
         rich_help_panel=EVENTS,
     ),
 ]
 SloMs = Annotated[
     float | None,
     typer.Option(
-        help="Objective for goodput: from an event's time to its committed result.", rich_help_panel=REPORT
+        help="Objective for goodput: time from an event to its committed result.", rich_help_panel=REPORT
     ),
 ]
 SloUntil = Annotated[
-    Moment, typer.Option(help="Up to when the latency counts for it.", rich_help_panel=REPORT)
+    Moment, typer.Option(help="End of the latency that the objective is for.", rich_help_panel=REPORT)
 ]
 Patience = Annotated[
     float,
-    typer.Option(
-        help="How long commits are waited for after the last event, in seconds.", rich_help_panel=EVENTS
-    ),
+    typer.Option(help="Maximum wait for commits after the last event, in seconds.", rich_help_panel=EVENTS),
 ]
 Named = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=PID",
-        help="Sample processor and memory of a further process on this machine. May be repeated.",
+        help="Sample CPU and memory of another process on this machine. May be repeated.",
         rich_help_panel=REPORT,
     ),
 ]
@@ -113,7 +109,7 @@ Named = Annotated[
 
 HtmlFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write the report as one page.", rich_help_panel=REPORT),
+    typer.Option(metavar="FILE", help="Write the report as an HTML page.", rich_help_panel=REPORT),
 ]
 
 
@@ -138,25 +134,26 @@ def stream(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Arrivals of a trace in Mooncake's or Azure's format.",
+            help="Use arrivals of a trace in Mooncake's or Azure's format.",
             rich_help_panel=LOAD,
         ),
     ] = None,
     speed: Speed = 1.0,
     events: Annotated[
         int | None,
-        typer.Option(help="Number of events (default: 300, or all of a trace).", rich_help_panel=LOAD),
+        typer.Option(help="Number of events (default: 300, or all of the trace).", rich_help_panel=LOAD),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(
-            help="In place of --events, with --rate: as many as are due in so long.", rich_help_panel=LOAD
-        ),
+        typer.Option(help="With --rate, instead of --events: duration of the load.", rich_help_panel=LOAD),
     ] = None,
     repeats: Annotated[
         int,
         typer.Option(
-            min=1, max=100, help="Runs of the load, with other seeds, on one start.", rich_help_panel=LOAD
+            min=1,
+            max=100,
+            help="Runs of the load, each with another seed, without a restart.",
+            rich_help_panel=LOAD,
         ),
     ] = 1,
     seed: Annotated[int, typer.Option(help="Seed of times and posts.", rich_help_panel=LOAD)] = 0,
@@ -164,8 +161,8 @@ def stream(
         bool,
         typer.Option(
             "--find-rate",
-            help="Search for the highest rate at which the lag does not grow and the objective is kept; it "
-            "begins at --rate, and tries each for --seconds (default: 30), or longer until it can tell.",
+            help="Search for the highest rate at which the lag does not grow and the objective is kept. "
+            "Starts at --rate, and tries each rate for --seconds (default: 30), or longer if needed.",
             rich_help_panel=LOAD,
         ),
     ] = False,
@@ -177,18 +174,20 @@ def stream(
     slo_share: Annotated[
         float,
         typer.Option(
-            min=0.01, max=1, help="With --find-rate: the share that has to keep it.", rich_help_panel=REPORT
+            min=0.01,
+            max=1,
+            help="With --find-rate: the share of events that must keep the objective.",
+            rich_help_panel=REPORT,
         ),
     ] = 0.99,
     process: Named = None,
     json: JsonFile = None,
     html: HtmlFile = None,
 ) -> None:
-    """Measure a pipeline end to end: what each event felt, from its own time to its committed result.
+    """Measure a pipeline end to end: each event's latency from its own time to its committed result.
 
-    Source and sinks are replaced by the measurement's own; nothing of yours is read or written. The exit
-    status is 1 where the figures cannot be believed, and 130 after Ctrl-C; what was measured until then is
-    reported.
+    Source and sinks are replaced by the measurement's own; your data is neither read nor written. The exit
+    status is 1 if the figures are not valid, and 130 after Ctrl-C; what was measured until then is reported.
     """
     from forebay.bench.stream.loads import EventLoadOptions
     from forebay.bench.stream.options import EventSlo, StreamOptions
@@ -224,9 +223,9 @@ def stream(
     if find_rate:
         check_searchable(options)
         if asked.fixed:
-            raise SettingError(f"--find-rate: expected none with {asked.fixed}")
+            raise SettingError(f"--find-rate: not allowed with {asked.fixed}")
         if repeats > 1:
-            raise SettingError("--find-rate: expected none with --repeats; it repeats the rate that it finds")
+            raise SettingError("--find-rate: not allowed with --repeats; it repeats the rate that it finds")
         search_rate(options, asked, found, json=json, html=html, share=slo_share)
         return
     loads = [asked.load(turn) for turn in range(repeats)]
@@ -235,7 +234,7 @@ def stream(
 
 
 def state_path(text: str) -> S3Path:
-    """The address of `--state`. Raises `SettingError` where it is none."""
+    """Parse `--state`. Raises `SettingError`."""
     from forebay.s3.location import s3_path
 
     try:
@@ -245,28 +244,31 @@ def state_path(text: str) -> S3Path:
 
 
 def check_searchable(options: StreamOptions) -> None:
-    """Raise `SettingError` where no rate can be found: where a result stands for many events, as too few come
-    to tell how a rate did, and where the objective is shorter than a commit waits for its checkpoint."""
+    """Raise `SettingError` if no rate can be found.
+
+    That is the case if a result covers many events, because there are too few to judge a rate, or if the
+    objective is shorter than a commit waits for its checkpoint.
+    """
     from forebay.bench.stream.pipeline import read_pipeline
     from forebay.bench.stream.result_book import ManyToOne
 
     spec = read_pipeline(options.pipeline, options.settings)
     if spec.application is not None and ManyToOne.of(spec) is not None:
         raise SettingError(
-            f"--find-rate: expected none with application {spec.application.type}: each result stands for "
-            "many events, and too few come to tell whether a rate is sustained; give --rate"
+            f"--find-rate: not available for application {spec.application.type}: each result covers many "
+            "events, so there are too few results to judge a rate; use --rate"
         )
     slo, interval_s = options.slo, spec.checkpoint.interval_s
     if slo is not None and slo.until == Moment.committed.value and slo.within_s <= interval_s:
         raise SettingError(
-            f"--slo-event-ms: {slo.within_s * 1000:g} ms to the commit cannot be kept at any rate, as a "
-            f"commit waits up to {interval_s:g} s for the next checkpoint; give more, --slo-until answered, "
-            "or a shorter --set checkpoint.interval_s"
+            f"--slo-event-ms: {slo.within_s * 1000:g} ms to the commit is impossible at any rate, because a "
+            f"commit waits up to {interval_s:g} s for the next checkpoint; raise it, or use --slo-until "
+            "answered or a shorter --set checkpoint.interval_s"
         )
 
 
 def check_files(json: str | None, html: Path | None, read: dict[str, Path | None]) -> None:
-    """Raise `SettingError` where what is to be written cannot be, or is what is read."""
+    """Raise `SettingError` if an output cannot be written or is also an input."""
     from forebay.bench.stream.document import events_path
 
     check_json(json)
@@ -278,7 +280,6 @@ def check_files(json: str | None, html: Path | None, read: dict[str, Path | None
 
 
 def measure_loads(options: StreamOptions, loads: Sequence[EventLoad], found: list[MeasuredStream]) -> None:
-    """Measure the loads, one after the other on one start of the pipeline; each goes to `found`."""
     from forebay.bench.stream.document import measured_stream
     from forebay.bench.stream.measure import StreamSession
     from forebay.bench.stream.origin import with_origin
@@ -307,7 +308,6 @@ def search_rate(
     html: Path | None,
     share: float,
 ) -> None:
-    """Search for the highest sustained rate; shows each trial, and the runs' document has the search."""
     from dataclasses import asdict
 
     from forebay.bench.stream.document import measured_stream

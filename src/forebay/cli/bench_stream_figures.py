@@ -1,4 +1,4 @@
-"""Measured pipelines on the terminal, in a document and on a page."""
+"""Output of measured pipelines: terminal, document and page."""
 
 from __future__ import annotations
 
@@ -27,26 +27,22 @@ PERCENTILES = (50.0, 90.0, 99.0)
 
 
 def trial_words(trial: Trial) -> str:
-    """What came of a rate that was tried."""
     if trial.doubts:
-        return f"cannot be told: {'; '.join(trial.doubts)}"
+        return f"inconclusive: {'; '.join(trial.doubts)}"
     return "sustained" if trial.sustained else f"not sustained: {trial.why}"
 
 
 def rate_words(found_per_s: float | None, high_per_s: float | None) -> str:
-    """What a search gave, in one line."""
     if found_per_s is None:
-        return "no rate was found that is sustained each time"
-    above = "" if high_per_s is None else f"; {high_per_s:.4g} are not"
-    return f"{found_per_s:.4g} events/s are sustained{above}"
+        return "no rate was found that is sustained every time"
+    above = "" if high_per_s is None else f"; {high_per_s:.4g} is not"
+    return f"{found_per_s:.4g} events/s is sustained{above}"
 
 
 Answer = Callable[[Sequence["MeasuredStream"], Mapping[str, Any], "Console"], None]
-"""Shows what a document of these runs says besides them."""
 
 
 def show_rate(found: Sequence[MeasuredStream], document: Mapping[str, Any], console: Console) -> None:
-    """What a search for the highest sustained rate gave."""
     say(console, "")
     for words in document["invalid"]:
         say(console, f"INVALID: {words}", style="red")
@@ -64,9 +60,11 @@ def reported(
     judged: bool = True,
     answer: Answer | None = None,
 ) -> Iterator[None]:
-    """Around what measures: at its end, also after an error or Ctrl-C, write and show the runs that are
-    there, and end the command with its exit status. The document has `more` besides. Not `judged`: a run that
-    is INVALID does not make it end with 1. `answer`: shows what the command was for, below the runs."""
+    """Writes and prints the runs at the end of a measurement, even after an error or Ctrl-C.
+
+    Then ends the command with its exit status. `more` adds to the document, `answer` prints a conclusion
+    below the runs. If not `judged`, an INVALID run does not make the status 1.
+    """
     from forebay.bench.stream.document import stream_document, write_stream
 
     failure: BaseException | None = None
@@ -98,7 +96,7 @@ def reported(
 
 
 def write_page(path: Path, found: Sequence[MeasuredStream], command: str) -> None:
-    """Write the runs as a page. Raises `SettingError` where it cannot be written."""
+    """Raises `SettingError` if the file cannot be written."""
     from forebay.bench.report.html_stream import stream_page
     from forebay.files import write_atomic
 
@@ -110,7 +108,6 @@ def write_page(path: Path, found: Sequence[MeasuredStream], command: str) -> Non
 
 @contextmanager
 def stream_progress(console: Console) -> Iterator[Callable[[float, Progress], None]]:
-    """A bar on a terminal, nothing elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
 
@@ -131,7 +128,6 @@ def stream_progress(console: Console) -> Iterator[Callable[[float, Progress], No
 
 
 def show_stream(measured: MeasuredStream, console: Console) -> None:
-    """One run: its verdict, its rates, and where its events' time went."""
     from rich.table import Table
 
     from forebay.bench.stream.figures import stages_of
@@ -160,14 +156,13 @@ def show_stream(measured: MeasuredStream, console: Console) -> None:
 
 
 def headlines(measured: MeasuredStream) -> Iterator[str]:
-    """What a run gave, in a few lines of text."""
     figures = measured.figures
     noun = measured.run.noun
     counts = f"{figures.committed} of {figures.offered} {noun}s committed"
     others = (
         ("dead letters", figures.failed),
         ("lost", figures.lost),
-        ("doubled", figures.doubled),
+        ("duplicated", figures.doubled),
         ("of other events", figures.miscounted),
     )
     yield ", ".join((counts, *(f"{count} {name}" for name, count in others if count)))
@@ -196,7 +191,6 @@ MOST_CAUSES = 3
 
 
 def causes(measured: MeasuredStream) -> Iterator[str]:
-    """Why there are dead letters: the most frequent causes, each with the words of its first one."""
     run = measured.run
     both = run.events if run.results is None else (*run.events, *run.results)
     errors = [each.error for each in both if each.error is not None]
@@ -207,7 +201,6 @@ def causes(measured: MeasuredStream) -> Iterator[str]:
 
 
 def load_words(asked: Mapping[str, Any]) -> str:
-    """What was asked for, in one line."""
     schedule = dict(asked["schedule"])
     kind = schedule.pop("kind")
     settings = ", ".join(
@@ -235,13 +228,12 @@ def _ms(found: Distribution) -> Iterator[str]:
 
 
 def show_goodput(found: Sequence[MeasuredStream], document: Mapping[str, Any], console: Console) -> None:
-    """The runs beside each other, and how each kill was recovered from."""
     say(console, "")
     from rich.table import Table
 
     from forebay.bench.stream.kills import next_result_s
 
-    table = Table("run", "goodput", "good events/s", "lost", "doubled", "dead letters", box=None)
+    table = Table("run", "goodput", "good events/s", "lost", "duplicated", "dead letters", box=None)
     for measured in found:
         figures = measured.figures
         table.add_row(
@@ -254,5 +246,5 @@ def show_goodput(found: Sequence[MeasuredStream], document: Mapping[str, Any], c
     for measured in found:
         for killed in measured.run.kills:
             after_s = next_result_s(killed, measured.run.followed)
-            back = "no result came after it" if after_s is None else f"next result {after_s:.1f} s later"
+            back = "no result afterwards" if after_s is None else f"next result {after_s:.1f} s later"
             say(console, f"{killed.part} killed at {killed.at_s:.1f} s: {back}")

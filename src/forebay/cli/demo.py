@@ -1,4 +1,4 @@
-"""`forebay demo`: the main job in small."""
+"""`forebay demo`: a small pipeline from end to end."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from forebay.demo.kafka import Topics
 
 STARTS = (
-    "Flink and vLLM start on this processor: about half a minute, most of it to load vLLM. Then the "
-    "engine is measured, and the demo made to fit it."
+    "Starting Flink and vLLM on this processor takes about half a minute, most of it for vLLM. Then the "
+    "engine is measured, to choose a demo of the right size."
 )
 
 
@@ -45,21 +45,21 @@ def demo(
         typer.Option(min=1, help="Number of events; by default about a minute's worth, at most 300."),
     ] = None,
     speed: Annotated[
-        float | None, typer.Option(help="Replay at recorded times, this many times as fast.")
+        float | None, typer.Option(help="Replay at recorded times, sped up by this factor.")
     ] = None,
     text_field: Annotated[str | None, typer.Option(help="Field with the text.")] = None,
     time_field: Annotated[str | None, typer.Option(help="Field with the time.")] = None,
     capacity: Annotated[
         int | None,
-        typer.Option(min=1, help="Maximum requests in flight; by default what suits the engine, at most 32."),
+        typer.Option(min=1, help="Maximum requests in flight; default: chosen for the engine, at most 32."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the made-up posts.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the generated posts.")] = 1,
     kafka: Annotated[
         str | None,
         typer.Option(
             metavar="[HOST:PORT]",
-            help="Use two new topics on this Kafka broker; without an address, on one that is started for "
-            "the demo from the distribution in FOREBAY_KAFKA_HOME.",
+            help="Use two new topics on this Kafka broker. Without an address, a broker is started from the "
+            "distribution in FOREBAY_KAFKA_HOME.",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the results.")] = None,
@@ -78,7 +78,7 @@ def demo(
     check_json(json)
     if engine is None and (model is not None or api_key_env is not None):
         raise SettingError(
-            "--model and --api-key-env: expected --engine with them; the local engine needs none"
+            "--model and --api-key-env: only allowed with --engine; the local engine needs neither"
         )
     console, settings = errors_console(), load_settings()
     if kafka is not None:
@@ -134,12 +134,7 @@ def demo(
 
 
 def where_of(topics: Topics, *, local: bool, place: Path) -> str:
-    """Where a demo's answers are, in words."""
     text = (
         f"answers in topic {topics.answers} and dead letters in {topics.dead_letters}, at {topics.bootstrap}"
     )
-    return (
-        f"{text}; that Kafka was the demo's own and has ended, its data are in {place / 'kafka'}"
-        if local
-        else text
-    )
+    return f"{text}; the demo's own Kafka has stopped, its data is in {place / 'kafka'}" if local else text

@@ -1,4 +1,4 @@
-"""The last screen of `forebay demo`."""
+"""The result screen of `forebay demo`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
 BAR_WIDTH = 36
 EXAMPLE_CHARS = 100
 LOUD, QUIET = "bold red", "dim"
-"""Posts about the topic that breaks out, and all others."""
 
 
 def show(summary: Summary, last: Snapshot, where: str, console: Console) -> None:
-    """The summary for a person; `where` says in words where the results are."""
     seconds = max(last.elapsed_s, 0.001)
     console.print(
-        f"\n{counted(last.accepted, 'event')} in, {counted(summary.results, 'answer')}, "
+        f"\n{counted(last.accepted, 'event')}, {counted(summary.results, 'answer')}, "
         f"{counted(summary.dead_letters, 'dead letter')} in "
         f"{last.elapsed_s:.0f} s; calls took {summary.call_p50_s:.2f} s (p50) and {summary.call_p99_s:.2f} s "
         f"(p99); {summary.results / seconds:.1f} answers/s, "
@@ -47,7 +45,7 @@ def show(summary: Summary, last: Snapshot, where: str, console: Console) -> None
     elif summary.results:
         console.print(_counts("sentiment", summary.sentiments))
         console.print(_counts("topic", summary.topics))
-    # Last, for it is what stays in sight.
+    # Printed last, because that stays on the screen.
     if len(summary.slices) > 1:
         console.print(_timeline(summary))
     for line in _findings(summary):
@@ -56,7 +54,6 @@ def show(summary: Summary, last: Snapshot, where: str, console: Console) -> None
 
 
 def _findings(summary: Summary) -> Iterator[Text]:
-    """What the answers show, and how that compares with what was planted."""
     found, planted, right = summary.found, summary.planted, summary.right
     if found is not None:
         usual = f", {found.factor:.0f} times as many as usual" if found.factor else ""
@@ -66,21 +63,21 @@ def _findings(summary: Summary) -> Iterator[Text]:
             f" breaks out at {_clock(found.start_ms)}: {found.events} posts in {_length(found)}{usual}.",
         )
     elif planted is not None:
-        yield Text("What happened: by the answers, nothing broke out.")
+        yield Text("What happened: according to the answers, nothing broke out.")
     if planted is not None:
         said = f"Planted: {planted.topic}, from {_clock(planted.start_ms)} on, for {_length(planted)}. "
         hit = found is not None and found.overlaps(planted)
         yield Text(said + ("The model found it and named it." if hit else "The model missed it."))
     if right is not None:
         yield Text(
-            f"Right topics: {right.right} of {right.events} ({right.share:.0%}), by what the generator meant."
+            f"Right topics: {right.right} of {right.events} ({right.share:.0%}), according to the generator."
         )
 
 
 def _timeline(summary: Summary) -> Table:
     table = Table("from", "events", "", "mostly about", title="over time", title_justify="left")
     most = max(piece.events for piece in summary.slices)
-    # Tenths of a second only where they tell rows apart.
+    # Tenths of a second only if needed to tell rows apart.
     chars = 8 if len({piece.start_ms // 1000 for piece in summary.slices}) == len(summary.slices) else 10
     for piece in summary.slices:
         whole = round(BAR_WIDTH * piece.events / most)
@@ -124,5 +121,5 @@ def _length(outbreak: Outbreak) -> str:
 
 
 def _plain(text: str) -> Text:
-    """What came from outside as it is: no markup, and nothing that a terminal would obey."""
+    """Untrusted text: no markup, no control characters."""
     return Text("".join(c if c.isprintable() else " " for c in text[:EXAMPLE_CHARS]))

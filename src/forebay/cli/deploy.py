@@ -1,4 +1,4 @@
-"""`forebay deploy`: a pipeline, or a fleet, on the platforms that people run."""
+"""`forebay deploy`: put a pipeline or a fleet on Kubernetes or Ray."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from forebay.deploy.kubernetes.cluster import Done
     from forebay.deploy.ray.settings import RayFleetSpec
 
-deploy = typer.Typer(cls=Group, help="Put a pipeline on Kubernetes, a fleet on Ray.", no_args_is_help=True)
+deploy = typer.Typer(
+    cls=Group, help="Deploy a pipeline to Kubernetes or a fleet to Ray.", no_args_is_help=True
+)
 
 
 @deploy.callback()
 def _deploy() -> None:
-    """Put a pipeline on Kubernetes, a fleet on Ray."""
+    """Deploy a pipeline to Kubernetes or a fleet to Ray."""
 
 
 @deploy.command(cls=Command)
@@ -43,13 +45,13 @@ def kubernetes(
     *,
     config: Annotated[
         Path | None,
-        typer.Option(help="The deployment file; by default deploy.yaml beside the pipeline file."),
+        typer.Option(help="The deployment file; default: deploy.yaml next to the pipeline file."),
     ] = None,
     set: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Override a key of the deployment file, such as pipeline.image=IMAGE; may be repeated.",
+            help="Override a setting of the deployment file, such as pipeline.image=IMAGE; may be repeated.",
         ),
     ] = None,
     out: Annotated[
@@ -57,33 +59,33 @@ def kubernetes(
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Apply the manifests to the cluster.")] = False,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Delete what was applied; state in its store stays.")
+        bool, typer.Option("--remove", help="Delete what was applied; state in its store is kept.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Have the cluster check everything, and change nothing.")
+        bool, typer.Option("--dry-run", help="Let the cluster check everything, without changes.")
     ] = False,
     force_conflicts: Annotated[
-        bool, typer.Option("--force-conflicts", help="Take over fields that somebody else has set.")
+        bool, typer.Option("--force-conflicts", help="Take over fields that someone else has set.")
     ] = False,
     context: Annotated[
-        str | None, typer.Option(help="Context of the kubeconfig; by default the current one.")
+        str | None, typer.Option(help="Context of the kubeconfig; default: the current one.")
     ] = None,
     namespace: Annotated[
         str | None,
-        typer.Option("--namespace", "-n", help="Namespace; by default that of the deployment file."),
+        typer.Option("--namespace", "-n", help="Namespace; default: the deployment file's."),
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Render the manifests of a pipeline, its engine and what belongs to them, and apply them.
+    """Render the manifests of a pipeline and its engine, and apply them.
 
-    Without --out, --apply, --dry-run and --remove they go to standard output. Secrets are only referred to:
-    no manifest holds one.
+    Without --out, --apply, --dry-run and --remove, they are written to standard output. Manifests only refer
+    to secrets and never contain them.
     """
     from forebay.deploy.kubernetes import load_deployment, render, to_yaml, warnings_of
 
     check_json(json)
     if apply and remove:
-        raise SettingError("--apply, --remove: expected one of them, found both")
+        raise SettingError("--apply, --remove: use only one of them")
     deployment = load_deployment(pipeline, config, set or (), namespace)
     manifests = render(deployment)
     report: dict[str, Any] = {"instance": deployment.instance, "manifests": [m.body for m in manifests]}
@@ -95,7 +97,7 @@ def kubernetes(
 
         written = write_manifests(manifests, out, deployment.settings.namespace, deployment.connectors)
         report["files"] = [str(path) for path in written]
-        say(errors_console(), f"{len(manifests)} manifests in {out}")
+        say(errors_console(), f"{len(manifests)} manifests written to {out}")
     if apply or remove or dry_run:
         report |= _on_cluster(
             deployment, manifests, remove=remove, dry_run=dry_run, force=force_conflicts, context=context
@@ -122,7 +124,7 @@ def _on_cluster(
         if remove:
             done = _told(remove_all(api, deployment.instance, dry_run=dry_run), dry_run=dry_run)
             if not done:
-                say(console, f"there is nothing of {deployment.instance} in the namespace {api.namespace}")
+                say(console, f"found nothing of {deployment.instance} in the namespace {api.namespace}")
             return {"namespace": api.namespace, "done": done}
         done = _told(apply_all(api, manifests, dry_run=dry_run, force=force), dry_run=dry_run)
         refused = {} if dry_run else dict(refused_pods(api, manifests))
@@ -132,7 +134,6 @@ def _on_cluster(
 
 
 def _told(steps: Iterable[Done], *, dry_run: bool) -> list[dict[str, Any]]:
-    """Say each step as it is done; what was done, for the report."""
     console, done = errors_console(), []
     for each in steps:
         say(console, f"{each.kind} {each.name}: {each.action}{' (dry run)' if dry_run else ''}")
@@ -148,28 +149,28 @@ def ray(
     *,
     set: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Override a key of the fleet file; may be repeated."),
+        typer.Option(metavar="KEY=VALUE", help="Override a setting of the fleet file; may be repeated."),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Address of the cluster's dashboard; by default that of the file.")
+        str | None, typer.Option(help="Address of the cluster's dashboard; default: the file's.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write serve.yaml into this folder.")] = None,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Start the fleet, or change it, and wait until it runs.")
+        bool, typer.Option("--apply", help="Start or change the fleet, and wait until it runs.")
     ] = False,
     replicas: Annotated[
-        int | None, typer.Option(min=0, max=1000, help="Have a running fleet get so many replicas.")
+        int | None, typer.Option(min=0, max=1000, help="Scale a running fleet to this many replicas.")
     ] = None,
     status: Annotated[bool, typer.Option("--status", help="Show the fleet.")] = False,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Take the fleet away, once it has finished its requests.")
+        bool, typer.Option("--remove", help="Remove the fleet after it has finished its requests.")
     ] = False,
     json: JsonFile = None,
 ) -> None:
-    """Put a fleet on a Ray cluster: each replica of Ray Serve owns one engine, which is called directly.
+    """Deploy a fleet to a Ray cluster: each replica of Ray Serve owns one engine, which is called directly.
 
-    Without --out, --apply, --replicas, --status and --remove the config of Ray Serve goes to standard output.
-    Other applications on the cluster stay as they are.
+    Without --out, --apply, --replicas, --status and --remove, the config of Ray Serve is written to standard
+    output. Other applications on the cluster are not changed.
     """
     import asyncio
 
@@ -181,7 +182,7 @@ def ray(
     actions = {"--apply": apply, "--replicas": replicas is not None, "--status": status, "--remove": remove}
     given = [name for name, wanted in actions.items() if wanted]
     if len(given) > 1:
-        raise SettingError(f"{', '.join(actions)}: expected one of them, found {' and '.join(given)}")
+        raise SettingError(f"{', '.join(actions)}: use only one of them, found {' and '.join(given)}")
     spec = load_fleet(fleet, set or (), address)
     config = whole_config(spec)
     report: dict[str, Any] = {"address": spec.address, "name": spec.name, "config": config}
@@ -190,7 +191,7 @@ def ray(
 
         path = write_config(config, out)
         report["files"] = [str(path)]
-        say(errors_console(), f"the config of Ray Serve is in {path}")
+        say(errors_console(), f"the config of Ray Serve was written to {path}")
     if given:
         report |= asyncio.run(_on_ray(spec, given[0], replicas, shown=shows_text(json)))
     elif out is None and shows_text(json):
@@ -217,11 +218,11 @@ async def _on_ray(spec: RayFleetSpec, action: str, replicas: int | None, *, show
             await until_it_answers(rest)
         if action == "--remove":
             removed = await remove_fleet(rest, spec, told)
-            told(f"{spec.name}: removed" if removed else f"{spec.name}: there is none at {spec.address}")
+            told(f"{spec.name}: removed" if removed else f"{spec.name}: not found at {spec.address}")
             return {"removed": removed}
         if action == "--replicas" and replicas is not None:
             await scale_fleet(rest, spec, replicas)
-            told(f"{spec.name}: {counted(replicas, 'replica is', 'replicas are')} asked for")
+            told(f"{spec.name}: {counted(replicas, 'replica is', 'replicas are')} requested")
             return {"wanted": replicas}
         if action == "--apply":
             found: dict[str, Any] | None = as_document(await apply_fleet(rest, spec, told))
@@ -235,7 +236,7 @@ async def _on_ray(spec: RayFleetSpec, action: str, replicas: int | None, *, show
 def _show_fleet(spec: RayFleetSpec, found: dict[str, Any] | None) -> None:
     console = results_console()
     if found is None:
-        say(console, f"{spec.name}: there is none at {spec.address}")
+        say(console, f"{spec.name}: not found at {spec.address}")
         return
     states = ", ".join(f"{many} {state.lower()}" for state, many in found["replicas"].items()) or "none"
     say(

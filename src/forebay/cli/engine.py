@@ -41,19 +41,19 @@ def up(
             "weights, such as random:opt-125m."
         ),
     ] = "default",
-    served_model_name: Annotated[str | None, typer.Option(help="The name that requests use.")] = None,
-    port_base: Annotated[int, typer.Option(help="The first port tried.")] = 8100,
+    served_model_name: Annotated[str | None, typer.Option(help="Model name for requests.")] = None,
+    port_base: Annotated[int, typer.Option(help="First port to try.")] = 8100,
     cores: Annotated[
         str | None, typer.Option(help="Cores to divide among the replicas, such as 0-3,6.")
     ] = None,
     kv_cache_gib: Annotated[float | None, typer.Option(help="KV cache of each replica, in GiB.")] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Number type, such as float32; by default the processor's fastest.")
+        str | None, typer.Option(help="Number type, such as float32; default: the processor's fastest.")
     ] = None,
     max_model_len: Annotated[
         int | None,
         typer.Option(
-            help="Maximum tokens of prompt and answer together; by default 8192, or the model's own context "
+            help="Maximum tokens of prompt and answer together; default: 8192, or the model's context "
             "if that is shorter."
         ),
     ] = None,
@@ -62,7 +62,7 @@ def up(
     timeout_s: Annotated[float, typer.Option(help="Maximum time to start, in seconds.")] = 600.0,
     json: JsonFile = None,
 ) -> None:
-    """Start replicas and leave them running. Arguments after `--` go to vLLM as they are."""
+    """Start replicas and leave them running. Arguments after `--` are passed to vLLM."""
     from forebay.engine.launch import (
         ConsoleProgress,
         EngineOptions,
@@ -89,8 +89,8 @@ def up(
     running = [replica for replica in machine_registry(settings).read() if replica.kept and replica.alive]
     if running:
         raise SettingError(
-            f"{counted(len(running), 'replica is', 'replicas are')} running already; see `forebay engine "
-            "status`, and end with `forebay engine down`"
+            f"{counted(len(running), 'replica is', 'replicas are')} already running; list them with `forebay "
+            "engine status`, stop them with `forebay engine down`"
         )
     progress = ConsoleProgress(errors_console())
     with local_replicas(replicas, options, settings=settings, progress=progress) as started:
@@ -102,17 +102,16 @@ def up(
 
 
 def taken_ports(found: Sequence[int], base: int) -> str:
-    """Which ports from `base` up were taken, where replicas have got later ones; else empty."""
     taken = sorted({*range(base, max(found))} - {*found})
     if not taken:
         return ""
     ports = ", ".join(map(str, taken[:MOST_PORTS])) + (", …" if len(taken) > MOST_PORTS else "")
-    return f"in use: {ports}; the next free ports were taken: {', '.join(map(str, found))}"
+    return f"in use: {ports}; using the next free ports: {', '.join(map(str, found))}"
 
 
 @engine.command(cls=Command)
 def status(*, json: JsonFile = None) -> None:
-    """Show the registered replicas: whether they run and answer."""
+    """Show the registered replicas and whether they respond."""
     from forebay.engine.launch import machine_registry
 
     check_json(json)
@@ -122,12 +121,12 @@ def status(*, json: JsonFile = None) -> None:
 @engine.command(cls=Command)
 def down(
     urls: Annotated[
-        list[str] | None, typer.Argument(metavar="[URL]...", help="Those to end; by default all of them.")
+        list[str] | None, typer.Argument(metavar="[URL]...", help="Replicas to stop; default: all.")
     ] = None,
     *,
     json: JsonFile = None,
 ) -> None:
-    """End the replicas that `up` started, with all their processes."""
+    """Stop the replicas that `up` started, with all their processes."""
     from forebay.engine.launch import end_kept, machine_registry
 
     check_json(json)
@@ -136,13 +135,13 @@ def down(
     there = {replica.url for replica in registry.read() if replica.kept}
     if wanted - there:
         raise SettingError(
-            f"forebay engine down: there is no replica {min(wanted - there)[:200]!r} that `up` started; "
-            f"there are: {', '.join(sorted(there)) or 'none'}"
+            f"forebay engine down: `up` did not start a replica {min(wanted - there)[:200]!r}; "
+            f"found: {', '.join(sorted(there)) or 'none'}"
         )
     ended = end_kept(registry, only=wanted or there)
     write_json(json, {"ended": [replica.url for replica in ended]})
     if shows_text(json):
-        typer.echo(f"{len(ended)} replica(s) ended.")
+        typer.echo(f"{len(ended)} replica(s) stopped.")
 
 
 def _state(replica: Replica) -> str:

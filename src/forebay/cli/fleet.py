@@ -1,4 +1,4 @@
-"""`forebay fleet status`: the replicas of runs that start and stop them, and why there are so many."""
+"""`forebay fleet status`: the scaled replicas of runs on this machine, and why there are that many."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from forebay.counted import counted
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
-fleet = typer.Typer(help="Replicas that runs start and stop by themselves.", no_args_is_help=True)
+fleet = typer.Typer(help="Replicas that runs scale.", no_args_is_help=True)
 
 
 @fleet.callback()
 def _fleet() -> None:
-    """Keep `status` a command of its own though it is the only one."""
+    """Keeps `status` a subcommand, although it is the only one."""
 
 
 @fleet.command(cls=Command)
@@ -34,11 +34,11 @@ def status(
     *,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Draw the course of the run to this PNG, SVG or PDF; needs the extra `plot`."),
+        typer.Option(help="Plot the run over time to this PNG, SVG or PDF; needs the extra `plot`."),
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Show the runs on this machine that scale their replicas: state, load, and why the last decision."""
+    """Show runs on this machine that scale their replicas: state, load and last decision."""
     from forebay.runtime.scaling.picture import draw_course
     from forebay.runtime.scaling.record import read_course, running_statuses
     from forebay.simulate.figures import check_drawing
@@ -50,7 +50,7 @@ def status(
     found = list(running_statuses(load_settings()))
     if plot is not None:
         if len(found) != 1:
-            raise SettingError(f"--plot: expected one run whose replicas are scaled, found {len(found)}")
+            raise SettingError(f"--plot: expected one run that scales its replicas, found {len(found)}")
         draw_course(plot, read_course(Path(found[0]["course"])), str(found[0]["pipeline"]))
     write_json(json, {"runs": found})
     if shows_text(json):
@@ -62,7 +62,7 @@ def _show(runs: list[dict[str, Any]]) -> None:
 
     console = results_console()
     if not runs:
-        say(console, "No run scales its replicas. `forebay run PIPELINE --replicas 0..2` does.")
+        say(console, "No run scales its replicas. Start one with `forebay run PIPELINE --replicas 0..2`.")
     for run in runs:
         decision = run["decision"]
         say(

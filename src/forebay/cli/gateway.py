@@ -1,4 +1,4 @@
-"""`forebay gateway`: an OpenAI-compatible front of a fleet."""
+"""`forebay gateway`: an OpenAI-compatible front for a fleet."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def gateway(
     engine: Annotated[list[str] | None, typer.Option(help="URL of a replica; may be repeated.")] = None,
     prefill: Annotated[
         list[str] | None,
-        typer.Option(help="URL of a server that prefills prompts for the replicas; may be repeated."),
+        typer.Option(help="URL of a server that prefills prompts for replicas; may be repeated."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings of the gateway (YAML).")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 finds a free one.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8080,
     json: JsonFile = None,
 ) -> None:
-    """Serve OpenAI's API with a fleet of replicas until Ctrl-C or SIGTERM, which drain it.
+    """Serve OpenAI's API with a fleet of replicas, until Ctrl-C or SIGTERM. Drains before it stops.
 
     The report of --json is the gateway's URL, written as soon as it listens.
     """
@@ -40,7 +40,7 @@ def gateway(
         if (error.name or "").partition(".")[0] not in PACKAGES:
             raise
         raise SetupError(
-            f"the gateway needs {error.name}, which is missing; pip install 'forebay[gateway]'"
+            f"the gateway needs {error.name}, which is not installed; pip install 'forebay[gateway]'"
         ) from None
     load = partial(load_gateway, config, tuple(engine or ()), tuple(prefill or ()))
     spec = load()

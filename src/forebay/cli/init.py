@@ -1,4 +1,4 @@
-"""`forebay init`: asks for what a first pipeline file needs, and writes it."""
+"""`forebay init`: ask a few questions and write a first pipeline file."""
 
 from __future__ import annotations
 
@@ -41,31 +41,33 @@ def init(
             "kafka://HOST:PORT/TOPIC."
         ),
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="Template of the question about each event.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Template of the prompt for each event.")] = None,
     choices: Annotated[
-        str | None, typer.Option(metavar="A,B,C", help="The possible answers; without it, any text.")
+        str | None, typer.Option(metavar="A,B,C", help="The allowed answers; default: any text.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="URL of an engine, or local: one that Forebay starts.")
+        str | None, typer.Option(help="URL of an engine, or local: Forebay starts one.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model name, if the engine serves several.")] = None,
-    key: Annotated[str | None, typer.Option(help="Field whose events stay in order.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the pipeline; by default the source's.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing and take the defaults.")] = False,
+    key: Annotated[str | None, typer.Option(help="Field whose events are kept in order.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the pipeline; default: the source's name.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; use the defaults.")] = False,
 ) -> None:
-    """Write a first pipeline file: asks for what is not given, and overwrites nothing.
+    """Write a first pipeline file. Asks for everything that is not given, and never overwrites a file.
 
-    An answer that would not do is asked for again.
+    Asks again after an invalid answer.
     """
     from forebay.runtime.first_records import reads_nothing
 
     if file.exists():
-        raise SettingError(f"{file} exists; forebay init overwrites nothing: name another file")
+        raise SettingError(f"{file} exists and forebay init never overwrites: choose another file")
     if not file.parent.is_dir():
         raise SettingError(f"there is no folder {file.parent} to write {file.name} to")
     asks = not yes and sys.stdin.isatty()
     if not asks and not yes and (source is None or prompt is None):
-        raise SettingError("forebay init: nobody can be asked here; give --source and --prompt, or --yes")
+        raise SettingError("forebay init: no terminal to ask questions; give --source and --prompt, or --yes")
     console = errors_console()
 
     def ask(given: str | None, question: str, default: str, check: Callable[[str], object]) -> str:
@@ -77,7 +79,7 @@ def init(
     def made(**values: Any) -> PipelineSpec:
         return parsed(pipeline_text(replace(starter, **values), (), file.parent), file.parent)
 
-    # Options first: a wrong one is not to take a person's answers with it.
+    # Check options first, so that a wrong one does not throw away answers.
     starter = Starter(name or "first", "generator", NO_QUESTION, engine or LOCAL, model)
     made(key=key)
 
@@ -91,33 +93,32 @@ def init(
     _refuse(_doubt(made(key=key)))
     fields = fields_of(source)
     if reads_nothing(made()):
-        say(console, f"warning: {source} is empty, so its fields are not known", style="yellow")
+        say(console, f"warning: {source} is empty, so its fields are unknown", style="yellow")
     elif asks and fields:
-        say(console, f"Its fields: {', '.join(fields)}")
+        say(console, f"Fields: {', '.join(fields)}")
 
     def check_prompt(text: str) -> None:
         _refuse(_doubt(made(prompt=text)))
 
     usual = "In one word, what is this about? {{ " + reference(text_field(fields)) + " }}"
     prompt = ask(prompt, "What to ask about each event", usual, check_prompt)
-    listed = ask(choices, "The answers that there are, with commas (empty: any text)", "", lambda _: None)
+    listed = ask(choices, "Allowed answers, separated by commas (empty: any text)", "", lambda _: None)
     answers = tuple(dict.fromkeys(one.strip() for one in listed.split(",") if one.strip()))
-    where = "Who answers (the URL of an engine, or local)"
+    where = "Engine (a URL, or local)"
     engine = ask(engine, where, LOCAL, lambda url: made(engine=url))
     starter = replace(starter, prompt=prompt, choices=answers, engine=engine, key=key)
     text = pipeline_text(starter, fields, file.parent)
-    # Before it is written: a file that `forebay run` would refuse helps nobody.
+    # Never write a file that `forebay run` would refuse.
     parsed(text, file.parent)
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
     except OSError as error:
         raise SettingError(f"{file} cannot be written: {error.strerror}") from None
-    say(console, f"{file} is written. Look at it: forebay run {file} --dry-run. Run it: forebay run {file}")
+    say(console, f"{file} written. Check it: forebay run {file} --dry-run. Run it: forebay run {file}")
 
 
 def _asked(question: str, default: str, check: Callable[[str], object]) -> str:
-    """The first answer of a person's that `check` does not refuse."""
     while True:
         answer = str(typer.prompt(question, default=default, err=True))
         try:
@@ -129,12 +130,11 @@ def _asked(question: str, default: str, check: Callable[[str], object]) -> str:
 
 
 def _doubt(spec: PipelineSpec) -> str | None:
-    """Why the pipeline would not do for what it reads."""
     from forebay.engine.prompt import is_constant
     from forebay.runtime.first_records import doubt
 
     if spec.prompt is not None and spec.prompt != NO_QUESTION and is_constant(spec.prompt):
-        return "the prompt names no field, so that each event would be asked the same: {{ NAME }} puts one in"
+        return "the prompt has no field, so every event would get the same question: add one with {{ NAME }}"
     return doubt(spec)
 
 

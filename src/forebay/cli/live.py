@@ -1,4 +1,4 @@
-"""What a person sees while a pipeline runs, and at its end."""
+"""Terminal output while a pipeline runs, and at its end."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ QUIET_S = 5.0
 OLD_S = 15.0
 SMOOTHING = 0.3
 ENDING = ("(task is closing)", "checkpoint request for unknown task")
-"""How checkpoints fail that were under way when a task came to its end, as at the end of each job."""
+"""Errors of checkpoints that were in progress when a task ended, which happens at the end of each job."""
 SHOWN_CAUSES = 3
-"""Causes of failures in the live line."""
 GOES_ON_S = 10.0
-"""A job that takes events in for so long after such a failure is not ending."""
+"""If a job still takes events this long after such an error, it is not ending."""
 
 
 class LiveLine:
-    """One line that is drawn over on a terminal; elsewhere a new line every ten seconds.
+    """One line that is redrawn on a terminal; elsewhere, a new line every ten seconds.
 
-    A failure that the run recovers from gets a line of its own, which stays.
+    Failures that the run recovers from are printed as permanent lines.
     """
 
     def __init__(self, console: Console) -> None:
@@ -54,18 +53,16 @@ class LiveLine:
         self.stop()
 
     def stop(self) -> None:
-        """Take the line away; what is printed after it stays."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     @property
     def last(self) -> Snapshot | None:
-        """What was shown last."""
         return self._before
 
     def show(self, now: Snapshot) -> None:
-        """Show `now`; its times go back only where the wait for an engine is over and the job starts."""
+        """`elapsed_s` may go back only when the job starts after the wait for an engine."""
         before = self._before or Snapshot(now.elapsed_s, now.state)
         if now.elapsed_s < before.elapsed_s:
             self._moved_s, self._printed_s = now.elapsed_s, None
@@ -89,16 +86,16 @@ class LiveLine:
             self._print(f"a checkpoint failed: {now.checkpoint_failure}")
         if now.store_failure != before.store_failure:
             self._print(
-                f"{now.store_failure}. The stream is suspended until it can be used"
+                f"{now.store_failure}. The stream is paused until it is available"
                 if now.store_failure
-                else "the object store can be used again"
+                else "the object store is available again"
             )
         if now.suspect_times and not before.suspect_times:
             self._print(f"an event has a time in 1970 or 1900: {SUSPECT_TIMES}")
         if now.failed_commits > before.failed_commits:
             self._print(_failed_commits(now))
         for gap in now.gaps[len(before.gaps) :]:
-            self._print(f"Kafka no longer has the next record, going on after it: {gap}")
+            self._print(f"Kafka no longer has the next record, continuing after it: {gap}")
         if now.replaced_files > before.replaced_files:
             self._print(_replaced_files(now.replaced_files - before.replaced_files))
         self._before = now
@@ -121,14 +118,14 @@ class LiveLine:
 
 
 def _may_end(now: Snapshot, failed: Snapshot) -> bool:
-    """Whether a checkpoint, seen to have failed at `failed`, may have failed because the job ends."""
+    """Whether a checkpoint that failed at `failed` may have failed because the job is ending."""
     ends = any(words in failed.checkpoint_failure for words in ENDING)
     goes_on = now.accepted > failed.accepted and now.elapsed_s - failed.elapsed_s >= GOES_ON_S
     return ends and not (goes_on and now.state == "RUNNING")
 
 
 def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: str = "") -> str:
-    """The live line. `still_s`: how long no count has changed; `limit`: what limits, in words."""
+    """`still_s`: time since any count changed; `limit`: what limits the throughput."""
     parts = [
         f"{now.elapsed_s:5.0f} s {now.state.lower()}",
         f"in {now.accepted}",
@@ -147,7 +144,7 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: 
     if now.retries:
         parts.append(f"retries {now.retries}")
     if now.kv_transfers is not None and now.kv_transfers.fallbacks:
-        parts.append(f"prefilled where decoded {now.kv_transfers.fallbacks}")
+        parts.append(f"prefill fallbacks {now.kv_transfers.fallbacks}")
     if now.restarts:
         parts.append(f"restarts {now.restarts}")
     if now.resumes:
@@ -166,7 +163,6 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: 
 
 
 def failures_of(now: Snapshot, most: int | None = None) -> str:
-    """The causes of failures with their numbers, at most `most` of them, the most frequent first."""
     causes = Counter(now.failed).most_common(most)
     more = [] if len(causes) == len(now.failed) else ["…"]
     return ", ".join([*(f"{cause} {number}" for cause, number in causes), *more])
@@ -175,17 +171,16 @@ def failures_of(now: Snapshot, most: int | None = None) -> str:
 def report(
     last: Snapshot, *, one_each: bool, json: str | None, console: Console | None, limited: str = ""
 ) -> None:
-    """The end of a run: the document that `--json` asks for, and one line on `console` where there is one,
-    unless the document is on standard output.
+    """Write the `--json` document and print a summary, unless the document goes to standard output.
 
-    `one_each`: each event has one result or dead letter. Else how many came in is as Flink last told it, and
-    not said. `limited`: what limited the run, in words.
+    `one_each`: each event has one result or dead letter; otherwise the number of events is not known exactly
+    and left out. `limited`: what limited the run.
     """
     write_json(json, asdict(last) if one_each else {**asdict(last), "accepted": None})
     if console is None or not shows_text(json):
         return
     tokens = last.prompt_tokens + last.completion_tokens
-    events = f"{counted(last.accepted, 'event')} in, " if one_each else ""
+    events = f"{counted(last.accepted, 'event')}, " if one_each else ""
     say(
         console,
         f"{last.state.lower()} after {last.elapsed_s:.0f} s: {events}"
@@ -216,9 +211,9 @@ def report(
 
 def _failed_commits(now: Snapshot) -> str:
     return (
-        f"{now.failed_commits} of this run's transactions could not be committed, as Kafka had ended them: "
-        f"the results in them may be lost. Set transaction_timeout_s above the longest time between two "
-        f"checkpoints, pauses included"
+        f"{now.failed_commits} of this run's transactions could not be committed because Kafka had aborted "
+        f"them: their results may be lost. Set transaction_timeout_s above the longest time between two "
+        f"checkpoints, including pauses"
     )
 
 
@@ -227,8 +222,8 @@ def _replaced_files(count: int) -> str:
         "a file in the followed folder was" if count == 1 else f"{count} files in the followed folder were"
     )
     return (
-        f"{files} replaced: read from the start as new, with positions such as NAME@2:1; "
-        "Flink's log names what was replaced"
+        f"{files} replaced and will be read from the start, with positions such as NAME@2:1; "
+        "Flink's log has the names"
     )
 
 

@@ -1,8 +1,7 @@
-"""What commands print and write: consoles that show every text as it is, and `--json`, as every command that
-reports takes it: `--json FILE`, or `--json -` for standard output.
+"""Terminal output and `--json`: consoles that print texts unchanged, and writing a command's report.
 
-Rich takes `[x]` for markup and `:x:` for an emoji. Neither may happen to a text that is not ours, and in ours
-there is none, so no console of a command knows either.
+Rich treats `[x]` as markup and `:x:` as an emoji. Untrusted texts may contain both and ours use neither, so
+both are off.
 """
 
 from __future__ import annotations
@@ -25,12 +24,10 @@ if TYPE_CHECKING:
 
 
 def results_console() -> Console:
-    """Standard output."""
     return _console(stderr=False)
 
 
 def errors_console() -> Console:
-    """Standard error: progress and messages."""
     return _console(stderr=True)
 
 
@@ -41,24 +38,26 @@ def _console(*, stderr: bool) -> Console:
 
 
 def say(console: Console, words: str | Text, *, style: str | None = None) -> None:
-    """Print `words` whole, whatever the terminal's width; control characters in a `str` are replaced."""
+    """Print `words` without wrapping; control characters in a `str` are replaced."""
     shown = replace_controls(words) if isinstance(words, str) else words
     console.print(shown, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Raise `SettingError` where `path` cannot be written as a file; writes nothing itself."""
+    """Raise `SettingError` if `path` is not a writable file. Writes nothing."""
     if path.is_dir():
         raise SettingError(f"{option}: expected a file, found the folder {path}")
     if not path.parent.is_dir():
         raise SettingError(f"{option}: there is no folder {path.parent} to write {path.name} to")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise SettingError(f"{option}: {path} cannot be written: no permission")
+        raise SettingError(f"{option}: {path} cannot be written: permission denied")
 
 
 def check_distinct(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
-    """Raise `SettingError` where a file that is to be `written` is also `read`, or written twice. Both are by
-    what names them on the command line; None: not given."""
+    """Raise `SettingError` if a file would be written twice, or both written and read.
+
+    Keys are the names on the command line; None means not given.
+    """
     seen = {path.resolve(): name for name, path in read.items() if path is not None}
     for name, path in written.items():
         if path is None:
@@ -71,7 +70,7 @@ def check_distinct(written: Mapping[str, Path | None], read: Mapping[str, Path |
 
 STDOUT = "-"
 OPTIONAL_VALUES = {"--json": STDOUT, "--kafka": "local"}
-"""Options whose value may be left out, and what they mean without it; Typer itself knows none."""
+"""Options whose value is optional, and the value then used. Typer does not support this."""
 
 JsonFile = Annotated[
     str | None,
@@ -79,27 +78,25 @@ JsonFile = Annotated[
         "--json",
         metavar="[FILE]",
         help="Write the report to FILE as one JSON document. With - or without FILE: to standard output, "
-        "in place of the text.",
+        "instead of the text.",
     ),
 ]
 
 
 class Command(TyperCommand):
-    """A command whose options in `OPTIONAL_VALUES` may stand without a value."""
+    """A command whose options in `OPTIONAL_VALUES` may be given without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_values(args))
 
 
 class Group(TyperGroup):
-    """A group whose options in `OPTIONAL_VALUES` may stand without a value."""
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_values(args))
 
 
 def with_values(words: list[str]) -> list[str]:
-    """`words` with the value that is meant after each option that stands without one.
+    """Add the default value after each option that was given without one.
 
     A word after the option is its value unless it is itself an option.
     """
@@ -115,20 +112,20 @@ def with_values(words: list[str]) -> list[str]:
 
 
 def check_json(target: str | None) -> None:
-    """Raise `SettingError` where the file of `--json` cannot be written; to be asked before the work."""
+    """Raise `SettingError` if the file of `--json` cannot be written. Call it before the work."""
     if target == "":
-        raise SettingError("--json: expected a file, or - for standard output, found an empty text")
+        raise SettingError("--json: expected a file, or - for standard output; found an empty text")
     if target is not None and target != STDOUT:
         check_writable("--json", Path(target))
 
 
 def shows_text(target: str | None) -> bool:
-    """Whether the report is to be shown to a person too: not where standard output is the document's."""
+    """Whether to print text; not if standard output is used for the document."""
     return target != STDOUT
 
 
 def write_json(target: str | None, document: Any) -> None:
-    """Write `document` where `--json` says: indented to a file, as one line to standard output."""
+    """Write `document` to `target`: indented to a file, as one line to standard output."""
     if target is None:
         return
     if target == STDOUT:

@@ -23,74 +23,72 @@ TTFT_S, TPOT_S, GOAL = 1.0, 0.2, 0.99
 
 
 def plan(
-    model: Annotated[Path, typer.Argument(help="The model's config.json, or the folder that it is in.")],
+    model: Annotated[Path, typer.Argument(help="The model's config.json, or its folder.")],
     *,
     accelerator: Annotated[
         str,
         typer.Option(
-            help="Its name, such as h100, l40s or a100-80gb, or its memory, such as 40GB, which its sellers "
-            "say of 40 GiB."
+            help="A name, such as h100, l40s or a100-80gb, or a memory size, such as 40GB (as vendors write "
+            "40 GiB)."
         ),
     ] = "h100",
-    tensor_parallel: Annotated[
-        int, typer.Option(min=1, max=1024, help="Accelerators that hold one replica together.")
-    ] = 1,
+    tensor_parallel: Annotated[int, typer.Option(min=1, max=1024, help="Accelerators per replica.")] = 1,
     tflops: Annotated[
-        float | None, typer.Option(help="Its arithmetic in 16 bits, if it is not known by name.")
+        float | None, typer.Option(help="16-bit TFLOP/s, if the accelerator is not known by name.")
     ] = None,
     bandwidth: Annotated[
-        float | None, typer.Option(help="Its memory bandwidth in GB/s, if it is not known by name.")
+        float | None, typer.Option(help="Memory bandwidth in GB/s, if it is not known by name.")
     ] = None,
     memory_share: Annotated[
-        float, typer.Option(help="Share of the memory that the engine may use, as vLLM's setting.")
+        float, typer.Option(help="Share of the memory for the engine, like vLLM's setting.")
     ] = 0.9,
     kv_cache_gib: Annotated[
-        float | None, typer.Option(help="The KV cache's size on each accelerator, if the engine is told it.")
+        float | None, typer.Option(help="KV cache per accelerator, if the engine has a fixed size.")
     ] = None,
     kv_cache_type: Annotated[
         str | None, typer.Option(help="Number type of the KV cache, such as fp8; default: the model's.")
     ] = None,
     context: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a request; default: the workload's, else 8192.")
+        int | None, typer.Option(min=1, help="Tokens per request; default: the workload's mean, else 8192.")
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Requests in Mooncake's or Azure's format.")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests per second, without --trace.")] = None,
     prompt_tokens: Annotated[
-        str, typer.Option(help="Prompts' lengths, without --trace: 512, 100-200 or exp:128:1536.")
+        str, typer.Option(help="Prompt lengths, without --trace: 512, 100-200 or exp:128:1536.")
     ] = "exp:1000:8000",
-    output_tokens: Annotated[str, typer.Option(help="Answers' lengths, likewise.")] = "exp:200:2000",
+    output_tokens: Annotated[str, typer.Option(help="Answer lengths, likewise.")] = "exp:200:2000",
     ttft: Annotated[
         float | None,
-        typer.Option(help="SLO: seconds to the first token, plus what the prompt takes alone; default: 1."),
+        typer.Option(help="SLO: seconds to the first token, on top of the prompt's own prefill; default: 1."),
     ] = None,
     tpot: Annotated[
-        float | None, typer.Option(help="SLO: seconds per further token, on average; default: 0.2.")
+        float | None, typer.Option(help="SLO: mean seconds per further token; default: 0.2.")
     ] = None,
     goal: Annotated[
-        float | None, typer.Option(help="Share of requests that are to meet the SLO; default: 0.99.")
+        float | None, typer.Option(help="Share of requests that must meet the SLO; default: 0.99.")
     ] = None,
-    max_num_seqs: Annotated[int, typer.Option(min=1, max=8192, help="This setting of the engine.")] = 128,
+    max_num_seqs: Annotated[int, typer.Option(min=1, max=8192, help="Setting of the engine.")] = 128,
     max_num_batched_tokens: Annotated[
-        int, typer.Option(min=2, max=1_000_000, help="This setting of the engine.")
+        int, typer.Option(min=2, max=1_000_000, help="Setting of the engine.")
     ] = 2048,
     async_scheduling: Annotated[
         bool,
         typer.Option(
-            help="Whether the engine schedules a step while another runs, vLLM's default on GPUs: layers "
+            help="Whether the engine schedules a step while another runs (vLLM's default on GPUs): layers "
             "with a window then reserve twice --max-num-batched-tokens."
         ),
     ] = False,
-    price: Annotated[float | None, typer.Option(help="Price of one accelerator for an hour.")] = None,
+    price: Annotated[float | None, typer.Option(help="Price of one accelerator per hour.")] = None,
     transfer_bandwidth: Annotated[
         float | None,
         typer.Option(
-            help="Network between replicas in GB/s: also plan replicas that only prefill and only decode."
+            help="Network between replicas in GB/s: also plan separate prefill and decode replicas."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of made-up requests.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of generated requests.")] = 0,
     json: JsonFile = None,
 ) -> None:
-    """Say what fits into an accelerator and, for a workload, how many replicas it needs and what limits them.
+    """Plan what fits into an accelerator, and how many replicas a workload needs and what limits them.
 
     The workload is a --trace, or a --rate with lengths. Without either, only the memory is planned.
     """
@@ -167,7 +165,6 @@ def plan(
 
 
 def show_plan(document: dict[str, Any], console: Console) -> None:
-    """The plan as lines."""
     from rich.table import Table
 
     shape, memory, work = document["shape"], document["memory"], document["workload"]
@@ -190,17 +187,17 @@ def show_plan(document: dict[str, Any], console: Console) -> None:
     if work:
         table.add_row("offered", f"{work['offered_per_s']:.3g} requests/s")
         table.add_row(
-            "a replica does", f"{work['requests_per_s']:.3g} requests/s, {work['tokens_per_s']:,.0f} tokens/s"
+            "one replica", f"{work['requests_per_s']:.3g} requests/s, {work['tokens_per_s']:,.0f} tokens/s"
         )
         table.add_row("replicas", f"{work['replicas']}, {work['goodput']:.1%} of the requests within the SLO")
         table.add_row("prefill : decode", f"{work['prefill']:.1f} : {work['decode']:.1f}")
-        table.add_row("limited by", f"{work['limit']} (twice of it: {work['gain']:+.0%})")
+        table.add_row("limited by", f"{work['limit']} (doubling it: {work['gain']:+.0%})")
     if split := document["split"]:
         table.add_row("prefill and decode apart", _split_line(split, work["replicas"]))
     if cost := document["cost"]:
         table.add_row(
             "cost",
-            f"{cost['per_hour']:.2f} an hour, {cost['per_1000_requests']:.3g} per 1,000 requests, "
+            f"{cost['per_hour']:.2f} per hour, {cost['per_1000_requests']:.3g} per 1,000 requests, "
             f"{cost['per_million_tokens']:.3g} per million tokens",
         )
     console.print(table)
@@ -209,13 +206,13 @@ def show_plan(document: dict[str, Any], console: Console) -> None:
 
 
 def _split_line(split: dict[str, Any], mixed: int) -> str:
-    price = f", {split['per_hour']:.2f} an hour" if "per_hour" in split else ""
+    price = f", {split['per_hour']:.2f} per hour" if "per_hour" in split else ""
     if split["replicas"] is None:
-        need = f"does not pay: even {max(3, 2 * mixed)} replicas miss the goal"
+        need = f"not worth it: even {max(3, 2 * mixed)} replicas miss the goal"
     elif split["pays"]:
-        need = f"pays: {split['replicas']} replicas do{price}"
+        need = f"worth it: {split['replicas']} replicas are enough{price}"
     else:
-        need = f"does not pay: it takes {split['replicas']} replicas{price}"
+        need = f"not worth it: it takes {split['replicas']} replicas{price}"
     if not split["prefill"]:
         return need
     shape = f"{split['prefill']} prefill, {split['decode']} decode"
@@ -231,9 +228,9 @@ def _workload(
     from forebay.simulate.traces import TraceRequest, read_trace
 
     if trace is not None and rate is not None:
-        raise SettingError("--trace and --rate: expected one of them")
+        raise SettingError("--trace and --rate: use only one of them")
     if trace is not None:
-        # Cached prefixes are luck, and a plan counts on none.
+        # Do not count on cached prefixes.
         return [
             TraceRequest(one.arrived_s, one.prompt_tokens, one.output_tokens) for one in read_trace(trace)
         ]
@@ -256,9 +253,7 @@ def _mean_context(requests: list[TraceRequest]) -> int:
 def _only_of_a_workload(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None:
-            raise SettingError(
-                f"--{name.replace('_', '-')}: is about a workload, and none is given; add --rate or --trace"
-            )
+            raise SettingError(f"--{name.replace('_', '-')}: needs a workload; add --rate or --trace")
 
 
 def _check(**values: float | None) -> None:

@@ -1,4 +1,4 @@
-"""`forebay run`: run a pipeline file, or a ready application on a source."""
+"""`forebay run`: run a pipeline file, or a built-in application on a source."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 APPLICATION_OPTIONS = ("source", "out", "key", "time")
 LOOK_BYTES = 1 << 20
 PLANNED = (b"event_time", b"summary")
-"""A text with one of them may be of a pipeline whose job needs Flink's table planner."""
+"""A text with one of these may be a pipeline that needs Flink's table planner."""
 WHERE = {"sink.path": "the results", "dead_letters.path": "the dead letters"}
 
 
 class RunCommand(Command):
-    """`forebay run`, whose help also names the applications of installed packages."""
+    """`forebay run`; its help also lists applications of installed packages."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self.epilog = APPLICATIONS.note() or None
@@ -69,20 +69,20 @@ def run(
         typer.Option(help="For an application: a JSONL or CSV file, or wikimedia, jetstream, generator."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="For an application: folder for its results; by default out/NAME.")
+        Path | None, typer.Option(help="For an application: folder for its results; default: out/NAME.")
     ] = None,
     key: Annotated[
         str | None,
         typer.Option(
-            help="For an application: the field with the key; user for sessions, channel for summary."
+            help="For an application: the key field; default: user for sessions, channel for summary."
         ),
     ] = None,
-    time: Annotated[str | None, typer.Option(help="For an application: the field with the time.")] = None,
+    time: Annotated[str | None, typer.Option(help="For an application: the time field.")] = None,
     set: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Override a key of the pipeline, such as checkpoint.interval_s=5; may be repeated.",
+            help="Override a pipeline setting, such as checkpoint.interval_s=5; may be repeated.",
         ),
     ] = None,
     engine: Annotated[
@@ -92,7 +92,7 @@ def run(
         str | None,
         typer.Option(
             metavar="MIN..MAX",
-            help="Local replicas, such as 0..2: started and stopped as the stream asks; or a fixed number.",
+            help="Local replicas, such as 0..2: scaled with the stream; or a fixed number.",
         ),
     ] = None,
     api_key_env: Annotated[
@@ -100,16 +100,16 @@ def run(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Check the pipeline, show it and its graph, and start nothing."),
+        typer.Option("--dry-run", help="Check the pipeline, print it and its graph, and start nothing."),
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over and delete the checkpoints; what was written stays.")
+        bool, typer.Option("--fresh", help="Start over and delete the checkpoints; outputs are kept.")
     ] = False,
     from_checkpoint: Annotated[
         str | None,
         typer.Option(
             metavar="PATH|URL",
-            help="Resume from this checkpoint; what was committed after it is written again.",
+            help="Resume from this checkpoint; results committed after it are written again.",
         ),
     ] = None,
     cluster: Annotated[str | None, typer.Option(help="HOST:PORT of a running Flink cluster.")] = None,
@@ -117,14 +117,13 @@ def run(
 ) -> None:
     """Run a pipeline until its source ends, or Ctrl-C; it resumes where it stopped.
 
-    Where Flink is lost on the way, it is started again by itself. The exit status is 0 where the pipeline has
-    finished, also with dead letters, 1 where it failed, 2 where a setting is wrong, 130 after Ctrl-C and 143
-    after SIGTERM.
+    If Flink crashes, it is restarted. The exit status is 0 if the pipeline finished (even with dead letters),
+    1 if it failed, 2 for a wrong setting, 130 after Ctrl-C and 143 after SIGTERM.
     """
     given = {"source": source, "out": out, "key": key, "time": time}
     values = [*(set or []), *_key_setting(api_key_env), *_range_setting(replicas)]
     if fresh and from_checkpoint is not None:
-        raise SettingError("--from-checkpoint: expected none with --fresh, which starts at the beginning")
+        raise SettingError("--from-checkpoint: not allowed with --fresh, which starts from the beginning")
     check_json(json)
     if dry_run:
         spec = _spec(pipeline, given, values, out or Path("out", pipeline))
@@ -134,7 +133,7 @@ def run(
 
     settings = load_settings()
     with FlinkLauncher(settings) as launcher:
-        # Before all else is even imported: it takes longest.
+        # First of all, even before other imports, because it takes longest.
         looks = look_of(pipeline, values)
         launcher.start_ahead(jars_by_look(looks, settings), planner=any(word in looks for word in PLANNED))
         _run(
@@ -162,19 +161,16 @@ def _checkpoint(given: str | None) -> Location | None:
 
 
 def _key_setting(api_key_env: str | None) -> list[str]:
-    """`--api-key-env` as `--set` would have it."""
     return [] if api_key_env is None else [f"engine.api_key={orjson.dumps({'env': api_key_env}).decode()}"]
 
 
 def _range_setting(replicas: str | None) -> list[str]:
-    """`--replicas` as `--set` would have it."""
     from forebay.config.scaling import replicas_settings
 
     return [] if replicas is None else replicas_settings(replicas)
 
 
 def look_of(pipeline: str, values: Sequence[str]) -> bytes:
-    """The text of what is to run, which is not read in earnest yet."""
     text = " ".join(values).encode()
     with suppress(OSError), Path(pipeline).open("rb") as file:
         text += file.read(LOOK_BYTES)
@@ -182,7 +178,6 @@ def look_of(pipeline: str, values: Sequence[str]) -> bytes:
 
 
 def jars_by_look(text: bytes, settings: Settings) -> tuple[Path, ...]:
-    """The jars that a run will need by the look of its text."""
     from forebay.connectors.jars import installed_jars
 
     return installed_jars(settings.connectors) if b"kafka" in text else ()
@@ -214,7 +209,7 @@ def _run(
     spec = _spec(pipeline, given, values, folder)
     if json == STDOUT and isinstance(spec.sink, StdoutSink):
         raise SettingError(
-            "--json: expected a sink of files or a topic, found stdout; standard output holds the results. "
+            "--json: not possible on standard output, because the sink writes results there (stdout). "
             "Name a file: --json report.json"
         )
     settings = replace(settings, secret_variables=settings.secret_variables | secret_variables(spec))
@@ -229,8 +224,8 @@ def _run(
         place = local_replicas(settings=settings, progress=ConsoleProgress(errors))
     elif replicas is not None:
         raise SettingError(
-            "--replicas: expected the local engine, which the run starts; this pipeline "
-            + ("names another" if spec.asks_model else "asks no model")
+            "--replicas: only for the local engine, which the run starts; this pipeline "
+            + ("uses another" if spec.asks_model else "uses no model")
         )
     one_each = spec.application is None
     page = None if ready is None else ready.page()
@@ -251,25 +246,24 @@ def _run(
     if not last.results and last.dead_letters:
         show_lost(written.dead_letters(), errors, last.dead_letters, spec.dead_letters.summary())
     if not last.results and not last.dead_letters and reads_nothing(spec):
-        say(errors, f"there was nothing to read: {spec.source.summary()} is empty")
+        say(errors, f"nothing to read: {spec.source.summary()} is empty")
     for what, path in spec.directories().items():
         say(errors, f"{WHERE[what]}: {path}")
     _write_page(page, folder, errors)
 
 
 def _check_reach(cluster: str | None) -> None:
-    """Local replicas follow what subtasks on this machine tell, and listen on its loopback interface."""
+    """Local replicas depend on metrics of subtasks on this machine, and listen on its loopback interface."""
     from forebay.ports import is_this_machine
 
     if cluster is not None and not is_this_machine(cluster.rpartition(":")[0].strip("[]")):
         raise SettingError(
-            f"scaling: expected a cluster on this machine with local replicas, found --cluster {cluster}; "
+            f"scaling: local replicas need a cluster on this machine, found --cluster {cluster}; "
             f"start replicas that it can reach, and name them with --engine"
         )
 
 
 def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None, written: OutputCounts) -> None:
-    """What an interrupted run has done, and how to go on."""
     from forebay.runtime.state_store import newest_of, open_store
     from forebay.s3.client import StoreAway
     from forebay.s3.location import location_of
@@ -288,14 +282,14 @@ def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None, wri
 
 
 def _done(spec: PipelineSpec, answered: Snapshot, written: Snapshot) -> str:
-    """What there is of an interrupted run: what was answered since its last checkpoint is not written."""
-    again = "not in a checkpoint yet and made again"
+    """The outcome of an interrupted run. Answers since the last checkpoint are not written yet."""
+    again = "not committed yet and will be repeated"
     if len(spec.directories()) < 2:
         what = f"{counted(answered.results, 'result')} and {counted(answered.dead_letters, 'dead letter')}"
-        return f"{what}, those that are {again} included"
+        return f"{what} (those that are {again} are included)"
     what = f"{counted(written.results, 'result')} and {counted(written.dead_letters, 'dead letter')} written"
     if spec.application is not None:
-        return f"{what}; answers that are {again} do not count"
+        return f"{what}; answers that are {again} are not counted"
     more = answered.results + answered.dead_letters - written.results - written.dead_letters
     return f"{what}; {counted(more, 'more answer is', 'more answers are')} {again}" if more > 0 else what
 
@@ -308,7 +302,7 @@ def _write_page(make: Page | None, folder: Path, errors: Console) -> None:
     page = folder / "page.html"
     lines = chain(read_jsonl_sink(folder / "results"), read_jsonl_sink(folder / "dead-letters"))
     page.write_text(make(lines), encoding="utf-8")
-    say(errors, f"the results as a page: {page}")
+    say(errors, f"results as a page: {page}")
 
 
 def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: Path) -> PipelineSpec:
@@ -320,19 +314,18 @@ def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: P
         named = [f"--{name}" for name in APPLICATION_OPTIONS if given[name]]
         if named:
             raise SettingError(
-                f"{', '.join(named)}: only with an application ({', '.join(applications)}); for a pipeline "
-                f"file, change the file or use --set"
+                f"{', '.join(named)}: only for applications ({', '.join(applications)}); for a pipeline "
+                f"file, edit it or use --set"
             )
         return load_spec(Path(pipeline), values)
     if given["source"] is None:
-        raise SettingError(f"forebay run {pipeline}: name what to read with --source")
+        raise SettingError(f"forebay run {pipeline}: name the source with --source")
     return preset_spec(
         pipeline, ApplicationOptions(given["source"], out, given["key"], given["time"], values)
     )
 
 
 def _check_name(pipeline: str, applications: Sequence[str]) -> None:
-    """Raise `SettingError` where what is to run is neither a file nor an application."""
     from forebay.documents import suggestion
 
     path = Path(pipeline)
@@ -343,16 +336,16 @@ def _check_name(pipeline: str, applications: Sequence[str]) -> None:
         beside = sorted(file.name for file in path.parent.iterdir() if file.suffix in (".yaml", ".yml"))
         names += [str(path.parent / name) for name in beside[:1000]]
     raise SettingError(
-        f"forebay run {pipeline[:200]}: there is no such file and no such application; expected a pipeline "
+        f"forebay run {pipeline[:200]}: no such file or application; expected a pipeline "
         f"file or one of {', '.join(applications)}{suggestion(pipeline, names)}"
     )
 
 
 def show_plan(spec: PipelineSpec, engine: Sequence[str], json: str | None, *, cluster: str | None) -> None:
-    """Check what `spec` needs on this machine, and print it resolved, as YAML, and its graph.
+    """Check what `spec` needs on this machine, and print it resolved as YAML, with its graph.
 
-    Nothing is started, made or written but the file of `--json`. Raises `SettingError` as a run would
-    before it starts anything.
+    Starts and writes nothing except the file of `--json`. Raises `SettingError` like a run would before it
+    starts anything.
     """
     from forebay.config.plan import graph_text, resolved, stages_of, to_yaml
     from forebay.runtime.preflight import check_paths, check_secrets
@@ -363,14 +356,16 @@ def show_plan(spec: PipelineSpec, engine: Sequence[str], json: str | None, *, cl
     document, stages = resolved(spec, engine), stages_of(spec, engine)
     write_json(json, {"pipeline": document, "graph": [asdict(stage) for stage in stages]})
     if shows_text(json):
-        # The graph in comments, so that the whole is a pipeline file.
+        # The graph is a comment, so the output is a valid pipeline file.
         graph = "\n".join(f"# {line}" for line in graph_text(stages).splitlines())
         typer.echo(replace_controls(f"{to_yaml(document)}\n{graph}"))
 
 
 def say_doubt(spec: PipelineSpec, console: Console) -> None:
-    """Warn if the first records would all become dead letters, or the source is odd. Raises `SettingError` as
-    `doubt`."""
+    """Warn if the first records would all become dead letters or the source looks wrong.
+
+    Raises like `doubt`.
+    """
     from forebay.runtime.first_records import doubt
 
     found = doubt(spec)
@@ -383,8 +378,10 @@ MOST_CHARS = 200
 
 
 def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str) -> None:
-    """Warn that a run has only dead letters, `count` of them. Name the most frequent cause among the first of
-    `letters`, and an example; or `where` they are, if there are no `letters` to read."""
+    """Warn that a run has only dead letters, with the most frequent cause among the first of `letters`.
+
+    `count` is their number. Names the place `where` they are if `letters` is empty.
+    """
     from forebay.json_numbers import read_json
 
     causes: Counter[str] = Counter()
@@ -393,7 +390,7 @@ def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str
         letter = read_json(line)
         causes[letter["cause"]] += 1
         details.setdefault(letter["cause"], letter["detail"])
-    why = f"their causes are in {where}"
+    why = f"causes in {where}"
     for cause, _ in causes.most_common(1):
         why = f"most often {cause}: {details[cause][:MOST_CHARS]}".replace("\n", " ")
     say(console, f"warning: no results, only dead letters ({count}), {why}", style="yellow")

@@ -1,4 +1,4 @@
-"""What a machine needs: `forebay setup`, `forebay connectors`, `forebay doctor`."""
+"""`forebay setup`, `forebay connectors` and `forebay doctor`: prepare a machine."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 
 INSTALLS = (
-    "The engine is installed first, once: vLLM and a small model, about 8 GB on disk. That takes some "
-    "minutes: much is downloaded and unpacked."
+    "The engine must be installed once: vLLM and a small model, about 8 GB on disk. This takes some "
+    "minutes, because much is downloaded and unpacked."
 )
 
 
 def setup(
     *,
     embeddings: Annotated[
-        bool, typer.Option("--embeddings", help="Install the embedding model instead, which topics need.")
+        bool, typer.Option("--embeddings", help="Install the embedding model for topics instead.")
     ] = False,
     json: JsonFile = None,
 ) -> None:
-    """Install the local engine and its default model; does nothing where they are there."""
+    """Install the local engine and its default model, if they are not installed yet."""
     from forebay.engine.launch import ConsoleProgress, best_type, ensure_engine
 
     check_json(json)
@@ -66,7 +66,6 @@ def setup(
 
 
 def announce_install(settings: Settings, console: Console) -> None:
-    """Say that the engine's installation comes first, and why it takes long, where it is to be made."""
     from forebay.engine.launch.environment import environment_ready
 
     if not environment_ready(settings):
@@ -80,19 +79,19 @@ connectors = typer.Typer(
 
 @connectors.command(cls=Command)
 def install(
-    connector: Annotated[str, typer.Argument(help="The connector: kafka, or s3, a file system.")],
+    connector: Annotated[str, typer.Argument(help="The connector: kafka, or s3 (a file system).")],
     origin: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="FOLDER|URL",
-            help="A folder that holds the jar, or a Maven repository; by default FOREBAY_CONNECTORS_FROM, "
-            "else Maven Central.",
+            help="A folder with the jar, or a Maven repository; default: FOREBAY_CONNECTORS_FROM, "
+            "or Maven Central.",
         ),
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Download a connector's jar, verify it, and keep it. Does nothing if it is there."""
+    """Download and verify a connector's jar, if it is not installed yet."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from forebay.connectors.jars import JARS, MAVEN_CENTRAL, install_jar
@@ -102,7 +101,7 @@ def install(
     jar = JARS.get(connector)
     if jar is None:
         raise SettingError(
-            f"there is no connector {connector[:60]!r}; there is {', '.join(JARS)}"
+            f"unknown connector {connector[:60]!r}; expected one of {', '.join(JARS)}"
             f"{suggestion(connector, JARS)}"
         )
     settings = load_settings()
@@ -129,7 +128,7 @@ def install(
 
 @connectors.command(name="list", cls=Command)
 def list_(*, json: JsonFile = None) -> None:
-    """Say which connectors are installed, and where."""
+    """List connectors and where they are installed."""
     from forebay.connectors.jars import JARS
 
     check_json(json)
@@ -146,7 +145,7 @@ def list_(*, json: JsonFile = None) -> None:
 
 
 def _place(jar: Jar, settings: Settings) -> Path | None:
-    """Where the connector is installed; None where it is not, or may not be used."""
+    """The path of an installed and usable connector, or None."""
     from forebay.connectors.jars import installed_jar
 
     with suppress(SettingError):
@@ -155,7 +154,7 @@ def _place(jar: Jar, settings: Settings) -> Path | None:
 
 
 def _finding(jar: Jar, settings: Settings) -> Finding:
-    """A connector is needed by those alone who use its system."""
+    """Never `MISSING`, because only some users need a connector."""
     from forebay.engine.doctor import Finding, Verdict
 
     place, subject = _place(jar, settings), f"{jar.connector} connector"
@@ -169,7 +168,7 @@ STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
 
 
 def doctor(*, json: JsonFile = None) -> None:
-    """Say what is missing and how to get it. The exit status is 1 if something needed is missing."""
+    """Check what is missing and how to install it. The exit status is 1 if something required is missing."""
     from rich.text import Text
 
     from forebay.connectors.jars import JARS

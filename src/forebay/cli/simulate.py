@@ -1,4 +1,4 @@
-"""`forebay simulate`: requests through a simulated fleet, and the calibration of its engines."""
+"""`forebay simulate`: run requests through a simulated fleet, and calibrate its engines."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ FIGURES: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("requests/s", lambda one: f"{one.requests_per_s:.1f}"),
 )
 
-simulate = typer.Typer(cls=Group, help="Serve a trace, or made-up requests, with simulated replicas.")
+simulate = typer.Typer(cls=Group, help="Serve a trace, or generated requests, with simulated replicas.")
 
 Trace = Annotated[Path | None, typer.Option(help="Requests in Mooncake's or Azure's format.")]
-Engine = Annotated[str, typer.Option(help="A calibrated engine: llama-8b or qwen-32b.")]
+Engine = Annotated[str, typer.Option(help="Calibrated engine: llama-8b or qwen-32b.")]
 Replicas = Annotated[int, typer.Option(min=1, max=MAX_REPLICAS, help="Number of replicas.")]
 
 
@@ -55,21 +55,21 @@ def run(
     context: typer.Context,
     *,
     trace: Trace = None,
-    requests: Annotated[int, typer.Option(min=1, help="Made-up requests, without --trace.")] = 20_000,
-    rate: Annotated[float, typer.Option(help="Made-up requests per second.")] = 30.0,
-    prompt_tokens: Annotated[float, typer.Option(help="Mean prompt of these, without the prefix.")] = 1000.0,
-    output_tokens: Annotated[float, typer.Option(help="Mean answer of these.")] = 200.0,
-    prefixes: Annotated[int, typer.Option(min=0, help="Number of prefixes that these share.")] = 0,
+    requests: Annotated[int, typer.Option(min=1, help="Generated requests, without --trace.")] = 20_000,
+    rate: Annotated[float, typer.Option(help="Generated requests per second.")] = 30.0,
+    prompt_tokens: Annotated[float, typer.Option(help="Their mean prompt, without the prefix.")] = 1000.0,
+    output_tokens: Annotated[float, typer.Option(help="Their mean answer.")] = 200.0,
+    prefixes: Annotated[int, typer.Option(min=0, help="Number of prefixes that they share.")] = 0,
     prefix_tokens: Annotated[int, typer.Option(min=0, help="Tokens of each prefix.")] = 0,
     replicas: Replicas = 8,
     engine: Engine = "llama-8b",
-    policy: Annotated[list[str] | None, typer.Option(help="How to route; may be repeated.")] = None,
-    load: Annotated[float | None, typer.Option(help="Stretch arrivals to this share of capacity.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of made-up requests and of random policies.")] = 0,
+    policy: Annotated[list[str] | None, typer.Option(help="Routing policy; may be repeated.")] = None,
+    load: Annotated[float | None, typer.Option(help="Scale arrivals to this share of capacity.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of generated requests and of random policies.")] = 0,
     json: JsonFile = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw TTFT and latency, as PNG, SVG or PDF.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot TTFT and latency, as PNG, SVG or PDF.")] = None,
 ) -> None:
-    """Serve the requests once per policy and print what came of it. The same seed gives the same figures."""
+    """Serve the requests once per policy and print the figures. The same seed gives the same figures."""
     if context.invoked_subcommand is not None:
         return
     from rich.table import Table
@@ -124,14 +124,14 @@ def run(
 
 @simulate.command(cls=Command)
 def calibrate(
-    run: Annotated[Path, typer.Argument(help="Requests that an engine served, one JSON object per line.")],
+    run: Annotated[Path, typer.Argument(help="Requests served by an engine, one JSON object per line.")],
     *,
-    kv_tokens: Annotated[int, typer.Option(min=1, help="Tokens that its KV cache holds.")] = 500_000,
-    max_num_seqs: Annotated[int, typer.Option(min=1, help="This setting of the engine.")] = 128,
-    max_num_batched_tokens: Annotated[int, typer.Option(min=2, help="This setting of the engine.")] = 2048,
+    kv_tokens: Annotated[int, typer.Option(min=1, help="Tokens in its KV cache.")] = 500_000,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="Setting of the engine.")] = 128,
+    max_num_batched_tokens: Annotated[int, typer.Option(min=2, help="Setting of the engine.")] = 2048,
     json: JsonFile = None,
 ) -> None:
-    """Fit the times of an engine's steps to a measured run; status 1 where a figure is over 10 % off."""
+    """Fit an engine's step times to a measured run. The exit status is 1 if a figure is over 10 % off."""
     from rich.table import Table
 
     from forebay.simulate.calibrate import calibrate as fit

@@ -1,4 +1,4 @@
-"""A first pipeline file, commented, as `forebay init` writes it."""
+"""Makes the commented first pipeline file of `forebay init`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from forebay.config.spec import PipelineSpec
 
 FEEDS = {"wikimedia": "title", "jetstream": "text", "generator": "text"}
-"""Sources without a file, and the field of each that has something to read."""
+"""Sources without a file, and the field of each to ask about."""
 KINDS: Mapping[str, Literal["csv", "jsonl"]] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -27,11 +27,10 @@ KINDS: Mapping[str, Literal["csv", "jsonl"]] = {
 }
 TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 TEXTS = ("text", "body", "message", "content", "post", "comment", "description", "title")
-"""Fields that a person would ask about, the likeliest first."""
 NO_NAMES = frozenset(
     ("event", "key", "time_ms", "self", "not", "true", "false", "none", "True", "False", "None")
 )
-"""Words that stand for something else in a template."""
+"""Words with another meaning in a template."""
 LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 LOCAL = "local"
 LOOKED_AT_RECORDS = 20
@@ -40,10 +39,10 @@ MAX_FIELDS = 50
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """What a first pipeline needs.
+    """Settings of a first pipeline.
 
     `source`: a file, one of `FEEDS` or `kafka://HOST:PORT/TOPIC`; `prompt`: a template; `engine`: a URL or
-    `local`; `choices`: the answers that there are, none for free text; `key`: a field.
+    `local`; `choices`: allowed answers, empty for any text; `key`: a field.
     """
 
     name: str
@@ -56,8 +55,7 @@ class Starter:
 
 
 def parsed(text: str, folder: Path) -> PipelineSpec:
-    """The pipeline file `text`, to lie in `folder`. Raises `SettingError` for what is wrong, which names the
-    key, and no line: the file is not written yet."""
+    """Parse `text` as a pipeline file in `folder`. `SettingError` names keys but no lines."""
     from forebay.config import parse_spec
     from forebay.documents.yaml import parse_yaml
 
@@ -66,8 +64,9 @@ def parsed(text: str, folder: Path) -> PipelineSpec:
 
 
 def fields_of(source: str) -> list[str]:
-    """The names of the fields of what `source` gives, from the first lines of a file; blocks on the file
-    system. Empty where they cannot be known. Raises `SettingError` where there is no such source.
+    """The field names of a source, from the first lines of a file; blocks on I/O.
+
+    Empty if unknown. Raises `SettingError` if there is no such source.
     """
     from forebay.connectors.files.headers import columns_at
     from forebay.connectors.files.source import Files, first_records
@@ -86,7 +85,9 @@ def fields_of(source: str) -> list[str]:
         )
     kind = KINDS.get(data_suffix(path))
     if kind is None:
-        raise SettingError(f"--source: expected a name that ends in {', '.join(KINDS)}, found {path.name!r}")
+        raise SettingError(
+            f"--source: expected a file name ending in {', '.join(KINDS)}, found {path.name!r}"
+        )
     config = Files(path, Format(kind))
     if kind == "csv":
         return [name for name in columns_at(config) if name][:MAX_FIELDS]
@@ -97,60 +98,55 @@ def fields_of(source: str) -> list[str]:
 
 
 def text_field(fields: Sequence[str]) -> str:
-    """The field that a prompt would read."""
     return next((name for name in TEXTS if name in fields), fields[0] if fields else "text")
 
 
 def reference(field: str) -> str:
-    """How a template names a field."""
     plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", field) and field not in NO_NAMES
     return field if plain else f"event[{_json(field)}]"
 
 
 def name_of(text: str) -> str:
-    """A pipeline's name from a file's."""
     return re.sub(r"[^a-z0-9]+", "-", Path(text).stem.lower()).strip("-")[:63] or "first"
 
 
 def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
-    """The pipeline file, to lie in `folder`. A person who reads it sees what else there is to set."""
     lines = [
-        "# A pipeline: events, a question about each, an engine that answers, and a place for the answers.",
-        "# All keys: docs/pipeline.md. Look at it with: forebay run THIS-FILE --dry-run",
+        "# A pipeline: events, a prompt for each, an engine, and a place for the answers.",
+        "# All settings: docs/pipeline.md. Check it with: forebay run THIS-FILE --dry-run",
         f"name: {starter.name}",
         "",
-        "# Where events come from. Its position is kept, so that a run that is stopped goes on from there.",
+        "# Where events come from. The position is saved, so that a stopped run resumes there.",
         "source:",
         *_indented(_source(starter.source, folder)),
         "",
     ]
     if fields:
         names = ", ".join(_printable(name) for name in fields)
-        lines.append(f"# What is asked about each event. Fields that templates may use: {names}")
+        lines.append(f"# The prompt for each event. Fields that templates may use: {names}")
     else:
-        lines.append("# What is asked about each event; templates may use its fields.")
+        lines.append("# The prompt for each event; templates may use its fields.")
     lines += [f"prompt: {_text(starter.prompt)}", ""]
     if starter.choices:
         schema = {"type": "string", "enum": list(starter.choices)}
-        lines += ["# What an answer must be: a JSON schema.", "output:", f"  schema: {_json(schema)}", ""]
+        lines += ["# The form of an answer: a JSON schema.", "output:", f"  schema: {_json(schema)}", ""]
     else:
-        lines += ["# What an answer must be: any text; `output: {schema: …}` holds it to a JSON schema.", ""]
+        lines += ["# The form of an answer: any text; `output: {schema: …}` sets a JSON schema.", ""]
     lines += _engine(starter)
     if starter.key is not None:
         key = _text("{{ " + reference(starter.key) + " }}")
-        lines += ["# Whose events stay in order.", f"key: {key}", "ordering: key", ""]
+        lines += ["# Events with the same key stay in order.", f"key: {key}", "ordering: key", ""]
     lines += [
-        "# The longest answer, in tokens.",
+        "# Maximum length of an answer, in tokens.",
         "sampling: {max_tokens: 64}",
         "",
-        "# Where answers go, each exactly once; what got none is in out/NAME-dead-letters, with its cause.",
+        "# Answers, each exactly once; events without one are in out/NAME-dead-letters, with the cause.",
         f"sink: {{type: jsonl, path: out/{starter.name}}}",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _printable(name: str) -> str:
-    """A name as a comment can hold it."""
     return "".join(char if char.isprintable() else " " for char in name)
 
 
@@ -173,12 +169,12 @@ def _engine(starter: Starter) -> list[str]:
     model = [] if starter.model is None else [f"  model: {_text(starter.model)}"]
     if starter.engine == LOCAL:
         lines = [
-            "# Who answers: the small model that Forebay starts on this machine. An engine of your own:",
+            "# The engine: a small model that Forebay starts on this machine. To use your own:",
             "# engine: {url: http://HOST:PORT, model: NAME, api_key: {env: NAME_OF_A_VARIABLE}}",
         ]
         return [*lines, *(["engine:", *model] if model else []), ""]
     return [
-        "# Who answers: an OpenAI-compatible server.",
+        "# The engine: an OpenAI-compatible server.",
         "engine:",
         f"  url: {_text(starter.engine)}",
         *model,
@@ -194,11 +190,10 @@ def _indented(mapping: Mapping[str, Any]) -> list[str]:
 
 
 def _text(value: str) -> str:
-    """A text as a YAML scalar: plain where that is beyond doubt, else in quotes."""
     plain = re.fullmatch(r"[A-Za-z][\w./-]*", value) and value.lower() not in {"true", "false", "null"}
     return value if plain else _json(value)
 
 
 def _json(value: Any) -> str:
-    # YAML takes these for the end of a line, inside quotes too.
+    # YAML treats these as line ends, even inside quotes.
     return LINE_ENDS.sub(lambda end: f"\\u{ord(end[0]):04x}", json.dumps(value, ensure_ascii=False))

@@ -1,7 +1,7 @@
-"""From a pipeline file to a checked `PipelineSpec`, or to one `SettingError` that lists every mistake.
+"""From a pipeline file to a checked `PipelineSpec`, or to one `SettingError` with all mistakes.
 
-With `--set key=value`, the command line gives values over those of the file. For `forebay run NAME`, which
-has no file, an application's preset takes its place.
+`--set key=value` on the command line overrides the file. `forebay run NAME` uses an application's preset
+instead of a file.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from forebay.errors import SettingError
 
 MAX_CHARS = 65_536
 DOTTED = frozenset(("flink", "properties"))
-"""Mappings whose own keys hold dots: what stands behind them is one key."""
+"""Mappings whose own keys contain dots: the rest of the path is one key."""
 
 
 def load_spec(path: str | Path, settings: Sequence[str] = ()) -> PipelineSpec:
     """Read and check the pipeline file at `path`; blocks on the file system.
 
-    `settings` are `path.to.key=value`, which win over what the file says. Relative paths in both count from
-    the file's folder. Raises `SettingError` with one line per mistake:
-    `file:line: key.path: what was expected, what was found`.
+    `settings` are `path.to.key=value` and override the file. Relative paths in both are relative to the
+    file's folder. Raises `SettingError` with one line per mistake: `file:line: key.path: what was expected,
+    what was found`.
     """
     value, lines = read_document(path, "pipeline")
     given: list[Where] = []
@@ -48,16 +48,16 @@ def parse_spec(
     lines: Mapping[Where, int] | None = None,
     given: Collection[Where] = (),
 ) -> PipelineSpec:
-    """Check `data`, the value of a pipeline file. Relative paths count from `base`, if that is given; `given`
-    are the paths of what is not the file's but the command line's."""
+    """Check `data`, the value of a pipeline file. Relative paths are relative to `base`, if given; `given`
+    are the paths that come from the command line instead of the file."""
     return check_document(PipelineSpec, data, what="pipeline", base=base, name=name, lines=lines, given=given)
 
 
 def set_values(document: dict[str, Any], settings: Iterable[str], known: Iterable[Where]) -> list[Where]:
     """Put each `path.to.key=value` of `settings` into `document`; the last one wins. Returns their paths.
 
-    A value is JSON where it can be read as such, and a text otherwise. `known` are the paths that there are,
-    for the message where a setting has no value. Raises `SettingError`.
+    A value is JSON if it parses as such, else a text. `known` are the existing paths, for the message about a
+    setting without a value. Raises `SettingError`.
     """
     return [_set(document, setting, known) for setting in settings]
 
@@ -84,7 +84,7 @@ def _set(document: dict[str, Any], setting: str, known: Iterable[Where]) -> Wher
         if not isinstance(inner, dict):
             place = ".".join(path[: depth + 1])
             raise SettingError(
-                f"--set: {name} lies within a value that is no mapping: {place} is {describe(inner)}; "
+                f"--set: {name} lies within a value that is not a mapping: {place} is {describe(inner)}; "
                 f"set {place} as a whole"
             )
         at = inner
@@ -104,7 +104,6 @@ def _path(name: str) -> list[str]:
 
 
 def _meant(name: str, known: Iterable[Where]) -> str:
-    """The path that `name` may stand for, as the end of a message."""
     if not re.fullmatch(r"[\w.-]{1,80}", name):
         return ""
     paths = {".".join(map(str, path)): path for path in known}
@@ -124,7 +123,7 @@ KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 @dataclass(frozen=True, slots=True)
 class ApplicationOptions:
-    """What the command line says. `source`: a file or folder, or one of `SOURCES`. `key` and `time` name
+    """Options of the command line. `source`: a file or folder, or one of `SOURCES`. `key` and `time` name
     fields; `settings` are `path.to.key=value`, which win."""
 
     source: str
@@ -135,10 +134,10 @@ class ApplicationOptions:
 
 
 def preset_spec(name: str, wish: ApplicationOptions) -> PipelineSpec:
-    """The pipeline of the application `name`. Its results, dead letters and state lie in `wish.out`.
+    """The pipeline of the application `name`. Its results, dead letters and state are in `wish.out`.
 
-    Raises `SettingError` where a wish cannot be met, and where there is no such application or it cannot be
-    loaded; relative paths count from the working directory.
+    Relative paths are relative to the working directory. Raises `SettingError` if an option is invalid, and
+    if there is no such application or it cannot be loaded.
     """
     application = APPLICATIONS.find(name)
     if application is None:

@@ -1,4 +1,4 @@
-"""What a pipeline asks of the engine: prompts, the form of answers, sampling, retries, answers kept."""
+"""A pipeline's calls of the engine: prompts, output schema, sampling, retries, journal."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ class OutputSpec(Model):
 
 
 class InferenceGatewaySpec(Model):
-    """`engine.url` is an inference gateway of Kubernetes' Gateway API: its endpoint picker chooses the
-    replica. Forebay's router steps aside, and each request has headers that say how urgent it is."""
+    """An inference gateway of Kubernetes' Gateway API at `engine.url`: its endpoint picker chooses the
+    replica. Forebay does not route, and each request has headers with its urgency."""
 
     objectives: Annotated[dict[ObjectiveName, AnyInt], Field(max_length=100)] = Field(
         {},
         description="InferenceObjectives of the pool, each with the `priority` from which on requests have "
-        "it: `{urgent: 0, batch: 10}`; lower ones have the first. None: the picker takes all for alike.",
+        "it: `{urgent: 0, batch: 10}`; lower ones have the first. None: the picker treats all the same.",
     )
     fairness_id: FairnessId | None = Field(
         None, description="Name under which the picker shares capacity among its callers; null: none is sent."
@@ -99,12 +99,12 @@ class InferenceGatewaySpec(Model):
 
 
 class EngineSpec(ReplicaPlaces):
-    """The engine that answers. A URL or a list of them may stand here in place of the mapping."""
+    """The engine that answers. A URL or a list of URLs can replace this mapping."""
 
     url: Urls = Field(
         (),
         description="Address of an OpenAI-compatible server, or a list of them; null: the local engine that "
-        "Forebay starts, where none of `file`, `dns`, `kubernetes` and `ray` is given.",
+        "Forebay starts, if none of `file`, `dns`, `kubernetes` and `ray` is given.",
         json_schema_extra={"derived": "`null`"},
     )
     prefill: Annotated[PrefillSpec | None, ByUrl] = Field(
@@ -126,13 +126,13 @@ class EngineSpec(ReplicaPlaces):
     )
     inference_gateway: InferenceGatewaySpec | None = Field(
         None,
-        description="What an inference gateway at `url` is told of each request; null: `url` names replicas, "
+        description="Headers of each request for an inference gateway at `url`; null: `url` names replicas, "
         "among which Forebay chooses.",
     )
     kv_events: KvEvents | None = Field(
         None,
         description="Where each replica publishes the events of its KV cache: `tcp://{host}:5557`, or "
-        "`tcp://{host}:{port+200}` for a port so far from that of its URL; null: no subscription.",
+        "`tcp://{host}:{port+200}` for a port at this offset from that of its URL; null: no subscription.",
     )
     api_key: SecretField | None = Field(
         None, description="Where the API key is: `{env: NAME}` or `{file: PATH}`; never the key itself."
@@ -144,7 +144,7 @@ class EngineSpec(ReplicaPlaces):
             raise wrong("expected one of 'url', 'file', 'dns', 'kubernetes' and 'ray', found several")
         if self.prefill is not None and not given:
             raise wrong(
-                "expected 'prefill' beside the servers that decode ('url', 'file', …), found it alone"
+                "expected 'prefill' together with the servers that decode ('url', 'file', …), found it alone"
             )
         if self.inference_gateway is not None:
             if len(self.url) != 1:
@@ -154,7 +154,7 @@ class EngineSpec(ReplicaPlaces):
                     raise wrong(f"expected no {name!r} with 'inference_gateway', which chooses the replica")
 
     def secret(self) -> SecretRef | None:
-        """Where the API key is; None where the engine needs none."""
+        """The reference to the API key; None if the engine needs none."""
         return self.api_key.ref() if self.api_key is not None else None
 
 
@@ -182,7 +182,7 @@ RETRY = RetryPolicy()
 
 
 class RetrySpec(Model):
-    """When a failed call is made again. Only failures that may pass are, and never beyond the deadline."""
+    """When a failed call is retried. Only failures that may pass are, and never beyond the deadline."""
 
     max_attempts: PositiveInt = Field(
         RETRY.max_attempts,
@@ -191,7 +191,7 @@ class RetrySpec(Model):
     )
     max_invalid_answers: PositiveInt = Field(
         RETRY.max_invalid_answers,
-        description="Calls per record whose answers broke the schema or held nothing.",
+        description="Calls per record whose answers broke the schema or were empty.",
     )
     base_s: PositiveFloat = Field(RETRY.base_s, description="Longest wait before the second call.")
     factor: Annotated[float, Strict(), Field(ge=1)] = Field(
@@ -204,12 +204,14 @@ class RetrySpec(Model):
 
 
 class JournalSpec(Model):
-    """Answers kept on disk: the same request gets the same answer without a second call."""
+    """Answers on disk: the same request gets the same answer without a second call."""
 
     path: LocalPath = Field(description="SQLite file on this machine; relative to the pipeline file.")
-    max_entries: PositiveInt = Field(1_000_000, description="The oldest answers go beyond so many.")
-    max_mb: PositiveInt = Field(1024, description="The oldest answers go beyond so many MB (10^6 bytes).")
-    max_age_s: PositiveFloat | None = Field(604_800.0, description="Answers older than this go; null: never.")
+    max_entries: PositiveInt = Field(1_000_000, description="Maximum answers; the oldest are removed first.")
+    max_mb: PositiveInt = Field(1024, description="Maximum size in MB (10^6 bytes); the oldest go first.")
+    max_age_s: PositiveFloat | None = Field(
+        604_800.0, description="Answers older than this are removed; null: never."
+    )
 
     def config(self) -> JournalConfig:
         return JournalConfig(

@@ -1,4 +1,4 @@
-"""What a pipeline would do, without doing it: its settings as they are resolved, and the graph of its job."""
+"""What a pipeline would do: its resolved settings, and the graph of its job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forebay.connectors.base import without_query
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One step of the job. `parallelism` is its number of subtasks; `shards` and `capacity` (requests in
-    flight per subtask) are None where it has none. `after` names the stage whose output it reads."""
+    flight per subtask) may be None. `after` names the stage whose output it reads."""
 
     name: str
     what: str
@@ -28,8 +28,8 @@ class Stage:
 
 
 def resolved(spec: PipelineSpec, engine: Sequence[str] = ()) -> dict[str, Any]:
-    """Every setting of `spec`, defaults included, as a pipeline file would have it. Secrets are named by
-    their places; the query of a URL is left out, for it may hold one. `engine`: URLs over those of `spec`."""
+    """Every setting of `spec`, defaults included, as in a pipeline file. Secrets are references; queries of
+    URLs are removed, as they may contain one. `engine`: URLs that replace those of `spec`."""
     document: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
     if engine:
         others = dict.fromkeys(("file", "dns", "kubernetes", "ray"))
@@ -68,7 +68,7 @@ def _null(representer: Any, _: None) -> Any:
 
 
 def _blocks(value: Any) -> Any:
-    """Texts of several lines as blocks, where a block can hold them."""
+    """Texts of several lines as blocks, if a block can represent them."""
     if isinstance(value, dict):
         return {key: _blocks(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -83,7 +83,7 @@ def _plain(line: str) -> bool:
 
 
 def stages_of(spec: PipelineSpec, engine: Sequence[str] = ()) -> list[Stage]:
-    """The job's steps from the source to the sinks, in order; `engine` are URLs over those of `spec`."""
+    """The job's steps from the source to the sinks, in order; `engine`: URLs that replace those of `spec`."""
     application = spec.application
     reads = spec.source.readers(spec)
     stages = [Stage("source", spec.source.summary(), reads)]
@@ -122,7 +122,7 @@ def _engine(spec: PipelineSpec, engine: Sequence[str]) -> str:
 
 
 def graph_text(stages: Sequence[Stage]) -> str:
-    """The graph as lines of text: each stage with what it does, how parallel it is, and its bounds."""
+    """The graph as lines of text: each stage with its purpose, parallelism and bounds."""
     width = max(len(stage.name) for stage in stages)
     lines = []
     for stage in stages:

@@ -1,4 +1,4 @@
-"""How many replicas answer a pipeline, in its file."""
+"""The settings `scaling` and `scaling.classes` of a pipeline file."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class ScalingSpec(Model):
         60.0, le=1e6, description="How long a replica takes to start; learned once one has started."
     )
     warm_up_s: NotNegativeFloat = Field(
-        0.0, le=1e6, description="How long a replica that has started is slow yet: it is started earlier."
+        0.0, le=1e6, description="How long a started replica is still slow: it is started earlier."
     )
     drain_s: NotNegativeFloat = Field(
         10.0,
         le=1e6,
-        description="How long a replica takes to finish what it has. One that is not needed stays for as "
+        description="How long a replica takes to finish its requests. One that is not needed stays for as "
         "long as a start and this take.",
     )
     budget_per_hour: PositiveFloat | None = Field(
@@ -114,29 +114,29 @@ class ScalingSpec(Model):
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with the values together, each with its key."""
+        """Contradictions among the values, each with its key."""
         if self.min > self.max:
             yield "scaling.min", f"expected at most scaling.max ({self.max}), found {self.min}"
         budget, price = self.budget_per_hour, self.price_per_hour
         if budget is None and price is not None:
-            yield "scaling.price_per_hour", "expected scaling.budget_per_hour beside it, found none"
+            yield "scaling.price_per_hour", "expected scaling.budget_per_hour too, found none"
         if price is None and budget is not None:
-            yield "scaling.budget_per_hour", "expected scaling.price_per_hour beside it, found none"
+            yield "scaling.budget_per_hour", "expected scaling.price_per_hour too, found none"
         if budget is not None and price is not None and replicas_for(budget, price) < max(self.min, 1):
             yield (
                 "scaling.budget_per_hour",
                 f"{budget:g} pays for {replicas_for(budget, price)} replicas at {price:g} each, and at least "
-                f"{max(self.min, 1)} are asked for; raise it, or lower scaling.min",
+                f"{max(self.min, 1)} are required; raise it, or lower scaling.min",
             )
 
     @property
     def limits(self) -> Limits:
-        """Its bounds; of older reports than those that count, a stream would seem to be empty."""
+        """The limits. Reports older than those that count would make the stream seem empty."""
         return Limits(self.min, self.max, self.budget_per_hour, self.price_per_hour, stale_after_s=FRESH_S)
 
     def settings(self, answer_tokens: int) -> ScalingSettings:
-        """The same as a value; an answer is expected to have half of `answer_tokens`, its most, until one has
-        come."""
+        """The same as a value. An answer is expected to have half of `answer_tokens`, its maximum, until
+        there are any."""
         others = {} if self.classes is None else self.classes.slo_s
         return ScalingSettings(
             limits=self.limits,
@@ -152,7 +152,7 @@ class ScalingSpec(Model):
 
 
 def replicas_settings(text: str) -> list[str]:
-    """`--replicas 0..2`, or a fixed number, as `--set` would have it. Raises `SettingError`."""
+    """`--replicas 0..2`, or a fixed number, as settings of `--set`. Raises `SettingError`."""
     found = RANGE.fullmatch(text.strip())
     if found is None:
         raise SettingError(f"--replicas: expected a number or a range such as 0..2, found {text[:80]!r}")

@@ -1,7 +1,7 @@
 """A pipeline as a person writes it: one frozen tree of settings, checked as a whole.
 
-Build it with `forebay.config` (which turns every mistake into one `SettingError`), or directly in
-Python, where pydantic's `ValidationError` names the mistakes without showing values.
+Build it with `forebay.config`, which turns all mistakes into one `SettingError`, or directly in Python:
+pydantic's `ValidationError` has the mistakes without values.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _flink_key(key: str) -> str:
     if instead is not None:
         raise wrong(f"expected {instead}; it cannot be set here")
     if not is_option(key):
-        raise wrong(f"expected an option of Flink, found a name that Flink does not know{close_option(key)}")
+        raise wrong(f"expected an option of Flink, found a name that Flink does not have{close_option(key)}")
     return key
 
 
@@ -77,10 +77,10 @@ Application = Annotated[
 
 
 class EventTimeSpec(Model):
-    """Watermarks: how far event time has come."""
+    """Watermarks: the progress of event time."""
 
     out_of_orderness_s: NotNegativeFloat = Field(
-        5.0, description="How late an event may be behind a newer one."
+        5.0, description="How far an event may be behind a newer one."
     )
 
 
@@ -98,7 +98,7 @@ class CheckpointSpec(Model):
 
 
 class PipelineSpec(Model):
-    """A whole pipeline: events, a prompt for each, an engine, and where the answers go."""
+    """A whole pipeline: events, a prompt for each, an engine, and the sink of the answers."""
 
     name: Annotated[str, AfterValidator(_name)] = Field(
         description="Name of the job and of its state: a-z, 0-9 and '-', at most 63 characters."
@@ -112,7 +112,7 @@ class PipelineSpec(Model):
     )
     special_tokens: Literal["escape", "keep"] = Field(
         "escape",
-        description="`escape`: text of a record cannot write a model's special tokens, such as "
+        description="`escape`: text of a record cannot form a model's special tokens, such as "
         "`<|im_end|>`: a blank is put behind `<` and `[` where one could begin. `keep`: records go into the "
         "prompt as they are; for records of an author who is trusted.",
     )
@@ -130,18 +130,18 @@ class PipelineSpec(Model):
     scaling: ScalingSpec | None = Field(
         None,
         description="How many replicas answer. Local ones are started and stopped by the run; of others the "
-        "wanted number is a metric, by which a cluster scales; null: those that there are.",
+        "wanted number is a metric, by which a cluster scales; null: a fixed number.",
     )
     sampling: SamplingSpec = Field(SamplingSpec(), description="How the engine picks tokens.")
     key: FieldText | None = Field(
         None,
-        description="Template of an event's key, by which order and state are kept; null: none has. "
-        "An event has none if a field of the template is missing or null, or its text is empty.",
+        description="Template of an event's key, by which order and state are kept; null: no keys. "
+        "An event has no key if a field of the template is missing or null, or its text is empty.",
     )
     id: FieldText | None = Field(
         None,
         description="Template of an event's id, different for each event; null: its position in the source, "
-        "or a hash of its bytes where the source has no positions.",
+        "or a hash of its bytes if the source has no positions.",
     )
     priority: FieldText | None = Field(
         None,
@@ -150,7 +150,7 @@ class PipelineSpec(Model):
     )
     answer_tokens: FieldText | None = Field(
         None,
-        description="Template of the most tokens of an event's answer, a whole number; null: "
+        description="Template of the maximum tokens of an event's answer, a whole number; null: "
         "`sampling.max_tokens` for all.",
     )
     capacity: PositiveInt = Field(
@@ -172,7 +172,7 @@ class PipelineSpec(Model):
         "unordered",
         description="`unordered`: answers leave as they come; `key`: in the events' order per key.",
     )
-    journal: JournalSpec | None = Field(None, description="Answers kept on disk; null: none are.")
+    journal: JournalSpec | None = Field(None, description="Answers on disk; null: no journal.")
     sink: Sink = Field(description="Where results go.")
     dead_letters: DeadLetterSink = Field(
         description="Where failed records go; `<name>-dead-letters` if the sink has no path.",
@@ -183,7 +183,7 @@ class PipelineSpec(Model):
     )
     timeline: Switch = Field(
         False,
-        description="Results say when their event was read, accepted, sent, got its first token, was "
+        description="Results contain when their event was read, accepted, sent, got its first token, was "
         "answered and left the operator: `timeline`, in wall-clock microseconds since 1970.",
     )
     parallelism: PositiveInt = Field(
@@ -200,9 +200,10 @@ class PipelineSpec(Model):
     )
     flink: dict[Annotated[str, AfterValidator(_flink_key)], Scalar] = Field(
         default_factory=dict,
-        description="Options of Flink, passed on as they are; they win over Forebay's own. Refused are those "
-        "that decide where state is, what is resumed and how the job is watched, and names that Flink does "
-        "not know. Any name passes below `metrics.reporter`, `state.backend` and other prefixes of plug-ins.",
+        description="Options of Flink, passed on unchanged; they override Forebay's own. Rejected are those "
+        "that control where state is, what is resumed and how the job is monitored, and names that Flink "
+        "does not have. Any name is accepted below `metrics.reporter`, `state.backend` and other prefixes "
+        "of plug-ins.",
     )
 
     @model_validator(mode="before")
@@ -295,25 +296,25 @@ class PipelineSpec(Model):
             yield "ordering", "expected none with 'application', which keeps the order of each key"
 
     def sinks(self) -> dict[str, SinkSettings]:
-        """Where results and dead letters go, by the keys that say it."""
+        """The sinks of results and dead letters, by their keys."""
         return {"sink": self.sink, "dead_letters": self.dead_letters}
 
     def written(self) -> dict[str, str]:
-        """The directories that are written to, by the keys that name them."""
+        """The directories that are written to, by their keys."""
         found = {f"{key}.path": sink.directory() for key, sink in self.sinks().items()}
         return {key: path for key, path in found.items() if path is not None}
 
     def directories(self) -> dict[str, str]:
-        """The directories that results and dead letters are written to as JSON lines, by their keys."""
+        """Directories of results and dead letters in JSON lines, by their keys."""
         sinks = self.sinks().items()
         return {f"{key}.path": sink.path for key, sink in sinks if isinstance(sink, JsonlSink)}
 
     def topics(self) -> dict[str, KafkaSink]:
-        """The Kafka topics that results and dead letters are written to, by their keys."""
+        """Kafka topics of results and dead letters, by their keys."""
         return {key: sink for key, sink in self.sinks().items() if isinstance(sink, KafkaSink)}
 
     def prompt_template(self) -> PromptTemplate | None:
-        """None where an application writes the prompts."""
+        """None if an application writes the prompts."""
         if self.application is not None:
             return None
         messages = tuple(Message(m.role, m.content) for m in self.messages)
@@ -323,14 +324,13 @@ class PipelineSpec(Model):
 
     @property
     def asks_model(self) -> bool:
-        """Whether an engine is needed at all."""
         return self.application is None or self.application.asks_model
 
     def key_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.key, what="key", required=True) if self.key is not None else None
 
     def class_template(self) -> FieldTemplate | None:
-        """What makes the name of an event's class of service; None where there is one class."""
+        """The template of an event's class of service; None if there is one class."""
         classes = None if self.scaling is None else self.scaling.classes
         return None if classes is None else FieldTemplate(classes.of, what="scaling.classes.of")
 
@@ -346,7 +346,7 @@ class PipelineSpec(Model):
 
 
 def _leave_out_mode(data: dict[str, Any]) -> None:
-    """Files of older versions may say `mode: thread`; there is no other."""
+    """Files of older versions may have `mode: thread`, the only mode."""
     mode = data.pop("mode", "thread")
     if mode != "thread":
         raise _together(
@@ -368,7 +368,7 @@ def _within(inner: str, outer: str) -> bool:
 
 
 def _read_with(path: str, folder: str) -> bool:
-    """Whether what is written to `path` is read with `folder`: names that begin with `.` or `_` are not."""
+    """Whether a reader of `folder` would read `path`: it skips names that begin with `.` or `_`."""
     if not _within(path, folder):
         return False
     names = posixpath.relpath(path, folder).split("/")

@@ -54,15 +54,15 @@ class PipelineView(Protocol):
 class Written:
     """What a sink is to write: `what` is `RESULTS` or `DEAD_LETTERS`, of the `pipeline` with this name.
 
-    `job` is the id that the job will have, empty where it is not known, and `state_id` that of the pipeline's
-    state. `run` is the id of the run, which may start several jobs: a sink whose output is not counted when
-    the run has ended counts what it writes in it.
+    `job` is the id that the job will have, empty if it is not known. `transactions` is the id in the names of
+    Kafka transactions. `run` is the id of the run, which may start several jobs: a sink whose output is not
+    counted when the run has ended counts what it writes in it.
     """
 
     what: str
     pipeline: str
     job: str = ""
-    state_id: str | None = None
+    transactions: str = ""
     run: str = ""
 
 

@@ -1,4 +1,4 @@
-"""The demo between two topics of a Kafka: posts are written to the one, answers read from the other."""
+"""The demo between two Kafka topics: one for posts, one for answers."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from forebay.settings import Settings
 from forebay.testing.kafka import local_kafka
 
 LOCAL = "local"
-"""In place of an address: a node of the demo's own."""
+"""Instead of an address: start a broker for the demo."""
 ADMIN_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Where a demo's posts, answers and dead letters are. They are made for it, and stay."""
+    """Topics created for a demo; they are not deleted."""
 
     bootstrap: str
     posts: str
@@ -50,26 +50,30 @@ class Topics:
 
 
 def check_kafka(wish: str, settings: Settings) -> None:
-    """Raise `SettingError` where a demo over the Kafka at `wish` lacks something that is known beforehand."""
+    """Raise `SettingError` if something that the demo needs for the Kafka at `wish` is missing."""
     installed_jar(KAFKA, settings.connectors)
     if wish == LOCAL and settings.kafka_home is None:
         raise SettingError(
-            "--kafka: expected the HOST:PORT of a broker, or an unpacked Kafka distribution to start one "
-            "from, named by the environment variable FOREBAY_KAFKA_HOME; found neither"
+            "--kafka: expected the HOST:PORT of a broker, or the environment variable FOREBAY_KAFKA_HOME "
+            "with the path of an unpacked Kafka distribution to start one; found neither"
         )
     if wish != LOCAL:
         try:
             KafkaAccess(bootstrap=wish)
         except ValidationError:
             raise SettingError(
-                f"--kafka: expected HOST:PORT, several with commas between, found {wish[:200]!r}"
+                f"--kafka: expected HOST:PORT, or several separated by commas, found {wish[:200]!r}"
             ) from None
 
 
 @contextmanager
 def demo_kafka(wish: str, settings: Settings, folder: Path) -> Iterator[str]:
-    """The address of the Kafka at `wish`; for `LOCAL`, that of a node which runs until the block ends, with
-    its data in `folder`. Both as `check_kafka` found them right."""
+    """The address of the Kafka at `wish`.
+
+    For `LOCAL`, a broker runs until the block ends, with data in `folder`.
+
+    Call `check_kafka` first.
+    """
     if wish != LOCAL or settings.kafka_home is None:
         yield wish
         return
@@ -78,7 +82,7 @@ def demo_kafka(wish: str, settings: Settings, folder: Path) -> Iterator[str]:
 
 
 def between_topics(demo: Demo, bootstrap: str, name: str) -> tuple[Demo, Topics]:
-    """`demo` with Kafka on both sides: topics, group and transactions have `name` in theirs."""
+    """`demo` with Kafka on both sides; topics, group and transactions contain `name`."""
     topics = Topics(bootstrap, *(f"forebay-{name}-{what}" for what in ("posts", "answers", "dead-letters")))
     source, access = demo.spec.source, {"type": "kafka", "bootstrap": bootstrap}
     if isinstance(source, FileSource):
@@ -106,11 +110,11 @@ def run_between_topics(
     settings: Settings,
     watch: Watch,
 ) -> tuple[Snapshot, Summary, Topics]:
-    """Make the topics, run the demo between them, and read its answers; blocks.
+    """Create the topics, run the demo between them, and read its answers; blocks.
 
-    Posts are written while the job runs: at once, or at their recorded times where the demo replays. It ends
-    when all that was written has been read and answered. Raises what `run_pipeline` raises, and `KafkaAway`
-    where Kafka does not answer or refuses the topics.
+    Posts are written while the job runs: all at once, or at recorded times if the demo replays. Ends when
+    every post was read and answered. Raises what `run_pipeline` raises, and `KafkaAway` if Kafka does not
+    respond or refuses the topics.
     """
     kafka_demo, topics = between_topics(demo, bootstrap, name)
     start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=connector_jars(kafka_demo.spec, settings))
@@ -138,7 +142,7 @@ def run_between_topics(
 
 
 def posts(demo: Demo) -> Iterator[tuple[bytes, int | None]]:
-    """The demo's posts as values of records, each with its time; rows of CSV as JSON. Blocks on the file."""
+    """The demo's posts as record values with times; CSV rows as JSON. Blocks on I/O."""
     source = demo.spec.source
     if isinstance(source, GeneratorSource):
         generator = source.generator()
@@ -154,12 +158,12 @@ def posts(demo: Demo) -> Iterator[tuple[bytes, int | None]]:
         value = record.raw
         if isinstance(record, Event) and source.type == "csv":
             value = orjson.dumps(record.fields)
-        # A record that is too large is one of its first bytes too.
+        # A truncated record is still too large, and so still refused.
         yield value[: source.max_record_bytes + 1], recorded.time_ms
 
 
 def pace_of(demo: Demo) -> ReplaySpeed | None:
-    """How fast the demo's posts are to come; None: at once."""
+    """The replay speed of the demo, or None for all at once."""
     source = demo.spec.source
     if isinstance(source, FileSource) and source.replay is not None:
         return ReplaySpeed(source.replay.speed)
@@ -167,7 +171,6 @@ def pace_of(demo: Demo) -> ReplaySpeed | None:
 
 
 def due(posts: Iterable[tuple[bytes, int | None]], pace: ReplaySpeed | None) -> Iterator[tuple[bytes, float]]:
-    """Each post, and when it is due in seconds after the first."""
     due_s, before_ms = 0.0, None
     for value, time_ms in posts:
         if pace is not None:
@@ -177,7 +180,7 @@ def due(posts: Iterable[tuple[bytes, int | None]], pace: ReplaySpeed | None) -> 
 
 
 class Feeder:
-    """Writes posts to a topic on a thread of its own, from the moment at which the job runs."""
+    """Writes posts to a topic in its own thread, as soon as the job runs."""
 
     def __init__(
         self, cluster: KafkaCluster, topic: str, posts: Iterable[tuple[bytes, float]], clock: Clock
@@ -192,8 +195,10 @@ class Feeder:
         self._error: Exception | None = None
 
     def enough(self, now: Snapshot) -> bool:
-        """Whether the job of `now` has read every post: all are written, and a count from after that found
-        none that waits. Starts the writing, and raises what ended it."""
+        """Whether the job has read every post: all are written, and a later lag is zero.
+
+        Starts the writer, and raises its error.
+        """
         if self._error is not None:
             raise self._error
         if now.state == "RUNNING" and self._thread.ident is None:
@@ -204,7 +209,7 @@ class Feeder:
         return self._clock.monotonic_s() - backlog.age_s > written_s
 
     def close(self) -> None:
-        """Stop writing; returns when the writer is gone."""
+        """Stop writing; blocks until the thread has ended."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -227,7 +232,6 @@ class Feeder:
 def feeding(
     cluster: KafkaCluster, topic: str, posts: Iterable[tuple[bytes, int | None]], pace: ReplaySpeed | None
 ) -> Iterator[Feeder]:
-    """A feeder of `posts` into `topic`; it has stopped when the block ends."""
     feeder = Feeder(cluster, topic, due(posts, pace), SystemClock())
     try:
         yield feeder

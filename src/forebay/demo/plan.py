@@ -1,4 +1,4 @@
-"""The main job in small: a ready pipeline over made-up posts or a file of the user's, and a summary."""
+"""The pipeline and the summary of the demo, over generated posts or a user's file."""
 
 from __future__ import annotations
 
@@ -38,21 +38,19 @@ TEXT_FIELDS = ("text", "body", "content", "message", "title")
 TIME_FIELDS = ("created_at", "time", "timestamp", "date")
 GENERAL_TOPICS = ("sport", "politics", "business", "technology", "entertainment", "daily life")
 TIME_FORMATS = ("iso8601", "%a %b %d %H:%M:%S %z %Y", "unix_s", "unix_ms", "unix_us")
-"""Tried in this order; numbers by what gives a year of this century."""
+"""Tried in this order. Numeric formats must give a year of this century."""
 THIS_CENTURY_MS = (946_684_800_000, 4_102_444_800_000)
 FIRST_RECORDS = 1000
 EXAMPLES = 5
 EVENTS, CAPACITY = 300, 32
-"""Where the options leave them open."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the user asked for. `input` None: made-up posts with a burst planted in them.
+    """`input` None: generated posts with a planted burst.
 
-    `speed`: replay at recorded times, so many times faster; None: as fast as the engine takes it. `model` and
-    `api_key` are those of the engine, for one that serves several or wants a key. `by_likelihood`: ask about
-    made-up posts in the way that suits the default model, and no other.
+    `speed`: replay at recorded times, sped up by this factor; None: as fast as the engine takes it.
+    `by_likelihood`: use the kind of prompt that suits only the default model, for generated posts.
     """
 
     out: Path
@@ -70,8 +68,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """The demo's pipeline, and the field of its events that holds the text. `made_up`: whether its posts hold
-    the truth about themselves; `planted` is what was planted in them."""
+    """The demo's pipeline. `made_up`: posts include the true answers; `planted`: the planted outbreak."""
 
     spec: PipelineSpec
     text_field: str
@@ -80,15 +77,17 @@ class Demo:
 
 
 def plan_demo(options: DemoOptions) -> Demo:
-    """The demo for `options`; looks at the start of the input. Raises `SettingError` where it cannot be used,
-    and where `out` holds something already."""
+    """The demo for `options`; reads the start of the input.
+
+    Raises `SettingError` if it cannot be used or `out` is not empty.
+    """
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
-        raise SettingError(f"--out: expected a new or an empty folder, found {options.out}")
+        raise SettingError(f"--out: expected a new or empty folder, found {options.out}")
     return demo_of(options)
 
 
 def demo_of(options: DemoOptions) -> Demo:
-    """As `plan_demo`, wherever `out` is and whatever it holds."""
+    """Like `plan_demo`, without the check of `out`."""
     source, text = _source(options)
     if options.input is None and options.by_likelihood:
         question = asks_by_likelihood(text)
@@ -148,24 +147,21 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
         source |= {"time": time, "time_format": format}
     elif options.time_field is not None:
         found = f"{record[options.time_field]!r:.80}"
-        raise SettingError(f"--time-field: {options.time_field!r} holds no time that is understood: {found}")
+        raise SettingError(f"--time-field: {options.time_field!r} has no time in a known format: {found}")
     if options.speed is not None:
         if format is None:
-            raise SettingError(
-                f"--speed: needs a field with times; name it with --time-field: {_names(record)}"
-            )
+            raise SettingError(f"--speed: needs a time field; name it with --time-field: {_names(record)}")
         source["replay"] = {"speed": options.speed}
     return source, text
 
 
 def _burst(events: int) -> dict[str, JSON]:
-    """A burst that begins after a quarter of the events and takes half of them."""
+    """A burst that starts after a quarter of the events and contains half of them."""
     scale = events / 300
     return {"start_s": 4.0 * scale, "duration_s": 2.0 * scale, "factor": 4.0, "topic": "outage", "share": 0.8}
 
 
 def _first_record(path: Path, kind: Literal["csv", "jsonl"]) -> dict[str, Any]:
-    """The fields of the first record near the start of the file that can be read."""
     from forebay.connectors.files.source import Files, first_records
 
     try:
@@ -199,7 +195,7 @@ def _names(record: dict[str, Any]) -> str:
 def _time_format(record: dict[str, Any], name: str) -> str | None:
     for format in TIME_FORMATS:
         try:
-            # By itself, for a dot in its name would mean a field within.
+            # In a separate mapping, because a dot in its name would mean nesting.
             time_ms = EventTime("time", format).of({"time": record[name]})
         except MalformedRecord:
             continue
@@ -210,8 +206,7 @@ def _time_format(record: dict[str, Any], name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A stretch of event time: how many events, and the topic that most answers name. `outbreak`: how many
-    answers name the topic that breaks out."""
+    """A period of event time. `outbreak`: answers with the topic that breaks out."""
 
     start_ms: int
     events: int
@@ -221,15 +216,13 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An event's text and what the model said of it."""
-
     text: str
     answer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Of `events` whose true topic is known, how many were answered with it."""
+    """How many of `events` were answered with the true topic."""
 
     right: int
     events: int
@@ -241,10 +234,10 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What came out of a demo. Latencies of the engine's calls, in seconds.
+    """The outcome of a demo. Latencies are those of engine calls, in seconds.
 
-    Of made-up posts the truth is known: how many topics are `right`, in all and `by_topic` of the truth, and
-    which outbreak was `planted`. `found` is the one that the answers show, with nothing known of the truth.
+    Generated posts have true answers: `right` and `by_topic` count correct topics, `planted` is the true
+    outbreak. `found` is derived from the answers alone.
     """
 
     results: int
@@ -264,7 +257,6 @@ class Summary:
 
 
 def summarize(demo: Demo) -> Summary:
-    """Read what the demo wrote."""
     spec = demo.spec
     assert isinstance(spec.sink, JsonlSink)
     assert isinstance(spec.dead_letters, JsonlSink)
@@ -274,7 +266,6 @@ def summarize(demo: Demo) -> Summary:
 
 
 def summary_of(demo: Demo, rows: list[dict[str, Any]], letters: list[dict[str, Any]]) -> Summary:
-    """What came out of `demo`, from its results and dead letters."""
     calls_s = sorted(row["called_s"] for row in rows)
     answers = [row["answer"] for row in rows]
     timed = [row for row in rows if row["time_ms"] is not None]
@@ -306,12 +297,10 @@ def summary_of(demo: Demo, rows: list[dict[str, Any]], letters: list[dict[str, A
 
 
 def _quantile_s(calls_s: Sequence[float], q: float) -> float:
-    """The `q` quantile of sorted times, by nearest rank; 0.0 of none."""
     return calls_s[max(1, math.ceil(q * len(calls_s))) - 1] if calls_s else 0.0
 
 
 def _with_truth(demo: Demo, rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """For each post of a generator its true topic and the answered one."""
     if demo.made_up:
         for row in rows:
             yield row["fields"]["gold_topic"], answered_topic(row["answer"])
@@ -322,7 +311,7 @@ def _right(pairs: Sequence[tuple[str, str]]) -> Right:
 
 
 def _counted(words: Iterable[str]) -> dict[str, int]:
-    # A plain mapping: `asdict` makes a counter of a counter's items.
+    # A plain dict, because `asdict` would turn a counter into a counter of its items.
     return dict(Counter(words))
 
 

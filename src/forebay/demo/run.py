@@ -1,6 +1,4 @@
-"""A demo from its options to its summary: how fast the engine answers the demo's question is measured first,
-and the demo fits it.
-"""
+"""Runs a demo: measures the engine first and chooses a demo of the right size."""
 
 from __future__ import annotations
 
@@ -31,21 +29,21 @@ from forebay.settings import Settings, read_secret
 MEASURE_S = 1.0
 LEAST_S = 1e-3
 MOST_S = 15.0
-"""An engine that has not answered its first question by then is too slow to be waited for any longer."""
+"""If the engine has not answered its first question by then, do not wait any longer."""
 IN_FLIGHT = 8
 SEED_APART = 1_000_003
-"""Added to the demo's seed: what is asked while measuring must not be in the prefix cache later."""
+"""Added to the demo's seed, so that measuring does not fill the prefix cache with the demo's prompts."""
 MOST_EVENTS, LEAST_EVENTS = 300, 60
 RUN_S = 60.0
 WAIT_S = 1.0
 MOST_CAPACITY, LEAST_CAPACITY = 32, IN_FLIGHT
 START_S = 8.0
-"""What Flink takes to start a job on two cores, roughly."""
+"""Approximate time for Flink to start a job on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What an engine did while it was measured. `example`: the first post, and what it said of it."""
+    """`example`: the first post and its answer."""
 
     answers: int
     per_s: float
@@ -54,17 +52,18 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How large the demo is to be, and how long it should take."""
-
     events: int
     capacity: int
     seconds: float
 
 
 def fit(measured: Measured | None, *, events: int | None = None, capacity: int | None = None) -> Fit:
-    """The demo for an engine of that speed: about a minute of answers at most, and in flight what it answers
-    in a second, so that the first answer comes soon, but not less than it was measured with. What the user
-    gave stays. An engine that answered nothing gets the smallest."""
+    """The size of the demo for an engine of that speed.
+
+    At most about a minute of answers; in flight is what the engine answers in a second, for an early first
+    answer, but at least as many as measured with. The user's own values are kept. An engine without an answer
+    gets the smallest demo.
+    """
     per_s = measured.per_s if measured is not None else 1 / MOST_S
     fitted = min(MOST_EVENTS, max(LEAST_EVENTS, int(per_s * RUN_S))) if events is None else events
     return Fit(
@@ -77,8 +76,10 @@ def fit(measured: Measured | None, *, events: int | None = None, capacity: int |
 def measure_engine(
     spec: PipelineSpec, url: str, *, model: str, text_field: str, seed: int
 ) -> Measured | None:
-    """Ask the engine at `url` the question of `spec` about other made-up posts, for a second or two; blocks,
-    at most twice `MOST_S`. None where it did not answer even one."""
+    """Send the prompt of `spec` about other generated posts to `url` for a second or two.
+
+    Blocks for at most twice `MOST_S`. None if there was no answer.
+    """
     secret = spec.engine.secret()
 
     async def run() -> Measured | None:
@@ -100,7 +101,7 @@ async def measure(
     seed: int,
     clock: Clock | None = None,
 ) -> Measured | None:
-    """As `measure_engine` has it. The first answer is not counted: it is slower than those after it."""
+    """Like `measure_engine`. Ignores the first answer, because it is slower."""
     now, numbers, apart = clock or SystemClock(), count(), seed + SEED_APART
     done: list[tuple[str, str]] = []
 
@@ -146,15 +147,14 @@ def _request(spec: PipelineSpec, model: str, text_field: str, text: str, index: 
 
 SAID_CHARS = 100
 SLOW_PER_S = 5.0
-"""Below this, what to expect is said with the reason and the way out."""
+"""Below this rate, the user is told why and what to do."""
 Watch = Callable[[Snapshot], None]
 Tell = Callable[[str], None]
-"""Takes one line for a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a demo did. `first_answer_s`: from when the engine was ready to when the job had an answer."""
+    """`first_answer_s`: from the engine being ready to the job's first answer."""
 
     last: Snapshot
     summary: Summary
@@ -173,16 +173,16 @@ def run_demo(
     watch: Watch = lambda _: None,
     tell: Tell = lambda _: None,
 ) -> Outcome:
-    """Run the demo for `options`, which `plan_demo` found right; blocks.
+    """Run the demo for `options`, as checked by `plan_demo`; blocks.
 
-    `engine` is entered and measured; events and capacity that `options` leave open are chosen so that the
-    demo takes about a minute at most. `kafka`: as `demo_kafka` takes it, None for files; topics are then made
-    with `name` in theirs. Raises what `run_pipeline` raises.
+    Measures `engine` and chooses events and capacity, unless given, so that the demo takes about a minute at
+    most. `kafka`: as for `demo_kafka`, or None for files; topics contain `name`. Raises what `run_pipeline`
+    raises.
     """
     with ExitStack() as open_:
         launcher = None
         if kafka is None:
-            # While the engine starts, which takes longer, this is ready.
+            # Flink starts while the engine does, which takes longer.
             launcher = open_.enter_context(FlinkLauncher(settings))
             launcher.start_ahead(())
         urls = open_.enter_context(engine)
@@ -221,10 +221,9 @@ def _fitted(
 
 
 def expectation(measured: Measured | None, size: Fit, *, replayed: bool, slow: str) -> str:
-    """What to expect of a demo of that size, in words; `slow` says why an engine may be slow."""
     if measured is None:
         return (
-            f"The engine answered no question in time ({slow}). {size.events} posts at most "
+            f"The engine answered no question in time ({slow}). {size.events} posts, at most "
             f"{size.capacity} at a time; this may take many minutes."
         )
     speed = f"The engine answers about {_number(measured.per_s)} posts a second here"
@@ -234,10 +233,10 @@ def expectation(measured: Measured | None, size: Fit, *, replayed: bool, slow: s
     took = (
         "at the times of your file"
         if replayed
-        else f"about {_duration(size.seconds)}, Flink's start included"
+        else f"about {_duration(size.seconds)}, including Flink's start"
     )
     return (
-        f"{speed}; the first that it was asked: “{text}” → {answer}\n"
+        f"{speed}; its first answer: “{text}” → {answer}\n"
         f"{size.events} posts, at most {size.capacity} at a time: {took}."
     )
 
@@ -248,12 +247,11 @@ def _why_slow(urls: Sequence[str]) -> str:
         return "it is slow, or busy with something else"
     return (
         f"this processor is slow or busy; the engine computes in {chosen.name}, {chosen.reason}; "
-        "for one on another machine: --engine URL"
+        "to use one on another machine: --engine URL"
     )
 
 
 def _printable(text: str) -> str:
-    """What came from outside without what a terminal would obey."""
     return "".join(c if c.isprintable() else " " for c in text[:SAID_CHARS])
 
 
@@ -267,8 +265,6 @@ def _duration(seconds: float) -> str:
 
 
 class _FirstAnswer:
-    """Passes on what it is told, and notes when the first answer was there."""
-
     def __init__(self, watch: Watch, ready_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self._watch = watch
         self._ready_s = ready_s

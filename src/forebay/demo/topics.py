@@ -1,6 +1,4 @@
-"""The topics of the demo: how a model is asked for that of a post, in the way that the model is good at; and
-which one breaks out, found in counts over time.
-"""
+"""Topics of the demo: prompts that suit the model, and finding the topic that breaks out."""
 
 from __future__ import annotations
 
@@ -29,25 +27,25 @@ WORDS: dict[str, tuple[int, float]] = {
     "school": (1125, 0.51),
     "pets": (9903, -1.83),
 }
-"""The default model's token for a topic, and how much likelier than the others it holds it for a post that
-says nothing: the log probability after the prompt, less the mean of the eight, over six such texts ("N/A",
-"[MASK]", "Hello.", "Just saw this.", "Update: more soon.", "FYI something at the station this morning.").
+"""The default model's token for a topic, and its bias for that token given a post that says nothing.
 
-Taking that off is contextual calibration (Zhao et al., Calibrate Before Use, 2021)."""
+The bias is the log probability after the prompt minus the mean of the eight, over six such texts ("N/A",
+"[MASK]", "Hello.", "Just saw this.", "Update: more soon.", "FYI something at the station this morning.").
+Subtracting it is contextual calibration (Zhao et al., Calibrate Before Use, 2021).
+"""
 PREFERENCE = 60.0
-"""What lifts the eight tokens above all others; engines take a bias up to 100."""
+"""Lifts the eight tokens above all others; engines allow a bias of up to 100."""
 
 
 def weighs_topics(model: str) -> bool:
-    """Whether `model` is the one that `WORDS` is of."""
     return model == DEFAULT_MODEL
 
 
 def asks_by_likelihood(text_field: str) -> dict[str, Any]:
-    """Keys of a pipeline that asks which of `TOPICS` is the likeliest next word after the post.
+    """Pipeline settings that ask which of `TOPICS` is the likeliest next word after the post.
 
-    A model of this size writes forms well and fills them badly; but what it takes for likely is mostly right,
-    once its habits are taken off. One token per answer, which is the topic with a space before it.
+    A model of this size writes valid JSON but fills it badly. Its likelihoods are mostly right once its bias
+    is subtracted. An answer is one token: the topic with a leading space.
     """
     bias = {str(token): round(PREFERENCE - habit, 2) for token, habit in WORDS.values()}
     return {
@@ -58,7 +56,6 @@ def asks_by_likelihood(text_field: str) -> dict[str, Any]:
 
 
 def asks_by_schema(text_field: str, topics: Sequence[str]) -> dict[str, Any]:
-    """Keys of a pipeline that asks a chat model for two labels as JSON."""
     return {
         "messages": [
             {
@@ -74,7 +71,6 @@ def asks_by_schema(text_field: str, topics: Sequence[str]) -> dict[str, Any]:
 
 
 def answer_schema(topics: Sequence[str]) -> dict[str, JSON]:
-    """Two labels from fixed sets."""
     return {
         "type": "object",
         "properties": {"sentiment": {"enum": list(SENTIMENTS)}, "topic": {"enum": [*topics, "other"]}},
@@ -84,13 +80,11 @@ def answer_schema(topics: Sequence[str]) -> dict[str, JSON]:
 
 
 def answered_topic(answer: JSON) -> str:
-    """The topic in an answer to either question; `other` where there is none."""
     topic = answer.get("topic") if isinstance(answer, dict) else answer
     return (topic.strip() if isinstance(topic, str) else "") or "other"
 
 
 def answered_words(answer: JSON) -> str:
-    """An answer to either question in words."""
     return ", ".join(map(str, answer.values())) if isinstance(answer, dict) else str(answer).strip()
 
 
@@ -100,17 +94,16 @@ def _field(name: str) -> str:
 
 SLICES = 24
 USUAL = 2.0
-"""A slice counts for an outbreak where it holds more than so many times the topic's mean."""
+"""A slice belongs to an outbreak if it has more than this many times the topic's mean."""
 LEAST_SCORE = 6.0
-"""By how many posts an outbreak must exceed that in all; chance alone hardly reaches it."""
+"""Minimum excess of posts in an outbreak; chance alone hardly reaches it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outbreak:
-    """A stretch of event time in which far more posts than usual are about one topic.
+    """A period of event time with far more posts than usual about one topic.
 
-    `events`: the posts about it in that stretch; `factor`: how many times as many as usual, by the rate of
-    the rest of the stream. None for what is not known.
+    `factor`: their rate relative to the rest of the stream. None if unknown.
     """
 
     topic: str
@@ -120,27 +113,25 @@ class Outbreak:
     factor: float | None = None
 
     def overlaps(self, other: Outbreak) -> bool:
-        """Whether both are of one topic and share at least half of the time of the longer one."""
+        """Whether both have the same topic and share at least half of the longer one's time."""
         shared = min(self.end_ms, other.end_ms) - max(self.start_ms, other.start_ms)
         longer = max(self.end_ms - self.start_ms, other.end_ms - other.start_ms)
         return self.topic == other.topic and 2 * shared >= longer
 
 
 def slice_of(time_ms: int, first_ms: int, last_ms: int) -> int:
-    """Which of `SLICES` equal stretches from `first_ms` to `last_ms` `time_ms` lies in."""
     return (time_ms - first_ms) // slice_ms(first_ms, last_ms)
 
 
 def slice_ms(first_ms: int, last_ms: int) -> int:
-    """How long one of `SLICES` equal stretches is."""
     return max(1, (last_ms - first_ms) // SLICES + 1)
 
 
 def find_outbreak(posts: Iterable[tuple[int, str]]) -> Outbreak | None:
-    """The outbreak among posts, each a time and a topic; None where no topic has one.
+    """The outbreak among posts (time, topic), or None.
 
-    For each topic the run of slices with the greatest sum of counts above `USUAL` times the mean (Kadane's
-    algorithm for the maximum-sum run), and of all topics the one whose run sums to the most.
+    Finds for each topic the run of slices with the greatest sum of counts above `USUAL` times the mean
+    (Kadane's maximum-sum algorithm), and returns the greatest of all.
     """
     known = list(posts)
     if not known:
@@ -167,7 +158,6 @@ def find_outbreak(posts: Iterable[tuple[int, str]]) -> Outbreak | None:
 
 
 def planted_outbreak(source: SourceSettings) -> Outbreak | None:
-    """What is planted in the posts of `source`; None where it makes up none."""
     if not isinstance(source, GeneratorSource) or source.burst is None:
         return None
     burst = source.burst
@@ -176,7 +166,7 @@ def planted_outbreak(source: SourceSettings) -> Outbreak | None:
 
 
 def _heaviest_run(values: Sequence[float]) -> tuple[float, int, int]:
-    """The greatest sum of a run of `values`, and the run as a half-open range."""
+    """The greatest sum of a run of `values`, and its half-open range."""
     best, sum_, low = (0.0, 0, 0), 0.0, 0
     for i, value in enumerate(values):
         if sum_ <= 0:

@@ -1,5 +1,4 @@
-"""What is new in a stream: emerging topics and viral trends. Pure: no clock, no file, no Flink.
+"""Detectors of emerging topics and viral trends, with no clock, I/O or Flink.
 
-Detectors take texts or counts with the stream's time and give events; their state is bounded, and becomes
-bytes and back without any change of behaviour.
+They take texts or counts with stream time and return events. State is bounded and serialisable.
 """

@@ -1,6 +1,4 @@
-"""Whether something comes more often than it did: decayed counts and their comparison; and clocks that run by
-the events alone.
-"""
+"""Decayed counts and their comparison, and clocks driven by events alone."""
 
 from __future__ import annotations
 
@@ -19,17 +17,17 @@ Doubles = npt.NDArray[np.float64]
 def rise(
     count: npt.ArrayLike, exposure: npt.ArrayLike, before: npt.ArrayLike, past: npt.ArrayLike
 ) -> Doubles:
-    """By how many nats "its share of the stream has risen" explains the counts better than "it has not".
+    """Evidence in nats that a share of the stream has risen, elementwise; 0 if it has not.
 
-    `count` of `exposure` now, `before` of `past` in history: the log-likelihood ratio of two Poisson rates
-    (Dunning 1993; the conditional test of Przyborowski and Wilenski 1940). 0 where the share has fallen.
-    Stream totals as exposures take out what the stream's own rhythm explains; with no history of its own, a
-    term is measured by the history that the stream has. Arrays are compared element by element.
+    Compares `count` of `exposure` now with `before` of `past` in history: the log-likelihood ratio of two
+    Poisson rates (Dunning 1993; the conditional test of Przyborowski and Wilenski 1940). Using stream totals
+    as exposures removes the stream's own rhythm. A term without history is compared with the stream's
+    history.
     """
     k, n, b, m = (np.maximum(np.asarray(x, np.float64), 0) for x in (count, exposure, before, past))
     with np.errstate(divide="ignore", invalid="ignore"):
         share = (k + b) / (n + m)
-        # Logarithms one by one: of what is almost decayed the quotient would be 0.
+        # Separate logarithms: the quotient of almost decayed counts would underflow to 0.
         gain = np.where(k > 0, k * (np.log(k) - np.log(share * n)), 0) + np.where(
             b > 0, b * (np.log(b) - np.log(share * m)), 0
         )
@@ -38,17 +36,16 @@ def rise(
 
 
 def decay(elapsed_ms: float, half_life_ms: float) -> float:
-    """What is left of a count after a time; 1 where time went back."""
+    """The share of a count that is left after a time; 1 if time went back."""
     return float(0.5 ** min(max(elapsed_ms, 0.0) / half_life_ms, 1000.0))
 
 
 @dataclass(slots=True)
 class ArrivalPace:
-    """How often something came of late and before that: two exponentially decayed counts.
+    """Two exponentially decayed counts: recent ones and history.
 
-    The longer half-life minus the shorter is history without the present: what comes now is not in it yet.
-    A time a little back is taken for the latest; one that is farther back than the shorter half-life says
-    that the latest was wrong, and takes its place.
+    History is the longer half-life minus the shorter. Slightly older times count as now; a time older than
+    the shorter half-life means that the latest time was wrong, and replaces it.
     """
 
     recent: float = 0.0
@@ -72,9 +69,9 @@ CLOCK_EVENTS = 33
 
 
 class EventClock:
-    """The stream's time: the median of the last 33 events' times, in ms.
+    """The stream's time in ms: the median of the last 33 event times.
 
-    Single events years late or in the future do not move it. It follows the events, also back.
+    A single event years in the past or future does not move it. It may go back.
     """
 
     def __init__(self) -> None:
@@ -98,13 +95,13 @@ class EventClock:
 
 
 def median(times: Iterable[int]) -> int:
-    """The middle one, of two the earlier. There is at least one."""
+    """The middle value, or the earlier of two. `times` must not be empty."""
     ordered = sorted(times)
     return ordered[(len(ordered) - 1) // 2]
 
 
 def ratio(count: float, exposure: float, before: float, past: float) -> float:
-    """How many times its former share something has now; infinite where it has no history."""
+    """The current share divided by the former one; infinite without history."""
     if exposure <= 0 or count <= 0:
         return 0.0
     if before <= 0 or past <= 0:
@@ -113,26 +110,22 @@ def ratio(count: float, exposure: float, before: float, past: float) -> float:
 
 
 SURE_EVENTS = 9
-"""A partition counts once it has so many events: its first may be wrong."""
+"""Events before a partition's clock counts, because the first ones may be wrong."""
 SILENT_EVENTS = 1_000
-"""A partition is not waited for once so many events, times the partitions, have come since its last."""
+"""A partition is idle after this many events per partition without one of its own."""
 MOST_PARTITIONS = 1024
 
 
 class SlowestClock:
-    """The time of the slowest of the partitions that are heard: each has an `EventClock`.
-
-    With one partition it is that one's, and follows the events, also back.
-    """
+    """The time of the slowest active partition; each has an `EventClock`. May go back."""
 
     def __init__(self) -> None:
         self.now_ms = 0
         self._count = 0
-        # In the order in which they were last heard: when that was, how many events it had, and its clock.
+        # Ordered by last event: (event count then, events seen, clock).
         self._partitions: dict[str, tuple[int, int, EventClock]] = {}
 
     def see(self, time_ms: int, partition: str = "") -> int:
-        """An event; gives the time now."""
         self._count += 1
         _, seen, clock = self._partitions.pop(partition, (0, 0, EventClock()))
         clock.see(time_ms)
@@ -157,7 +150,7 @@ class SlowestClock:
 
     @classmethod
     def restore(cls, state: Sequence[Any]) -> SlowestClock:
-        """Become what `state` was taken of, or that of an `EventClock`, as older versions kept."""
+        """Also restores the state of an `EventClock`, as older versions saved."""
         self = cls()
         if len(state) == 2:
             clock = EventClock.restore(state)

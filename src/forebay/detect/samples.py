@@ -1,4 +1,4 @@
-"""Which posts stand for many: representative ones that are unlike each other."""
+"""Picks a few diverse posts that represent many."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ import numpy.typing as npt
 
 MAX_SAMPLES = 12
 SAMPLE_CHARS = 280
-"""No more of a post is kept."""
 KEPT_FIRST = 4
 RELEVANCE = 0.6
-"""Weight of being like the rest, against being unlike what is picked."""
+"""Weight of similarity to all posts, against dissimilarity to those picked."""
 
 
 def keep(known: Sequence[str], new: Sequence[str]) -> list[str]:
-    """At most `MAX_SAMPLES` distinct posts: the first few, and the latest."""
     texts = list(dict.fromkeys([*known, *(text[:SAMPLE_CHARS] for text in new)]))
     if len(texts) <= MAX_SAMPLES:
         return texts
@@ -27,9 +25,10 @@ def keep(known: Sequence[str], new: Sequence[str]) -> list[str]:
 
 
 def pick(texts: Sequence[str], count: int) -> list[str]:
-    """The most telling posts, by maximal marginal relevance (Carbonell and Goldstein 1998) over their words:
-    each next one has the most words that many posts have, and the fewest of those picked before. Copies
-    count once. The same texts in the same order give the same."""
+    """The most representative posts, by maximal marginal relevance over words (Carbonell and Goldstein 1998).
+
+    Deterministic. Copies count once.
+    """
     left = list(dict.fromkeys(text for text in texts if text.strip()))
     words = {text: set(distinct_words(text)) for text in left}
     common = Counter(word for each in words.values() for word in each)
@@ -56,13 +55,10 @@ def _jaccard(one: set[str], other: set[str]) -> float:
 Keys = npt.NDArray[np.uint32]
 
 MAX_CHARS = 4096
-"""No more of a text is looked at."""
 MAX_WORDS = 128
-"""No more distinct words of a text are counted."""
 MAX_WORD_CHARS = 48
-"""Longer words are cut."""
 
-# Runs of letters and digits; signs that stand for something (emoji) and Chinese or Japanese characters alone.
+# Runs of letters and digits; emoji and Chinese or Japanese characters are words of their own.
 WORD = re.compile(
     r"[\u2600-\u27bf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U0001f000-\U0001faff\U00020000-\U0003134f]"
     r"|(?:(?![\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003134f])\w)+"
@@ -70,15 +66,14 @@ WORD = re.compile(
 
 
 def distinct_words(text: str) -> list[str]:
-    """The distinct words of a text in the order of their first place, lower-cased; bounded as above."""
     found = dict.fromkeys(word[:MAX_WORD_CHARS] for word in WORD.findall(text[:MAX_CHARS].lower()))
     return list(found)[:MAX_WORDS]
 
 
 def keys_of(words: Iterable[str]) -> Keys:
-    """32 bits that name each word: the same in every process, and in state that was written by another."""
+    """32-bit keys of words, stable across processes and saved states."""
     codes = np.fromiter([crc32(word.encode("utf-8", "surrogatepass")) for word in words], np.uint32)
-    # The finalizer of MurmurHash3 spreads the bits: sums of similar words are similar.
+    # The finalizer of MurmurHash3 spreads the bits; otherwise similar words have similar checksums.
     codes ^= codes >> np.uint32(16)
     codes *= np.uint32(0x85EBCA6B)
     codes ^= codes >> np.uint32(13)

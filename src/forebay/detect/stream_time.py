@@ -1,8 +1,7 @@
-"""The clock of a stream whose events may bear any time: which are too late, which too far ahead.
+"""Stream time for events with arbitrary times: which are too late, and which too far ahead.
 
-A stream may have partitions that are read side by side, each in its own order: a Kafka topic has. Each has a
-clock of its own then, and the stream's is the slowest of them, so that no event is late because another
-partition is ahead.
+Partitions that are read in parallel have a clock each; the slowest is the stream's, so that no event is late
+because another partition is ahead.
 """
 
 from __future__ import annotations
@@ -18,32 +17,30 @@ from forebay.detect.rates import CLOCK_EVENTS, median
 from forebay.errors import MalformedRecord
 
 HELD_EVENTS = 9
-"""At a partition's start so many events are waited for, so that its clock does not begin with a wrong one."""
+"""Events to wait for before a partition's clock starts, so that a single wrong time cannot start it."""
 MOVED_EVENTS = 30
-"""A partition has gone on to another time once so many of its last `CLOCK_EVENTS` are there."""
+"""A partition has moved to another time once this many of its last `CLOCK_EVENTS` are there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An event that is not judged yet, and its number in the stream."""
-
     number: int
     time_ms: int
     data: bytes
 
 
 class PartitionTime:
-    """The median time of the last events. Those farther away than `far_ms` do not count.
+    """The median time of the last events, ignoring those farther away than `far_ms`.
 
-    Events that are far ahead are held until 33 more have come: as many as it takes to know whether they are
-    wrong, or the partition has gone on after a gap. `heard_ms`: when it was last heard, by the caller.
+    Events far ahead are held until 33 more have arrived, which shows whether they are wrong or the partition
+    has moved on after a gap. The caller sets `heard_ms`, the time of the last event.
     """
 
     def __init__(self, far_ms: int, heard_ms: int = 0) -> None:
         self._far_ms = far_ms
         self.heard_ms = heard_ms
         self.clock_ms: int | None = None
-        """None: it has not begun."""
+        """None before it starts."""
         self._count = 0
         self._times: deque[tuple[int, int]] = deque(maxlen=CLOCK_EVENTS)
         self._ahead: deque[bool] = deque(maxlen=CLOCK_EVENTS)
@@ -52,16 +49,16 @@ class PartitionTime:
 
     @property
     def lowest_ms(self) -> int | None:
-        """The earliest time that is to be expected of it; None: there is no saying."""
+        """The earliest time still expected from this partition, or None if unknown."""
         if self.clock_ms is not None:
             return self.clock_ms
         return min((each.time_ms for _, each in self._held), default=None)
 
     def take(self, event: Waiting, *, now_ms: int | None, since: int) -> list[Waiting]:
-        """An event; gives those that need not be held any longer, in the order in which they came.
+        """Take an event; returns events that need not be held any longer, in order of arrival.
 
-        `now_ms` is the stream's clock: what is near it is not far away, wherever this partition was. Events
-        before the `since`th of the stream do not count any more, but the newest always does.
+        Events near the stream's clock `now_ms` are not far away, wherever this partition was. Events before
+        number `since` of the stream no longer count, except the newest.
         """
         self._count += 1
         if self.clock_ms is None:
@@ -84,12 +81,11 @@ class PartitionTime:
         return [*due, event]
 
     def has_gone_on(self) -> bool:
-        """Whether nearly all of the last events are far ahead, and near each other."""
+        """Whether nearly all of the last events are far ahead and close to each other."""
         return self._ahead.count(True) >= MOVED_EVENTS and len(self._chain()) >= MOVED_EVENTS
 
     def start_over(self) -> tuple[list[Waiting], list[Waiting]]:
-        """Forget all; gives the events of the time to which the partition has gone on, to be taken again, and
-        the others that were held."""
+        """Reset. Returns the events of the new time, to be taken again, and the other held ones."""
         chain = self._chain()
         others = [each for _, each in self._held if each not in chain]
         self.clock_ms, self._held = None, []
@@ -98,18 +94,16 @@ class PartitionTime:
         return chain, others
 
     def let_go(self) -> list[Waiting]:
-        """Nothing more is waited for: all that is held."""
         due = self._begin(None) if self.clock_ms is None and self._held else []
         due += [each for _, each in self._held]
         self._held = []
         return due
 
     def _begin(self, at_ms: int | None) -> list[Waiting]:
-        """The clock begins with the events that are near `at_ms`, or each other."""
         held = self._held
         at_ms = median([each.time_ms for _, each in held]) if at_ms is None else at_ms
         near = [each for _, each in held if abs(each.time_ms - at_ms) <= self._far_ms]
-        # At the earliest of them: none makes another late.
+        # Start at the earliest, so that none makes another one late.
         self.clock_ms = min(each.time_ms for each in near)
         self._times.extend((each.number, each.time_ms) for each in near)
         self._ahead.extend(each.time_ms > at_ms + self._far_ms for _, each in held)
@@ -117,7 +111,7 @@ class PartitionTime:
         return [each for _, each in held if each.time_ms <= at_ms + self._far_ms]
 
     def _chain(self) -> list[Waiting]:
-        """The held events in their order; of several groups of times the largest."""
+        """The held events in order; if their times form several groups, the largest group."""
         best: list[Waiting] = []
         group: list[Waiting] = []
         for _, held in sorted(self._held, key=lambda each: each[1].time_ms):
@@ -128,7 +122,6 @@ class PartitionTime:
         return sorted(best, key=lambda each: each.number)
 
     def state(self) -> list[Any]:
-        """What `restore` takes; values that msgpack knows."""
         held = [[number, each.number, each.time_ms, each.data] for number, each in self._held]
         return [self.heard_ms, self.clock_ms, self._count, list(self._times), list(self._ahead), held]
 
@@ -146,7 +139,7 @@ class PartitionTime:
 VERSION = 2
 LEAST_FAR_MS = 60_000
 MOST_GAP_MS = 1_000
-"""Of a time without events so much counts: the stream may have been held up."""
+"""A pause between events counts at most this much, because the stream may have been blocked."""
 MOST_PARTITIONS = 1024
 
 Verdict = Literal["in time", "late", "ahead"]
@@ -154,9 +147,9 @@ Verdict = Literal["in time", "late", "ahead"]
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far behind the stream's clock, and how far ahead of its partition's, an event may be.
+    """How far an event may be behind the stream's clock, and ahead of its partition's.
 
-    A partition of which nothing came for `idle_ms`, while the stream flowed, is not waited for.
+    A partition without events for `idle_ms`, while others had some, is not waited for.
     """
 
     late_ms: int = 5_000
@@ -165,13 +158,13 @@ class Tolerance:
 
     @property
     def far_ms(self) -> int:
-        """Events farther away than this move no clock."""
+        """Events farther away than this do not move a clock."""
         return max(self.late_ms, self.ahead_ms, LEAST_FAR_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An event, the stream's clock at it (None: it has not begun), how far ahead it is (behind: negative)."""
+    """`clock_ms` is the stream's clock, None before it starts. `ahead_ms` is negative for late events."""
 
     data: bytes
     clock_ms: int | None
@@ -180,17 +173,16 @@ class Judged:
 
 
 class StreamTime:
-    """Judges events by the clocks of their partitions. Not thread-safe.
+    """Classifies events by the clocks of their partitions. Not thread-safe.
 
-    A partition's clock is the median time of its last events: 33, or as many as its share of the stream has
-    where that is less. The stream's clock is the slowest one of the partitions that are not idle, and never
-    goes back: a watermark `late_ms` behind it is never later than an event that is in time. Where there are
-    named partitions, it begins after `idle_ms`, in which all of them should have been heard.
+    A partition's clock is the median time of its last 33 events, or fewer if its share of the stream is
+    smaller. The stream's clock is the slowest active one and never goes back, so a watermark `late_ms` behind
+    it never passes an event that is in time. With named partitions it starts after `idle_ms`, by when all
+    should have been seen.
 
-    Events that are far ahead move no clock, and are held until 33 more of their partition have come. Where 30
-    of the last 33 are, and are near each other, the partition has gone on after a gap: they are in time.
-
-    With one partition, what is said of an event depends on the events and their order alone.
+    Events far ahead move no clock and are held until 33 more of their partition have arrived. If 30 of the
+    last 33 are far ahead and close to each other, the partition has moved on, and they are in time. With one
+    partition, verdicts depend only on the events and their order.
     """
 
     def __init__(self, tolerance: Tolerance) -> None:
@@ -198,14 +190,14 @@ class StreamTime:
         self._now_ms: int | None = None
         self._flow_ms = 0
         self._count = 0
-        # In the order in which they were last heard.
+        # Ordered by last event.
         self._partitions: dict[str, PartitionTime] = {}
         self._changed: set[str] = set()
 
     def see(self, time_ms: int, data: bytes, partition: str = "", *, passed_ms: int = 0) -> Iterator[Judged]:
-        """Take an event; gives those that are judged now.
+        """Take an event; yields those that now have a verdict.
 
-        `passed_ms`: since the event before. The only partition of a stream is named by an empty text.
+        `passed_ms` is the time since the previous event. The only partition of a stream has an empty name.
         """
         self._flow_ms += min(passed_ms, MOST_GAP_MS)
         self._count += 1
@@ -223,7 +215,6 @@ class StreamTime:
                 yield from self._take(found, event)
 
     def end(self) -> Iterator[Judged]:
-        """Nothing more comes: what was waited with is judged."""
         waiting = [(found, found.let_go()) for found in self._partitions.values()]
         self._changed |= self._partitions.keys()
         self._advance()
@@ -248,7 +239,7 @@ class StreamTime:
             yield from self._judged(found.clock_ms, events)
 
     def _advance(self) -> None:
-        """The clock goes on to the slowest partition's. One that is far behind is not waited for."""
+        """Advance the clock to the slowest partition's, ignoring any that is far behind."""
         clocks = self._partitions.values()
         if self._now_ms is None:
             several = any(self._partitions)
@@ -272,9 +263,9 @@ class StreamTime:
             yield Judged(each.data, self._now_ms, ahead_ms, verdict)
 
     def changes(self) -> Iterator[tuple[str, bytes | None]]:
-        """What has changed since this was last asked for: by partition, its state; None: it is to be removed.
+        """The changed states by partition since the last call; None means removed.
 
-        Some hundred bytes each, and the events that are held. All of them together are the whole state.
+        Some hundred bytes each, plus held events. All of them together are the whole state.
         """
         for name in self._changed:
             found = self._partitions.get(name)
@@ -283,14 +274,14 @@ class StreamTime:
         self._changed = set()
 
     def restore(self, states: Mapping[str, bytes]) -> None:
-        """Become what all `changes` were taken of. Raises `MalformedRecord` for other bytes."""
+        """Restore from all `changes`. Raises `MalformedRecord` for other bytes."""
         far_ms = self._tolerance.far_ms
         try:
             for name, data in states.items():
                 version, stream, state = msgpack.unpackb(data)
                 _expect(version, VERSION)
                 self._partitions[name] = PartitionTime.restore(far_ms, state)
-                # The newest entry knows best.
+                # Use the newest entry.
                 if stream[2] >= self._count:
                     self._now_ms, self._flow_ms, self._count = stream
         except (ValueError, TypeError, msgpack.UnpackException) as error:
@@ -298,7 +289,7 @@ class StreamTime:
         self._partitions = dict(sorted(self._partitions.items(), key=lambda each: each[1].heard_ms))
 
     def restore_first(self, data: bytes) -> None:
-        """Become what the first version, which knew no partitions, has left. Raises `MalformedRecord`."""
+        """Restore the format of version 1, which had no partitions. Raises `MalformedRecord`."""
         try:
             version, now_ms, (clock_ms, times), waiting = msgpack.unpackb(data)
             _expect(version, 1)
@@ -315,8 +306,8 @@ class StreamTime:
 
 def _expect(version: object, expected: int) -> None:
     if version != expected:
-        raise MalformedRecord(f"clock: the state is of version {version}; expected {expected}")
+        raise MalformedRecord(f"clock: the state has version {version}; expected {expected}")
 
 
 def _not_a_state(error: Exception) -> MalformedRecord:
-    return MalformedRecord(f"clock: not a state: {type(error).__name__}: {error}")
+    return MalformedRecord(f"clock: not a saved state: {type(error).__name__}: {error}")

@@ -1,6 +1,4 @@
-"""From a file of a person's, in a small YAML, to a checked tree of settings, or to one `SettingError` that
-lists every mistake.
-"""
+"""Read a settings file (a small YAML) into a checked model, or raise one `SettingError` with all mistakes."""
 
 from __future__ import annotations
 
@@ -21,9 +19,8 @@ from forebay.files import read_text
 
 MAX_PROBLEMS = 20
 HIDDEN = frozenset(("api_key", "headers", "url"))
-"""Keys below which nothing that was found is shown."""
+"""Values below these keys are never shown."""
 MAX_WORD = 60
-"""Characters of a wrong word that are shown, and compared with the right ones."""
 MAX_LEVELS = 8
 
 Where = tuple[str | int, ...]
@@ -31,9 +28,9 @@ Spec = TypeVar("Spec", bound=BaseModel)
 
 
 def read_document(path: str | Path, what: str) -> tuple[Any, dict[Where, int]]:
-    """The value of the YAML file at `path` and the line of each key; blocks on the file system.
+    """The value of a YAML file and the line of each key; blocks on I/O.
 
-    Raises `SettingError` that calls the file a `what` file.
+    Raises `SettingError`, which calls it a `what` file.
     """
     file = Path(path)
     return parse_yaml(read_text(file, MAX_BYTES, f"{what} file {file}"), str(file), what)
@@ -49,10 +46,10 @@ def check_document(
     lines: Mapping[Where, int] | None = None,
     given: Collection[Where] = (),
 ) -> Spec:
-    """`data`, the value of a `what` file, as a `spec`. Relative paths count from `base`, if that is given.
+    """Check the value of a `what` file against `spec`. Relative paths are resolved against `base`, if given.
 
-    What stands at the paths `given` was set by the option `--set`, and messages say so. Raises `SettingError`
-    with one line per mistake: `name:line: key.path: what was expected, what was found`.
+    Messages attribute values at the paths `given` to `--set`. Raises `SettingError` with one line per
+    mistake: `name:line: key.path: what was expected, what was found`.
     """
     if not isinstance(data, dict):
         raise SettingError(f"{name}: expected a mapping with the keys of a {what}, found {describe(data)}")
@@ -69,11 +66,11 @@ def check_document(
 
 
 def _problems(spec: type[BaseModel], error: ValidationError, data: Any) -> list[tuple[Where, Where, str]]:
-    """For each mistake: the path whose line is shown, the path that is named, and the text."""
+    """For each mistake: the path whose line is shown, the path that is named, and the message."""
     problems: list[tuple[Where, Where, str]] = []
     for item in error.errors(include_url=False):
         if item["loc"] and item["loc"][0] not in data and item["type"] != "missing":
-            continue  # in a default that is derived from a setting with the same mistake
+            continue  # in a default derived from a setting with the same mistake
         where, value, model = _walk(spec, item["loc"], data, missing=item["type"] == "missing")
         if item["type"] == "together":
             together = [(_parsed(key), text) for key, text in item["ctx"]["problems"]]
@@ -87,7 +84,6 @@ def _problems(spec: type[BaseModel], error: ValidationError, data: Any) -> list[
 
 
 def _parsed(key: str) -> Where:
-    """The path that is written as `key.path[0].key`."""
     steps = re.findall(r"\[(\d+)\]|([^.\[]+)", key)
     return tuple(name or int(at) for at, name in steps)
 
@@ -95,9 +91,9 @@ def _parsed(key: str) -> Where:
 def _walk(
     spec: type[BaseModel], loc: Where, data: Any, *, missing: bool
 ) -> tuple[Where, Any, type[BaseModel]]:
-    """The path in the file that pydantic's `loc` means, what stands there, and the model around it.
+    """Convert pydantic's `loc`: the path in the file, the value there, and the model around it.
 
-    pydantic puts the chosen branch of a union into the path; the file has no such level.
+    `loc` contains the chosen branch of a union; the file has no such level.
     """
     where: list[str | int] = []
     model = spec
@@ -130,7 +126,7 @@ def _model_below(model: type[BaseModel], step: str | int, value: Any) -> type[Ba
 
 
 class _Choice(tuple):  # type: ignore[type-arg]
-    """The models of a union, until the value's `type` chooses one."""
+    """The models of a union, until the value's `type` selects one."""
 
 
 def _model_for(model: Any, value: Any) -> type[BaseModel]:
@@ -147,7 +143,6 @@ def _model_for(model: Any, value: Any) -> type[BaseModel]:
 
 
 def _models(field: FieldInfo) -> list[Any]:
-    """The models that a field may hold; a `OneOf` stands for those of which a value's `type` names one."""
     return [mark for mark in field.metadata if isinstance(mark, OneOf)] or _models_in(field.annotation)
 
 
@@ -160,7 +155,7 @@ def _models_in(annotation: Any) -> list[Any]:
 
 
 def known_paths(spec: type[BaseModel], data: Any = None) -> list[Where]:
-    """The path of each key that a file of `spec` may have, in the branches of unions that `data` chooses."""
+    """The paths of all possible keys of `spec`, in the branches of unions that `data` selects."""
     return list(_paths(spec, data, (), 0))
 
 
@@ -176,7 +171,7 @@ def _paths(model: type[BaseModel], data: Any, above: Where, depth: int) -> Itera
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """What `word` may have been meant to be, as the end of a message; empty where nothing is alike."""
+    """A "did you mean" suffix for messages; empty if nothing is similar."""
     close = difflib.get_close_matches(word[:MAX_WORD], list(known), 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -184,14 +179,14 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 def _unknown_key(where: Where, model: type[BaseModel], everywhere: Iterable[Where]) -> str:
     known = [field.alias or name for name, field in model.model_fields.items()]
     if HIDDEN & set(where[:-1]):
-        return f"expected no keys but {', '.join(known)}, found another"
+        return f"expected only the keys {', '.join(known)}, found another"
     key = str(where[-1])[:MAX_WORD]
     elsewhere = [_dotted(path)[:-2] for path in everywhere if path[-1] == key and len(path) > 1]
     if len(elsewhere) == 1:
         return f"unknown key {key!r}; did you mean {elsewhere[0]!r}?"
     if meant := suggestion(key, known):
         return f"unknown key {key!r}{meant}"
-    return f"unknown key {key!r}; there are: {', '.join(known)}"
+    return f"unknown key {key!r}; expected one of: {', '.join(known)}"
 
 
 def _text(item: Any, where: Where, value: Any) -> str:
@@ -229,7 +224,6 @@ def _found(where: Where, value: Any) -> str:
 
 
 def describe(value: Any) -> str:
-    """What was found, in words or as it is; never long."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -241,8 +235,6 @@ def describe(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a mistake is: a line of the file, somewhere in it, or an option."""
-
     text: str
     line: int | None = None
 
@@ -253,7 +245,7 @@ def _place(
     if any(where[: len(path)] == path for path in given):
         return _Place("--set")
     if where not in lines and any(re.search(rf"\b{re.escape(_dotted(path)[:-2])}\b", text) for path in given):
-        # A default that does not fit what was set.
+        # A default that conflicts with what was set.
         return _Place("--set")
     line = _line(where, lines)
     return _Place(name if line is None else f"{name}:{line}", line)

@@ -1,4 +1,4 @@
-"""The kinds of value that a file of settings holds, each with its bounds."""
+"""Field types of settings files, with their bounds."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from forebay.settings import SecretRef, read_secret
 
 
 class Model(BaseModel):
-    """Base of everything in such a file: frozen, no unknown keys, no input in errors."""
+    """Base of all settings: frozen, no unknown keys, no input in errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
 
 def wrong(message: str) -> PydanticCustomError:
-    """An error whose message says all: what was expected and, where it may be shown, what was found."""
+    """An error with a complete message: what was expected and, if it may be shown, what was found."""
     return PydanticCustomError("forebay", "{message}", {"message": message})
 
 
@@ -42,7 +42,7 @@ def _local(value: str, info: ValidationInfo) -> str:
     if not value or "\0" in value:
         raise wrong("expected a path, found none")
     if value.startswith("~"):
-        raise wrong(f"expected a path without '~', found {value!r}; write the folder out")
+        raise wrong(f"expected a path without '~', found {value!r}; write the full path")
     if "://" in value:
         raise wrong(f"expected a path on this machine, found {value!r}")
     base: Path | None = (info.context or {}).get("base")
@@ -72,7 +72,7 @@ def url(schemes: tuple[str, ...]) -> AfterValidator:
             raise wrong(f"expected a URL such as {schemes[0]}://host:port{_without_secrets(value)}")
         if parts.username is not None or parts.password is not None:
             raise wrong(
-                f"expected a URL without user and password for {host}; they do not belong in this file"
+                f"expected a URL without user and password for {host}; do not put them into this file"
             )
         return value
 
@@ -87,7 +87,7 @@ def _not_a_literal(value: Any) -> Any:
     if value is not None and not isinstance(value, dict | Secret):
         raise wrong(
             "expected {env: NAME} or {file: PATH}, found the secret itself; "
-            "a key does not belong in a file that is shared: put it into an environment variable"
+            "do not put a key into a shared file: use an environment variable"
         )
     return value
 
@@ -98,12 +98,12 @@ PositiveFloat = Annotated[float, Strict(), Field(gt=0)]
 NotNegativeFloat = Annotated[float, Strict(), Field(ge=0)]
 Switch = Annotated[bool, Strict()]
 LocalPath = Annotated[str, AfterValidator(_local)]
-"""A path on this machine, made absolute against the file's folder."""
+"""A path on this machine; relative ones are resolved against the file's folder."""
 Folder = Annotated[str, AfterValidator(_folder)]
-"""A folder on this machine, like `LocalPath`, or in an object store: `s3://bucket/prefix`."""
+"""A local folder, like `LocalPath`, or an object store: `s3://bucket/prefix`."""
 HttpUrl = Annotated[str, url(("http", "https"))]
 FieldPath = Annotated[str, Field(min_length=1, max_length=500)]
-"""A field of the event, dots for nesting: `user.name`."""
+"""A field of the event, with dots for nesting: `user.name`."""
 
 
 def _scalar(value: Any) -> Any:
@@ -116,7 +116,7 @@ Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 
 
 class Secret(Model):
-    """Where a secret is: exactly one of the two."""
+    """A reference to a secret: exactly one of the two."""
 
     env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
         None, description="Environment variable that holds the secret where the pipeline runs."
@@ -128,16 +128,15 @@ class Secret(Model):
             raise wrong("expected exactly one of 'env' and 'file'")
 
     def ref(self) -> SecretRef:
-        """Where it is, as what reads it takes it."""
         return SecretRef(env=self.env, file=self.file)
 
     def read(self) -> str:
-        """The secret itself, read now and here. Raises `SettingError` where it is missing."""
+        """Read the secret now, in this process. Raises `SettingError` if it is missing."""
         return read_secret(self.ref())
 
 
 def secret_variables(value: object) -> frozenset[str]:
-    """The environment variables that hold the secrets of a document, or of a part of one."""
+    """The environment variables that hold secrets of a document or part of one."""
     if isinstance(value, Secret):
         return frozenset(() if value.env is None else (value.env,))
     if isinstance(value, BaseModel):
@@ -154,11 +153,10 @@ SecretField = Annotated[Secret, BeforeValidator(_not_a_literal)]
 
 @dataclass(frozen=True)
 class OneOf:
-    """Marks a field whose value is settings of the kind that its `type` names; all are subclasses of `base`.
+    """Marks a field whose settings class depends on its `type`; all are subclasses of `base`.
 
-    `names` are those that there are, and `find` gives the settings of a name: None for a name that there is
-    not. It raises `SettingError` where the kind cannot be loaded, which becomes a mistake in the file. `own`
-    are the kinds for the reference, by name.
+    `find` returns the class for a name, or None. Its `SettingError`, if the class cannot be loaded, becomes a
+    mistake in the file. `own` lists the built-in ones for the reference.
     """
 
     base: type[BaseModel]
@@ -167,7 +165,6 @@ class OneOf:
     own: Callable[[], Mapping[str, type[BaseModel]]]
 
     def model_of(self, value: object) -> type[BaseModel]:
-        """The settings that `value` is of, as far as it says."""
         kind = value.get("type") if isinstance(value, Mapping) else None
         try:
             found = self.find(kind) if isinstance(kind, str) else None
@@ -201,5 +198,5 @@ class OneOf:
             raise PydanticKnownError(
                 "union_tag_invalid", {"discriminator": "'type'", "tag": str(kind), "expected_tags": names}
             )
-        # What is wrong within becomes a part of what is wrong with the whole.
+        # Errors inside are reported as part of the whole.
         return model.model_validate(value, context=info.context)

@@ -1,7 +1,7 @@
 """A small part of YAML 1.2: mappings with text keys, lists, texts, numbers, true, false, null.
 
-No anchors, aliases, merge keys or tags; no key twice; bounded in size and depth. Dates stay texts. Every key
-and item keeps the line on which it stands, so that a later mistake can be shown where it is.
+No anchors, aliases, merge keys, tags or duplicate keys; bounded size and depth; dates stay texts. Every key
+and item keeps its line number for error messages.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ CONSTANTS = {
 
 
 def parse_yaml(text: str, name: str, what: str = "pipeline") -> tuple[Any, dict[Path, int]]:
-    """The value of a `what` file and the line (from 1) of every key and item by its path.
+    """The value of a `what` file, and the line (from 1) of every key and item by path.
 
-    Raises `SettingError` that names `name`, the line and the problem, and never quotes a value.
+    Raises `SettingError` with `name`, line and problem. It never quotes a value.
     """
     size = len(text.encode(errors="surrogatepass"))
     if size > MAX_BYTES:
-        raise SettingError(f"{name} has {size} bytes; a {what} file may have {MAX_BYTES}")
+        raise SettingError(f"{name} has {size} bytes; the limit for a {what} file is {MAX_BYTES}")
     reader = _Reader(text, name)
     try:
         value = reader.document()
@@ -60,14 +60,12 @@ def parse_yaml(text: str, name: str, what: str = "pipeline") -> tuple[Any, dict[
     except SettingError:
         raise
     except Exception as error:
-        # The parser lets through what Python says of escapes beyond Unicode and the like.
+        # The parser lets Python's own errors through, for example for escapes beyond Unicode.
         raise SettingError(f"{name}: not valid YAML: {type(error).__name__}") from None
     return value, reader.lines
 
 
 class _Reader:
-    """Builds values from the parser's events."""
-
     def __init__(self, text: str, name: str) -> None:
         self.name = name
         self.lines: dict[Path, int] = {}
@@ -80,7 +78,7 @@ class _Reader:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self.refuse(event, "a second document; a file holds one")
+                    self.refuse(event, "a second document; only one is allowed")
                 value = self.value(next(self.events), ())
         return value
 
@@ -104,7 +102,7 @@ class _Reader:
                 self.refuse(key, "a key that is not a text")
             plain = key.style is None
             if plain and key.value == "<<":
-                self.refuse(key, "a merge key '<<'; write the keys out")
+                self.refuse(key, "a merge key '<<'; write out the keys")
             if plain and not isinstance(self.scalar(key), str):
                 self.refuse(key, "a key that is not a text; put it in quotes")
             if key.value in result:
@@ -128,13 +126,11 @@ class _Reader:
 
     def check(self, event: Any, path: Path) -> None:
         if isinstance(event, AliasEvent):
-            self.refuse(
-                event, "an alias (*); write the value out, or in quotes where the text begins with '*'"
-            )
+            self.refuse(event, "an alias (*); write out the value, or quote a text that begins with '*'")
         if getattr(event, "anchor", None) is not None:
-            self.refuse(event, "an anchor (&); put a text that begins with '&' in quotes")
+            self.refuse(event, "an anchor (&); quote a text that begins with '&'")
         if getattr(event, "ctag", None) is not None:
-            self.refuse(event, "a tag (!); put a text that begins with '!' in quotes")
+            self.refuse(event, "a tag (!); quote a text that begins with '!'")
         if len(path) >= MAX_DEPTH:
             self.refuse(event, f"more than {MAX_DEPTH} levels of nesting")
 

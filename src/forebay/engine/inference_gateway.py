@@ -1,8 +1,8 @@
-"""An inference gateway of Kubernetes' Gateway API as the engine. Its endpoint picker chooses the replica,
-holds requests back, and goes by headers that say what each request needs.
+"""An inference gateway of Kubernetes' Gateway API as the engine.
 
-The headers are those of llm-d's picker, which was part of the Gateway API inference extension until version
-1.5. Each has an old name, which older pickers read, and a new one.
+Its endpoint picker chooses the replica and queues requests, by headers with what each request needs. They are
+those of llm-d's picker, which was part of the Gateway API inference extension until version 1.5. Each has an
+old name, which older pickers read, and a new one.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from forebay.settings import SecretRef, read_secret
 OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 FAIRNESS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 FIRST_TOKEN = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
-"""By when the first token is wanted. There is no header for a deadline: what is left until then is an upper
+"""The deadline of the first token. There is no header for a request's deadline: the time left is an upper
 bound, and the picker orders requests by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickerHeaders:
-    """What an endpoint picker is told of a request. `objectives` are the InferenceObjectives, which hold the
-    picker's own priorities: a request has the one whose number is the greatest that is not above its
-    priority, or else the one with the least. `fairness_id` names what shares its turn."""
+    """Headers of a request for an endpoint picker.
+
+    `objectives`: InferenceObjectives with the picker's priorities; a request gets the greatest that is not
+    above its own, or else the smallest. `fairness_id` names the flow that shares one turn.
+    """
 
     objectives: tuple[tuple[str, int], ...] = ()
     fairness_id: str | None = None
 
     def of(self, request: Request, left_s: float) -> dict[str, str]:
-        """The headers of a call that has `left_s` until the request's deadline."""
         found: dict[str, str] = {}
         objective = self._objective(request.priority)
         if objective is not None:
@@ -52,10 +53,10 @@ class PickerHeaders:
 
 @dataclass(frozen=True)
 class InferenceGatewayFactory:
-    """Opens an engine that sends every request to `url` at once, with headers for the endpoint picker: it
-    asks for no health and no metrics, which would be those of any replica, and estimates nothing.
+    """Opens an engine that sends every request to `url` at once, with headers for the endpoint picker.
 
-    Holds where the API key is, never the key; reads it when called.
+    It reads neither health nor metrics, which would be those of a random replica. Holds where the API key is,
+    and reads it when called.
     """
 
     url: str

@@ -1,13 +1,10 @@
-"""Answers kept on disk, so that a request that was answered once is not sent to an engine again.
+"""Answers on disk, so that an answered request is not sent to an engine again.
 
-One SQLite file with a write-ahead log, shared by the threads and processes of one machine. Not by machines:
-such a log does not work on network file systems.
-
-What is guaranteed: `get` gives what some `put` was given for that hash, or None. Once a `put` has
-returned True, the answer survives the death (SIGKILL) of its process; a crash of the machine may take the
-last ones. What is not: that an answer is kept. One still in the queue dies with its process, and one may be
-evicted, or not be written because the disk is full or the file is locked; then `get` gives None and the
-engine is asked again. A journal never fails a record.
+One SQLite file with a write-ahead log, shared by threads and processes of one machine; such a log does not
+work on network file systems. After `put` returned True, the answer survives the death (SIGKILL) of its
+process; a crash of the machine may lose the last ones. An answer may be lost: in the queue when its process
+dies, by eviction, on a full disk or a locked file; the engine is then called again. A journal never fails a
+record.
 """
 
 from __future__ import annotations
@@ -39,21 +36,19 @@ from forebay.records import Completion, Timing, Usage
 
 MAX_ENTRY_BYTES = 4_194_304
 MAX_WAITING = 4096
-"""Answers that wait for the writing thread; one beyond is not kept."""
+"""Answers that may wait for the writing thread; further ones are not kept."""
 
 MAX_BATCH = 128
-"""Answers that are written as one transaction."""
 
 EVICT_EVERY = 64
-"""Writes between two looks at the bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalConfig:
-    """Where a journal is and how much it may hold. Picklable; `Journal(config)` opens it.
+    """Where a journal is and how large it may get. Picklable; `Journal(config)` opens it.
 
-    `max_bytes` counts every value and `ENTRY_OVERHEAD_BYTES` for each; file and log together may be some MB
-    larger. With `max_age_s` None, entries are kept whatever their age.
+    `max_bytes` counts values and `ENTRY_OVERHEAD_BYTES` for each; file and log may be some MB larger. With
+    `max_age_s=None`, entries never expire.
     """
 
     path: Path
@@ -71,10 +66,10 @@ class JournalConfig:
 
 @dataclass(frozen=True, slots=True)
 class JournalCounts:
-    """What one `Journal` object did.
+    """Counters of one `Journal` object.
 
-    `failed`: reads, writes and evictions that SQLite refused. `dropped`: answers not written because
-    `MAX_WAITING` others waited already.
+    `failed`: reads, writes and evictions that SQLite rejected. `dropped`: answers not written because
+    `MAX_WAITING` others were waiting.
     """
 
     hits: int = 0
@@ -86,11 +81,10 @@ class JournalCounts:
 
 
 class Journal:
-    """The journal at `config.path`, created with its folder where it is missing. Safe on many threads.
+    """The journal at `config.path`; creates it with its folder if missing. Thread-safe.
 
-    Opening blocks, and raises `SettingError` where the file is not a journal, is damaged, or cannot be opened
-    and written. The rest is for an event loop: `get` reads at once, some 10 µs; a thread of the journal's own
-    writes and evicts; `close` ends it.
+    Opening blocks, and raises `SettingError` if the file is not a journal, is damaged, or cannot be written.
+    The other methods are for an event loop: `get` reads at once, in some 10 µs; a thread writes and evicts.
     """
 
     def __init__(self, config: JournalConfig, clock: Clock | None = None) -> None:
@@ -113,9 +107,9 @@ class Journal:
             return JournalCounts(**self._tally)
 
     async def get(self, request_hash: str) -> Completion | None:
-        """The answer to the request of that hash, or None where there is none or it is too old.
+        """The answer for that hash, or None if there is none or it is too old.
 
-        Its usage is that of the call that was made; its timing is zero, for nothing was called now.
+        Its usage is that of the original call; its timing is zero.
         """
         oldest_ms = self._oldest_ms()
         row, found = self._read(request_hash), None
@@ -127,10 +121,10 @@ class Journal:
         return found
 
     async def put(self, request_hash: str, completion: Completion) -> bool:
-        """Keep `completion` as the answer; returns once it is written (True) or it is known that it is not.
+        """Store `completion`; returns True once it is written, or False once it is clear that it is not.
 
-        That takes some 100 µs, now and then 10 ms. An answer that is there and not too old stays: the first
-        one wins. One of more than 4 MiB is not kept. Never raises; cancelled, it may write or not.
+        Takes some 100 µs, occasionally 10 ms. An existing answer that is not too old wins. Answers above 4
+        MiB are not kept. Never raises; if cancelled, it may or may not write.
         """
         value = _encode(completion)
         if len(value) > min(MAX_ENTRY_BYTES, self.config.max_bytes - ENTRY_OVERHEAD_BYTES):
@@ -148,7 +142,7 @@ class Journal:
         return await asyncio.wrap_future(done)
 
     async def close(self) -> None:
-        """Write what waits and close the file. A closed journal knows and keeps nothing."""
+        """Write what is queued and close the file. A closed journal returns None and stores nothing."""
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -174,7 +168,6 @@ class Journal:
                 return None
 
     def _write_all(self, connection: sqlite3.Connection) -> None:
-        """The writing thread: batches until `close`."""
         since_evicted = 0
         open_ = True
         while open_:
@@ -189,7 +182,7 @@ class Journal:
             connection.close()
 
     def _next_batch(self) -> tuple[list[_Waiting], bool]:
-        """Waits for one answer and takes those that wait with it; False once the journal is closed."""
+        """Blocks for one answer and takes those queued with it; False once the journal is closed."""
         batch: list[_Waiting] = []
         item = self._waiting.get()
         while item is not None:
@@ -205,7 +198,7 @@ class Journal:
     def _write(self, connection: sqlite3.Connection, batch: list[_Waiting]) -> None:
         try:
             written = insert(connection, [entry for entry, _ in batch])
-        except Exception:  # whatever it is, those who wait must hear of it
+        except Exception:  # whatever it is, callers must not wait without end
             _roll_back(connection)
             self._count("failed", len(batch))
             written = [False] * len(batch)
@@ -256,7 +249,6 @@ def _encode(completion: Completion) -> bytes:
 
 
 def _decode(value: bytes) -> Completion | None:
-    """The completion, or None where the bytes are none (a damaged file)."""
     try:
         text, finish_reason, *tokens, reasoning = msgpack.unpackb(value, unicode_errors="surrogatepass")
         usage = Usage(*tokens)

@@ -1,4 +1,4 @@
-"""The journal's SQLite file: opening and checking it, one write, one step of eviction."""
+"""The journal's SQLite file: open and check it, write, and evict in steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.errors import SettingError
 from forebay.files import check_nobody_else_writes
 
 APPLICATION_ID = 0x46425931
-"""Marks the file as Forebay's ("FBY1"), in the place that SQLite keeps for it."""
+"""Marks the file as Forebay's ("FBY1"), in SQLite's own field for it."""
 
 FORMAT = 2
 OPEN_TIMEOUT_S = 10.0
@@ -22,13 +22,13 @@ PAUSE_S = 0.02
 WRITE_TIMEOUT_S = 0.25
 READ_TIMEOUT_S = 0.02
 ENTRY_OVERHEAD_BYTES = 160
-"""What an entry takes beyond its value: its row, its hash, and its place in the index of hashes."""
+"""What an entry takes besides its value: its row, its hash, and its place in the index of hashes."""
 
 EVICT_AT_MOST = 128
-"""Entries that one step removes: writers of other processes wait no longer than a step takes."""
+"""Entries removed per step; writers of other processes wait at most for one step."""
 
 LOG_BYTES = 16_777_216
-"""Size to which the log is cut back after a burst."""
+"""The log is truncated to this size after a burst."""
 
 TABLES = (
     "CREATE TABLE answers (seq INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, written_ms INTEGER NOT NULL, "
@@ -43,7 +43,7 @@ ANSWERS = "counts as the engine's answers"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a journal may hold: `oldest_ms` is the wall-clock time before which an entry is too old."""
+    """What a journal may hold. `oldest_ms`: entries from before this wall-clock time are too old."""
 
     max_entries: int
     max_bytes: int
@@ -52,8 +52,6 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One answer to write. An entry of this hash from before `oldest_ms` is too old and gives way."""
-
     hash: str
     value: bytes
     written_ms: int
@@ -61,7 +59,7 @@ class Entry:
 
 
 def connect(path: Path, *, timeout_s: float) -> sqlite3.Connection:
-    """A connection for one thread at a time, each statement its own transaction unless one is begun."""
+    """A connection for one thread at a time; each statement is a transaction unless one is begun."""
     connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
@@ -69,11 +67,11 @@ def connect(path: Path, *, timeout_s: float) -> sqlite3.Connection:
 
 
 def open_journal(path: Path, *, pause: Callable[[float], None] = time.sleep) -> sqlite3.Connection:
-    """A connection to the journal at `path`, which is created where it is missing.
+    """A connection to the journal at `path`, which is created if missing.
 
-    Blocks, also while others open it, for which it waits by `pause`. Raises `SettingError` where the file is
-    something else, damaged, or cannot be used, and where others may write to it or its folder: they would
-    answer in the engine's place.
+    Blocks, also while others open it, for which it waits with `pause`. Raises `SettingError` if the file is
+    something else, damaged or unusable, and if others may write to it or its folder: they could forge
+    answers.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,15 +91,15 @@ def open_journal(path: Path, *, pause: Callable[[float], None] = time.sleep) -> 
 
 
 def _check_nobody_else_writes(path: Path) -> None:
-    # A group may work in the folder: what its members put there belongs to them.
+    # A shared group may use the folder; each member's files belong to that member.
     check_nobody_else_writes(path.parent, ANSWERS, by=stat.S_IWOTH)
-    # SQLite takes over what a log beside the file holds.
+    # SQLite reads a log next to the file.
     for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
         check_nobody_else_writes(path.with_name(name), ANSWERS)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, pause: Callable[[float], None]) -> None:
-    # Looked at before anything is written: a file of someone else's stays as it is.
+    # Checked before anything is written: somebody else's file stays unchanged.
     _check_owner(connection, path)
     if _write_ahead(connection, pause) != "wal":
         raise SettingError(f"journal {path}: this file system cannot share a file; choose a local one")
@@ -117,10 +115,10 @@ def _prepare(connection: sqlite3.Connection, path: Path, pause: Callable[[float]
 
 
 def _write_ahead(connection: sqlite3.Connection, pause: Callable[[float], None]) -> str:
-    """Switch the file to a write-ahead log; gives the mode that it has then.
+    """Switch the file to a write-ahead log; returns the resulting mode.
 
-    Where two processes switch a new file at the same time, SQLite does not wait as it does elsewhere: one of
-    them gets "database is locked" at once. So this tries again itself.
+    If two processes switch a new file at once, SQLite does not wait as it does elsewhere: one gets "database
+    is locked" immediately. So this retries itself.
     """
     connection.execute("PRAGMA busy_timeout = 0")
     for left in range(round(OPEN_TIMEOUT_S / PAUSE_S), -1, -1):
@@ -136,8 +134,8 @@ def _write_ahead(connection: sqlite3.Connection, pause: Callable[[float], None])
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the file is a journal (True) or empty (False). Raises `SettingError` where it is neither."""
-    # One statement sees one moment: between two, another opener may have made the journal.
+    """Whether the file is a journal (True) or empty (False). Raises `SettingError` if it is neither."""
+    # One statement, one snapshot: between two, another process may have created the journal.
     owner, tables = connection.execute(
         "SELECT (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_master)"
     ).fetchone()
@@ -158,7 +156,7 @@ def _refused(path: Path, error: Exception) -> SettingError:
 
 
 def insert(connection: sqlite3.Connection, entries: Sequence[Entry]) -> list[bool]:
-    """Write entries as one transaction; for each, whether it was written (no younger one was there)."""
+    """Write entries as one transaction; returns for each whether it was written (no younger one existed)."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         return [_insert(connection, entry) for entry in entries]
@@ -183,7 +181,7 @@ def _insert(connection: sqlite3.Connection, entry: Entry) -> bool:
 
 
 def evict(connection: sqlite3.Connection, bounds: Bounds) -> int:
-    """Remove the oldest entries that are beyond `bounds`, at most `EVICT_AT_MOST`; how many went."""
+    """Remove the oldest entries beyond `bounds`, at most `EVICT_AT_MOST`; returns how many."""
     with closing(connection.cursor()) as cursor:
         if not _beyond(cursor, bounds):
             return 0
@@ -197,7 +195,7 @@ def evict(connection: sqlite3.Connection, bounds: Bounds) -> int:
 
 
 def _beyond(cursor: sqlite3.Cursor, bounds: Bounds) -> tuple[int, int, int] | None:
-    """The last sequence number, the number and the bytes of the oldest entries that must go."""
+    """Last sequence number, number and bytes of the oldest entries to remove."""
     entries, size = cursor.execute("SELECT entries, bytes FROM totals").fetchone()
     last, gone, gone_bytes = 0, 0, 0
     rows = cursor.execute(

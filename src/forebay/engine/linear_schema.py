@@ -1,9 +1,8 @@
-"""What jsonschema does not do in time linear in the answer: patterns, items that must differ, and what no
-other part of the schema speaks of.
+"""Replace or reject the parts of jsonschema that take more than time linear in the answer.
 
-An answer is text of others. With Python's own expressions, which backtrack, forty characters of it can keep a
-pattern like `^(x+)+$` busy for hours; with RE2 they cannot. Items that cannot be sorted the library compares
-each with each. Unevaluated items and properties it searches for one by one, in a list of all others.
+An answer is untrusted text. In Python's regular expressions, which backtrack, forty characters can keep a
+pattern like `^(x+)+$` busy for hours; not in RE2. For `uniqueItems`, jsonschema compares unsortable items
+pairwise, and it searches for unevaluated items and properties in a list of all others.
 """
 
 from __future__ import annotations
@@ -21,19 +20,18 @@ from forebay.errors import SettingError
 MAX_QUOTE_CHARS = 100
 DIALECT = "$schema"
 VALUES = ("const", "default", "enum", "examples")
-"""What stands in them is no schema."""
+"""Keywords whose values are not schemas."""
 NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
-"""What they hold are schemas by names, which are no keywords."""
+"""Keywords whose values map names to schemas; the names are not keywords."""
 UNEVALUATED = {"unevaluatedItems": "items", "unevaluatedProperties": "additionalProperties"}
-"""What is refused, and what to write for it."""
 ESCAPE = re.compile(r"\\(?:u(?![dD][89a-fA-F])([0-9a-fA-F]{4})|.)", re.DOTALL)
-"""A backslash with what belongs to it; a group where that is a character's number. Halves of characters of
-more than 16 bits, which RE2 does not know, are left for it to refuse."""
+"""A backslash escape; a group if it is a character's number. Surrogates, which RE2 does not support, are left
+for it to reject."""
 
 
 def search(pattern: str, text: str) -> bool:
-    """Whether `pattern`, as RE2 reads it, is anywhere in `text`; `\\uXXXX` is known, too. Raises `ValueError`
-    where RE2 does not know it: look-around and references to groups cannot be searched for in linear time."""
+    """Whether `pattern`, in RE2's syntax plus `\\uXXXX`, occurs in `text`. Raises `ValueError` if RE2 does
+    not support it: look-around and back-references cannot be searched for in linear time."""
     from pyarrow import compute  # takes a third of a second, and few schemas have patterns
 
     known = ESCAPE.sub(lambda found: f"\\x{{{found[1]}}}" if found[1] else found[0], pattern)
@@ -41,11 +39,11 @@ def search(pattern: str, text: str) -> bool:
 
 
 def check_linear(schema: Mapping[str, Any], path: str) -> None:
-    """Raises `SettingError` for a pattern that RE2 does not know, and for what jsonschema would not check in
-    linear time. `path` names the setting that the schema is."""
+    """Raise `SettingError` for patterns that RE2 does not support, and for keywords that jsonschema does not
+    check in linear time. `path` names the setting with the schema."""
     for at, part in _subschemas(schema, path):
         if part is not schema and isinstance(part.get(DIALECT), str):
-            # It would be checked as that dialect does it.
+            # It would be checked with that dialect's validator.
             raise SettingError(f"{at} has a {DIALECT} of its own; only the whole schema may name one")
         if isinstance(pattern := part.get("pattern"), str):
             _check(pattern, f"{at}.pattern")
@@ -59,8 +57,8 @@ def check_linear(schema: Mapping[str, Any], path: str) -> None:
 
 
 def _subschemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The schema and all within it, with their paths. Also what an unknown keyword has counts: a reference
-    can lead there."""
+    """The schema and all parts of it, with their paths; also values of unknown keywords, as a reference can
+    lead there."""
     if isinstance(schema, list):
         for i, item in enumerate(schema):
             yield from _subschemas(item, f"{path}[{i}]")
@@ -83,14 +81,14 @@ def _check(pattern: str, path: str) -> None:
             "counts above 1000" if "repetition size" in reason else "look-around and references to groups"
         )
         raise SettingError(
-            f"{path} is {pattern[:MAX_QUOTE_CHARS]!r}, which RE2 does not know; write it without {without}: "
-            f"{reason}"
+            f"{path} is {pattern[:MAX_QUOTE_CHARS]!r}, which RE2 does not support; write it without "
+            f"{without}: {reason}"
         ) from None
 
 
 def linear(dialect: type[Validator]) -> type[Validator]:
-    """A validator like `dialect` whose patterns are searched for by `search`, and which compares items that
-    must differ by their hashes."""
+    """A validator like `dialect` that searches for patterns with `search`, and compares unique items by their
+    hashes."""
     own = {
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
@@ -137,7 +135,7 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Mapping[st
 
 
 def _hashable(value: Any) -> Any:
-    """The same for what is the same in JSON: 1 is 1.0 there, and not true."""
+    """Equal for values that are equal in JSON: 1 equals 1.0 there, but not true."""
     if isinstance(value, dict):
         return "object", frozenset((key, _hashable(item)) for key, item in value.items())
     if isinstance(value, list):

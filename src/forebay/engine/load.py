@@ -1,7 +1,7 @@
-"""What a replica says of its own load: the load header of an answer and the text of `/metrics`.
+"""A replica's load: from the header of an answer and from the text of `/metrics`.
 
-Names are vLLM's. Both are read leniently: what is missing or unreadable is None, never an error, since load
-only corrects what the caller counts himself.
+Names are vLLM's. Anything missing or unreadable is None, never an error: load only corrects the caller's own
+counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_HEADER_CHARS = 4096
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
-"""Share of the KV cache in use, 0 to 1, despite the name. The second is what older servers say."""
+"""Share of the KV cache in use, 0 to 1, despite the name. The second is that of older servers."""
 
 CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{([^\n]{0,8192})\}[ \t]", re.MULTILINE)
 SIZE_LABEL = re.compile(r'(?:^|,)(block_size|num_gpu_blocks)="([0-9]{1,12})"')
@@ -32,9 +32,9 @@ SAMPLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCounters:
-    """Totals since the replica started, over all its engines and models. None where it does not say.
+    """Totals since the replica started, over all its engines and models; None if it does not report them.
 
-    Prefix cache queries and hits are counted in tokens.
+    Prefix cache queries and hits are in tokens.
     """
 
     prompt_tokens: float | None = None
@@ -45,7 +45,7 @@ class ReplicaCounters:
 
 
 def parse_load_header(value: str | None, *, observed_s: float) -> ReplicaLoad | None:
-    """The load in an `endpoint-load-metrics: TEXT name=value, …` header; None where it holds none."""
+    """The load in an `endpoint-load-metrics: TEXT name=value, …` header, or None."""
     if not value or len(value) > MAX_HEADER_CHARS or not value[:5].upper().startswith("TEXT "):
         return None
     found: dict[str, float] = {}
@@ -64,8 +64,8 @@ def parse_load_header(value: str | None, *, observed_s: float) -> ReplicaLoad | 
 def parse_metrics(text: str, *, observed_s: float) -> tuple[ReplicaLoad, ReplicaCounters]:
     """Load and counters in the Prometheus text of `/metrics`.
 
-    Several samples of one name (one per engine of a data-parallel replica) are added up; for the share of
-    the KV cache the highest counts, as the fullest engine is the first that must preempt.
+    Samples of one name (one per engine of a data-parallel replica) are added up. Of the KV cache's share the
+    highest counts, as the fullest engine is the first to preempt.
     """
     total: dict[str, float] = {}
     highest: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""The OpenAI protocol as vLLM speaks it: a request as a body, the bytes of an answer as a text.
+"""The OpenAI protocol in vLLM's dialect: a request as a body, the bytes of an answer as a text. No I/O.
 
-Nothing here does input or output. Chat (`/v1/chat/completions`) and plain completions (`/v1/completions`),
-each as one JSON document or as a stream of events.
+Chat (`/v1/chat/completions`) and plain completions (`/v1/completions`), each as one JSON document or as a
+stream of events.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ PROMPT_PATH = "/v1/completions"
 EMBED_PATH = "/v1/embeddings"
 DONE = b"[DONE]"
 KV_TRANSFER = "kv_transfer_params"
-"""The field by which vLLM hands the KV cache of a prompt from one replica to another; only answers in one
-piece have it."""
+"""The field with which vLLM hands the KV cache of a prompt to another replica; only in answers in one
+piece."""
 NO_USAGE = Usage()
 
 
 def request_body(request: Request, *, stream: bool) -> bytes:
-    """`request` as the JSON body that it is sent with.
+    """The JSON body of `request`.
 
-    `sampling.extra` goes in last and so may override any field but `stream`. Raises `BadRequest` where the
-    request has both or neither of messages and prompt, or holds what JSON cannot.
+    `sampling.extra` goes in last, so it may override any field except `stream`. Raises `BadRequest` if the
+    request has both or neither of messages and prompt, or cannot be written as JSON.
     """
     if (request.prompt is None) == (not request.messages):
         raise BadRequest(f"request {request.id} needs either messages or a prompt, and not both")
@@ -63,10 +63,10 @@ def request_body(request: Request, *, stream: bool) -> bytes:
 
 
 class AnswerReader:
-    """Puts one answer together from the documents that the replica sends.
+    """Assembles one answer from the documents that the replica sends.
 
-    Raises `ProtocolViolation` where a document has the wrong shape, and the `EngineError` of the cause where
-    it is an error object.
+    Raises `ProtocolViolation` if a document has the wrong shape, and the `EngineError` of the cause if it is
+    an error object.
     """
 
     __slots__ = (
@@ -94,7 +94,6 @@ class AnswerReader:
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
         self.reasons = False
-        """Whether the last event brought reasoning."""
         self.tool: str | None = None
         self.finish_reason: str | None = None
         self.has_choice = False
@@ -112,15 +111,13 @@ class AnswerReader:
 
     @property
     def refusal(self) -> str | None:
-        """The text with which the model refused."""
         return "".join(self._refusal) or None
 
     def take_chunk(self, data: bytes) -> bool:
-        """Read one event of a stream. Says whether it brought content."""
+        """Read one event of a stream; returns whether it had content."""
         return self._take(data, "delta")
 
     def take_whole(self, data: bytes) -> None:
-        """Read the answer to a request that did not ask for a stream."""
         self._take(data, "message")
         if not self.has_choice:
             raise self._wrong("it has no choice", data)
@@ -147,7 +144,7 @@ class AnswerReader:
             self.kv_transfer = transfer
         if not all(isinstance(choice, dict) for choice in choices):
             raise self._wrong("a choice is not an object", data)
-        # Others are there if more than one was asked for (`n`).
+        # There are several if the request had `n` above 1.
         first = next((choice for choice in choices if choice.get("index", 0) == 0), None)
         return first is not None and self._take_choice(first, part, data)
 
@@ -174,7 +171,6 @@ class AnswerReader:
         return True
 
     def _take_other(self, holder: dict[str, Any]) -> None:
-        """Read what a message holds besides its content."""
         self.reasons = False
         # vLLM and OpenRouter write `reasoning`; SGLang, llama.cpp, DeepSeek and older vLLMs the other name.
         for name in ("reasoning", "reasoning_content"):
@@ -199,7 +195,7 @@ class AnswerReader:
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
         counts = [usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0, cached or 0]
         if not all(type(n) is int and n >= 0 for n in counts):
-            raise self._wrong("usage holds what is not a count", data)
+            raise self._wrong("a value of usage is not a count", data)
         return Usage(*counts)
 
     def _error(self, error: object) -> Exception:
@@ -207,7 +203,7 @@ class AnswerReader:
 
     def _wrong(self, what: str, data: bytes) -> ProtocolViolation:
         said = self._quote(data.decode("utf-8", "replace"))
-        return ProtocolViolation(f"{self._replica} sent what is no completion: {what}: {said}")
+        return ProtocolViolation(f"{self._replica} did not send a completion: {what}: {said}")
 
 
 def _plain(value: object) -> object:
@@ -222,15 +218,12 @@ BOM = b"\xef\xbb\xbf"
 
 
 class SseParser:
-    """Server-sent events, cut out of a byte stream as it arrives. Feed it bytes in any cut; it gives back the
-    data of each event that is complete.
+    """Parses server-sent events incrementally: feed it chunks of bytes; it returns the data of complete
+    events.
 
-    The format is that of the HTML standard, section 9.2.6 (lines end with LF, CRLF or CR; `data` lines of one
-    event are joined by LF; comments are skipped). Stricter in one point: a line that starts with no field
-    name of the standard is an error instead of being ignored, so that bytes which are not an event stream are
-    told from one that is merely short.
-
-    Holds at most `max_event_bytes` of an unfinished event. Linear in the number of bytes fed.
+    The format is that of the HTML standard, section 9.2.6. Stricter in one point: an unknown field name is an
+    error, so that other data is not taken for a short stream. Holds at most `max_event_bytes` of an
+    unfinished event. Linear in the number of bytes fed.
     """
 
     __slots__ = (
@@ -257,7 +250,7 @@ class SseParser:
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that `chunk` completes, in order.
 
-        Raises `ProtocolViolation` where a line is no field of an event stream or an event is too large.
+        Raises `ProtocolViolation` if a line is not a field of an event stream, or an event is too large.
         """
         if self._skip_lf and chunk:
             self._skip_lf = False
@@ -269,7 +262,7 @@ class SseParser:
         text = bytes(self._rest) + chunk if self._rest else chunk
         lines = text.splitlines(keepends=True)
         self._rest = bytearray(b"" if lines[-1].endswith((b"\n", b"\r")) else lines.pop())
-        # The CR may be half of a CRLF, and the event that it ends is not to wait for the other half.
+        # The CR may be the first half of a CRLF; its event must not wait for the other half.
         self._skip_lf = text.endswith(b"\r")
         events: list[bytes] = []
         for ended in lines:
@@ -285,9 +278,9 @@ class SseParser:
         return events
 
     def end(self) -> None:
-        """Say that the stream is over. Raises `ProtocolViolation` where its unfinished line is garbage.
+        """End the stream. Raises `ProtocolViolation` if its unfinished line is garbage.
 
-        An event without its closing blank line is dropped, as the standard has it.
+        An event without its closing blank line is dropped, as in the standard.
         """
         line = bytes(self._rest)
         if line and not any(field.startswith(line[:6]) for field in (b"data", *OTHER_FIELDS)):
@@ -305,7 +298,7 @@ class SseParser:
             self._bound()
         elif name and name not in OTHER_FIELDS:
             said = self._quote(line.decode("utf-8", "replace"))
-            raise ProtocolViolation(f"{self._replica} sent what is not an event stream: {said}")
+            raise ProtocolViolation(f"{self._replica} sent data that is not an event stream: {said}")
 
     def _bound(self) -> None:
         if self._data_bytes + len(self._rest) > self._max_event_bytes:

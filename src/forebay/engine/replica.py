@@ -1,5 +1,4 @@
-"""One replica as a fleet uses it: it answers requests, and says how healthy and how loaded it is and what it
-serves."""
+"""One replica as a fleet uses it: it answers requests, and reports its health, load and models."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ MAX_MODELS_BYTES = 1 << 20
 MAX_METRICS_BYTES = 8 << 20
 REFUSES_ANYONE = frozenset((401, 403, 408, 429))
 NO_LIST = (BadRequest, ModelNotFound, ProtocolViolation)
-"""How a server answers that has no list of its models: 404, 405, or something else."""
+"""Errors of a server without a list of its models: 404, 405, or something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class ServedModel:
     """A model that a replica serves.
 
     Attributes:
-        name: What requests call it.
+        name: Its name in requests.
         max_model_len: Its context in tokens, if the replica reports it.
         card: All that the replica lists about it, as in `/v1/models`.
     """
@@ -53,8 +52,6 @@ class ServedModel:
 
 
 class ReplicaEngine(Protocol):
-    """An `Engine` that tells how far an answer is."""
-
     async def complete(
         self,
         request: Request,
@@ -63,46 +60,41 @@ class ReplicaEngine(Protocol):
         deadline: Deadline | None = None,
         on_content: Callable[[], None] | None = None,
     ) -> Completion:
-        """As `Engine` has it. `on_content` is called each time that content came: once at its end for an
-        answer in one piece."""
+        """Like `Engine.complete`. `on_content` is called per chunk; for an answer in one piece, once at its
+        end."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Replica(Protocol):
-    """What a fleet needs of a replica. All but `engine` raise the `EngineError` of the cause."""
+    """What a fleet needs of a replica. All except `engine` raise the `EngineError` of the cause."""
 
     @property
     def engine(self) -> ReplicaEngine: ...
 
     async def check_health(self, timeout_s: float) -> bool:
-        """Return where it is well: False where it is in reach and knows no such question, or wants a key
-        for it."""
+        """True: healthy. False: reachable, but without a health endpoint or with one that requires a key."""
         ...
 
-    async def list_models(self, timeout_s: float) -> tuple[ServedModel, ...]:
-        """What it serves."""
-        ...
+    async def list_models(self, timeout_s: float) -> tuple[ServedModel, ...]: ...
 
-    async def fetch_metrics(self, timeout_s: float) -> tuple[ReplicaLoad, ReplicaCounters]:
-        """Its load, and what it has counted since it started."""
-        ...
+    async def fetch_metrics(self, timeout_s: float) -> tuple[ReplicaLoad, ReplicaCounters]: ...
 
     async def fetch_cache_tokens(self, timeout_s: float) -> float | None:
-        """How many tokens its KV cache holds; None where it does not say."""
+        """How many tokens its KV cache holds; None if it does not report that."""
         ...
 
     async def probe(self, model: str, timeout_s: float) -> None:
-        """Have it write one token. Returns if it did, or if it does not know such a question."""
+        """Request one token. Returns on success, and if the replica rejects only such a request."""
         ...
 
     async def close(self) -> None: ...
 
 
 class HttpReplica:
-    """A `Replica` over HTTP. Questions go over one connection that is kept, apart from the requests'.
-    `stream` is as `HttpEngine` has it."""
+    """A `Replica` over HTTP. Polls use one connection that is kept, separate from the requests'. `stream`:
+    see `HttpEngine`."""
 
     def __init__(
         self, url: str, *, api_key: str | None = None, stream: bool = True, clock: Clock | None = None
@@ -130,7 +122,9 @@ class HttpReplica:
             return tuple(_model(entry) for entry in document["data"])
         except (orjson.JSONDecodeError, KeyError, TypeError):
             said = Quoter(self._api_key)(body.decode("utf-8", "replace"))
-            raise ProtocolViolation(f"{self._url}/v1/models answered no list of models: {said}") from None
+            raise ProtocolViolation(
+                f"{self._url}/v1/models did not return a list of models: {said}"
+            ) from None
 
     async def fetch_metrics(self, timeout_s: float = 10.0) -> tuple[ReplicaLoad, ReplicaCounters]:
         body = await self._get("/metrics", timeout_s, MAX_METRICS_BYTES)
@@ -166,7 +160,6 @@ class HttpReplica:
         return body
 
     async def _ask(self, path: str, timeout_s: float, limit: int, wish: object = None) -> tuple[int, bytes]:
-        """Status and body, of which only the beginning is read where the status is not 200."""
         if self._session is None:
             self._session = open_session(request_headers(self._api_key))
         try:
@@ -189,7 +182,7 @@ class HttpReplica:
 
 
 async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedModel, ...]:
-    """What the replica at `url` serves. Raises the `EngineError` of the cause."""
+    """Raises the `EngineError` of the cause."""
     replica = HttpReplica(url, api_key=api_key)
     try:
         return await replica.list_models()

@@ -1,4 +1,5 @@
-"""One request until it is answered or given up: which errors are tried again, how often and how far apart."""
+"""One request until it is answered or given up: which errors are retried, how often and after which
+delays."""
 
 from __future__ import annotations
 
@@ -25,25 +26,25 @@ from forebay.errors import (
 from forebay.records import JSON, Completion, Request
 
 OnRetry = Callable[[EngineError, int, float], None]
-"""Told the error, the number of the try that failed (from 1) and the seconds until the next."""
+"""Called with the error, the number of the failed attempt (from 1) and the seconds until the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When the same request is sent again.
+    """When a request is retried.
 
-    Errors that say nothing about the request (`Unreachable`, `Overloaded`, `RateLimited`) are retried until
-    the deadline, other retryable ones as often as this policy allows, the rest never. The n-th retry waits
+    Errors that are not the request's fault (`Unreachable`, `Overloaded`, `RateLimited`) are retried until the
+    deadline, other retryable ones within the limits below, the rest never. The n-th retry waits
     `base_s * factor^(n-1)` seconds, at most `max_backoff_s`, less a random part. If the engine sent a
-    `Retry-After` of a second or more, the wait is that long, whatever n is, and up to `base_s` longer; after
-    a shorter one it is at least that long.
+    `Retry-After` of a second or more, the wait is that long for any n, and up to `base_s` longer; after a
+    shorter one it is at least that long.
 
     Attributes:
         max_attempts: Maximum number of calls for one request; 1: no retry.
-        max_invalid_answers: Maximum number of answers that break the schema or hold nothing. One that was cut
-            at `max_tokens` is not asked for again at temperature 0 or with a seed.
+        max_invalid_answers: Maximum number of answers that break the schema or are empty. An answer cut at
+            `max_tokens` is not retried at temperature 0 or with a seed.
         base_s: Seconds before the first retry.
-        factor: By how much each wait is longer than the one before.
+        factor: Factor between one wait and the next.
         max_backoff_s: Maximum wait in seconds.
         jitter: Random part of a wait, as a share: 0: none, 1: all of it ("full jitter").
 
@@ -77,12 +78,11 @@ class RetryPolicy:
         left_s: float,
         jitter_unit: float,
     ) -> float | None:
-        """Seconds to wait after the `attempt`-th try (from 1) failed with `error`; None to give up.
+        """Seconds to wait after attempt number `attempt` (from 1) failed with `error`; None to give up.
 
-        `alike` of the tries, this one included, failed in a way that has the same limit. The wait always ends
-        before the deadline, which is in `left_s`. A wait of our own that would not is shortened to half of
-        that, so that the last chances are used; where the replica itself asked for a longer one
-        (`Retry-After`), there is none. `jitter_unit` is a number in [0, 1).
+        `alike`: how many attempts, this one included, failed with the same limit. The wait always ends before
+        the deadline, in `left_s`: a longer backoff becomes half of the time left, so that the last chances
+        are used, and a longer `Retry-After` of the replica means no retry. `jitter_unit` is in [0, 1).
         """
         if not error.retryable or alike >= self.limit(error):
             return None
@@ -91,10 +91,10 @@ class RetryPolicy:
         delay_s = backoff_s * (1 - self.jitter * jitter_unit)
         asked_s = error.retry_after_s
         if asked_s is not None:
-            # Spread over a little time what was told to come back at the same moment.
+            # Spread calls that the replica sent away to the same moment.
             spread_s = asked_s + self.base_s * jitter_unit
             delay_s = spread_s if names_time(error) else max(delay_s, spread_s)
-        # A last try with less than that left would end by the deadline, and hide the true cause.
+        # A last attempt with less time than that would end by the deadline, and hide the true cause.
         if delay_s + self.base_s < left_s:
             return delay_s
         if left_s < self.base_s or (asked_s is not None and asked_s >= left_s / 2):
@@ -102,7 +102,7 @@ class RetryPolicy:
         return left_s / 2
 
     def limit(self, error: EngineError) -> float:
-        """How many tries may fail as `error` says, where they may fail at all."""
+        """How many attempts may fail with this kind of retryable error."""
         if isinstance(error, Unreachable | Overloaded | RateLimited):
             return inf
         return self.max_invalid_answers if isinstance(error, InvalidAnswer) else self.max_attempts
@@ -112,8 +112,8 @@ LEAST_NAMED_S = 1.0
 
 
 def names_time(error: EngineError) -> bool:
-    """Whether the engine said when to come back: a `Retry-After` of a second or more. A shorter one stands
-    for "at once", and many that are told so would come without end."""
+    """Whether the engine sent a `Retry-After` of a second or more. A shorter one means "at once", and many
+    requests with one would return without end."""
     return error.retry_after_s is not None and error.retry_after_s >= LEAST_NAMED_S
 
 
@@ -121,9 +121,8 @@ def names_time(error: EngineError) -> bool:
 class Outcome:
     """How a request ended: `completion` and `answer`, or the last `error`; never both.
 
-    `answer` is the parsed JSON value where the answer was checked, else the text. `attempts` counts the
-    calls that were made, `elapsed_s` the time from the first of them to the end, `called_s` that of the last
-    one.
+    `answer`: the parsed JSON value if it was checked, else the text. `attempts`: number of calls.
+    `elapsed_s`: from the first one to the end; `called_s`: the last one.
     """
 
     attempts: int
@@ -148,11 +147,10 @@ async def complete_with_retry(
 ) -> Outcome:
     """Call `engine` until `request` is answered, or the policy or the deadline ends it.
 
-    `timeout_s` is how long a call may make no progress, `deadline_s` the time for all calls and the pauses
-    between them; the time for which an engine that works holds the first one back does not count. With
-    nothing left no call is made, and the outcome holds an `AttemptTimeout`. A completion that holds no answer
-    is a failure (`check_content`), and so is one that `check` refuses because it breaks the schema. Engine
-    errors never leave this function; cancellation does, and aborts the call.
+    `timeout_s`: how long a call may make no progress. `deadline_s`: for all calls and pauses, without the
+    time for which a working engine holds the first one back. If no time is left, there is no call and the
+    outcome has an `AttemptTimeout`. A completion without an answer (`check_content`), or one that `check`
+    rejects, is a failure. Never raises engine errors; cancellation aborts the call.
     """
     time = clock or SystemClock()
     if deadline_s <= 0:
@@ -163,7 +161,7 @@ async def complete_with_retry(
     while True:
         attempt += 1
         sent_s = time.monotonic_s()
-        # Unless the engine knows better.
+        # Unless the engine overrides it.
         deadline.wait(sent_s, counts=True)
         try:
             completion = await engine.complete(request, timeout_s=timeout_s, deadline=deadline)
@@ -203,6 +201,6 @@ def _elapsed_s(deadline: Deadline, sent_s: float, now_s: float) -> float:
 
 
 def jitter_unit(request_id: str, attempt: int) -> float:
-    """A number in [0, 1) that is the same for the same request and try, and spread evenly over them."""
+    """A number in [0, 1), always the same for one request and attempt, and evenly spread over them."""
     name = f"{attempt}\0{request_id}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(name, digest_size=6).digest(), "big") / 2**48

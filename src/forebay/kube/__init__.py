@@ -1,1 +1,1 @@
-"""The API server of Kubernetes: the connection, what it refuses and why, collections that are watched."""
+"""The API server of Kubernetes: connection, refusals and their reasons, watched collections."""

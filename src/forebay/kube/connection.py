@@ -1,6 +1,6 @@
-"""Who is called: the API server of a context of the kubeconfig, or of the cluster that this pod is in.
+"""Connect to the API server of a context of the kubeconfig, or of the cluster of this pod.
 
-The kubeconfig, its contexts, keys, certificates and log-in programs are lightkube's business.
+lightkube handles the kubeconfig, its contexts, keys, certificates and log-in programs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ TIMEOUT_S = 30.0
 
 
 def find_cluster(context: str | None = None) -> SingleConfig:
-    """The cluster of `context`, by default of the current one of KUBECONFIG, ~/.kube/config or this pod;
-    reads files.
+    """The cluster of `context`, by default the current one of KUBECONFIG, ~/.kube/config or this pod; reads
+    files.
 
-    Raises `SetupError` where lightkube is missing, and `DeployError` where there is no cluster to talk to.
+    Raises `SetupError` if lightkube is missing, and `DeployError` if there is no cluster.
     """
     try:
         from lightkube.config.kubeconfig import KubeConfig
@@ -51,7 +51,7 @@ def open_client(config: SingleConfig) -> httpx2.Client:
 
 
 def open_async_client(config: SingleConfig) -> httpx2.AsyncClient:
-    """A client for the running event loop. Raises `DeployError` as `open_client` does."""
+    """A client for the running event loop. Raises `DeployError` like `open_client`."""
     from lightkube.config.client_adapter import AsyncClient, ConnectionParams
     from lightkube.core.exceptions import ConfigError
 

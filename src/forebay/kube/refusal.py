@@ -1,4 +1,4 @@
-"""What the API server refuses, why, and what to do."""
+"""Errors of the API server: the reason, and what to do."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from forebay.untrusted_text import replace_controls
 
 MAX_SAID = 2000
 PASSING = frozenset((429, 500, 502, 503, 504))
-"""The server has too much to do, starts, or ends: the same request may succeed later."""
+"""The server is overloaded, starting, or stopping: the same request may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer that is none: its status and what the server said to it."""
+    """An error response: its status and the server's message."""
 
     code: int
     said: str
 
     def text(self, namespace: str) -> str:
-        """What is wrong, and what to do."""
         said = self.said
         if self.code == 401:
             return (
-                f"the cluster does not know you ({said}); log in again, or name another context by --context"
+                f"the cluster rejected your login ({said}); log in again, or name another context by "
+                f"--context"
             )
         if self.code == 403:
             return _forbidden(said)
@@ -40,7 +40,6 @@ class Refusal:
 
 
 def refusal(code: int, reason: str, body: bytes) -> Refusal:
-    """The refusal in an answer's body, which may be anything."""
     try:
         status = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -57,7 +56,6 @@ def of_status(status: Any) -> Refusal:
 
 
 def unreachable(address: str, error: Exception) -> str:
-    """That the API server at `address` does not answer."""
     said = plain(str(error)) or type(error).__name__
     return (
         f"the API server {address} does not answer: {said}; is the cluster up, and the context the right one "
@@ -66,7 +64,7 @@ def unreachable(address: str, error: Exception) -> str:
 
 
 def plain(text: str) -> str:
-    """What others wrote, for a message of one line or some."""
+    """Text from outside, for a message of one line or some."""
     return replace_controls(text[:MAX_SAID])
 
 

@@ -1,8 +1,7 @@
-"""A collection of objects as it is now and whenever it changes: one list, then the changes as they come.
+"""A collection of objects: one list, then changes as they happen.
 
-The list is the newest state; a watch goes on from its version. Where the connection breaks, the watch goes on
-from the last version that was seen. Where the server has forgotten that one (410), or says anything else that
-is not understood, the collection is listed anew.
+A watch continues from the version of the list, and after a lost connection from the last version seen. If the
+server no longer has that version (410), or sends something unexpected, the collection is listed again.
 """
 
 from __future__ import annotations
@@ -23,33 +22,31 @@ if TYPE_CHECKING:
     import httpx2
 
 WATCH_S = 60
-"""How long the server keeps one watch open. Where nothing comes for longer, the connection is dead."""
+"""How long the server keeps one watch open. If nothing arrives for longer, the connection is dead."""
 TIMEOUT_S = 10.0
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.2, 5.0
-"""Between tries: doubled each time, and shared out at random, so that clients do not come all at once."""
+"""Between attempts: doubled each time, with a random part, so that clients do not return all at once."""
 SHORT_S = 1.0
 """A watch that ends sooner than this is followed by a pause, too."""
 MAX_LIST_BYTES = 64 << 20
 MAX_EVENT_BYTES = 8 << 20
 
 Objects = Mapping[str, Mapping[str, Any]]
-"""The objects of a collection by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What is watched: a path such as `/api/v1/namespaces/n/pods`, and which labels its objects have."""
+    """A path such as `/api/v1/namespaces/n/pods`, and the labels of its objects."""
 
     path: str
     namespace: str
     selector: str
     what: str
-    """What messages call it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why the collection cannot be told now; the last one that was told may still be true."""
+    """Why the collection is currently unknown; the last one may still be valid."""
 
     text: str
 
@@ -61,14 +58,14 @@ class _Refused(Exception):
 
 
 class WatchedObjects:
-    """A list and the changes since. `version` is where a watch goes on; None: it has to be listed."""
+    """A list and the changes since. `version` is where a watch continues; None: it has to be listed."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Mapping[str, Any]] = {}
         self.version: str | None = None
 
     def replace(self, listed: Any) -> None:
-        """Take over what a list says. Raises `ValueError` for what is no list."""
+        """Replace all objects by those of a list. Raises `ValueError` for an invalid list."""
         try:
             items = listed.get("items") or []
             objects = {str(item["metadata"]["name"]): item for item in items}
@@ -78,8 +75,8 @@ class WatchedObjects:
         self.objects, self.version = objects, version
 
     def apply(self, event: Any) -> bool:
-        """Take over an event of a watch; whether an object has changed. Raises `ValueError` for what is no
-        event, and for one that says that the watch failed."""
+        """Apply an event of a watch; returns whether an object has changed. Raises `ValueError` for an
+        invalid event, and for one that reports a failed watch."""
         try:
             kind, body = event["type"], event["object"]
             if kind == "ERROR":
@@ -109,8 +106,8 @@ async def follow(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> AsyncGenerator[Objects | Trouble, None]:
-    """The collection now, and again after each change; a `Trouble` where it cannot be told. Never ends, and
-    never raises for what the server does: it is asked again after a pause."""
+    """Yield the collection now and after each change, or a `Trouble` while it is unknown. Never ends, and
+    never raises for the server's errors: it retries after a pause."""
     import httpx2
     from lightkube.core.exceptions import ConfigError
 
@@ -157,7 +154,7 @@ async def follow(
 
 
 def pause_s(failures: int) -> float:
-    """How long to wait at most after so many failures in a row, in seconds."""
+    """Maximum seconds to wait after this many failures in a row."""
     return min(LEAST_PAUSE_S * 2.0 ** min(failures - 1, 20), MOST_PAUSE_S)
 
 

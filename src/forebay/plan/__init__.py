@@ -1,1 +1,1 @@
-"""How many replicas a workload needs, before any is started."""
+"""How many replicas a workload needs, computed before any is started."""

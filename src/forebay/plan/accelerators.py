@@ -1,4 +1,4 @@
-"""Accelerators: how much they hold, and how fast they are, by their makers' data sheets."""
+"""Memory and speed of accelerators, by their makers' data sheets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SIZE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(GiB|GB|G)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """Memory in bytes, arithmetic in 16 bits without sparsity in operations per second, and memory bandwidth
-    in bytes per second; 0 where it is not known. All three are sums over `count` cards."""
+    """Memory in bytes, 16-bit arithmetic without sparsity in operations per second, and memory bandwidth in
+    bytes per second; 0 if unknown. All three are sums over `count` cards."""
 
     name: str
     memory: float
@@ -23,8 +23,8 @@ class Accelerator:
     count: int = 1
 
     def times(self, count: int) -> Accelerator:
-        """As many of them as one replica, the model split among them (tensor parallelism). What they lose by
-        talking to each other is left out."""
+        """`count` of them as one replica, the model split among them (tensor parallelism). Ignores the cost
+        of communication."""
         return replace(
             self,
             name=f"{count} x {self.name}" if count > 1 else self.name,
@@ -56,7 +56,7 @@ ACCELERATORS = {
 def find_accelerator(text: str) -> Accelerator:
     """The accelerator of this name, or one of which only the memory is known: `40GB`, `24GiB`.
 
-    GB is read as its sellers mean it: a card of 40 GB has 40 GiB. Raises `SettingError` for anything else.
+    GB is read as sellers use it: a card of 40 GB has 40 GiB. Raises `SettingError` for anything else.
     """
     known = ACCELERATORS.get(text.lower())
     if known is not None:

@@ -21,8 +21,6 @@ TYPE_ALIASES = {"fp8": "float8_e4m3fn", "fp16": "float16", "bf16": "bfloat16", "
 
 
 class Fields:
-    """A config's fields, each checked against a range."""
-
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self._values = values
         self.where = where
@@ -58,31 +56,26 @@ class Fields:
         return default
 
     def flag(self, name: str) -> bool:
-        """Whether the field is true."""
         return self._values.get(name) is True
 
     def stored_type_bytes(self) -> float:
-        """Bytes of a number in the model's files."""
         named = self._values.get("dtype") or self._values.get("torch_dtype") or "bfloat16"
         return type_bytes_of(named, f"model: {self.where}: dtype")
 
     def type_bytes(self) -> float:
-        """Bytes of a number in memory: vLLM loads models in 32 bits with 16."""
+        """Bytes per number in memory: vLLM loads 32-bit models with 16 bits."""
         return min(self.stored_type_bytes(), 2.0)
 
     def get(self, name: str) -> Any:
-        """The unchecked value; None if there is none."""
         return self._values.get(name)
 
     def wrong(self, name: str, expected: str) -> SettingError:
-        """The error for a field that is not as expected."""
         return SettingError(
             f"model: {self.where}: {name}: expected {expected}, found {shown(self._values.get(name))}"
         )
 
 
 def type_bytes_of(named: object, called: str) -> float:
-    """Bytes of a number type; `called` is its name in messages."""
     name = str(named)[:40].removeprefix("torch.")
     name = TYPE_ALIASES.get(name, name)
     if name not in TYPE_BYTES:
@@ -92,7 +85,6 @@ def type_bytes_of(named: object, called: str) -> float:
 
 
 def shown(value: object) -> str:
-    """A value, short enough for a message."""
     return (
         "nothing" if value is None else repr(value)[:60] if not isinstance(value, list | dict) else "a list"
     )

@@ -30,21 +30,18 @@ CONFIG_FIELDS = (
     "sliding_window_pattern", "ssm_state_size", "tie_word_embeddings", "top_k_experts",
     "use_double_wide_mlp", "use_sliding_window", "v_head_dim", "vocab_size", "vocab_size_per_layer_input",
 )  # fmt: skip
-"""The fields whose defaults are kept."""
 VISION_FIELDS = (
     "depth", "embed_dim", "hidden_size", "intermediate_size", "num_hidden_layers", "out_hidden_size",
     "spatial_merge_size",
 )  # fmt: skip
-"""The fields of an image encoder whose defaults are kept."""
 NESTED = ("thinker_config", "text_config", "llm_config", "language_config")
-"""Where multimodal models keep the config of their text model."""
+"""Keys under which multimodal models keep the config of their text model."""
 SHARED = ("dtype", "torch_dtype", "quantization_config")
-"""Fields that hold for the text model too if they are at the top."""
+"""Top-level fields that apply to the text model too."""
 
 
 @cache
 def known_defaults() -> Mapping[str, Any]:
-    """The defaults of all known types."""
     found: dict[str, Any] = orjson.loads(files("forebay.plan").joinpath(DATA).read_bytes())["models"]
     return found
 

@@ -1,4 +1,4 @@
-"""How many weights the image encoder of a multimodal model has, by its config."""
+"""The number of weights of a multimodal model's image encoder, from its config."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from forebay.plan.config_fields import MOST_LAYERS, Fields
 from forebay.plan.defaults import vision_config
 
 GATED = ("qwen2_5_vl", "qwen2_5_omni", "pixtral", "mistral3")
-"""Types of models and encoders with three matrices in a feed-forward layer of the encoder."""
+"""Types whose encoder has three matrices in a feed-forward layer."""
 
 
 def image_weights(config: Mapping[str, Any], where: str) -> int:

@@ -1,4 +1,4 @@
-"""What a request takes of the KV cache, by the rules of vLLM's allocator.
+"""The KV cache of a request, by the rules of vLLM's allocator.
 
 A layer with a window keeps the window and what a step may add to it (`max_num_batched_tokens`). Layers of
 several kinds are put into groups of the same number of layers, whose blocks have the same size.
@@ -37,26 +37,25 @@ class CachedLayers:
     states: int = 0
 
     def held_bytes(self, tokens: float) -> float:
-        """Bytes in which a request with so many tokens is stored, and which each step reads."""
+        """Bytes in which a request of `tokens` tokens is stored, and which each step reads."""
         kept = min(tokens, self.window) if self.window else tokens
         return self.layers * (self.token_bytes * kept + self.state_bytes)
 
     def blocks(self, tokens: int, step_tokens: int, block: int) -> int:
-        """Blocks that vLLM counts in one layer for a request."""
         if self.state_bytes:
             return self.states
         if not self.window:
             return -(-tokens // block)
         if self.chunked:
             return -(-min(self.window + step_tokens, tokens) // block)
-        # One more, since a window rarely begins where a block does.
+        # One more, as a window rarely begins at a block boundary.
         return -(-min(self.window - 1 + step_tokens, tokens) // block) + 1
 
 
 def reserved_bytes(
     kinds: Sequence[CachedLayers], tokens: int, step_tokens: int, block: int = BLOCK_TOKENS
 ) -> float:
-    """Bytes that vLLM counts for a request of `tokens` tokens, when it says how many requests fit.
+    """Bytes that vLLM counts for a request of `tokens` tokens in its log of the maximum concurrency.
 
     Args:
         kinds: The layers.
@@ -67,7 +66,7 @@ def reserved_bytes(
     """
     page = block * max(one.token_bytes for one in kinds)
     if state := max(one.state_bytes for one in kinds):
-        # vLLM makes blocks of attention so large that a state fits into one.
+        # vLLM enlarges blocks of attention until a state fits into one.
         block *= ceil(state / page)
         page *= ceil(state / page)
     fewest, most = min(one.layers for one in kinds), max(one.layers for one in kinds)

@@ -65,8 +65,6 @@ def _all_recurrent(found: Fields, layers: int) -> int:
 
 
 def _but_every(default: int, name: str = "sliding_window_pattern") -> Special:
-    """All but every n-th layer."""
-
     def special(found: Fields, layers: int) -> int:
         if name == "sliding_window_pattern" and found.get("sliding_window") is None:
             return 0
@@ -140,16 +138,14 @@ KINDS: dict[str, Special] = {
     "llama4_text": _chunked,
 }  # fmt: skip
 HYBRID = DELTA_NET | MAMBA_2
-"""Types of which some layers are recurrent."""
 FIRST_DENSE = {"glm4_moe_lite": 1, "hy_v3": 1}
 """Layers without experts, of types whose configuration class has no field for their number."""
 BLOCKS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
-"""Letters in the patterns of Nemotron-H, and their names in `layer_types`."""
 OLD_BLOCKS = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def kind_of(found: Fields) -> str:
-    """Return the model's type. Raises `SettingError` for one whose layers are not known."""
+    """Raises `SettingError` for an unknown type."""
     kind = found.get("model_type")
     if not isinstance(kind, str) or kind not in KINDS:
         raise SettingError(
@@ -160,7 +156,7 @@ def kind_of(found: Fields) -> str:
 
 
 def layer_counts(found: Fields, layers: int) -> LayerCounts:
-    """Count the layers of each kind. Raises `SettingError` for layers that are not known."""
+    """Raises `SettingError` for unknown layers."""
     kind = kind_of(found)
     if kind == "nemotron_h":
         blocks = block_types(found)
@@ -190,7 +186,6 @@ def _hybrid(found: Fields, full: int, recurrent: int) -> LayerCounts:
 
 
 def block_types(found: Fields) -> list[str]:
-    """The layers of Nemotron-H, by name."""
     pattern = found.get("hybrid_override_pattern")
     values = found.get("layer_types") or found.get("layers_block_type") or pattern
     layers = found.number("num_hidden_layers", most=MOST_LAYERS)
@@ -234,7 +229,7 @@ def _named(found: Fields, kind: str, named: list[object], layers: int) -> int:
 
 
 def sparse_layers(found: Fields, layers: int) -> int:
-    """Count the layers that have experts, of a model that has some."""
+    """Count the layers with experts, of a model that has some."""
     named = found.get("moe_layers")
     if isinstance(named, list) and named:
         return len(_indexes(found, "moe_layers", layers))
@@ -262,7 +257,7 @@ def sparse_layers(found: Fields, layers: int) -> int:
 
 
 def index_layers(found: Fields, layers: int) -> int:
-    """Count the layers with an indexer of their own (sparse attention of DeepSeek-V3.2 and GLM-5)."""
+    """Count the layers with their own indexer (sparse attention of DeepSeek-V3.2 and GLM-5)."""
     if kind_of(found) not in ("deepseek_v32", "glm_moe_dsa"):
         return 0
     types, pattern = found.get("indexer_types"), found.get("index_topk_pattern")

@@ -1,4 +1,4 @@
-"""What fits into an accelerator: weights, and KV cache for so many requests."""
+"""The memory of an accelerator: weights, and KV cache for a number of requests."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from forebay.plan.model_config import ModelShape
 MEMORY_SHARE = 0.9
 """vLLM's `gpu_memory_utilization`."""
 RESERVE = 1.0 * GIB
-"""Activations, CUDA graphs and what the runtime takes, in bytes on each card."""
+"""Activations, CUDA graphs and the runtime, in bytes on each card."""
 STEP_TOKENS = 2048
 """vLLM's `max_num_batched_tokens` on most cards."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes over all accelerators of a replica, and what they hold.
+    """Bytes over all accelerators of a replica, and how many requests fit.
 
     Attributes:
         weight_bytes: The weights.
@@ -77,7 +77,6 @@ def plan_memory(
 def cache_plan(
     shape: ModelShape, context: int, kv_bytes: float, most_bytes: float, *, step_tokens: int = STEP_TOKENS
 ) -> MemoryPlan:
-    """Plan a KV cache of `kv_bytes` over all ranks of the shape."""
     _check_context(shape, context)
     each = shape.reserved_bytes(context, step_tokens)
     return MemoryPlan(

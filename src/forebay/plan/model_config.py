@@ -49,18 +49,18 @@ class ModelShape:
     heads: int
 
     def kv_cache_bytes(self, tokens: float) -> float:
-        """Bytes of KV cache in which a request of so many tokens is stored, and which each step reads."""
+        """Bytes of KV cache in which a request of `tokens` tokens is stored, and which each step reads."""
         return sum(one.held_bytes(tokens) for one in self.caches)
 
     def reserved_bytes(self, tokens: int, step_tokens: int, block: int = BLOCK_TOKENS) -> float:
-        """Bytes of KV cache that vLLM counts for a request of so many tokens: see `kv_cache`."""
+        """Bytes of KV cache that vLLM counts for a request of `tokens` tokens: see `kv_cache`."""
         return reserved_bytes(self.caches, tokens, step_tokens, block)
 
     def over(self, ranks: int) -> ModelShape:
-        """Split this model among so many ranks (tensor parallelism).
+        """Split this model among `ranks` ranks (tensor parallelism).
 
-        Each holds its part of the KV cache's heads, but one at least, and a latent whole. Weights and states
-        are taken as split evenly. Raises `SettingError` for heads that cannot be split so.
+        Each holds its part of the KV cache's heads, at least one, and a whole latent. Weights and states are
+        assumed to split evenly. Raises `SettingError` for heads that cannot be split.
         """
         if self.heads % ranks:
             raise SettingError(
@@ -72,7 +72,6 @@ class ModelShape:
 
 
 def _copies(cached: CachedLayers, ranks: int) -> int:
-    """How often the same part of the KV cache is kept."""
     heads = cached.kv_heads
     if heads and heads % ranks and ranks % heads:
         raise SettingError(
@@ -86,8 +85,8 @@ def read_shape(path: Path, *, kv_type: str | None = None) -> ModelShape:
     """The shape of the model whose `config.json`, or whose folder, is at `path`.
 
     If the folder has the weights as safetensors, their size is taken from there. `kv_type` is the number type
-    of the KV cache, by default the model's. Raises `SettingError` for a file that is missing, larger than
-    1 MiB, not a JSON object, out of range, or of a type of model that is not known.
+    of the KV cache, by default the model's. Raises `SettingError` for a file that is missing, larger than 1
+    MiB, not a JSON object or out of range, and for an unknown type of model.
     """
     file = path / "config.json" if path.is_dir() else path
     data = read_bytes(file, MAX_CONFIG_BYTES, f"model: {file}")
@@ -126,7 +125,7 @@ def _stored_bytes(folder: Path) -> int:
 
 
 def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = None) -> ModelShape:
-    """The shape that a config describes. `where` is what messages call the file."""
+    """`where` names the file in messages."""
     found = Fields(text_config(config), where)
     kind = kind_of(found)
     layers = found.number("num_hidden_layers", most=MOST_LAYERS)
@@ -168,11 +167,11 @@ def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = Non
 
 
 def _max_context(found: Fields) -> int | None:
-    """Tokens of a request at most.
+    """Maximum tokens of a request.
 
     As in vLLM, a linear or dynamic scale of the positions multiplies the length in the config, except in
-    Gemma 3, whose length is after scaling. With YaRN it is, too, unless the original length times the factor
-    is more.
+    Gemma 3, whose length is after scaling. So it is with YaRN, unless the original length times the factor is
+    more.
     """
     length = found.number("max_position_embeddings", 0)
     scaling = found.get("rope_scaling") or found.get("rope_parameters")

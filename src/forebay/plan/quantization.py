@@ -1,4 +1,4 @@
-"""How many bytes a quantized weight takes, by a config's `quantization_config`."""
+"""Bytes per quantized weight, by a config's `quantization_config`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MOST_GROUPS = 100
 
 
 def quantized_bytes(found: Fields) -> float | None:
-    """Bytes per quantized weight; None where there is no quantization of weights.
+    """Bytes per quantized weight; None without quantization of weights.
 
     Of several groups of compressed-tensors the one with the most bits counts for all. Raises `SettingError`
-    where the bits are out of range or not said.
+    if the bits are out of range or missing.
     """
     config = found.get("quantization_config")
     if not isinstance(config, dict):
@@ -38,7 +38,7 @@ def quantized_bytes(found: Fields) -> float | None:
 
 
 def only_experts(found: Fields) -> bool:
-    """Whether experts alone are quantized, as gpt-oss has them."""
+    """Whether only the experts are quantized, as in gpt-oss."""
     config = found.get("quantization_config")
     return isinstance(config, dict) and config.get("quant_method") == "mxfp4"
 

@@ -1,8 +1,9 @@
-"""Prefill and decode on replicas of their own: how many of each, and whether it pays.
+"""Prefill and decode on separate replicas: how many of each, and whether it pays.
 
 A prompt takes as long as it does alone, since prefill is bound by arithmetic. A token takes its share of a
-step of a full batch, since a step reads the weights once for all of it (Zhong et al., DistServe, 2024). A
-pool is full when its replicas work all the time, so the split serves most where both pools are full together.
+step of a full batch, since a step reads the weights once for the whole batch (Zhong et al., DistServe, 2024).
+A pool is full when its replicas work all the time, so the split with the highest throughput fills both pools
+at once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from forebay.simulate.traces import TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class PhaseWork:
-    """Seconds of a replica that only prefills, and of one that only decodes, which a mean request takes."""
+    """Seconds that a mean request takes on a replica that only prefills, and on one that only decodes."""
 
     prefill_s: float
     decode_s: float
@@ -27,13 +28,13 @@ class PhaseWork:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """Two pools beside mixed replicas.
+    """Two pools compared with mixed replicas.
 
     Attributes:
-        prefill: Replicas that prefill, of the same number as mixed ones; 0 where that is one.
+        prefill: Replicas that prefill, with as many replicas as the mixed fleet; 0 if that has one.
         decode: Replicas that decode.
         goodput: The share of requests within the SLO, with these two pools.
-        replicas: The least number with which two pools reach the goal; None if twice as many do not.
+        replicas: The smallest number with which two pools reach the goal; None if twice as many do not.
         pays: Whether these are fewer than the mixed ones.
     """
 
@@ -45,9 +46,9 @@ class SplitPlan:
 
 
 def phase_work(lengths: Sequence[TraceRequest], engine: EngineModel, tpot_s: float) -> PhaseWork:
-    """What a mean request takes in either phase, of at least one request.
+    """The seconds of a mean request in each phase, of at least one request.
 
-    The batch of a decode replica is bound by `max_num_seqs`, by the KV cache, and by the step that still
+    The batch of a decode replica is limited by `max_num_seqs`, by the KV cache, and by the step that still
     gives a token every `tpot_s`.
     """
     if not lengths:
@@ -63,7 +64,7 @@ def phase_work(lengths: Sequence[TraceRequest], engine: EngineModel, tpot_s: flo
 
 
 def decode_batch(engine: EngineModel, context: float, tpot_s: float) -> float:
-    """How many requests that hold `context` tokens each, on average, fill a decode replica; at least 1."""
+    """How many requests of `context` tokens each, on average, fill a decode replica; at least 1."""
     time = engine.step_time
     each = time.decode_s + context * time.context_s
     batch = min(engine.max_num_seqs, engine.kv_tokens / max(context, 1.0))
@@ -73,10 +74,10 @@ def decode_batch(engine: EngineModel, context: float, tpot_s: float) -> float:
 
 
 def split_of(replicas: int, work: PhaseWork) -> Split:
-    """The split of at least two replicas that serves most: its busier pool is the least busy."""
+    """The split of at least two replicas with the highest throughput: its busier pool is the least busy."""
     if replicas < 2:
         raise SettingError(f"split: expected at least 2 replicas, found {replicas}")
-    # The busier pool is least busy next to where both are equally busy: one of the two whole numbers there.
+    # The best split is one of the two whole numbers next to the point where both pools are equally busy.
     even = int(replicas * work.prefill_s / (work.prefill_s + work.decode_s))
     near = {min(max(one, 1), replicas - 1) for one in (even, even + 1)}
     best = min(sorted(near), key=lambda one: max(work.prefill_s / one, work.decode_s / (replicas - one)))

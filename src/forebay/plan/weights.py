@@ -1,4 +1,4 @@
-"""How many weights a text model has, by its config. Biases are left out: they are less than 1 %."""
+"""The number of weights of a text model, from its config. Biases are left out: they are less than 1 %."""
 
 from __future__ import annotations
 
@@ -96,7 +96,6 @@ def _kv_heads(found: Fields, kind: str, heads: int) -> int:
 
 
 def weights_of(found: Fields, counts: LayerCounts, full: Attention, windowed: Attention) -> Weights:
-    """Count the weights of a model with these layers."""
     kind, hidden, vocabulary = kind_of(found), found.number("hidden_size"), found.number("vocab_size")
     layers = found.number("num_hidden_layers")
     mixing = (
@@ -128,7 +127,7 @@ def weights_of(found: Fields, counts: LayerCounts, full: Attention, windowed: At
 
 
 def index_bytes_of(found: Fields, layers: int, value_bytes: float) -> float:
-    """Bytes of a token that sparse attention needs on top of the latents, over all layers.
+    """Bytes per token that sparse attention needs in addition to the latents, over all layers.
 
     An indexer has 8-bit keys, and four bytes of scale for each 128. Latents in 8 bits have such scales, too,
     and their rotary part stays in 16 bits.
@@ -146,7 +145,7 @@ def index_bytes_of(found: Fields, layers: int, value_bytes: float) -> float:
 
 
 def _layer_inputs(found: Fields, hidden: int, layers: int) -> int:
-    """Weights with which each layer of Gemma 4 reads an embedding of its own."""
+    """Weights with which each layer of Gemma 4 reads its own embedding."""
     return 3 * layers * hidden * found.number("hidden_size_per_layer_input", 0)
 
 

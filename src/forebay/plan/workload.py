@@ -1,4 +1,4 @@
-"""How many replicas a workload needs for its SLO, by the simulator; and what limits one of them."""
+"""How many replicas a workload needs for its SLO, by simulation; and what limits one of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from forebay.simulate.traces import TraceRequest
 ARITHMETIC, BANDWIDTH = 0.6, 0.8
 """Shares of the data sheets' speed that engines reach."""
 STEP_S = 5e-4
-"""What a step costs beside its work."""
+"""Fixed seconds of a step."""
 SAMPLE = 1000
 MOST_REPLICAS = 4096
 NEARLY = 0.8
@@ -27,18 +27,18 @@ LIMITS = ("KV cache", "arithmetic", "memory bandwidth", "max_num_seqs")
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
-    """What a workload takes.
+    """The replicas for a workload.
 
     Attributes:
         offered_per_s: Requests per second that are offered, on average.
-        requests_per_s: Requests per second that one replica finishes at most.
-        tokens_per_s: Tokens of prompts and answers that these are.
-        replicas: The least number with which `goodput` is reached.
-        goodput: The share of requests within the SLO, with so many replicas.
+        requests_per_s: Maximum requests per second of one replica.
+        tokens_per_s: The same in tokens of prompts and answers.
+        replicas: The smallest number with which `goodput` is reached.
+        goodput: The share of requests within the SLO, with `replicas`.
         prefill: Replicas that prefill alone would take, of `replicas`; the rest would decode.
         decode: Replicas that decoding alone would take.
-        limit: What gains most if there is twice of it.
-        gain: By how much a replica then does more.
+        limit: The resource whose doubling gains most.
+        gain: The factor by which it then does more.
     """
 
     offered_per_s: float
@@ -60,8 +60,8 @@ def engine_of(
     max_num_seqs: int = 128,
     max_num_batched_tokens: int = 2048,
 ) -> EngineModel:
-    """A simulated engine by the roofline: weights and KV cache are read at memory speed, and prompts computed
-    at arithmetic speed. Raises `SettingError` where these are not known of the accelerator."""
+    """A simulated engine by the roofline model: weights and KV cache are read at memory speed, prompts
+    computed at arithmetic speed. Raises `SettingError` if the accelerator's speeds are unknown."""
     if not accelerator.flops or not accelerator.bandwidth:
         raise SettingError(
             f"--accelerator: of {accelerator.name} only the memory is known, and a workload needs its speed: "
@@ -87,9 +87,9 @@ def engine_of(
 def plan_workload(
     trace: Sequence[TraceRequest], engine: EngineModel, slo: Slo, *, goal: float = 0.99
 ) -> WorkloadPlan:
-    """Search for the least number of replicas with which `goal` of the requests meet the SLO.
+    """Search for the smallest number of replicas with which `goal` of the requests meet the SLO.
 
-    Each candidate serves the whole trace in the simulator. Raises `SettingError` where no number does, or a
+    Each candidate serves the whole trace in the simulator. Raises `SettingError` if no number is enough, or a
     request is too long for the KV cache.
     """
     if not 0 < goal < 1:
@@ -132,7 +132,7 @@ def _search(
         if high >= MOST_REPLICAS or (high > 64 and goodput(high) <= goodput(low) + 1e-9):
             raise SettingError(
                 f"the SLO is out of reach: with {high} replicas {goodput(high):.1%} of the requests meet it, "
-                f"and {goal:.1%} are asked for; allow more time, or take a faster accelerator"
+                f"and {goal:.1%} are required; allow more time, or take a faster accelerator"
             )
         low, high = high, min(2 * high, MOST_REPLICAS)
     while high - low > 1:
@@ -145,7 +145,7 @@ def _search(
 
 
 def _phases(sample: Sequence[TraceRequest], engine: EngineModel) -> tuple[float, float]:
-    """Seconds that a replica takes per request which prefills only, and which decodes only."""
+    """Seconds of a replica per request that only prefills, and per one that only decodes."""
     prefill = sum(engine.alone_s(one.prompt_tokens) for one in sample) / len(sample)
     outputs = sum(one.output_tokens for one in sample)
     context = sum(one.output_tokens * (one.prompt_tokens + one.output_tokens / 2) for one in sample) / outputs
@@ -176,8 +176,8 @@ def _limit(sample: Sequence[TraceRequest], engine: EngineModel, capacity: float)
         ),
     )
     gains = [Scenario(sample, each, 1).capacity_per_s() / capacity - 1 for each in tried]
-    # A batch that is too small makes each step dear, so a faster memory gains as much as a larger batch: then
-    # the batch is the limit, and what bounds it is said, a setting before what costs money.
+    # If the batch is too small, each step is expensive, so a faster memory gains as much as a larger batch.
+    # Then the batch is the limit: report the setting that bounds it before anything that costs money.
     enough = NEARLY * max(gains)
     best = next(at for at in (3, 0, 1, 2) if gains[at] >= enough)
     return LIMITS[best], gains[best]

@@ -1,1 +1,1 @@
-"""Ray Serve as its REST interface shows it. Nothing here imports Ray."""
+"""Ray Serve by its REST interface. Nothing here imports Ray."""

@@ -1,5 +1,5 @@
-"""The processes behind one name: of a cluster that is being replaced there are two heads, and of a job there
-are as many as it has task managers."""
+"""The processes behind one name: two heads while a cluster is being replaced, or the task managers of a
+job."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from forebay.errors import DeployError
 
 
 async def each_address(url: str) -> tuple[str, ...]:
-    """`url` once for each address that its host has now, sorted; as it is where there is only one.
+    """`url` once for each current address of its host, sorted; unchanged if there is one address.
 
-    Addresses of IPv4 count where there are any. An `https` URL stays as it is, since an address has no
-    certificate, and so does what is no URL. Raises `DeployError` where the name has no address.
+    IPv4 addresses if there are any. An `https` URL is unchanged, since an address has no certificate, and so
+    is anything that is not a URL. Raises `DeployError` if the name has no address.
     """
     try:
         parsed = URL(url)

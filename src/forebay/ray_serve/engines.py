@@ -1,4 +1,4 @@
-"""The engines of a fleet on Ray, found in what the cluster tells of its applications."""
+"""The engines of a fleet on Ray, found in the status of its applications."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.ray_serve.ports import DEPLOYMENT, IMPORT_PATH, MAX_PORTS, Ports
 
 def fleet_application(instance: ServeInstance, name: str, where: str) -> ServeApplication:
     """The application `name` that Forebay has submitted, or one of that name that is being deleted: Serve no
-    longer tells whose that is. Raises `DeployError`, naming `where`, where there is none, or another's."""
+    longer has its origin. Raises `DeployError`, naming `where`, if there is none, or another's."""
     found = instance.applications.get(name)
     if found is None:
         there = ", ".join(sorted(instance.applications)) or "none"
@@ -20,17 +20,16 @@ def fleet_application(instance: ServeInstance, name: str, where: str) -> ServeAp
             f"{where} has no application {name}; there are: {there}. `forebay deploy ray` puts it there"
         )
     if not found.deleting and not is_fleet(found.config):
-        raise DeployError(f"{where}: the application {name} is no fleet of Forebay's; name another one")
+        raise DeployError(f"{where}: the application {name} is not a fleet of Forebay; name another one")
     return found
 
 
 def is_fleet(config: Mapping[str, Any] | None) -> bool:
-    """Whether an application with this config is a fleet of Forebay's."""
     return config is not None and config.get("import_path") == IMPORT_PATH
 
 
 def engine_urls(application: ServeApplication) -> tuple[str, ...]:
-    """The addresses of the engines whose replicas take requests, sorted, each once; none of an application
+    """The addresses of the engines whose replicas take requests, sorted, each once; empty for an application
     that is being deleted. Raises `DeployError` for a config that Forebay did not write."""
     if application.deleting:
         return ()
@@ -54,8 +53,8 @@ def _ports(application: ServeApplication) -> Ports:
         return Ports(first, many)
     except (KeyError, TypeError):
         raise DeployError(
-            f"the application {application.name} does not say on which ports its engines listen; deploy it "
-            f"anew with `forebay deploy ray`"
+            f"the application {application.name} has no ports of its engines in its config; deploy it "
+            f"again with `forebay deploy ray`"
         ) from None
 
 

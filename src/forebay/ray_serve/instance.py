@@ -1,4 +1,4 @@
-"""What runs on a Ray cluster, as the REST interface of Ray Serve tells it."""
+"""The status of a Ray cluster's applications, as of Ray Serve's REST interface."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from forebay.untrusted_text import replace_controls
 
 RUNNING, RECOVERING, DELETING, DEPLOY_FAILED = "RUNNING", "RECOVERING", "DELETING", "DEPLOY_FAILED"
 SERVING = (RUNNING, "UPDATING", "PENDING_MIGRATION")
-"""States in which a replica has started and nobody has told it to stop."""
+"""States of a replica that has started and was not asked to stop."""
 DECLARATIVE = "declarative"
 MAX_SAID = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class ServeReplica:
-    """A replica of a deployment: the address of its node, and the id of its process there. Both are None
-    until it has started."""
+    """A replica of a deployment: the address of its node and its process id there, both None until it has
+    started."""
 
     name: str
     state: str
@@ -29,8 +29,8 @@ class ServeReplica:
 
 @dataclass(frozen=True, slots=True)
 class ServeDeployment:
-    """A deployment: how many replicas it is to have, and those that it has in any state. `trigger` is why it
-    has its status."""
+    """A deployment: its target number of replicas, and its replicas in any state. `trigger` is the reason of
+    its status."""
 
     status: str
     trigger: str
@@ -39,25 +39,24 @@ class ServeDeployment:
     replicas: tuple[ServeReplica, ...]
 
     def running(self) -> tuple[ServeReplica, ...]:
-        """The replicas that run, and are neither being changed nor about to be replaced."""
+        """Running replicas that are neither being changed nor about to be replaced."""
         return tuple(each for each in self.replicas if each.state == RUNNING)
 
     def serving(self) -> tuple[ServeReplica, ...]:
-        """The replicas that take requests: those that run, and those that are being changed or wait until
-        another one has started in their place."""
+        """The replicas that take requests: running ones, and those that are being changed or wait until their
+        replacement has started."""
         return tuple(each for each in self.replicas if each.state in SERVING)
 
     @property
     def recovering(self) -> bool:
-        """Whether Serve has begun anew and does not know yet which replicas run."""
+        """Whether Serve has restarted and has not found its running replicas yet."""
         return any(each.state == RECOVERING for each in self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
 class ServeApplication:
-    """An application. `config` is what was submitted for it, None where it came from a program or is being
-    deleted; `deployed_s` is when, in seconds of the cluster's clock. It has no deployments while Serve builds
-    it, the first time or anew."""
+    """An application. `config` is what was submitted, None if it came from a program or is being deleted;
+    `deployed_s` is when, in seconds of the cluster's clock. It has no deployments while Serve builds it."""
 
     name: str
     status: str
@@ -69,21 +68,20 @@ class ServeApplication:
 
     @property
     def deleting(self) -> bool:
-        """Whether it is being taken away."""
         return self.status == DELETING
 
 
 @dataclass(frozen=True, slots=True)
 class ServeInstance:
-    """All applications, by name, and what is set for all of them together. `settings` is what a submission
-    has to repeat so that it stays as it is; empty where Serve does not run yet."""
+    """All applications, by name, and their common settings. `settings` is what a submission has to repeat to
+    keep them; empty if Serve does not run yet."""
 
     applications: Mapping[str, ServeApplication]
     settings: Mapping[str, Any]
 
     @classmethod
     def parse(cls, body: Any) -> ServeInstance:
-        """Of the body of `GET /api/serve/applications/`. Raises `DeployError` for another form."""
+        """From the body of `GET /api/serve/applications/`. Raises `DeployError` for another form."""
         try:
             applications = {
                 str(name): _application(str(name), found) for name, found in body["applications"].items()
@@ -92,15 +90,14 @@ class ServeInstance:
             settings = {name: body[name] for name in kept if body.get(name) is not None}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DeployError(
-                f"what Ray Serve tells of its applications is of an unknown form: {type(error).__name__}: "
-                f"{error}"
+                f"the status of Ray Serve's applications has an unknown form: {type(error).__name__}: {error}"
             ) from None
         return cls(applications, settings)
 
     @property
     def capacity_percent(self) -> float:
-        """The share of every deployment's replicas that Serve starts of itself, as its submission says: less
-        than 100 while another cluster takes over."""
+        """The share of every deployment's replicas that Serve itself starts, by its submission: below 100
+        while another cluster takes over."""
         found = self.settings.get("target_capacity", 100.0)
         return float(found) if isinstance(found, int | float) else 100.0
 
@@ -140,6 +137,6 @@ def _deployment(body: Mapping[str, Any]) -> ServeDeployment:
 
 
 def plain(text: object) -> str:
-    """What the cluster says, on one line and not too long: the end of it, where a traceback has its error."""
+    """Text of the cluster on one line, cut at the start: a traceback has its error at the end."""
     words = " ".join(replace_controls(str(text or "")).split())
     return words if len(words) <= MAX_SAID else f"…{words[-MAX_SAID:]}"

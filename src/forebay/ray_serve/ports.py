@@ -1,5 +1,7 @@
-"""Where the engines of a fleet on Ray listen. What the cluster tells of a replica is its node's address and
-its process id, and the engine's port comes from that id: nothing has to keep a list of addresses.
+"""The ports of the engines of a fleet on Ray.
+
+The cluster reports a replica's node address and process id, and the engine's port follows from that id: no
+list of addresses is needed.
 
 The replicas import this: it needs the standard library only.
 """
@@ -16,12 +18,10 @@ MAX_PORTS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports that engines of an application listen on."""
-
     first: int
     many: int
 
     def of(self, pid: int) -> int:
-        """The port of the engine whose replica has this process id. Two replicas on one node share one very
-        rarely; the later one cannot listen, ends, and is started again as another process."""
+        """The port of the engine whose replica has this process id. Two replicas on one node very rarely get
+        the same one; the later one cannot listen, ends, and is restarted as another process."""
         return self.first + pid % self.many

@@ -1,4 +1,4 @@
-"""The REST interface of Ray Serve, which the dashboard of a Ray cluster has."""
+"""The REST interface of Ray Serve, which is part of a Ray cluster's dashboard."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TOKEN = "put the cluster's token into RAY_AUTH_TOKEN, or into ~/.ray/auth_token"
 
 
 class TokenRefused(DeployError):
-    """The cluster wants a token, or another one: to ask again changes nothing."""
+    """The cluster requires a token, or another one: retrying is useless."""
 
 
 class ServeRest:
-    """The Ray cluster whose dashboard is at `address`: an asynchronous context manager. Calls take
-    `timeout_s` at most and raise `DeployError`, which says what to do. They carry Ray's token, where there is
-    one (`forebay.settings.ray_token`)."""
+    """The Ray cluster whose dashboard is at `address`: an asynchronous context manager. Calls take at most
+    `timeout_s`, raise `DeployError` with what to do, and send Ray's token, if there is one
+    (`forebay.settings.ray_token`)."""
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address.rstrip("/")
@@ -57,7 +57,6 @@ class ServeRest:
             await self._session.close()
 
     async def instance(self) -> ServeInstance:
-        """What runs now."""
         status, body = await self._ask("GET", APPLICATIONS)
         if status != 200:
             raise self._refused(status, body)
@@ -67,14 +66,14 @@ class ServeRest:
             raise DeployError(f"{self.address}: expected JSON from Ray Serve, found something else") from None
 
     async def submit(self, config: Mapping[str, Any]) -> None:
-        """Have these applications run, and no others that were submitted before. Returns when Serve has taken
-        them over; they are started meanwhile."""
+        """Run these applications, and none that were submitted before. Returns when Serve has accepted them,
+        before they have started."""
         status, body = await self._ask("PUT", APPLICATIONS, config)
         if status != 200:
             raise self._refused(status, body)
 
     async def scale(self, application: str, deployment: str, replicas: int) -> None:
-        """Have a deployment get this number of replicas. Returns when Serve has noted it."""
+        """Set the number of replicas of a deployment. Returns when Serve has recorded it."""
         path = f"/api/v1/applications/{quote(application, '')}/deployments/{quote(deployment, '')}/scale"
         status, body = await self._ask("POST", path, {"target_num_replicas": replicas})
         if status == 404:
@@ -102,29 +101,29 @@ class ServeRest:
         except (asyncio.TimeoutError, TimeoutError):
             raise DeployError(
                 f"{self.address}: the Ray cluster does not answer within {self._timeout.total:g} s; "
-                f"look whether its head runs"
+                f"check that its head runs"
             ) from None
         except (aiohttp.ClientError, OSError) as error:
             raise DeployError(
-                f"{self.address}: there is no Ray cluster: {_reason(error)}; look whether its head runs, and "
-                f"whether its dashboard has this address. {DASHBOARD}"
+                f"{self.address}: there is no Ray cluster: {_reason(error)}; check that its head runs, and "
+                f"that its dashboard has this address. {DASHBOARD}"
             ) from None
 
     def _refused(self, status: int, body: bytes) -> DeployError:
         said = plain(body[-8192:].decode("utf-8", "replace"))
         if status == 401:
-            return TokenRefused(f"{self.address}: the cluster asks for a token: {said}; {TOKEN}")
+            return TokenRefused(f"{self.address}: the cluster requires a token: {said}; {TOKEN}")
         if status == 403:
-            return TokenRefused(f"{self.address}: the cluster refuses the token: {said}; {TOKEN}")
+            return TokenRefused(f"{self.address}: the cluster rejects the token: {said}; {TOKEN}")
         if status == 404:
-            return DeployError(f"{self.address}: no Ray Serve is there (404). {DASHBOARD}")
+            return DeployError(f"{self.address}: Ray Serve is not running there (404). {DASHBOARD}")
         if status == 503:
             return DeployError(f"{self.address}: Ray Serve is not available for now: {said}; try again")
-        return DeployError(f"{self.address}: Ray Serve refuses it ({status}): {said}")
+        return DeployError(f"{self.address}: Ray Serve rejects it ({status}): {said}")
 
 
 def _reason(error: Exception) -> str:
     number = error.errno if isinstance(error, OSError) else None
-    # In the place of a text with the address once more.
+    # Instead of a text that repeats the address.
     known = os.strerror(number) if number is not None and number > 0 else plain(error)
     return known or type(error).__name__

@@ -1,4 +1,4 @@
-"""What a Ray cluster tells, asked once for all event loops of a process that want to know it."""
+"""The status of a Ray cluster, polled once for all event loops of a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.ray_serve.instance import ServeInstance
 
 FORGET_S = 600.0
 Answer = ServeInstance | DeployError | None
-"""None: whoever looked was cancelled."""
+"""None: the poll was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class _Look:
 
 
 class SharedLooks:
-    """Looks by address, each made by the caller that needs it first. May be used from several threads.
+    """Polls by address, each made by the first caller that needs it. Thread-safe.
 
-    A look that has taken `limit_s` is given up by those who wait for it: the thread that made it may be gone.
+    A poll that takes `limit_s` is abandoned by its waiters: its thread may be gone.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class SharedLooks:
         self._looks: dict[str, _Look] = {}
 
     async def instance(self, address: str, fresh_s: float) -> ServeInstance:
-        """What the cluster tells, or told to a look that began less than `fresh_s` ago. Raises `DeployError`
-        where that look failed."""
+        """The status, or the one of a poll that began less than `fresh_s` ago. Raises `DeployError` if that
+        poll failed."""
         while True:
             with self._lock:
                 now_s = self._clock.monotonic_s()
@@ -58,7 +58,6 @@ class SharedLooks:
         return await self._ask(address, mine)
 
     def _forget(self, now_s: float) -> None:
-        """Addresses that nobody asks any more: clusters come and go."""
         for address, look in list(self._looks.items()):
             if now_s - look.begun_s > FORGET_S:
                 del self._looks[address]
@@ -68,7 +67,7 @@ class SharedLooks:
             return look.answer.result()
         left_s = max(0.0, look.begun_s + self._limit_s - now_s)
         try:
-            # Shielded: others wait for the same.
+            # Shielded: others wait for the same poll.
             return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(look.answer)), left_s)
         except (asyncio.TimeoutError, TimeoutError):
             return None

@@ -83,7 +83,7 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
         scaling=scaling,
         # Files are named after it: two starts must not write the same ones.
         job=uuid.uuid4().hex,
-        state_id=state_id,
+        transactions=state_id,
         topics=topics.start,
     )
     job = submit(env, spec.name, own_rest(env))

@@ -7,9 +7,8 @@ would have to know of: that is in the record of the runs, which whoever supervis
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.jars import plugins
@@ -25,10 +24,11 @@ from forebay.ports import free_port
 from forebay.runtime.inference import Served
 from forebay.runtime.job_graph import build, connector_jars
 from forebay.runtime.kafka_offsets import GroupOffsets, settlement
+from forebay.runtime.kafka_recovery import end_transactions
 from forebay.runtime.kafka_start import KafkaStart, begin, resumed
-from forebay.runtime.kafka_transactions import NAMES, CommitWatch, Resumed, Start, Topic
+from forebay.runtime.kafka_transactions import NAMES, CommitWatch, Start, Topic
 from forebay.runtime.preflight import await_brokers
-from forebay.runtime.reports import AwaitsKafka, NewTopics, Ready, Report, Skipped
+from forebay.runtime.reports import AwaitsKafka, NewTopics, Ready, Report, ResumesEarlier, Skipped
 from forebay.runtime.resume import check_same_kafka, fingerprint
 from forebay.runtime.run_state import RunState
 from forebay.runtime.snapshot import Snapshot
@@ -77,14 +77,19 @@ class Attempt:
         self._topics = KafkaStart()
 
     def check(self) -> None:
-        """Wait for Kafka, and hold what the job wants of it against what is there. Raises as
-        `await_brokers` and `resumed`, and `SettingError` where the checkpoint is of another Kafka."""
+        """Wait for Kafka, check that it has what the job needs, and end the transactions of the job before.
+
+        Raises as `await_brokers`, `end_transactions` and `resumed`, and `SettingError` if the checkpoint is
+        of another Kafka.
+        """
         order = self._order
         self._kafka = await_brokers(
-            order.spec,
-            lambda words, waited_s: self._report(AwaitsKafka(words, waited_s)),
-            None if order.chosen else _resumed(order),
+            order.spec, lambda words, waited_s: self._report(AwaitsKafka(words, waited_s))
         )
+        recovered = end_transactions(order.spec, order.state, order.restore_from, chosen=order.chosen)
+        if recovered.reason:
+            order = self._order = replace(order, restore_from=recovered.checkpoint)
+            self._report(ResumesEarlier(str(recovered.checkpoint), recovered.reason))
         if order.restore_from is not None:
             check_same_kafka(order.state.kafka, self._kafka)
             topics = order.state.topics
@@ -105,20 +110,17 @@ class Attempt:
         until = self._ends()
         env = flink_environment(config)
         commits = _commit_watch(order)
-        with ThreadPoolExecutor(1) as beside:
-            noted_commits = beside.submit(commits.before_start)
-            build(
-                spec,
-                env,
-                replicas=served.replicas,
-                model=served.model,
-                scaling=served.scaling,
-                job=order.job_id,
-                state_id=order.state.id,
-                run=order.run_id,
-                topics=self._topics.start,
-            )
-            noted_commits.result()
+        build(
+            spec,
+            env,
+            replicas=served.replicas,
+            model=served.model,
+            scaling=served.scaling,
+            job=order.job_id,
+            transactions=order.job_id,
+            run=order.run_id,
+            topics=self._topics.start,
+        )
         noted = tuple((end.topic, end.partition, end.offset) for end in until)
         rest_port = None if order.cluster else port
         generations = dict(self._topics.start.generations)
@@ -183,29 +185,17 @@ class Attempt:
 def _nothing() -> None: ...
 
 
-def _resumed(order: Order) -> Resumed | None:
-    if order.restore_from is None:
-        return None
-    return Resumed(
-        order.restore_from,
-        number_of(order.restore_from),
-        order.state.id,
-        max(order.spec.parallelism, order.state.parallelism or 1),
-    )
-
-
 def _commit_watch(order: Order) -> CommitWatch:
-    spec, state = order.spec, order.state
+    spec = order.spec
     topics = (
-        Topic(key, sink, transaction_prefix(spec.name, NAMES[key], state.id))
+        Topic(key, sink, transaction_prefix(spec.name, NAMES[key], order.job_id))
         for key, sink in spec.topics().items()
         if sink.guarantee == "exactly-once"
     )
     start = Start(
         number=0 if order.restore_from is None else number_of(order.restore_from),
-        subtasks=max(spec.parallelism, state.parallelism or 1),
+        subtasks=spec.parallelism,
         checkpoint=order.restore_from,
-        unsure=order.restore_from is not None and not order.chosen,
     )
     return CommitWatch(topics, start, open_store(location_of(spec.checkpoint.dir)).kept(order.job_id))
 

@@ -37,8 +37,11 @@ def main() -> None:
     )
     LeaseGuard(post.confirmations, jvm.process.pid).start()
     # Late: it takes half a second, in which the JVM starts.
+    from forebay.flink.java_garbage import release_in_background
     from forebay.runtime.flink_client import FlinkClient
 
+    # The guard's thread must not wait for a JVM that it has suspended.
+    release_in_background()
     FlinkClient(jvm, os.fdopen(post.reports, "wb", buffering=0), sys.stdin.buffer, log_dir).serve()
 
 

@@ -47,13 +47,15 @@ def build(
     model: str,
     scaling: ScalingLink | None = None,
     job: str = "",
-    state_id: str | None = None,
+    transactions: str = "",
     run: str = "",
     topics: TopicStart = AS_FIRST,
 ) -> None:
-    """Put the whole pipeline into `env`; nothing runs until it is executed. `job` is the id that the job will
-    have: files are named after it. `state_id` is that of the pipeline's state: transactions are named after
-    it. `run` is the id of the run that starts the job. `topics` is how a Kafka source begins."""
+    """Put the whole pipeline into `env`; nothing runs until it is executed.
+
+    Files are named after `job`, the id that the job will have, and Kafka transactions after `transactions`.
+    `run` is the id of the run that starts the job. `topics` is how a Kafka source begins.
+    """
     if isinstance(spec.source, KafkaSource):
         stream = spec.source.stream(env, spec, topics)
     else:
@@ -80,9 +82,9 @@ def build(
         answered = infer(stream, ordering=spec.ordering, **vars(parts))
     else:
         answered = spec.application.build(stream, parts)
-    refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, state_id, run))
+    refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, transactions, run))
     letters = answered.dead_letters if refused is None else answered.dead_letters.union(refused)
-    spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, job, state_id, run))
+    spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, job, transactions, run))
 
 
 def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:

@@ -1,20 +1,17 @@
-"""The transactions in which results are written to Kafka: their names, whether Kafka has ended one, and
-whether it has committed what the job's checkpoints count as written: asked while the job runs, and once more
-when it has ended.
+"""Watches whether Kafka commits the transactions of a job's checkpoints, while it runs and once it has ended.
 
-Flink counts a transaction that it cannot commit, and goes on; behind the last checkpoint nobody reads that
-count. A restore commits once more what was committed before as a rule, and Flink counts that as well. Kafka
-knows what became of each transaction.
+If Flink cannot commit a transaction, it counts that and continues; after the last checkpoint nobody reads
+the count. It also counts a transaction that a restore commits for the second time. Only Kafka's own record
+of each transaction is certain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from forebay.clock import Clock, SystemClock
-from forebay.config.spec import PipelineSpec
 from forebay.connectors.base import DEAD_LETTERS, RESULTS
 from forebay.connectors.kafka import KafkaCluster
 from forebay.connectors.kafka.admin import (
@@ -26,74 +23,20 @@ from forebay.connectors.kafka.admin import (
     Transaction,
     kafka_admin,
 )
-from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
-from forebay.errors import PipelineFailed, ResultsLost, SettingError
-from forebay.flink.checkpoints import Checkpoint
+from forebay.connectors.kafka.settings import KafkaSink
+from forebay.errors import PipelineFailed, ResultsLost
 from forebay.flink.job import Checkpoints
-from forebay.runtime.state_store import Kept, open_store
+from forebay.runtime.state_store import Kept
 from forebay.s3.location import Location
 
 NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
 """Kafka's words for a transaction whose records nobody will read."""
 SKIPPED = 10
-"""A checkpoint that is given up leaves its number out: a transaction bears the number at which it began."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """The checkpoint that a pipeline resumes, its number, the id of the state that it is of, and how many
-    subtasks the job had."""
-
-    checkpoint: Location
-    number: int
-    state_id: str | None
-    parallelism: int
-
-
-def check_transactions(
-    admin: KafkaAdmin, spec: PipelineSpec, key: str, sink: KafkaSink, resumed: Resumed
-) -> None:
-    """Raise `SettingError` where Kafka has thrown away what the checkpoint is to commit.
-
-    That is what a transaction holds that was open for longer than its time-out. Flink would go on without.
-    Raises `KafkaAway` where Kafka does not answer. What Kafka has forgotten (by default after a week) is not
-    noticed here.
-    """
-    prefix = transaction_prefix(spec.name, NAMES[key], resumed.state_id)
-    for subtask in range(resumed.parallelism):
-        numbers = range(resumed.number, max(0, resumed.number - SKIPPED), -1)
-        ids = [f"{prefix}-{subtask}-{number}" for number in numbers]
-        states = admin.transactions(ids)
-        newest = next((id for id in ids if id in states), None)
-        if newest is not None and states[newest].state in ABORTED:
-            raise SettingError(
-                f"{key}.topic: Kafka has thrown away transaction {newest} with results of checkpoint "
-                f"{resumed.number}, as the pipeline was down for longer than transaction_timeout_s "
-                f"({sink.transaction_timeout_s:g}). {_mend(resumed)}"
-            )
-
-
-def _beside(checkpoint: Location) -> Sequence[Checkpoint[Location]]:
-    """The checkpoints of the same job."""
-    job = checkpoint.parent
-    return open_store(job.parent).checkpoints(job.name)
-
-
-def _mend(resumed: Resumed) -> str:
-    older = [each for each in _beside(resumed.checkpoint) if each.number < resumed.number]
-    again = (
-        f"Resume with --from-checkpoint {older[0].path} to have them made again, or" if older else "Resume"
-    )
-    return f"{again} with --from-checkpoint {resumed.checkpoint} to go on without them"
-
-
+"""How many numbers in a row may have no transaction, as their checkpoints failed."""
 LOOK_S = 1.0
-SKEW_MS = 5000
-"""By how much the clocks of this machine and of a broker may differ."""
 MOST_SINCE = 200
-"""So many checkpoints may have completed between the last look and the end of a job, or after the one that is
-resumed."""
+"""How many checkpoints may complete between the last look and the end of a job."""
 OPEN = "Ongoing"
 COMMITTED = frozenset(("PrepareCommit", "CompleteCommit"))
 
@@ -105,27 +48,15 @@ class TopicCommits:
     """Which transactions of one topic are lost: a decision, one look after another.
 
     A transaction is due once the checkpoint whose number it bears has completed. It is lost if Kafka has
-    aborted it by then, or if it was open once and is neither open nor committed any more: somebody else began
-    it anew. What was there before the job, or began before `since_ms`, is of an earlier run; what the `first`
-    look after a restore finds was given up with what the restore took back. Flink begins those ids anew.
+    aborted it by then, or if it was open once and is neither open nor committed any more. What the `first`
+    look after a restore finds after the restored checkpoint was given up; Flink uses those ids again.
     """
 
-    def __init__(self, subtasks: int, restored: int, since_ms: int) -> None:
+    def __init__(self, subtasks: int, restored: int) -> None:
         self._subtasks = subtasks
         self._judged = restored
-        self._since_ms = since_ms
         self._open: set[Key] = set()
         self._given_up: dict[Key, int | None] = {}
-
-    def given_up(self, found: Mapping[Key, Transaction], number: int) -> None:
-        """All that is `found` and is due after checkpoint `number` is none that the job will commit."""
-        self._given_up |= {key: each.began_ms for key, each in found.items() if key[1] > number}
-
-    def resumed(self, found: Mapping[Key, Transaction]) -> list[Key]:
-        """Those that are lost of the checkpoint that the run resumes; `found` are such as it may hold."""
-        newest = {subtask: max(key for key in found if key[0] == subtask) for subtask, _ in found}
-        self._open |= {key for key in newest.values() if found[key].state == OPEN}
-        return sorted(key for key in newest.values() if found[key].state in ABORTED)
 
     def restored(self, number: int) -> None:
         """The job was restored from checkpoint `number`: what was to be committed later is taken back."""
@@ -140,7 +71,7 @@ class TopicCommits:
     def look(self, found: Mapping[Key, Transaction], done: int, *, first: bool = False) -> list[Key]:
         """Those that are lost, of all that are `found`, where checkpoint `done` is the last completed one."""
         if first:
-            self.given_up(found, done)
+            self._given_up |= {key: each.began_ms for key, each in found.items() if key[1] > done}
         lost = []
         for key in sorted(found.keys() | self._open):
             now = found.get(key, Transaction("Empty"))
@@ -150,7 +81,7 @@ class TopicCommits:
                 self._open.add(key)
             elif now.state in COMMITTED:
                 self._open.discard(key)
-            elif key[1] <= done and (key in self._open or self._aborted(now)):
+            elif key[1] <= done and (key in self._open or now.state in ABORTED):
                 lost.append(key)
         self._judged = max(self._judged, done)
         return lost
@@ -158,9 +89,6 @@ class TopicCommits:
     def safe(self, done: int) -> int:
         """The newest checkpoint up to which all is committed."""
         return min((number - 1 for _, number in self._open if number <= done), default=done)
-
-    def _aborted(self, now: Transaction) -> bool:
-        return now.state in ABORTED and (now.began_ms or 0) >= self._since_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +103,11 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a job starts: from `checkpoint` and its `number`, 0 for the beginning. `subtasks`: as many as it
-    has, or had before. `unsure`: what the checkpoint is to commit may be lost still."""
+    """Where a job starts: from `checkpoint` and its `number`, 0 for the beginning; and its `subtasks`."""
 
     number: int
     subtasks: int
     checkpoint: Location | None = None
-    unsure: bool = False
 
 
 class CommitWatch:
@@ -197,22 +123,14 @@ class CommitWatch:
         self._clock = clock or SystemClock()
         self._start = start
         self._kept = kept
-        since_ms = self._clock.wall_ms() - SKEW_MS
-        self._topics = [(topic, TopicCommits(start.subtasks, start.number, since_ms)) for topic in topics]
+        self._topics = [(topic, TopicCommits(start.subtasks, start.number)) for topic in topics]
         self._looked_s: float | None = None
         # Flink counts the restore that the job starts with.
         self._restored = 0 if start.number == 0 else 1
-        self._unsure = start.unsure
         self._newest = start.number
         # Opened once: a client starts threads, and logs all that it is configured with.
         self._open = ExitStack()
         self._admins: list[tuple[KafkaCluster, KafkaAdmin]] = []
-
-    def before_start(self) -> None:
-        """Note what earlier jobs have left in Kafka. To be called once, before the job is submitted. Raises
-        `KafkaAway` and `KafkaRefused`."""
-        for topic, commits in self._topics:
-            commits.given_up(self._ask_from(topic, self._start.number + 1), self._start.number)
 
     def __call__(self, checkpoints: Checkpoints) -> None:
         """Raises `ResultsLost` where a transaction of a completed checkpoint is lost. Where Kafka does not
@@ -226,8 +144,6 @@ class CommitWatch:
         self._newest = max(self._newest, checkpoints.newest)
         first = checkpoints.restored > self._restored
         try:
-            if self._unsure:
-                self._look_at_resumed()
             for topic, commits in self._topics:
                 if first:
                     commits.restored(done)
@@ -260,13 +176,6 @@ class CommitWatch:
         """End the connections to Kafka; the next look makes others."""
         self._open.close()
         self._admins.clear()
-
-    def _look_at_resumed(self) -> None:
-        number = self._start.number
-        for topic, commits in self._topics:
-            held = self._ask(topic, self._numbers(max(1, number - SKIPPED), number + 1))
-            self._raise_lost(topic, commits.resumed(held))
-        self._unsure = False
 
     def _numbers(self, begin: int, end: int) -> list[Key]:
         return [(subtask, number) for subtask in range(self._start.subtasks) for number in range(begin, end)]

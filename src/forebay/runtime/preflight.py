@@ -23,7 +23,6 @@ from forebay.connectors.kafka.admin import (
 )
 from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
 from forebay.errors import SettingError
-from forebay.runtime.kafka_transactions import Resumed, check_transactions
 from forebay.s3.client import S3Client, StoreAway
 from forebay.s3.location import S3Path, location_of
 from forebay.settings import read_secret
@@ -92,24 +91,23 @@ Check = Callable[[KafkaAdmin], None]
 def await_brokers(
     spec: PipelineSpec,
     say: Say = lambda words, waited_s: None,
-    resumed: Resumed | None = None,
     *,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Wait until every Kafka of `spec` answers, and check topics and transactions against it; blocks.
+    """Wait until every Kafka of `spec` answers, and check topics against it; blocks.
 
     Returns the id of the Kafka cluster that is read; None where the source is none. One client asks all of a
     cluster. Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` where a
     Kafka does not answer within two minutes, and `SettingError`, naming the key, where a topic is missing,
-    another consumer reads in the source's group, a topic takes no records as large as the producer sends, a
-    transaction may not stay open for as long as the sink says, or Kafka has thrown away what the `resumed`
-    checkpoint is to commit; at once also where Kafka does not let the client in (`KafkaRefused`).
+    another consumer reads in the source's group, a topic takes no records as large as the producer sends, or
+    a transaction may not stay open for as long as the sink says; at once also if Kafka does not let the
+    client in (`KafkaRefused`).
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s()
     read: str | None = None
-    for cluster, checks in _by_cluster(_checks(spec, resumed)):
+    for cluster, checks in _by_cluster(_checks(spec)):
         reads = isinstance(spec.source, KafkaSource) and spec.source.cluster() == cluster
 
         def ask(admin: KafkaAdmin, checks: list[Check] = checks, reads: bool = reads) -> str | None:
@@ -135,7 +133,7 @@ def _by_cluster(checks: Iterable[tuple[KafkaCluster, Check]]) -> list[tuple[Kafk
     return found
 
 
-def _checks(spec: PipelineSpec, resumed: Resumed | None) -> Iterator[tuple[KafkaCluster, Check]]:
+def _checks(spec: PipelineSpec) -> Iterator[tuple[KafkaCluster, Check]]:
     source = spec.source
     if isinstance(source, KafkaSource):
         yield source.cluster(), lambda admin: _check_source(admin, source, source.group_of(spec.name))
@@ -143,8 +141,6 @@ def _checks(spec: PipelineSpec, resumed: Resumed | None) -> Iterator[tuple[Kafka
 
         def check(admin: KafkaAdmin, key: str = key, sink: KafkaSink = sink) -> None:
             _check_sink(admin, key, sink)
-            if resumed is not None and sink.guarantee == "exactly-once":
-                check_transactions(admin, spec, key, sink, resumed)
 
         yield sink.cluster(), check
 

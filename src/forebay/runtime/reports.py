@@ -28,6 +28,15 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
+class ResumesEarlier:
+    """The job resumes from `checkpoint`, an earlier one than was asked for, and why."""
+
+    checkpoint: str
+    reason: str
+    kind: Literal["resumes earlier"] = "resumes earlier"
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """Records that Kafka no longer has are skipped: each gap in words, and how many records there were at
     most."""
@@ -111,7 +120,9 @@ class Lost:
     kind: Literal["lost"] = "lost"
 
 
-Report = AwaitsKafka | Skipped | Checked | Ready | NewTopics | Look | Finished | Failed | Lost
+Report = (
+    AwaitsKafka | ResumesEarlier | Skipped | Checked | Ready | NewTopics | Look | Finished | Failed | Lost
+)
 
 _ANY: TypeAdapter[Report] = TypeAdapter(Annotated[Report, Field(discriminator="kind")])
 

@@ -212,10 +212,8 @@ def check_same_kafka(noted: str | None, kafka: str | None) -> None:
 
 
 def forget(store: StateStore, before: RunState) -> RunState:
-    """Delete the checkpoints; returns the new record, of a state with the id of the one `before`: what a
-    killed job left open in Kafka is ended by the next one that has it. A crash on the way must not bring the
-    checkpoints back."""
-    state = RunState(id=before.id, topics=before.topics)
+    """Delete the checkpoints; returns the new record. A crash in between must not bring them back."""
+    state = RunState(topics=before.topics)
     store.write(state)
     for job in store.jobs():
         store.delete(job)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -42,31 +41,25 @@ class Completed(BaseModel):
     bytes: int = 0
 
 
-def new_id() -> str:
-    """An id for a state; two of them differ."""
-    return uuid.uuid4().hex[:12]
-
-
 class RunState(BaseModel):
     """What is known of a pipeline's last run. Fields of other versions are ignored.
 
-    `id` is drawn once for a folder of checkpoints, and names the pipeline's transactions in Kafka. `traits`
-    are the settings that checkpoints are bound to. `job` is the last job, None before the first; `restored`
-    the checkpoint that it was started from, below the folder of the record or absolute, None for the
-    beginning; `restored_at_end`: that was of a job which had come to the end of its input, so that the last
-    one had nothing left but to commit; `completed` the newest of its own that was seen. `jvm` is the process
-    of an embedded cluster with its birth, `jvm_space` the `pid_space` of its number, `rest_port` the port of
-    its REST service; `cluster` the address of the cluster, if it ran on one. `ends` are topics, partitions
-    and the offsets at which they ended when the pipeline was first started. `kafka` is the id of the Kafka
-    cluster that was read, `topics` the ids that each of its topics has had, oldest first: they name
-    positions, and so outlive a start from the beginning. `writer` is the run that wrote the record to an
-    object store. `lost` names the results that the last job lost, and how to have them made again.
+    `traits` are the settings that checkpoints are bound to. `job` is the last job, None before the first.
+    `restored` is the checkpoint that it was started from, below the folder of the record or absolute, None
+    for the beginning. `restored_at_end`: the job that wrote that checkpoint had read all its input, so that
+    the last one only had to commit. `completed` is the newest checkpoint of the last job that was seen.
+    `jvm` is the process of an embedded cluster and its birth, `jvm_space` the `pid_space` of its number,
+    `rest_port` the port of its REST service; `cluster` is the address of the cluster, if the job ran on
+    one. `ends` are topics, partitions and the offsets at which they ended when the pipeline was first
+    started. `kafka` is the id of the Kafka cluster that was read, `topics` the ids that each of its topics
+    has had, oldest first: they name positions, and so outlive a start from the beginning. `writer` is the
+    run that wrote the record to an object store. `lost` names the results that the last job lost, and how
+    to make them again.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     version: int = VERSION
-    id: str | None = Field(default_factory=new_id)
     finished: bool = False
     traits: dict[str, Any] | None = None
     job: JobId | None = None

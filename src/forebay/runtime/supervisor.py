@@ -37,6 +37,7 @@ from forebay.runtime.reports import (
     NewTopics,
     Ready,
     Report,
+    ResumesEarlier,
     Skipped,
 )
 from forebay.runtime.resume import (
@@ -47,14 +48,14 @@ from forebay.runtime.resume import (
     fingerprint,
     forget,
 )
-from forebay.runtime.run_state import RunState, new_id
+from forebay.runtime.run_state import RunState
 from forebay.runtime.scaling.engine import ScaledEngine
 from forebay.runtime.snapshot import AWAITS_KAFKA, FAILED, INTERRUPTED, RESUMING, WAITING, Snapshot
 from forebay.runtime.state_store import StateStore
 from forebay.runtime.supervision import EngineSupervisor, Restarts, Vigil
 from forebay.runtime.watch import CANCEL_S, JobLost, StopRequests
 from forebay.s3.client import StoreAway, StoreRefused
-from forebay.s3.location import Location, below
+from forebay.s3.location import Location, below, location_of
 from forebay.s3.lock import Fenced
 from forebay.settings import Settings
 
@@ -114,9 +115,7 @@ class Supervisor:
         self._settings = settings
         self._watch = watch
         self._store = store
-        # Of an older version's state there is nothing left to go on with under its name.
-        anew = options.fresh and state.id is None
-        self._state = state.model_copy(update={"id": new_id()}) if anew else state
+        self._state = state
         self._run_id = uuid.uuid4().hex
         self._restore_from = restore_from
         self._fresh = options.fresh
@@ -249,6 +248,13 @@ class Supervisor:
             case AwaitsKafka(words, waited_s):
                 waits = replace(self._last, state=AWAITS_KAFKA, engine_failure=words)
                 self._watch(waits if self._begun_s else replace(waits, elapsed_s=waited_s))
+            case ResumesEarlier(checkpoint, reason):
+                assert self._order is not None
+                self._restore_from = location_of(checkpoint)
+                self._order = replace(self._order, restore_from=self._restore_from)
+                words = f"{reason}; resuming from checkpoint {self._restore_from.name}"
+                self._last = replace(self._last, resumes=(*self._last.resumes, reason), resuming=words)
+                self._say(replace(self._last, state=RESUMING))
             case Skipped(gaps, records):
                 skipped = self._last.skipped_records + records
                 self._last = replace(self._last, gaps=(*self._last.gaps, *gaps), skipped_records=skipped)
@@ -280,7 +286,6 @@ class Supervisor:
         self._fresh = False
         at_end = order.restore_from is not None and self._is_at_end(job_of(order.restore_from))
         self._state = RunState(
-            id=self._state.id,
             traits=fingerprint(self._spec),
             job=order.job_id,
             restored=None if order.restore_from is None else below(self._store.home, order.restore_from),

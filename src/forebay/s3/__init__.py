@@ -1,1 +1,1 @@
-"""S3 and what speaks its protocol: where a thing lies, and what is asked of the server."""
+"""S3 and compatible object stores: addresses of objects, and a client."""

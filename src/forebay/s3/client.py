@@ -1,7 +1,7 @@
-"""What is asked of an object store, in a few calls, each of which says plainly what went wrong.
+"""A small client of an object store, whose errors name the cause.
 
-Keys, region and endpoint come from where all programs for S3 look for them: the variables `AWS_…`, the files
-under `~/.aws`, a token that is mounted, or the machine's role. Nothing here reads, shows or keeps a key.
+Keys, region and endpoint come from where all S3 clients find them: the variables `AWS_…`, the files under
+`~/.aws`, a mounted token, or the machine's role. Nothing here reads, shows or keeps a key.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ATTEMPTS = 3
 DEFAULT_REGION = "us-east-1"
 MAX_OBJECT_BYTES = 16 << 20
 AWAY_STATUS = frozenset((408, 409, 429, 500, 502, 503, 504))
-"""Answers that another try may change; 409: somebody else writes to the same object at this moment."""
+"""Statuses that another attempt may change; 409: a concurrent write to the same object."""
 REFUSED_STATUS = frozenset((400, 401, 403))
 SKEWED = frozenset(("RequestTimeTooSkewed", "RequestExpired"))
 UNFETCHED = frozenset(("CredentialRetrievalError", "TokenRetrievalError", "UnauthorizedSSOTokenError"))
-"""How a client fails that found out where its keys come from, and did not get them there."""
+"""Errors of a client that found the provider of its keys and did not get them."""
 DELETED_AT_ONCE = 1000
 
 R = TypeVar("R")
@@ -34,28 +34,29 @@ R = TypeVar("R")
 
 @cache
 def _descriptions() -> Any:
-    """What botocore reads of S3 from its own files, read once: it takes longer than all else in a client."""
+    """botocore's own description of S3, read once: that takes longer than everything else in a client."""
     from botocore.loaders import create_loader
 
     return create_loader()
 
 
 class StoreAway(PipelineFailed):
-    """The object store did not answer, or not now."""
+    """The object store did not answer, or is temporarily unavailable."""
 
 
 class StoreRefused(SettingError):
-    """The object store answered that it will not: the bucket is missing, or the keys or the clock are wrong.
-    Somebody has to mend that, and may while a run goes on."""
+    """The object store rejects the call: the bucket is missing, or the keys or the clock are wrong. A person
+    has to fix that, possibly while a run continues."""
 
 
 class Changed(Exception):
-    """A conditional write found another object than the one it was meant to replace, or to be the first."""
+    """A conditional write found another object than the one to replace, or one that should not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An object: its key below what was listed, its bytes, and when it was written (wall clock, seconds)."""
+    """An object: its key below the listed folder, its size in bytes, and when it was written (wall clock,
+    seconds)."""
 
     name: str
     size: int
@@ -64,8 +65,6 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An object as it was read."""
-
     content: bytes
     etag: str
 
@@ -75,12 +74,12 @@ def _entry(found: Any, prefix: str) -> Entry:
 
 
 class S3Client:
-    """The objects of one bucket. Made at once; the first call looks for keys and connects.
+    """The objects of one bucket. Created at once; the first call looks for keys and connects.
 
-    All calls block: for at most `timeout_s` a try, `attempts` tries long. They raise `StoreAway` where the
-    server does not answer or cannot now, `StoreRefused` where the bucket is missing or the keys are refused,
-    and `SetupError` where the client is not installed. Keys that are refused are looked for anew by the next
-    call: a file of them may have been replaced.
+    All calls block: at most `timeout_s` per attempt, for `attempts` attempts. They raise `StoreAway` if the
+    server does not answer or is unavailable, `StoreRefused` if the bucket is missing or the keys are
+    rejected, and `SetupError` if the client is not installed. After a rejection, the next call reads the keys
+    again: a file of them may have been replaced.
     """
 
     def __init__(self, bucket: str, *, timeout_s: float = READ_S, attempts: int = ATTEMPTS) -> None:
@@ -89,11 +88,10 @@ class S3Client:
         self._attempts = attempts
 
     def check(self, prefix: str) -> None:
-        """Raise where objects below `prefix` cannot be listed."""
         self._ask(lambda s3: s3.list_objects_v2(Bucket=self.bucket, Prefix=f"{prefix}/", MaxKeys=1))
 
     def get(self, key: str, most_bytes: int = MAX_OBJECT_BYTES) -> Found | None:
-        """An object; None where there is none. Raises `SettingError` where it has more than `most_bytes`."""
+        """An object, or None. Raises `SettingError` if it has more than `most_bytes`."""
 
         def ask(s3: Any) -> Found:
             answer = s3.get_object(Bucket=self.bucket, Key=key)
@@ -107,7 +105,7 @@ class S3Client:
         return found
 
     def head(self, key: str, count: int) -> bytes | None:
-        """The first `count` bytes of an object, or all where it has fewer; None where there is none."""
+        """The first `count` bytes of an object, or all of a shorter one; None if it does not exist."""
 
         def ask(s3: Any) -> bytes:
             with closing(s3.get_object(Bucket=self.bucket, Key=key)["Body"]) as body:
@@ -116,17 +114,17 @@ class S3Client:
         return self._ask(ask, missing=True)
 
     def lines(self, key: str) -> Iterator[bytes]:
-        """The lines of an object without their ends, as they come; none where it is gone."""
+        """The lines of an object without their ends, streamed; empty if it does not exist."""
         answer = self._ask(lambda s3: s3.get_object(Bucket=self.bucket, Key=key), missing=True)
         if answer is not None:
             with closing(answer["Body"]) as body:
                 yield from body.iter_lines()
 
     def put(self, key: str, content: bytes, *, replacing: str | None) -> str:
-        """Write an object whole, in place of the one with the ETag `replacing`, or as the first (None).
+        """Write a whole object, in place of the one with the ETag `replacing`, or as the first (None).
 
-        Returns its ETag. Raises `Changed` if another is there, or the one to be replaced is gone. That may be
-        a write of the caller's whose answer was lost.
+        Returns its ETag. Raises `Changed` if another object exists, or the one to be replaced does not. That
+        may be the caller's own write whose answer was lost.
         """
         condition = {"IfNoneMatch": "*"} if replacing is None else {"IfMatch": replacing}
 
@@ -140,13 +138,12 @@ class S3Client:
         return etag
 
     def entries(self, prefix: str) -> list[Entry]:
-        """All objects below the folder `prefix`, by their names. Marks that some clients leave for empty
-        folders are none."""
+        """All objects below the folder `prefix`, by name, without the markers that some clients create for
+        empty folders."""
         found = (_entry(each, prefix) for each in self._objects(prefix))
         return [each for each in found if each.name and not each.name.endswith("/")]
 
     def folders(self, prefix: str) -> list[str]:
-        """The names of the folders in the folder `prefix`."""
         pages = self._pages("list_objects_v2", f"{prefix}/", Delimiter="/")
         found = [each["Prefix"] for page in pages for each in page.get("CommonPrefixes", ())]
         return [name.removeprefix(f"{prefix}/").rstrip("/") for name in found]
@@ -165,9 +162,8 @@ class S3Client:
             self._call("delete_objects", Delete=batch)
 
     def abort_uploads(self, prefix: str) -> int:
-        """Abort the uploads below the folder `prefix` that were not completed: whoever began one cannot
-        complete it any more. Returns how many there were; on MinIO, which lists uploads by whole keys only,
-        there are none."""
+        """Abort incomplete uploads below the folder `prefix`, so that their writers cannot complete them.
+        Returns their number; always 0 on MinIO, which lists uploads by whole keys only."""
         return self.abort_uploads_of(f"{prefix}/")
 
     def abort_uploads_of(self, key: str) -> int:
@@ -179,14 +175,14 @@ class S3Client:
         return len(uploads)
 
     def flink_options(self) -> dict[str, str]:
-        """What Flink's file system is to be told, to reach the same server with the same keys: where they
-        are found, never a key."""
+        """Options with which Flink's file system reaches the same server with the same keys: where they are
+        found, never a key."""
         made = self._s3.meta
         host = urlsplit(made.endpoint_url).hostname or ""
         options = {
             "s3.aws.credentials.provider": "com.amazonaws.auth.DefaultAWSCredentialsProviderChain",
             "s3.endpoint.region": made.region_name,
-            # It finds its keys by itself, wherever it runs.
+            # It finds its keys by itself on any machine.
             "security.delegation.tokens.enabled": "false",
         }
         if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
@@ -233,11 +229,11 @@ class S3Client:
         return made
 
     def _call(self, name: str, **arguments: Any) -> None:
-        """One that changes something, and does nothing where there is nothing to change."""
+        """A call that changes something; nothing happens if there is nothing to change."""
         self._ask(lambda s3: getattr(s3, name)(Bucket=self.bucket, **arguments), missing=True)
 
     def _ask(self, call: Callable[[Any], R], *, missing: bool = False) -> R | None:
-        """What `call` gives; None for a `missing` object, where there may be none."""
+        """The result of `call`; None if the object may be `missing` and is."""
         s3 = self._s3
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
         from botocore.exceptions import PartialCredentialsError as Partial
@@ -262,7 +258,7 @@ class S3Client:
             ) from None
         except (BotoCoreError, OSError) as error:
             self._check_fetched(error)
-            # Of the kind alone: what a client says of itself may hold more.
+            # Only the kind: the client's own text may contain secrets.
             raise StoreAway(
                 f"bucket {self.bucket}: the server at {s3.meta.endpoint_url} did not answer "
                 f"({type(error).__name__})"
@@ -279,11 +275,11 @@ class S3Client:
     def _meaning(self, code: str, status: int, server: str) -> Exception:
         where = f"bucket {self.bucket} at {server}"
         if code == "NoSuchBucket":
-            return StoreRefused(f"{where} is not there; make it, or name another")
+            return StoreRefused(f"{where} does not exist; create it, or name another")
         if code in SKEWED:
             return StoreRefused(
-                f"{where}: this machine's clock differs too much from the server's ({code}); set it right, "
-                f"by NTP for example"
+                f"{where}: this machine's clock differs too much from the server's ({code}); correct it, "
+                f"for example by NTP"
             )
         if "Expired" in code:
             return StoreRefused(f"{where}: the keys have expired ({code}); renew them")
@@ -291,7 +287,7 @@ class S3Client:
             return StoreAway(f"{where} cannot be used now ({status} {code})")
         if status in REFUSED_STATUS:
             return StoreRefused(
-                f"{where} refuses these keys ({status} {code}); they must be right, and allowed to list, "
+                f"{where} rejects these keys ({status} {code}); they must be valid, and allowed to list, "
                 f"read, write and delete there"
             )
         return SettingError(f"{where} answered {status} {code}")

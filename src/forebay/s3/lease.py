@@ -1,13 +1,12 @@
-"""The lease on a pipeline's state in an object store: one run holds it and renews it, and another run takes
-it once its holder is silent. Pure: decides from what was read and when.
+"""The lease on a pipeline's state in an object store: one run holds and renews it, and another run takes it
+once its holder is silent. Pure: decides from what was read and when.
 
 The lock is one object. Its holder rewrites it every `BEAT_S`, each time on condition that it is unchanged; so
-does a run that takes it. If two runs write at the same time, one of them fails and thereby learns of the
-other.
+does a run that takes it. If two runs write at the same time, one write fails, and so detects the other run.
 
 A holder may rely on a renewal for `HOLD_S` after it was sent. If the next one is not confirmed by then, its
 Flink is suspended (`forebay.runtime.lease_guard`). A claimer waits for `LEASE_S`, which is longer. So nothing
-depends on the reason of the silence: a suspended machine, a cut network, refused writes or an outage of the
+depends on the reason of the silence: a suspended machine, a cut network, rejected writes or an outage of the
 store.
 """
 
@@ -19,25 +18,24 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 BEAT_S = 1.0
-"""Interval of renewals."""
 LEASE_S = 3.0
-"""How long a claimer watches a silent holder before it takes the lease. How long the holder was silent before
-does not count: the claimer may have been cut off."""
+"""How long a claimer watches a silent holder before it takes the lease. Earlier silence does not count: the
+claimer may have been cut off."""
 HOLD_S = 2.5
-"""How long a holder relies on a renewal, counted from when it was sent. The rest of `LEASE_S` is for the
-guard to suspend Flink on a busy machine."""
+"""How long a holder relies on a renewal, from when it was sent. The rest of `LEASE_S` is for the guard to
+suspend Flink on a busy machine."""
 BEAT_TIMEOUT_S = 1.5
 RETRY_S = 0.25
 GAP_S = 2.0
-"""Two looks that are further apart do not count as watching: the store or the claimer may have been away."""
+"""Two reads that are further apart do not count as watching: the store or the claimer may have been away."""
 MAX_LOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
     """The content of the lock object. `holder` is a random id of the run, `where` its machine and process for
-    people, `beat` counts renewals. `released`: its holder ended in order. `unfenced`: an earlier holder did
-    not, and nobody has made sure since that its job commits nothing."""
+    people, `beat` counts renewals. `released`: its holder ended cleanly. `unfenced`: an earlier holder did
+    not, and it is not certain yet that its job commits nothing."""
 
     pipeline: str
     where: str = ""
@@ -47,7 +45,6 @@ class Lock:
     unfenced: bool = False
 
     def renewed(self, *, released: bool = False, unfenced: bool = False) -> Lock:
-        """The lock that the holder writes next."""
         return replace(self, beat=self.beat + 1, released=released, unfenced=unfenced)
 
     @property
@@ -57,7 +54,6 @@ class Lock:
 
 
 def encode_lock(lock: Lock) -> bytes:
-    """The object's content."""
     return json.dumps(asdict(lock)).encode()
 
 
@@ -86,15 +82,11 @@ def decode_lock(content: bytes) -> Lock:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The lock as it was read: its `etag`, and whether it was `released`."""
-
     etag: str
     released: bool
 
 
 class Claim:
-    """A run that wants the lease and reads the lock repeatedly."""
-
     def __init__(self) -> None:
         self._etag: str | None = None
         self._since_s: float | None = None
@@ -102,19 +94,20 @@ class Claim:
 
     def look(self, seen: Seen | None, now_s: float) -> Literal["take", "wait", "refuse"]:
         """What to do after the lock was read as `seen` (None: there is none): take it on condition that it is
-        unchanged, read it again soon, or give up because its holder lives."""
+        unchanged, read it again soon, or give up because its holder is alive."""
         if seen is None or seen.released:
             return "take"
         watched = now_s - self._looked_s <= GAP_S
         renewed = self._etag is not None and seen.etag != self._etag
         if renewed and watched:
             return "refuse"
-        # A renewal at an unknown moment of a gap does not prove that its writer still lives.
+        # A renewal at an unknown time in a gap does not prove that its writer is still alive.
         if self._since_s is None or renewed or not watched:
             self._since_s = now_s
         self._etag, self._looked_s = seen.etag, now_s
         return "take" if now_s - self._since_s >= LEASE_S else "wait"
 
     def unanswered(self) -> None:
-        """The store did not answer, nor perhaps its holder: the silence is counted from zero."""
+        """The store did not answer, so perhaps neither does it to the holder: the silence is counted from
+        zero."""
         self._since_s = None

@@ -1,4 +1,4 @@
-"""Folders and files by their addresses: on this machine, or in an object store."""
+"""Addresses of folders and files: on this machine, or in an object store."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from forebay.errors import SettingError
 SCHEME = "s3://"
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 KEY = re.compile(r"[A-Za-z0-9!_.*'()=+@~,-]+(/[A-Za-z0-9!_.*'()=+@~,-]+)*")
-"""What needs no quoting anywhere; neither a query nor an empty part."""
+"""Needs no quoting anywhere; has neither a query nor an empty part."""
 MAX_KEY_CHARS = 900
 
 
 @dataclass(frozen=True, slots=True)
 class S3Path:
-    """`s3://bucket/key`: a file, or what the names of a folder's files begin with. The key has no `/` at
-    either end, and may be empty for the bucket itself."""
+    """`s3://bucket/key`: a file, or a folder's prefix. The key has no `/` at either end, and is empty for the
+    bucket itself."""
 
     bucket: str
     key: str
 
     @property
     def name(self) -> str:
-        """The last part of the key."""
         return self.key.rpartition("/")[2]
 
     @property
     def parent(self) -> S3Path:
-        """The folder that it is in."""
         return S3Path(self.bucket, self.key.rpartition("/")[0])
 
     def __truediv__(self, name: str) -> S3Path:
@@ -41,16 +39,15 @@ class S3Path:
 
 
 Location = Path | S3Path
-"""Where a file or a folder is."""
 
 
 def is_s3(text: str) -> bool:
-    """Whether `text` is meant as the address of something in an object store."""
+    """Whether `text` is meant as an address in an object store."""
     return text.lower().startswith(SCHEME)
 
 
 def s3_path(text: str) -> S3Path:
-    """The address that `text` writes. Raises `SettingError` where it is none, or names a whole bucket."""
+    """Raises `SettingError` for an invalid address, or one of a whole bucket."""
     bucket, _, key = text[len(SCHEME) :].partition("/")
     key = key.rstrip("/")
     if not is_s3(text) or not BUCKET.fullmatch(bucket):
@@ -65,17 +62,17 @@ def s3_path(text: str) -> S3Path:
 
 
 def location_of(text: str) -> Location:
-    """The place that `text` names, as `s3_path` where it is one in an object store."""
+    """An S3 address as of `s3_path`, or a path."""
     return s3_path(text) if is_s3(text) else Path(text)
 
 
 def uri_of(place: Location) -> str:
-    """The place as Flink takes it; a path is made absolute."""
+    """The place in Flink's form; a path is made absolute."""
     return str(place) if isinstance(place, S3Path) else place.absolute().as_uri()
 
 
 def below(folder: Location, place: Location) -> str:
-    """`place` as `within` finds it again: relative where it is below `folder`, which may be moved then."""
+    """`place` in the form for `within`: relative if it is below `folder`, which may then be moved."""
     if isinstance(folder, Path) and isinstance(place, Path):
         outer, inner = folder.absolute(), place.absolute()
         return str(inner.relative_to(outer) if inner.is_relative_to(outer) else inner)
@@ -84,5 +81,4 @@ def below(folder: Location, place: Location) -> str:
 
 
 def within(folder: Location, text: str) -> Location:
-    """The place that `text` names from `folder`."""
     return s3_path(text) if is_s3(text) else Path(text) if text.startswith("/") else folder / text

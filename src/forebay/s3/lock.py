@@ -1,4 +1,4 @@
-"""The lock of `forebay.s3.lease`, held: a thread renews it until it is released, or taken by another run."""
+"""Hold the lock of `forebay.s3.lease`: a thread renews it until it is released, or taken by another run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOOK_S = 0.25
 PATIENCE_S = 30.0
 """How long a claimer waits for a store that does not answer."""
 OWN_WRITES = 3
-"""How often the holder writes again after it found a write of its own whose answer was lost."""
+"""How often the holder retries after it found its own write whose answer was lost."""
 
 
 class Fenced(PipelineFailed):
@@ -68,7 +68,6 @@ class Hold:
 
     @property
     def holder(self) -> str:
-        """The id that the lock names."""
         return self._lock.holder
 
     @property
@@ -78,7 +77,6 @@ class Hold:
 
     @property
     def lost(self) -> bool:
-        """Whether another run has taken the lock."""
         return self._lost.is_set()
 
     @property
@@ -92,7 +90,6 @@ class Hold:
         return self._uptime_s() < self.until_s
 
     def check(self) -> None:
-        """Raise `Fenced` if another run has taken the lock."""
         if self.lost:
             raise Fenced(
                 f"another run of pipeline {self._lock.pipeline!r} has taken over its state in "
@@ -122,7 +119,7 @@ class Hold:
             self._trouble = str(error)
             self._look()
         except Exception as error:
-            # Whatever the defect is, trying again is better than a lock that nobody renews.
+            # Whatever the bug is, retrying is better than a lock that is not renewed.
             self._trouble = f"the lock {self._path} cannot be renewed: {type(error).__name__}: {error}"
         else:
             with self._reporting:
@@ -131,7 +128,7 @@ class Hold:
         return True
 
     def _look(self) -> None:
-        """Find out whether another run has taken a lock that this one may read and not write."""
+        """Detect whether another run has taken a lock that this one can read but not write."""
         try:
             self._etag = self._own_etag()
         except Changed:

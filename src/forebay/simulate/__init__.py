@@ -1,4 +1,4 @@
-"""A simulation: a trace, a fleet of simulated replicas, and a way to dispatch."""
+"""A simulation: a trace, a fleet of simulated replicas, and a dispatcher."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from forebay.simulate.traces import TraceRequest
 
 
 def fleet_of(models: Many[EngineModel]) -> Fleet:
-    """A fleet that knows of each replica what a vLLM server says of itself."""
+    """A fleet with what a vLLM server reports of each replica."""
     limits = [
         ReplicaLimits(str(number), model.kv_tokens, model.max_num_seqs) for number, model in enumerate(models)
     ]
@@ -28,10 +28,10 @@ def fleet_of(models: Many[EngineModel]) -> Fleet:
 
 
 class Simulation:
-    """Replicas, the fleet that knows them, and the dispatcher that sends requests to them.
+    """Replicas, their fleet, and the dispatcher that sends requests to them.
 
-    With `report_every_s`, replicas report their load at the first arrival after each such time. The same
-    requests give the same moments, bit for bit.
+    With `report_every_s`, replicas report their load at the first arrival after each interval. Deterministic:
+    the same requests give the same times, bit for bit.
     """
 
     def __init__(
@@ -49,21 +49,22 @@ class Simulation:
         self._report_every_s = report_every_s
         self._report_s = math.inf if report_every_s is None else 0.0
         self.given_up: list[Sequence] = []
-        """Requests whose deadline passed while they waited to be sent."""
+        """Requests whose deadline passed before they were sent."""
         self.watched: list[tuple[float, int]] = []
-        """With `watch_every_s`, how many requests waited in all engines, at the first arrival after each."""
+        """With `watch_every_s`: how many requests waited in all engines, at the first arrival after each
+        interval."""
         self._watch_every_s = watch_every_s
         self._watch_s = math.inf if watch_every_s is None else 0.0
         self._tickets: dict[Sequence, ReplicaCharge] = {}
         self._due: list[tuple[float, int]] = []
 
     def run(self, requests: Many[Sequence]) -> None:
-        """Serve `requests`, ordered by arrival, to their end. Fills in their moments."""
+        """Serve `requests`, ordered by arrival, to their end. Sets their times."""
         self.advance(requests, math.inf)
         self.given_up += self.dispatcher.expired()
 
     def advance(self, requests: Many[Sequence], end_s: float) -> None:
-        """Take `requests`, ordered by arrival and all before `end_s`, and go on until then."""
+        """Take `requests`, ordered by arrival and all before `end_s`, and simulate until then."""
         dispatcher, due = self.dispatcher, self._due
         add, until = dispatcher.add, self._run_until
         for request in requests:
@@ -79,7 +80,6 @@ class Simulation:
         until(end_s)
 
     def _run_until(self, end_s: float) -> None:
-        """Everything that happens before `end_s`."""
         due, replicas, tickets = self._due, self.replicas, self._tickets
         dispatcher, fleet = self.dispatcher, self.fleet
         first: list[Sequence] = []
@@ -134,19 +134,18 @@ class Simulation:
 
 
 NEVER_HELD = f"{DEFAULT_POLICY}_at_once"
-"""The default's routing without its admission: each request is sent when it comes."""
+"""The default's routing without its admission: each request is sent on arrival."""
 NAMES = (*POLICIES.own, NEVER_HELD)
 REPORT_EVERY_S = 0.05
-"""How often replicas report their load to the rules that go by reports: llm-d's default."""
+"""Interval of load reports for the policies that use them: llm-d's default."""
 REPORT_READERS = frozenset(("llm_d",))
 
 MakeDispatcher = Callable[[Fleet], Dispatcher[Sequence]]
 
 
 def dispatcher_for(name: str, *, seed: int = 0) -> MakeDispatcher:
-    """How `forebay` dispatches under this name: the default holds back what no replica has room for, every
-    other policy sends each request when it comes. Raises `SettingError` for an unknown name.
-    """
+    """The dispatcher of a policy in `forebay`: the default holds back requests while no replica has room,
+    every other policy sends each on arrival. Raises `SettingError` for an unknown name."""
     if name == DEFAULT_POLICY:
         return Admission
     policy = make_policy(DEFAULT_POLICY if name == NEVER_HELD else name, seed=seed)
@@ -155,8 +154,6 @@ def dispatcher_for(name: str, *, seed: int = 0) -> MakeDispatcher:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Requests offered to `replicas` equal replicas."""
-
     trace: Many[TraceRequest]
     model: EngineModel
     replicas: int = 8
@@ -164,16 +161,15 @@ class Scenario:
     seed: int = 0
 
     def capacity_per_s(self) -> float:
-        """Requests per second that the fleet finishes when the whole trace waits at the start, dealt out in
-        turn and without cached prefixes: what it can do whatever the policy.
-        """
+        """Requests per second of the fleet if the whole trace waits at the start, assigned round-robin and
+        without cached prefixes: its capacity independent of the policy."""
         bare = [TraceRequest(0.0, one.prompt_tokens, one.output_tokens) for one in self.trace]
         requests = self.offer(bare, 0.0)
         self.serve(requests, dispatcher_for("round_robin"))
         return len(requests) / max(request.finished_s for request in requests)
 
     def time_scale(self, load: float, capacity_per_s: float) -> float:
-        """What the trace's arrivals are stretched by so that its mean rate is `load` times the capacity."""
+        """The factor on arrival times with which the mean rate is `load` times the capacity."""
         span_s = self.trace[-1].arrived_s - self.trace[0].arrived_s
         return len(self.trace) / (load * capacity_per_s * span_s) if span_s else 1.0
 
@@ -191,7 +187,6 @@ class Scenario:
     def serve(
         self, requests: Many[Sequence], make: MakeDispatcher, *, report_every_s: float | None = None
     ) -> Simulation:
-        """Let a fresh fleet serve the requests to their end."""
         models = [self.model] * self.replicas
         fleet = fleet_of(models)
         simulation = Simulation(models, fleet, make(fleet), report_every_s=report_every_s)
@@ -199,7 +194,6 @@ class Scenario:
         return simulation
 
     def run(self, name: str, scale: float = 1.0) -> Figures:
-        """The figures of one policy at one stretch of the trace's arrivals."""
         requests = self.offer(self.trace, scale)
         report_every_s = REPORT_EVERY_S if name in REPORT_READERS else None
         make = dispatcher_for(name, seed=self.seed)

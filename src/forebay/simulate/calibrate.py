@@ -1,4 +1,4 @@
-"""Step times of a real engine, from the moments of the requests that it served."""
+"""Fit step times of a real engine to the times of the requests that it served."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 MAX_FILE_BYTES = 256 << 20
 MOMENTS = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
 STARTS = (StepTime(0.01, 5e-5, 5e-8, 5e-5, 1e-9, 1e-3), StepTime(0.02, 1e-4, 1e-7, 1e-4, 1e-8, 1e-2))
-"""Where the search begins, in turn, since it may end in a valley that is not the deepest."""
+"""Starting points of the search, in turn, as it may end in a local minimum."""
 FIELDS = ("step_s", "decode_s", "context_s", "prefill_s", "attention_s", "prefill_step_s")
 PROBE = 0.01
 """Change of the logarithm of a coefficient by which its effect is measured."""
@@ -32,7 +32,7 @@ LONGEST_MOVE = 0.7
 ITERATIONS = 40
 TRIALS = 6
 ENOUGH = 1e-5
-"""Share of the error by which an iteration must lower it for another to be worth it."""
+"""The search continues while an iteration lowers the error by this share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +48,20 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fitted engine, and mean and p99 of what was measured and of what the simulator makes of it."""
-
     model: EngineModel
     measured: dict[str, float]
     simulated: dict[str, float]
 
     @property
     def worst(self) -> float:
-        """The largest relative error among the figures."""
         return max(abs(self.simulated[name] / self.measured[name] - 1) for name in self.measured)
 
 
 def read_run(path: Path) -> MeasuredRun:
-    """A measured run: one JSON object per line with `input_toks`, `output_toks` and the moments `MOMENTS`.
+    """Read a measured run: one JSON object per line with `input_toks`, `output_toks` and the times `MOMENTS`.
 
-    `arrival_time` is on another clock than the rest; the least time from arrival to queue is taken as none.
-    Raises `SettingError` for what cannot be read, with the number of the line.
+    `arrival_time` is on another clock than the rest; the smallest time from arrival to queue is taken as 0.
+    Raises `SettingError` with the line number.
     """
     lines = read_bytes(path, MAX_FILE_BYTES, f"measured run: {path}").splitlines()
     rows = []
@@ -91,7 +88,6 @@ def read_run(path: Path) -> MeasuredRun:
 
 
 def simulate_run(model: EngineModel, run: MeasuredRun) -> MeasuredRun:
-    """The same requests through one simulated replica."""
     replica = SimulatedReplica(model)
     requests = [
         Sequence(at, arrived_s, RoutingRequest(prompt), output)
@@ -119,12 +115,12 @@ def run_figures(run: MeasuredRun) -> dict[str, float]:
 
 
 def calibrate(run: MeasuredRun, model: EngineModel) -> Calibration:
-    """The model with the step times that let the simulator repeat the run best.
+    """The model with the step times with which the simulator matches the run best.
 
     Levenberg-Marquardt over the logarithms of the six coefficients, so that none is negative. The error is
-    that of each request's TTFT, TPOT and latency, each over its measured mean, and, to a tenth, that of the
-    logarithm of TTFT, so that requests that did not queue count beside those that did. Each evaluation is a
-    simulation of the whole run.
+    that of each request's TTFT, TPOT and latency, each over its measured mean, and, with weight 0.1, that of
+    the logarithm of TTFT, so that requests that did not queue count too. Each evaluation simulates the whole
+    run.
     """
     for prompt, output in zip(run.prompt_tokens, run.output_tokens, strict=True):
         model.check(prompt, output)

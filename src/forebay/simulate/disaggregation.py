@@ -1,8 +1,8 @@
-"""A fleet of two pools: some replicas prefill, the KV cache goes over the network, the others decode.
+"""A fleet of two pools: some replicas prefill, the KV cache is sent over the network, the others decode.
 
-Decode replicas never hold prefill replicas up, so that the pools are simulated one after the other: a prompt
-reaches the decode pool when it is prefilled and transferred. A prefill replica gives a prompt's KV cache up
-as soon as it is computed; one that had to keep it until it is fetched would have less room.
+Decode replicas never delay prefill replicas, so the pools are simulated one after the other: a prompt reaches
+the decode pool once it is prefilled and transferred. A prefill replica frees a prompt's KV cache as soon as
+it is computed; one that had to keep it until it is fetched would have less room.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from forebay.simulate.traces import TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """How a prompt's KV cache gets from one replica to another: `latency_s`, then `bytes_per_token` for each
-    token at `bandwidth` bytes a second. Transfers do not slow one another down."""
+    """Transfer of a prompt's KV cache: `latency_s`, then `bytes_per_token` for each token at `bandwidth`
+    bytes a second. Transfers do not slow one another down."""
 
     bytes_per_token: float = 131_072.0
     bandwidth: float = 12.5e9
@@ -42,13 +42,12 @@ class Transfer:
             )
 
     def seconds(self, tokens: int) -> float:
-        """How long the KV cache of so many tokens is under way."""
         return self.latency_s + tokens * self.bytes_per_token / self.bandwidth
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """So many replicas prefill, so many decode; at least one each."""
+    """The numbers of replicas that prefill and that decode; at least one each."""
 
     prefill: int
     decode: int
@@ -70,24 +69,23 @@ class LeastFull:
 
 @dataclass(frozen=True, slots=True)
 class TwoPools:
-    """Requests offered to equal replicas that either prefill or decode."""
-
     trace: Many[TraceRequest]
     model: EngineModel
     slo: Slo = field(default_factory=Slo)
     transfer: Transfer = field(default_factory=Transfer)
 
     def goodput(self, split: Split, scale: float = 1.0) -> float:
-        """The share of requests within the SLO, arrivals stretched by `scale`.
+        """The share of requests within the SLO, arrival times scaled by `scale`.
 
-        Each phase goes by its own estimate: a prompt to where its first token is expected first, a prefilled
-        one to the least full replica. Raises `SettingError` for a request that no replica has room for.
+        Each phase has its own estimate: a prompt is sent to the replica with the earliest expected first
+        token, a prefilled one to the least full replica. Raises `SettingError` for a request that fits no
+        replica.
         """
         answered = self.serve(split, scale)
         return sum(map(self.slo.met, answered)) / max(len(answered), 1)
 
     def serve(self, split: Split, scale: float = 1.0) -> list[Sequence]:
-        """The requests, as the decode pool saw them: they arrived there once their KV cache had."""
+        """The requests of the decode pool; they arrive there with their KV cache."""
         prompts = []
         for index, one in enumerate(self.trace):
             self.model.check(one.prompt_tokens, one.output_tokens)
@@ -99,7 +97,7 @@ class TwoPools:
         answers = []
         for prompt in prompts:
             here_s = prompt.first_token_s + self.transfer.seconds(prompt.prompt_tokens)
-            # Prefixes are not looked for here: the whole KV cache comes over the network.
+            # Prefixes do not matter here: the whole KV cache comes over the network.
             demand = replace(prompt.demand, blocks=())
             answers.append(Sequence(prompt.index, here_s, demand, self.trace[prompt.index].output_tokens))
         answers.sort(key=lambda answer: (answer.arrived_s, answer.index))
@@ -108,7 +106,7 @@ class TwoPools:
 
 
 def decoder(model: EngineModel) -> EngineModel:
-    """The engine with prompts that cost nothing, since their KV is there: the first token takes a step."""
+    """The engine with free prompts, as their KV cache exists: the first token takes a step."""
     return replace(
         model,
         step_time=replace(model.step_time, prefill_s=0.0, attention_s=0.0, prefill_step_s=0.0),
@@ -117,7 +115,7 @@ def decoder(model: EngineModel) -> EngineModel:
 
 
 def at_rate(lengths: Many[TraceRequest], seed: int = 0) -> list[TraceRequest]:
-    """Requests with the lengths of these that arrive at random (Poisson), one a second on average."""
+    """Requests with these lengths and random arrivals (Poisson), one per second on average."""
     random, now_s, made = Random(seed), 0.0, []
     for one in lengths:
         made.append(TraceRequest(now_s, one.prompt_tokens, one.output_tokens))

@@ -1,4 +1,4 @@
-"""A simulated engine: how long one step takes, by a linear model of the work in it, and its prefix cache."""
+"""A simulated engine: the duration of a step, by a linear model of its work, and the prefix cache."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class StepTime:
 
     A step reads the weights (`step_s`), decodes one token for each running sequence (`decode_s` each, and
     `context_s` per token of KV cache that they attend to) and prefills a chunk of prompts (`prefill_s` per
-    token, and `attention_s` per pair of a prompt token and a token before it); a step that prefills at all
-    costs `prefill_step_s` more. Weights and KV cache are read at memory speed and prompts computed at
-    arithmetic speed, which is why each kind of work is linear by itself.
+    token, and `attention_s` per pair of a prompt token and a token before it); any prefill adds
+    `prefill_step_s`. Weights and KV cache are read at memory speed and prompts computed at arithmetic speed,
+    so each kind of work is linear by itself.
     """
 
     step_s: float
@@ -27,7 +27,8 @@ class StepTime:
     prefill_step_s: float = 0.0
 
     def decode_run_s(self, steps: int, sequences: int, context: int) -> float:
-        """`steps` decode steps of the same sequences, with `context` tokens in all before the first.
+        """Duration of `steps` decode steps of the same sequences, with `context` tokens in total before the
+        first.
 
         The context grows by one token per sequence and step: the sum of an arithmetic series.
         """
@@ -42,11 +43,11 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """A vLLM replica as the simulator sees it.
+    """A simulated vLLM replica.
 
-    `max_num_seqs` sequences run at most, `max_num_batched_tokens` tokens are computed per step. The KV cache
-    holds `kv_tokens` tokens, allotted in units of `unit_tokens`; whole prompt blocks of `block_tokens` are
-    kept for requests with the same prefix until room is needed.
+    At most `max_num_seqs` sequences run, and at most `max_num_batched_tokens` tokens are computed per step.
+    The KV cache holds `kv_tokens` tokens, allocated in units of `unit_tokens`; whole prompt blocks of
+    `block_tokens` are kept for requests with the same prefix until room is needed.
     """
 
     name: str
@@ -57,7 +58,7 @@ class EngineModel:
     unit_tokens: int = 16
     block_tokens: int = 512
 
-    # Derived once: read in the innermost loop.
+    # Computed once: read in the innermost loop.
     units: int = field(init=False)
     block_units: int = field(init=False)
 
@@ -84,7 +85,7 @@ class EngineModel:
         return seconds
 
     def check(self, prompt_tokens: int, output_tokens: int) -> None:
-        """Raises `SettingError` for a request that does not fit into the KV cache."""
+        """Raise `SettingError` for a request that does not fit into the KV cache."""
         if prompt_tokens + output_tokens > self.kv_tokens - self.unit_tokens:
             raise SettingError(
                 f"a request of {prompt_tokens} and {output_tokens} tokens does not fit into the KV cache of "
@@ -104,8 +105,8 @@ LLAMA_8B = EngineModel(
     ),
     kv_tokens=500_000,
 )
-"""vLLM 0.19 on one RTX PRO 6000. The size of its KV cache is not in the measured run: 96 GB less weights and
-a tenth, at 128 KiB a token."""
+"""vLLM 0.19 on one RTX PRO 6000. The measured run does not contain the size of its KV cache: 96 GB less
+weights and a tenth, at 128 KiB per token."""
 
 QWEN_32B = EngineModel(
     "Qwen3-32B",
@@ -125,7 +126,7 @@ MODELS = {"llama-8b": LLAMA_8B, "qwen-32b": QWEN_32B}
 
 
 def find_model(name: str) -> EngineModel:
-    """The engine of this name. Raises `SettingError` for one that there is not."""
+    """Raises `SettingError` for an unknown name."""
     try:
         return MODELS[name]
     except KeyError:
@@ -133,18 +134,17 @@ def find_model(name: str) -> EngineModel:
 
 
 class PrefixCache:
-    """Blocks of prompts by hash. A block in use stays; an idle one stays until its room is needed."""
+    """Blocks of prompts by hash. Blocks in use stay; idle ones stay until their room is needed."""
 
     __slots__ = ("idle", "users")
 
     def __init__(self) -> None:
         self.users: dict[int, int] = {}
-        """How many running sequences use each block in use."""
         self.idle: OrderedDict[int, None] = OrderedDict()
-        """Blocks that are kept although nobody uses them, the one used longest ago first."""
+        """Blocks that no sequence uses, the least recently used first."""
 
     def match(self, blocks: tuple[int, ...]) -> tuple[int, int]:
-        """How many blocks from the first on are here, and how many of all nobody uses yet."""
+        """The number of leading blocks that are cached, and how many of all blocks are not in use."""
         users, idle = self.users, self.idle
         hits = unused = 0
         missed = False
@@ -156,7 +156,7 @@ class PrefixCache:
         return hits, unused
 
     def pin(self, blocks: tuple[int, ...]) -> None:
-        """Take blocks into use. Those that are not here are now."""
+        """Mark blocks as used; adds missing ones."""
         users, idle = self.users, self.idle
         for block in blocks:
             if block in users:
@@ -167,9 +167,9 @@ class PrefixCache:
                     del idle[block]
 
     def unpin(self, blocks: tuple[int, ...], computed: int) -> None:
-        """Give blocks back, the last first, so that a prefix outlives what follows it.
+        """Release blocks, the last first, so that a prefix outlives what follows it.
 
-        Blocks from `computed` on hold nothing yet and are forgotten, unless somebody else uses them.
+        Blocks from `computed` on are empty and are removed, unless another sequence uses them.
         """
         users, idle = self.users, self.idle
         at = len(blocks)
@@ -184,7 +184,6 @@ class PrefixCache:
                     idle[block] = None
 
     def evict(self, blocks: int) -> None:
-        """Forget the `blocks` idle blocks that were used longest ago."""
         pop = self.idle.popitem
         for _ in range(min(blocks, len(self.idle))):
             pop(last=False)

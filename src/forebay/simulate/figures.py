@@ -1,4 +1,4 @@
-"""What came of a simulation: when an answer counts as good, figures, and a picture."""
+"""Results of a simulation: the SLO, figures, and a picture."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from forebay.simulate.replica import Sequence, SimulatedReplica
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """First token within `ttft_s` and `ttft_ratio` times what the prompt takes on an idle replica without a
-    cache; then, on average, a token every `tpot_s`.
+    """First token within `ttft_s` plus `ttft_ratio` times the prompt's time on an idle replica without a
+    cache; then a token every `tpot_s` on average.
 
-    A fixed limit would ask the impossible of long prompts, which take many seconds alone, and nothing of
-    short ones. A second goes unnoticed in a conversation; five tokens a second are about what people read.
+    With a fixed limit, long prompts, which take many seconds alone, would always miss it, and short ones
+    never. A second goes unnoticed in a conversation; people read about five tokens a second.
     """
 
     ttft_s: float = 1.0
@@ -28,11 +28,10 @@ class Slo:
     tpot_s: float = 0.2
 
     def due_s(self, arrived_s: float, prompt_tokens: int, model: EngineModel) -> float:
-        """When the first token of a request should come."""
         return arrived_s + self.ttft_s + self.ttft_ratio * model.alone_s(prompt_tokens)
 
     def met(self, sequence: Sequence) -> bool:
-        """Whether a request was answered as expected; one that was given up was not."""
+        """Whether a request met the SLO; one that was given up did not."""
         if not sequence.first_token_s <= sequence.demand.due_s:
             return False
         took_s = sequence.finished_s - sequence.first_token_s
@@ -44,10 +43,10 @@ QUANTILES = 101
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run. Times in seconds, of the requests that were answered.
+    """One run. Times in seconds, of answered requests.
 
     `goodput` is the share of all offered requests that met the SLO, `hit_share` that of prompt tokens that
-    were cached, `imbalance` the busiest replica's working time over the mean. `ttft_s` and `latency_s` hold
+    were cached, `imbalance` the busiest replica's working time over the mean. `ttft_s` and `latency_s` are
     the 0, 1, …, 100 % quantiles.
     """
 
@@ -70,7 +69,6 @@ class Figures:
 
 
 def figures(requests: Many[Sequence], replicas: Many[SimulatedReplica], slo: Slo) -> Figures:
-    """The figures of requests that were all served or given up."""
     done = [request for request in requests if request.finished_s == request.finished_s]
     arrived = np.array([request.arrived_s for request in done])
     first = np.array([request.first_token_s for request in done])
@@ -120,7 +118,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def check_drawing(path: Path) -> None:
-    """Raise `SetupError` where matplotlib is missing, `SettingError` where `path` ends otherwise."""
+    """Raise `SetupError` if matplotlib is missing, `SettingError` for another file suffix."""
     if importlib.util.find_spec("matplotlib") is None:
         raise SetupError(MISSING)
     if path.suffix.lower() not in SUFFIXES:

@@ -1,4 +1,4 @@
-"""One request on its way through a simulated replica."""
+"""A request, and the simulated replica that serves it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from forebay.simulate.engine import EngineModel, PrefixCache
 
 
 class Sequence:
-    """What a request asks for, and what became of it.
+    """A request and its progress.
 
-    Moments are simulated seconds; those that never came are NaN. `hit_tokens` of the prompt were cached when
-    it was first admitted.
+    Times are simulated seconds; NaN if they never came. `hit_tokens` of the prompt were cached at its first
+    admission.
     """
 
     __slots__ = (
@@ -62,16 +62,16 @@ class Sequence:
 class SimulatedReplica:
     """One replica in simulated time, driven by its owner.
 
-    The scheduler is vLLM's (V1): each step decodes a token for every running sequence, gives what is left of
-    the token budget to prompts in the order of arrival, and admits a prompt only when its whole KV fits. Is
-    there no room for the next token, the sequence admitted last is preempted and computed again later.
+    The scheduler is vLLM's (V1): each step decodes a token for every running sequence, gives the rest of the
+    token budget to prompts in order of arrival, and admits a prompt only if its whole KV fits. If there is no
+    room for the next token, the sequence admitted last is preempted and computed again later.
 
-    Steps that do the same work for the same sequences are jumped over at once: until a sequence finishes,
-    memory runs short, or a request arrives that can be admitted. Times are those that the single steps would
-    have taken, but for rounding; requests that arrive during a step are seen at its end.
+    Steps with the same work for the same sequences are skipped at once: until a sequence finishes, memory
+    runs short, or a request arrives that can be admitted. Times are those of single steps, except for
+    rounding; requests that arrive during a step are seen at its end.
 
-    The owner calls `submit` in the order of time and `fire` when `next_s` has come; of two that are due at
-    the same moment, `submit` first.
+    The owner calls `submit` in order of time and `fire` at `next_s`; if both are due at the same time,
+    `submit` first.
     """
 
     __slots__ = (
@@ -103,7 +103,7 @@ class SimulatedReplica:
         self._partial: Sequence | None = None
         self._now_s = 0.0
         self._step = 0
-        # Sequences that decode: how many, tokens in their KV, and who finishes at which step.
+        # Sequences that decode: how many, tokens in their KV, and which one finishes at which step.
         self._decoding = 0
         self._context = 0
         self._finishing: list[tuple[int, int, Sequence]] = []
@@ -127,14 +127,13 @@ class SimulatedReplica:
 
     @property
     def kv_usage(self) -> float:
-        """Share of the KV cache that running sequences hold."""
         return self._used() / self._model.units
 
     def submit(self, sequence: Sequence, now_s: float) -> None:
         """Take a request at `now_s`, not after `next_s`."""
         self._waiting.append(sequence)
         if self.next_s == math.inf:
-            # A run of no steps: whoever arrives at the same moment shares the first step.
+            # A run of no steps: requests that arrive at the same time share the first step.
             self._now_s = self.next_s = now_s
             self._run_steps = 0
         elif self._interruptible:
@@ -196,7 +195,6 @@ class SimulatedReplica:
         self._chunks = []
 
     def _plan(self) -> None:
-        """Choose the run that begins now."""
         model = self._model
         unit = model.unit_tokens
         preempted = False
@@ -228,7 +226,7 @@ class SimulatedReplica:
             self._begin(1, took_s)
         elif n:
             self._interruptible = not self._waiting and len(self._running) < model.max_num_seqs
-            # What was just preempted needs at least what it freed: only a finish makes room for it.
+            # The preempted sequence needs at least what it freed: only a finish makes room for it.
             steps = self._finishing[0][0] - self._step
             self._begin(self._alike(steps), 0.0)
         else:
@@ -257,7 +255,7 @@ class SimulatedReplica:
         self._begin(steps, 0.0)
 
     def _admit(self, budget: int) -> None:
-        """Give `budget` tokens to requests that wait, in their order, while each fits as a whole."""
+        """Give `budget` tokens to waiting requests, in order, while each fits as a whole."""
         model, cache, waiting = self._model, self._cache, self._waiting
         reserved = self._growth[(self._step + 1) % model.unit_tokens]
         self._make_room(reserved)
@@ -286,7 +284,7 @@ class SimulatedReplica:
             budget -= chunk
 
     def _preempt(self) -> None:
-        """Send sequences back to wait, the last admitted first, until the next step has room."""
+        """Preempt sequences, the last admitted first, until the next step has room."""
         model, residue = self._model, (self._step + 1) % self._model.unit_tokens
         while self._used() + self._growth[residue] > model.units and len(self._running) > 1:
             self._cache.evict(len(self._cache.idle))
@@ -308,7 +306,7 @@ class SimulatedReplica:
             self._waiting.appendleft(sequence)
 
     def _leave(self, sequence: Sequence, kv_tokens: int) -> None:
-        """Free what a sequence with `kv_tokens` tokens of room holds; its whole blocks stay in the cache."""
+        """Free the `kv_tokens` tokens of a sequence; its whole blocks stay in the cache."""
         model, blocks = self._model, sequence.blocks
         del self._running[sequence]
         self._private -= -(-kv_tokens // model.unit_tokens) - len(blocks) * model.block_units
@@ -319,7 +317,7 @@ class SimulatedReplica:
         return len(self._cache.users) * self._model.block_units + self._private
 
     def _make_room(self, reserved: int) -> None:
-        """Evict idle blocks that no longer fit beside what is in use and `reserved` units."""
+        """Evict idle blocks that do not fit next to blocks in use and `reserved` units."""
         model, cache = self._model, self._cache
         kept = (len(cache.users) + len(cache.idle)) * model.block_units
         free = model.units - reserved - self._private - kept
@@ -327,7 +325,6 @@ class SimulatedReplica:
             cache.evict(-(free // model.block_units))
 
     def _grown(self, steps: int) -> int:
-        """Units that the sequences that decode need in the next `steps` steps."""
         growth = self._growth
         unit = len(growth)
         whole, rest = divmod(steps, unit)
@@ -355,7 +352,7 @@ class SimulatedReplica:
 
 
 def serve(replica: SimulatedReplica, requests: Iterable[Sequence]) -> list[Sequence]:
-    """Run `requests`, by arrival, on one replica to their end; gives them in the order in which they
+    """Run `requests`, by arrival, on one replica to their end; returns them in the order in which they
     finished."""
     first: list[Sequence] = []
     finished: list[Sequence] = []

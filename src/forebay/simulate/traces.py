@@ -28,7 +28,7 @@ AZURE_TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(\+
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request of a trace: when it came, in seconds, its lengths, and the hashes of its whole blocks."""
+    """One request of a trace: its arrival in seconds, its lengths, and the hashes of its whole blocks."""
 
     arrived_s: float
     prompt_tokens: int
@@ -37,14 +37,14 @@ class TraceRequest:
 
 
 class BadLine(Exception):
-    """What is wrong with a line of a trace."""
+    """The problem of a line of a trace."""
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
-    """The requests of a trace in Mooncake's or Azure's format, by their arrival, the first at 0 s.
+    """The requests of a trace in Mooncake's or Azure's format, by arrival, the first at 0 s.
 
-    The format is told by the first line. Raises `SettingError` with the number of the line for one that is
-    malformed, longer than 1 MiB or out of range, and for a file that holds no request, or over 5 million.
+    The first line decides the format. Raises `SettingError` with the line number for a line that is
+    malformed, longer than 1 MiB or out of range, and for a file without requests, or with over 5 million.
     """
     try:
         with path.open("rb") as file:
@@ -64,7 +64,7 @@ def read_trace(path: Path) -> list[TraceRequest]:
 def mooncake_request(line: bytes) -> TraceRequest:
     """One line of Mooncake's traces. Raises `BadLine`.
 
-    Its last block is seldom full, and no cache keeps a block that is not: only whole blocks are taken.
+    Only whole blocks count: the last one is seldom full, and no cache keeps a partial block.
     """
     try:
         found: Any = orjson.loads(line)
@@ -87,7 +87,7 @@ def mooncake_request(line: bytes) -> TraceRequest:
 
 
 def azure_request(line: bytes) -> TraceRequest:
-    """One line of Azure's traces of 2023 and 2024 behind the header. Raises `BadLine`."""
+    """One line of Azure's traces of 2023 and 2024, after the header. Raises `BadLine`."""
     cells = line.decode("utf-8", "replace").strip().split(",")
     if len(cells) != len(AZURE_COLUMNS):
         raise BadLine(f"expected {len(AZURE_COLUMNS)} columns, found {len(cells)}")
@@ -130,7 +130,6 @@ def _requests(lines: Iterator[tuple[int, bytes]], path: Path) -> Iterator[TraceR
 
 
 def _lines(file: Any, path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers."""
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -148,7 +147,7 @@ def _tokens(value: object, name: str) -> int:
 
 def _quote(value: object) -> str:
     if isinstance(value, list | dict):
-        # It may be nested more deeply than Python writes.
+        # It may be nested more deeply than Python can write.
         return "a list" if isinstance(value, list) else "an object"
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return repr(text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…")
@@ -163,7 +162,7 @@ class Arrivals:
     """Poisson arrivals of `rate_per_s`, with lognormal lengths of these means in tokens.
 
     Each prompt begins with one of `prefixes` shared prefixes of `prefix_tokens` tokens, if any; lengths of
-    prompts are without it. The same values give the same requests.
+    prompts exclude it. Deterministic.
     """
 
     requests: int = 10_000

@@ -1,9 +1,8 @@
-"""For tests of your own: engines and servers that answer by a script, a stateful program without Flink, a
-small Flink cluster.
+"""Test helpers: scripted engines and servers, a stateful program without Flink, a small Flink cluster.
 
     from forebay.testing import Machine, ReplicaThread
 
-Only the names that are listed here are public.
+Only the names listed here are public.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ _HOMES = {
     "local_cluster": "cluster",
     "wait_until": "waiting",
 }
-"""Where each name is defined."""
 
 __all__ = list(_HOMES)
 

@@ -1,4 +1,4 @@
-"""What a scripted engine answers: a function of the prompt alone, so that tests can compare outputs."""
+"""Answers of scripted engines. They depend only on the prompt, so that tests can compare outputs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from forebay.records import JSON, Request
 
 CHARS_PER_TOKEN = 4
 BROKEN_ANSWER = '{"broken": '
-"""What the fault `schema` answers: text that no schema takes."""
+"""The answer of the fault `schema`: text that violates every schema."""
 
 
 Answers = Mapping[str, Any] | Callable[[str], Any]
-"""Answers that a test chooses: by words in a prompt, or as a function of it."""
+"""Answers chosen by a test: by words in the prompt, or as a function of it."""
 
 
 def request_text(request: Request) -> str:
-    """What the answer depends on: the prompt, or the contents of the messages, one after another."""
     return request.prompt if request.prompt is not None else "\n".join(m.content for m in request.messages)
 
 
 def echo(text: str) -> str:
-    """The answer in free text: `echo:` and the first 12 hexadecimal digits of the SHA-1 of the prompt."""
+    """`echo:` and the first 12 hexadecimal digits of the prompt's SHA-1."""
     return "echo:" + sha1(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
@@ -41,9 +40,9 @@ def answer_to(
 ) -> tuple[str, str]:
     """The answer to a prompt and its finish reason.
 
-    Free text is `echo(text)`; with a schema it is compact JSON that satisfies it, and with that of a summary
-    what the scripted summariser says. It is cut at `max_tokens`
-    (reason `length`), and free text is filled up to them with dots where `ignore_eos` is set.
+    Free text is `echo(text)`; with a schema, compact JSON that satisfies it; with a summary's schema, a
+    scripted summary. Truncated at `max_tokens` (reason `length`); `ignore_eos` pads free text with dots to
+    that length.
     """
     if schema is None:
         answer = echo(text)
@@ -59,7 +58,6 @@ def answer_to(
 
 
 def chosen_answer(answers: Answers, text: str, schema: Mapping[str, JSON] | None) -> str | None:
-    """The answer to a prompt that a test has chosen; None where it has chosen none."""
     if isinstance(answers, Mapping):
         answer = next((answer for words, answer in answers.items() if words in text), None)
     else:
@@ -80,8 +78,10 @@ REFUSAL = "I cannot help with that."
 
 @dataclass(frozen=True, slots=True)
 class AnswerParts:
-    """What a chat's message holds, and why it ended. `arguments`: of the call of `tool`, as JSON;
-    `stop_reason`: the stop sequence that ended the answer."""
+    """The parts of a chat message and its finish reason.
+
+    `arguments`: JSON for the call of `tool`; `stop_reason`: the stop sequence that ended it.
+    """
 
     text: str
     reason: str
@@ -93,13 +93,12 @@ class AnswerParts:
 
     @property
     def tokens(self) -> int:
-        """The tokens of all parts."""
         arguments = self.arguments if self.tool else ""
         return tokens(self.text + (self.reasoning or "") + (self.refusal or "") + arguments)
 
 
 def parts_of(text: str, reason: str, fault: str | None, *, max_tokens: int) -> AnswerParts:
-    """The answer `text` as one of `forebay.testing.script.ANSWERS` changes it; any other fault does not."""
+    """`text` changed by one of `forebay.testing.script.ANSWERS`; other faults change nothing."""
     half = text[: len(text) // 2]
     match fault:
         case "schema":
@@ -123,7 +122,7 @@ def parts_of(text: str, reason: str, fault: str | None, *, max_tokens: int) -> A
 
 
 def stopped(parts: AnswerParts, stop: Sequence[str], *, keep: bool = False) -> AnswerParts:
-    """The answer cut at the first of the `stop` sequences in its text; with `keep`, behind it."""
+    """The answer cut before the first stop sequence in its text, or after it with `keep`."""
     found = [(at, one) for one in stop if one and (at := parts.text.find(one)) >= 0]
     if not found:
         return parts
@@ -132,10 +131,10 @@ def stopped(parts: AnswerParts, stop: Sequence[str], *, keep: bool = False) -> A
 
 
 def instance(schema: Any, pick: int, word: str) -> JSON:
-    """A value that satisfies `schema`; `pick` chooses among alternatives, `word` fills strings.
+    """A value that satisfies `schema`; `pick` selects alternatives, `word` fills strings.
 
-    Knows const, enum, the types, the common bounds, `items`, `properties` (all of them are given), `anyOf`,
-    `oneOf` (their first branch) and local `$ref`s. Patterns, formats and `not` are beyond it.
+    Supports const, enum, types, common bounds, `items`, `properties` (all are given), the first branch of
+    `anyOf` and `oneOf`, and local `$ref`s; not patterns, formats or `not`.
     """
     return _instance(schema, pick, word, schema, 0)
 
@@ -201,12 +200,11 @@ def _number(schema: Mapping[str, Any], pick: int, *, whole: bool) -> float:
 
 
 def tokens(text: str) -> int:
-    """A stand-in for a tokenizer: one token for every four characters, at least one."""
+    """A fake tokenizer: one token per four characters, at least one."""
     return max(1, len(text) // CHARS_PER_TOKEN)
 
 
 def token_texts(text: str) -> list[str]:
-    """The texts of the tokens that `tokens` counts."""
     last = CHARS_PER_TOKEN * (tokens(text) - 1)
     return [text[at : at + CHARS_PER_TOKEN] for at in range(0, last, CHARS_PER_TOKEN)] + [text[last:]]
 
@@ -218,16 +216,14 @@ _LIMIT = re.compile(r"the whole has at most (\d+) tokens")
 
 
 def is_summary_form(schema: Mapping[str, JSON]) -> bool:
-    """Whether an answer of this form is a summary's."""
     statement = schema.get("properties", {}).get("statements", {}).get("items", {})
     return "sources" in statement.get("properties", {})
 
 
 def summarise(text: str, schema: Mapping[str, Any]) -> str:
-    """The answer to the prompt `text` of a summary, as JSON: sentences taken from what it was given.
+    """The JSON answer to a summary prompt: sentences taken from its messages.
 
-    It is as long as a model's: about one statement for every `EVENTS_A_STATEMENT` messages, each of about
-    `WORDS` words.
+    As long as a model's: one statement per `EVENTS_A_STATEMENT` messages, of about `WORDS` words.
     """
     earlier, messages = _part(text, "earlier"), _part(text, "messages")
     most = schema["properties"]["statements"]["maxItems"]
@@ -246,7 +242,7 @@ def summarise(text: str, schema: Mapping[str, Any]) -> str:
         found = _LIMIT.search(text)
         room = (int(found[1]) if found else 0) - STATEMENT_OF_TOKENS * groups
         keep = []
-        # The longest: a stand-in for what matters.
+        # Keep the longest, as a stand-in for the most important.
         for number, said in sorted(earlier, key=lambda each: (-len(each[1]), each[0])):
             cost = prompt_tokens(said) + 6
             if cost <= room:

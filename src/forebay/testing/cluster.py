@@ -1,4 +1,4 @@
-"""A Flink session cluster on this machine, from the Flink that pip installed, for tests and try-outs."""
+"""A local Flink session cluster for tests, from the Flink that pip installed."""
 
 from __future__ import annotations
 
@@ -41,21 +41,19 @@ def local_cluster(
     plugins: Path | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """A Flink session cluster on this machine with one task manager, from the Flink that pip installed: a
-    context manager that gives its `HOST:PORT`.
+    """A Flink session cluster on this machine with one task manager, from the Flink that pip installed.
 
-    Blocks until the cluster is ready, which takes some seconds. Its processes are gone when the block ends,
-    and on Linux they end with this process.
+    A context manager that returns its `HOST:PORT`. Blocks until the cluster is ready, which takes some
+    seconds. Its processes end with the block, and on Linux also with this process.
 
     Args:
-        folder: Gets the cluster's configuration, logs and temporary files.
+        folder: For the cluster's configuration, logs and temporary files.
         slots: Number of task slots.
         heap_mb: Heap for tasks, in MiB.
-        python_jar: Put `flink-python.jar` on the cluster's class path, as you would by copying it to `lib/`.
-            Without it the cluster is as `start-cluster.sh` starts it.
-        plugins: Folder of Flink's plugins, each in a folder of its own, such as a file system. Without it,
-            the cluster has those that pip installed.
-        options: More of Flink's options.
+        python_jar: Put `flink-python.jar` on the cluster's class path, like copying it to `lib/`. Without it,
+            the cluster is as `start-cluster.sh` starts it.
+        plugins: Folder of Flink plugins, each in its own folder. Default: those that pip installed.
+        options: More Flink options.
 
     Raises `LaunchError`, with the end of the log, if the cluster does not start.
 
@@ -88,7 +86,6 @@ def write_configuration(
     *,
     more: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a cluster's configuration, with `more` options; returns its folder."""
     conf, temporary = folder / "conf", folder / "tmp"
     conf.mkdir(parents=True)
     temporary.mkdir()
@@ -104,7 +101,7 @@ def write_configuration(
         "taskmanager.bind-host": "localhost",
         "taskmanager.numberOfTaskSlots": slots,
         "io.tmp.dirs": str(temporary),
-        # The scripts work these out; a task manager that is started without them wants each one.
+        # Flink's scripts compute these; a task manager started without them requires each one.
         "taskmanager.cpu.cores": slots,
         "taskmanager.memory.task.heap.size": f"{heap_mb}m",
         "taskmanager.memory.task.off-heap.size": "0m",
@@ -118,7 +115,6 @@ def write_configuration(
         "taskmanager.memory.jvm-overhead.max": "192m",
         **(more or {}),
     }
-    # JSON is YAML.
     (conf / "config.yaml").write_bytes(orjson.dumps(options))
     return conf
 
@@ -136,9 +132,10 @@ def start_process(
     plugins: Path | None = None,
     connectors: Sequence[Path] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process of a cluster: the class `main`, with `arguments`; its output is in `NAME.out`.
+    """Start a cluster process that runs class `main`; its output goes to `NAME.out`.
 
-    `python_path` is what a Python that it starts gets as PYTHONPATH, `connectors` are jars on its class path.
+    `python_path` becomes PYTHONPATH of Python processes that it starts; `connectors` are jars for its class
+    path.
     """
     home = Path(pyflink.__path__[0])
     jars = [*sorted((home / "lib").glob("*.jar")), *connectors]
@@ -154,7 +151,7 @@ def start_process(
         f"-Dlog4j.configurationFile=file:{conf / 'log4j.properties'}",
         *("-cp", os.pathsep.join(map(str, jars)), main, "--configDir", str(conf), *arguments),
     ]
-    # Files and plugins are found as the scripts of a cluster say it.
+    # Locate files and plugins like Flink's scripts do.
     environment = {
         "FLINK_HOME": str(home),
         "FLINK_CONF_DIR": str(conf),

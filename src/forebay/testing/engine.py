@@ -1,4 +1,4 @@
-"""An engine inside the process, without HTTP: for tests of what stands on engines and their limits."""
+"""An in-process engine without HTTP, for tests."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ ERRORS: dict[str, type[EngineError]] = {
 class ScriptedEngine:
     """An `Engine` whose answers, delays and faults are functions of the request.
 
-    It answers what `FakeReplica` with the same settings answers. `calls` counts calls by request id,
-    `in_flight` and `max_in_flight` those at one time, `aborted` those cancelled or timed out.
+    Answers like `FakeReplica` with the same settings. `calls` counts calls by request id; `in_flight` and
+    `max_in_flight` concurrent ones; `aborted` cancelled or timed-out ones.
     """
 
     def __init__(
@@ -141,21 +141,19 @@ def _wake(wakeup: asyncio.Future[bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedEngineFactory:
-    """An engine inside the process, without HTTP, as the `engine` of an `Inference`.
+    """An in-process engine without HTTP, as the `engine` of an `Inference`.
 
-    Without `answers`, the answer to a prompt is always the same: a value that the schema allows, or without a
-    schema a short text with a hash of the prompt.
+    Without `answers`, a prompt always gets the same answer: a value that satisfies the schema, or a short
+    text with a hash of the prompt.
 
     Attributes:
-        delay: Seconds to an answer, from the request's id: `Fixed`, `Mixture`, or a function that can be
-            pickled.
+        delay: Seconds to an answer by request id: `Fixed`, `Mixture`, or a picklable function.
         faults: Which calls fail.
-        answers: A function of the prompt, or of the contents of all messages with line breaks between them;
-            or a mapping of words to answers, of which the first counts whose words are in that text. An
-            answer is a text, and with a schema a value or an instance of a pydantic model, whether it fits
-            the schema or not. None: the answer as it is without `answers`. The function can be pickled; it
-            may raise an `EngineError`.
-        model: The model's name where the `Inference` has none.
+        answers: A picklable function of the prompt (or of the contents of all messages, joined by line
+            breaks), or a mapping of words to answers: the first entry whose words are in that text is used.
+            An answer is a text, or with a schema a value or a pydantic model, whether it fits the schema or
+            not. None: the default answer. The function may raise an `EngineError`.
+        model: The model's name, if the `Inference` has none.
 
     >>> import forebay as fb
     >>> schema = {"type": "object", "properties": {"team": {"type": "string"}}}

@@ -1,4 +1,4 @@
-"""A Kafka of one node on this machine, from a distribution that somebody unpacked: for tests and demos."""
+"""A single-node Kafka for tests and demos, from an unpacked distribution."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ STOP_TIMEOUT_S = 30.0
 HEAP = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC")
 
 FENCE_TIMEOUT_S = 60.0
-# Kafka leaves it in its folder when it ends in order.
+# Kafka writes this file on an orderly shutdown.
 CLEAN_END = ".kafka_cleanshutdown"
-# How a controller says that it takes a dead broker's partitions from it, and the logging that has it say so.
+# Log message of a controller that fences a dead broker, and the log configuration that enables it.
 FENCING = "Fencing broker 1 "
 FENCING_LOG = """\
 rootLogger.level = WARN
@@ -43,11 +43,11 @@ logger.controller.level = INFO
 
 
 class LocalKafka:
-    """One node, broker and controller in one, that keeps its data in `folder` over kills and starts.
+    """One node, broker and controller, that keeps its data in `folder` across kills and restarts.
 
-    `home` is an unpacked distribution: its jars are in `libs`, `broker` or itself. Topics are made by hand,
-    not by writing to them. `settings` are the broker's, over those that a single node needs. `listeners` are
-    more protocols to listen by, such as `SSL`, next to the one without security.
+    `home` is an unpacked distribution with jars in `libs`, `broker` or itself. Topics are not created
+    automatically. `settings` override the broker's settings for a single node. `listeners` are protocols,
+    such as `SSL`, in addition to plaintext.
     """
 
     def __init__(
@@ -72,7 +72,6 @@ class LocalKafka:
         return f"127.0.0.1:{self.port}"
 
     def bootstrap_of(self, listener: str) -> str:
-        """The address of one of `listeners`."""
         return f"127.0.0.1:{self._listeners[listener]}"
 
     @property
@@ -81,14 +80,13 @@ class LocalKafka:
 
     @property
     def controller_log(self) -> Path:
-        """What the controller alone said, when the node last started after a kill."""
+        """Log of the controller from the last start after a kill."""
         return self._folder / "controller.log"
 
     def start(self) -> None:
-        """Start the node and wait until it takes connections; raises `LaunchError` where it does not.
+        """Start the node and wait until it accepts connections. Raises `LaunchError` if it does not.
 
-        After anything but an orderly end, the dead broker is fenced first, as by the controllers of a
-        cluster, which outlive it.
+        After a crash, the dead broker is fenced first, like controllers of a cluster would.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         if (self._data / "meta.properties").is_file() and not (self._data / CLEAN_END).is_file():
@@ -106,22 +104,23 @@ class LocalKafka:
         self._await_start()
 
     def kill(self) -> None:
-        """End the node at once, as a crash would (SIGKILL)."""
+        """Crash the node (SIGKILL)."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End the node in order."""
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """Stop the node where it is (SIGSTOP), until `go_on`: its connections stay, and nothing answers.
-        Blocks until its last thread has stopped, which on a busy machine takes a while."""
+        """Suspend the node (SIGSTOP): connections stay open, nothing answers.
+
+        Blocks until its last thread has stopped, which takes a while on a busy machine.
+        """
         self._signal(signal.SIGSTOP)
         if self._process is not None:
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def go_on(self) -> None:
-        """Let a paused node go on (SIGCONT)."""
+        """Resume a paused node (SIGCONT)."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, how: signal.Signals) -> None:
@@ -129,13 +128,12 @@ class LocalKafka:
             self._process.send_signal(how)
 
     def _fence(self) -> None:
-        """Have the controller, alone, take the dead broker's partitions from it; blocks until it has, or for
-        `FENCE_TIMEOUT_S` where there is nothing to take.
+        """Run the controller alone until it has fenced the dead broker; blocks for at most `FENCE_TIMEOUT_S`.
 
-        A broker that starts while it still counts as the leader goes on with the commits that it had begun,
-        and loses its partitions on the way, when it registers anew. Kafka (4.4) takes a partition without a
-        leader for a deleted one, and its part of the commit for done: the partition is never marked, and
-        `read_committed` consumers read no further than that transaction.
+        A broker that starts while it still counts as leader continues its pending commits, and loses its
+        partitions when it registers again. Kafka (4.4) then treats a partition without a leader as deleted
+        and its part of the commit as done: it is never marked, and `read_committed` consumers stop before
+        that transaction.
         """
         logging = self._folder / "controller-log4j2.properties"
         logging.write_text(FENCING_LOG)
@@ -153,7 +151,8 @@ class LocalKafka:
         try:
             with suppress(AssertionError):
                 await_(lambda: FENCING in self.controller_log.read_text())
-                # It is said before it is written, and what is written next may be what came before it.
+                # The message is logged before the record is written, and the next write may be an earlier
+                # record.
                 for _ in range(2):
                     await_(partial(self._metadata_longer_than, self._metadata_bytes()))
         finally:
@@ -216,7 +215,7 @@ class LocalKafka:
             ),
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
-            # Else records with old timestamps go half a minute after the start.
+            # Otherwise, records with old timestamps are deleted half a minute after the start.
             "log.retention.ms": "-1",
             **{
                 f"{name}.{what}": value
@@ -236,8 +235,11 @@ def local_kafka(
     listeners: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[LocalKafka]:
-    """A running node; it is stopped in the end, its data stay in `folder`. It ends with this process, too,
-    where the main thread starts it (Linux). Its processes have `environment`; None: this process's."""
+    """A running node; stopped at the end, with its data left in `folder`.
+
+    On Linux it also ends with this process, if started from the main thread. `environment` is that of its
+    processes; None: this process's.
+    """
     node = LocalKafka(home, folder, settings, listeners, environment)
     node.start()
     try:
@@ -249,16 +251,15 @@ def local_kafka(
 def _jars(home: Path) -> str:
     for folder in (home / "libs", home / "broker", home):
         if any(folder.glob("kafka_*.jar")):
-            # The folder itself holds the configuration of its log.
+            # The folder itself contains the log configuration.
             return f"{folder}{os.pathsep}{folder}/*"
-    raise SettingError(f"{home} is no Kafka distribution: neither it nor its folder libs holds kafka_*.jar")
+    raise SettingError(f"{home} is not a Kafka distribution: no kafka_*.jar in it or in its folder libs")
 
 
 def _popen(
     command: Sequence[str], log: IO[bytes], environment: Mapping[str, str] | None
 ) -> subprocess.Popen[bytes]:
-    """Start it out of Ctrl-C's reach. Where the main thread does, the kernel ends it with this process,
-    however that ends."""
+    """Start a process that Ctrl-C does not reach; if started from the main thread, it dies with this one."""
     on_main_thread = threading.current_thread() is threading.main_thread()
     return subprocess.Popen(
         command,

@@ -1,5 +1,6 @@
-"""What a scripted engine does, as values that can be handed to another process: how long calls take, which
-fail and how. All of it depends on the request alone, so that a run can be repeated.
+"""The behaviour of scripted engines, as values that can be sent to another process.
+
+Delays and faults depend only on the request, so that a run can be repeated.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 import orjson
 
 Delay = Callable[[str], float]
-"""From a request id to seconds. Must be picklable, and the same for the same id in every process."""
+"""From a request id to seconds. Must be picklable, and the same for an id in every process."""
 
 
 def unit(seed: int, *parts: object) -> float:
-    """A number in [0, 1) that depends only on the arguments, evenly spread over them."""
+    """A number in [0, 1) that depends only on the arguments, uniformly distributed."""
     digest = blake2b("\0".join(map(str, (seed, *parts))).encode("utf-8", "surrogatepass"), digest_size=8)
     return int.from_bytes(digest.digest(), "big") / 2**64
 
@@ -41,11 +42,11 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """A delay that each request draws by its id: the same request always takes the same time.
+    """A delay drawn by request id: the same request always takes the same time.
 
     Attributes:
-        parts: Pairs of share and seconds. Shares are relative to their sum. By default 95 % of the requests
-            take 50 ms and 5 % take 2 s, as in the benchmarks.
+        parts: Pairs of share and seconds. Shares are relative to their sum. Default, as in the benchmarks: 95
+            % of the requests take 50 ms and 5 % take 2 s.
         seed: Another seed is another draw.
 
     >>> slow = Mixture(((0.9, 0.05), (0.1, 2.0)))
@@ -69,14 +70,9 @@ STATUSES = {"400", "401", "403", "404", "422", "429", "500", "502", "503", "504"
 ANSWERS = frozenset(
     ("schema", "length", "empty", "reasons", "reasoning", "tool_calls", "refusal", "content_filter", "abort")
 )
-"""Complete HTTP answers. `schema`: breaks the schema; `length`: cut at half its length; `empty`: no content;
-`reasons`: reasoning, then content; `reasoning`: reasoning that used up all tokens; `tool_calls`, `refusal`: a
-tool call or a refusal instead of content; `content_filter`, `abort`: half the content, with that reason."""
+"""Complete HTTP answers, as described in `Faults`."""
 FAULTS = STATUSES | ANSWERS | {"too_long", "hang", "refuse", "cut", "garbage", "binary", "huge", "error"}
-"""A status; `too_long`: 400 with vLLM's words for a prompt beyond the context; `hang`: no answer ever;
-`refuse`: the connection closes before the answer; `cut`: it closes in mid-answer; `garbage`: events that are
-not JSON; `binary`: bytes that are no event stream; `huge`: an answer without end; `error`: an error object in
-mid-stream; and `ANSWERS`."""
+"""All faults, as described in `Faults`."""
 
 MARKER = re.compile(r"\(\(fault:([a-z0-9_]+?)(?:x([0-9]{1,6}))?\)\)")
 
@@ -88,18 +84,18 @@ class Faults:
     A fault is an HTTP status of `400`, `401`, `403`, `404`, `422`, `429`, `500`, `502`, `503`, `504`, or one
     of `too_long` (a 400 for a prompt beyond the context), `hang` (no answer ever), `refuse` (the connection
     closes before the answer), `cut` (it closes in the middle of it), `garbage` (events that are not JSON),
-    `binary` (no event stream at all), `huge` (an answer without end), `error` (an error object in the
-    stream), `schema` (a complete answer that breaks the schema), `length` (an answer that was cut at half its
-    length, as at `max_tokens`), `empty` (an answer without content), `reasons` (an answer with reasoning
-    before it), `reasoning` (reasoning that used up all tokens), `tool_calls` and `refusal` (instead of
-    content), `content_filter` and `abort` (half an answer, with that finish reason).
+    `binary` (no event stream at all), `huge` (an endless answer), `error` (an error object in the stream),
+    `schema` (a complete answer that violates the schema), `length` (an answer truncated at half its length,
+    as at `max_tokens`), `empty` (an answer without content), `reasons` (an answer with reasoning before it),
+    `reasoning` (reasoning that used up all tokens), `tool_calls` and `refusal` (instead of content),
+    `content_filter` and `abort` (half an answer, with that finish reason).
 
-    A marker in a prompt takes precedence: `((fault:500))` fails every try, `((fault:500x2))` the first two.
-    Of several markers the first that is not used up counts: `((fault:503x2))((fault:cutx3))` gives 503, 503,
-    cut, and then the answer.
+    A marker in a prompt takes precedence: `((fault:500))` fails every attempt, `((fault:500x2))` the first
+    two. Of several markers, the first that is not used up applies: `((fault:503x2))((fault:cutx3))` gives
+    503, 503, cut, and then the answer.
 
     Attributes:
-        shares: Pairs of fault and the share of calls that it hits, drawn by request id and number of the try.
+        shares: Pairs of fault and the share of calls that it hits, drawn by request id and attempt.
         seed: Another seed is another draw.
 
     Raises `ValueError` for an unknown fault or a share outside 0 to 1.
@@ -121,7 +117,7 @@ class Faults:
                 )
 
     def pick(self, request_id: str, text: str, attempt: int) -> str | None:
-        """The fault of the `attempt`-th try (from 1) of a request with this prompt text, or None."""
+        """The fault of attempt number `attempt` (from 1) of a request with this prompt text, or None."""
         if "((fault:" in text:
             for match in MARKER.finditer(text):
                 if match[1] in FAULTS and (match[2] is None or attempt <= int(match[2])):
@@ -139,40 +135,38 @@ class Faults:
 class ReplicaScript:
     """The behaviour of a fake replica, which speaks vLLM's protocol.
 
-    An answer takes `delay` to its first token, plus `prefill_s_per_char` for each character of the prompt
-    that the prefix cache does not hold, plus `token_s` for each token of the answer, plus `decode`. A token
-    has 4 characters.
+    An answer takes `delay` to its first token, plus `prefill_s_per_char` per character of the prompt outside
+    the prefix cache, plus `token_s` per token of the answer, plus `decode`. A token has 4 characters.
 
-    Content parts, several prompts, `n`, `stop`, `logprobs`, `tools` and `tool_choice` are handled as by a
-    vLLM with a tool parser, and what vLLM refuses is refused: a test holds both to the same answers. A tool
-    is called if `tool_choice` demands it, with arguments that fit its parameters; with `auto` the answer is
-    text.
+    Content parts, several prompts, `n`, `stop`, `logprobs`, `tools` and `tool_choice` behave like a vLLM with
+    a tool parser, including what it refuses; a test compares the two. A tool is called if `tool_choice`
+    requires it, with arguments that fit its parameters; with `auto` the answer is text.
 
     Attributes:
         models: Names of the models that it serves.
         delay, decode: `Fixed` or `Mixture`: seconds before the first token, and after it.
         token_s: Seconds per token of the answer.
-        chunks: In how many pieces an answer is streamed.
-        slots: How many requests run at a time; further ones queue. None: all.
-        max_queue: How many may queue; the next gets a 503. None: any number.
-        max_calls: How many calls may be there at a time; the next gets a 429. None: any number.
+        chunks: Pieces of a streamed answer.
+        slots: Requests that run at a time; others queue. None: unlimited.
+        max_queue: Maximum length of the queue; beyond it, a 503. None: unlimited.
+        max_calls: Maximum number of concurrent calls; beyond it, a 429. None: unlimited.
         calls_per_s, calls_at_once: Faster calls, after a first burst of `calls_at_once`, get a 429.
-        crowding: By which share each running request slows the others down.
+        crowding: The share by which each running request slows down the others.
         prefill_s_per_char: Seconds per character of prompt that is not in the prefix cache.
         block_chars: Characters per block of the prefix cache.
-        cache_blocks: Number of blocks of the prefix cache; the least recently used goes first. 0: no cache.
+        cache_blocks: Blocks of the prefix cache, which is LRU. 0: no cache.
         max_model_len: Tokens of prompt and `max_tokens` together; more gets a 400.
         retry_after_s: `Retry-After` of a scripted 429, and of one for `max_calls`.
         api_key: The key that calls must carry; None: none.
-        load_header_on_streams: Send vLLM's load header with streamed answers as well. vLLM itself does not.
-        metrics: What `/metrics` answers instead of the truth.
-        streams: Without it, answers come in one piece even if a stream was asked for.
-        gives_kv_cache: Tell where the KV cache of a prompt is, if asked: another replica reads it there.
-        kv_lease_s: Seconds after which the cache is another prompt's. What comes to read it later, or for
-            another prompt, gives a broken answer.
+        load_header_on_streams: Send vLLM's load header with streamed answers too. vLLM itself does not.
+        metrics: What `/metrics` returns instead of real values.
+        streams: If False, answers come in one piece even if a stream was requested.
+        gives_kv_cache: Return the location of a prompt's KV cache, if asked, for another replica to read.
+        kv_lease_s: Lifetime of a KV cache, in seconds. Reading it later, or for another prompt, gives a
+            broken answer.
         absent: Paths that answer 404. Without `/metrics` there is no load header either.
-        id_in_prompt: Regular expression; what it finds in a prompt is the request's id, for clients that
-            cannot send `X-Request-Id`. None: the header alone counts.
+        id_in_prompt: Regular expression that finds the request's id in a prompt, for clients that cannot send
+            `X-Request-Id`. None: only the header is used.
         faults: Which calls fail.
 
     >>> ReplicaScript(models=("small",), delay=Fixed(0.01), slots=4).max_model_len
@@ -227,11 +221,11 @@ class CallReport:
     """What a fake replica has seen since it started.
 
     Attributes:
-        calls: Number of tries by request id, in the order in which the ids first came.
+        calls: Attempts by request id, in order of first appearance.
         in_flight, max_in_flight: Requests that run or queue, now and at most.
-        completed: Answers that were complete.
-        aborted: Requests whose client went away before the answer was complete.
-        kv_reads: How often it was told to read the KV cache of a prompt, by where that is.
+        completed: Complete answers.
+        aborted: Requests whose client disconnected before the answer was complete.
+        kv_reads: Requested reads of KV caches, by location.
 
     >>> report = CallReport({"request 1": 2}, in_flight=0, max_in_flight=1, completed=1, aborted=0)
     >>> [id for id, tries in report.calls.items() if tries > 1]

@@ -1,4 +1,4 @@
-"""A stateful program without Flink and without an engine: tests answer its calls, and let it die."""
+"""Runs a stateful program without Flink or an engine, for tests."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from forebay.stateful.shard_executor import ShardExecutor
 
 
 class Machine:
-    """Runs one program as the operator does, without Flink and without an engine. A test answers its calls,
-    moves its clocks, and kills it.
+    """Runs one program like the operator does, without Flink and without an engine.
+
+    A test answers its calls, moves its clocks, and kills it.
 
     Args:
         program: The program.
-        limits: Bounds of a key's state, as `infer_stateful` has them.
+        limits: Limits of a key's state, as in `infer_stateful`.
         wall_ms: The wall clock at the start.
-        room: How many calls may be awaited while timers start further ones; None: any number.
+        room: Maximum number of pending calls at which timers still start calls; None: unlimited.
 
     Attributes:
-        calls: Calls that await an answer, by key.
+        calls: Pending calls, by key.
         asked: All calls so far.
-        asked_again: Calls made again after a restart.
+        asked_again: Calls repeated after a restart.
         results, letters: The results and the dead letters so far.
         held: Times that event time must not pass yet, by what holds them back.
         wakes: Times at which the operator would wake the program's shard.
@@ -85,27 +86,27 @@ class Machine:
         self._fire()
 
     def event(self, key: str, number: int, *, time_ms: int | None = None, **fields: Any) -> None:
-        """An event of `key` with the id `eNUMBER`. Its fields are `n`, which is the number, and `fields`."""
+        """Send an event of `key` with the id `eNUMBER`. Its fields are `n`, the number, and `fields`."""
         event = Event(str(number).encode(), {"n": number, **fields}, time_ms)
         item = KeyedEvent(f"e{number}", key, event, self.wall_ms)
         self._do(self.turns.event(item, encode(item), self._times))
 
     def answer(self, key: str, value: Any = "yes", usage: Usage | None = None) -> None:
-        """The call of `key` is answered."""
+        """Answer the call of `key`."""
         call = self.calls.pop(key)
         result = Result(call.id, key, {}, value, usage or Usage(10, 2, 5), 1, call.read_ms, 0.1, 0.1)
         self._do(self.turns.answered(call.id, result, self._times))
         self._fire()
 
     def give_up(self, key: str, cause: str = "timeout") -> None:
-        """The call of `key` failed for good, with this cause."""
+        """Fail the call of `key` for good, with this cause."""
         call = self.calls.pop(key)
         letter = DeadLetter(call.event.raw, cause, "too slow", 3, call.id, key)
         self._do(self.turns.answered(call.id, letter, self._times))
         self._fire()
 
     def pass_time(self, *, wall_ms: int | None = None, watermark_ms: int | None = None) -> None:
-        """Move clocks to these times. Timers that are due fire in the order of their times."""
+        """Move the clocks. Due timers fire in order of their times."""
         self.wall_ms = self.wall_ms if wall_ms is None else wall_ms
         self.watermark_ms = self.watermark_ms if watermark_ms is None else watermark_ms
         low_ms = -(2**63) if self.watermark_ms is None else self.watermark_ms
@@ -117,7 +118,7 @@ class Machine:
             self._fire()
 
     def end(self, answer: Callable[[Machine], None] | None = None, rounds: int = 8) -> None:
-        """End the input: all calls are answered, by `answer` or with `yes`, then the timers fire."""
+        """End the input: answer all calls, with `answer` or `yes`, then fire the timers."""
         respond = answer or (lambda machine: machine.answer(next(iter(machine.calls))))
         for _ in range(rounds):
             while self.calls:
@@ -128,7 +129,7 @@ class Machine:
             self._fire()
 
     def restart(self) -> None:
-        """Lose everything that is not in state, as a kill does. Calls that were awaited are made again."""
+        """Lose everything that is not in state, like a kill. Pending calls are repeated."""
         self._begin()
 
     def _fire(self) -> None:

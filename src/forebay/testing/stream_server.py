@@ -1,9 +1,7 @@
-"""A server whose every byte and moment is scripted: what a client measures of it has known answers.
+"""A server with scripted bytes and times, to verify what a client measures.
 
-It speaks HTTP/1.1 and no protocol above it: what is in an answer, and when, is said piece by piece. It is
-cheap enough for twenty thousand pieces a second on one core.
-
-`python -m forebay.testing.stream_server` serves one answer for all requests in a process of its own.
+It speaks plain HTTP/1.1; answers are scripted piece by piece. Sends twenty thousand pieces a second on one
+core. `python -m forebay.testing.stream_server` serves one answer for all requests in its own process.
 """
 
 from __future__ import annotations
@@ -34,11 +32,11 @@ class Answer:
     """An answer to one request.
 
     Attributes:
-        pieces: Moments, in seconds after the whole request was there, and the bytes of the body that are
-            sent then; in order.
-        status: HTTP status. The head goes out with the first piece.
+        pieces: Times, in seconds after the whole request has arrived, and the bytes of the body to send then;
+            in order.
+        status: HTTP status. The head is sent with the first piece.
         content_type: Of the body.
-        ends: Without it the connection is closed behind the last piece, in the middle of the body.
+        ends: If False, the connection closes after the last piece, in the middle of the body.
     """
 
     pieces: tuple[tuple[float, bytes], ...]
@@ -49,8 +47,6 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request, as it came."""
-
     method: str
     path: str
     body: bytes
@@ -60,7 +56,6 @@ Script = Callable[[Asked], Answer]
 
 
 def event(document: object) -> bytes:
-    """`document` as a server-sent event."""
     return b"data: " + orjson.dumps(document) + b"\n\n"
 
 
@@ -68,13 +63,14 @@ DONE = b"data: [DONE]\n\n"
 
 
 def whole(document: object, status: int = 200) -> Answer:
-    """An answer that is there at once: one JSON document."""
     return Answer(((0.0, orjson.dumps(document)),), status, JSON)
 
 
 def completion(tokens: int, first_s: float, gap_s: float, *, model: str = "scripted") -> Script:
-    """vLLM's protocol in short: `/v1/models`, and completions of `tokens` tokens, one an event, the first
-    after `first_s` and each of the others `gap_s` later, with the usage behind the last."""
+    """A minimal vLLM: `/v1/models`, and completions of `tokens` tokens, one per event.
+
+    The first token comes after `first_s`, each further one `gap_s` later; the usage follows the last.
+    """
     head = {"id": "cmpl-0", "object": "text_completion", "created": 0, "model": model}
 
     def chunk(text: str, reason: str | None = None) -> bytes:
@@ -90,11 +86,11 @@ def completion(tokens: int, first_s: float, gap_s: float, *, model: str = "scrip
 
 
 class StreamServer:
-    """Serves `script` on a thread of this process: a context manager.
+    """Serves `script` in a thread of this process: a context manager.
 
     Attributes:
-        url: Its address, while it runs.
-        asked: What was asked of it so far.
+        url: Its address while it runs.
+        asked: Requests so far.
     """
 
     def __init__(self, script: Script) -> None:
@@ -126,10 +122,10 @@ class StreamServer:
 
 
 class StreamServerProcess:
-    """`completion` in a process of its own, bound to `cores` where they are given: a context manager.
+    """`completion` in its own process, optionally bound to `cores`: a context manager.
 
     Attributes:
-        url: Its address, while it runs.
+        url: Its address while it runs.
     """
 
     def __init__(
@@ -162,7 +158,6 @@ class StreamServerProcess:
 
 
 async def serve(script: Script, port: int = 0) -> asyncio.Server:
-    """Listen on this event loop."""
     loop = asyncio.get_running_loop()
     return await loop.create_server(lambda: _Connection(script), "127.0.0.1", port, backlog=4096)
 
@@ -209,7 +204,6 @@ class _Connection(asyncio.Protocol):
         self._write(answer, self._loop.time(), 0, head.encode())
 
     def _write(self, answer: Answer, asked_s: float, index: int, head: bytes = b"") -> None:
-        """Send all pieces that are due, and come back when the next is."""
         pieces, parts = answer.pieces, [head]
         now_s = self._loop.time()
         while index < len(pieces) and asked_s + pieces[index][0] <= now_s:
@@ -241,12 +235,12 @@ async def _main(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m forebay.testing.stream_server", description=__doc__)
-    parser.add_argument("--port", type=int, default=0, help="0 finds a free one")
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     parser.add_argument("--tokens", type=int, default=20, help="tokens of each answer")
     parser.add_argument("--first-s", type=float, default=0.05, help="seconds to the first token")
-    parser.add_argument("--gap-s", type=float, default=0.01, help="seconds from token to token")
-    parser.add_argument("--cores", help="such as 1: the cores that it may run on")
-    parser.add_argument("--parent", type=int, help="end when the process with this id, the parent, ends")
+    parser.add_argument("--gap-s", type=float, default=0.01, help="seconds between tokens")
+    parser.add_argument("--cores", help="cores that it may run on, such as 1")
+    parser.add_argument("--parent", type=int, help="exit when the parent process with this id exits")
     options = parser.parse_args()
     if options.cores:
         os.sched_setaffinity(0, map(int, options.cores.split(",")))

@@ -1,4 +1,4 @@
-"""Waiting for a condition, for tests that may not sleep."""
+"""Waiting for a condition, for tests that must not sleep."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 POLL_S = 0.01
 LOOKS_SHARE = 0.2
-"""Of the time, so much goes into looks: what they ask has work of its own to do, often on the same cores."""
+"""Maximum share of time spent evaluating the condition, which often competes for the same cores."""
 WAITED_SHARE = 0.02
-"""A pause is at most so much of the time that was waited already, where a look is quick."""
+"""A pause after a quick evaluation is at most this share of the time waited so far."""
 MAX_QUICK_PAUSE_S = 0.1
 MAX_PAUSE_S = 0.5
 
@@ -18,13 +18,13 @@ MAX_PAUSE_S = 0.5
 def wait_until(
     condition: Callable[[], bool], timeout_s: float = 180.0, *, tell: Callable[[], str] | None = None
 ) -> None:
-    """Return when `condition` holds. Blocks meanwhile.
+    """Block until `condition` is true.
 
     Args:
-        condition: Looked at every 10 ms, and less often the longer it takes: every 0.1 s after five seconds.
-            The pause after a look is four times as long as the look, at most 0.5 s.
+        condition: Evaluated every 10 ms, and less often over time: every 0.1 s after five seconds. The pause
+            is four times the duration of the evaluation, at most 0.5 s.
         timeout_s: Seconds after which to give up.
-        tell: Makes a text for the error's message.
+        tell: Makes a text for the error message.
 
     Raises `AssertionError` after `timeout_s`.
 
@@ -44,6 +44,6 @@ def wait_until(
 
 
 def pause_s(look_s: float, waited_s: float) -> float:
-    """How long to pause after a look that took `look_s`, `waited_s` after the first one began."""
+    """The pause after an evaluation that took `look_s`, `waited_s` after the first one started."""
     quick_s = min(max(POLL_S, waited_s * WAITED_SHARE), MAX_QUICK_PAUSE_S)
     return min(max(quick_s, look_s * (1 / LOOKS_SHARE - 1)), MAX_PAUSE_S)

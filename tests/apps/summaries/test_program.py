@@ -283,7 +283,7 @@ def test_windows_kept_for_corrections_leave_room_for_those_that_are_open() -> No
     driven = Driven(SummaryProgram(plan), eager=0.9).run(events_at(times))
     assert driven.refused == []
     assert [each.events for each in driven.summaries] == [1] * 200
-    with pytest.raises(SettingError, match="allowed_ms must be at most 64 windows'"):
+    with pytest.raises(SettingError, match="allowed_ms must be at most the length of 64 windows"):
         plan_of(Windows.tumbling(30 * SECOND), late="correct", allowed_ms=1921 * SECOND)
 
 

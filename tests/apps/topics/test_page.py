@@ -58,7 +58,7 @@ def test_a_topic_has_its_life_and_its_labels() -> None:
         "before: Storm in Lisbon",
         "32 texts",
         "emerging: 1970-01-01 00:02:10 (15 nats)",
-        "took in: Flooded streets",
+        "merged from: Flooded streets",
         "storm hits Lisbon",
         "▲",
         "◆",

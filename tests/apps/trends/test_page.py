@@ -95,12 +95,12 @@ def test_what_a_post_holds_is_text() -> None:
 def test_a_merged_trend_is_named_by_the_one_that_goes_on() -> None:
     lines = [line("born"), line("born", 1), line("merged", 1, into=0)]
     assert told(lines)[0].merged == ["storm1"]
-    assert "taken in" in trends_page(lines)
+    assert "merged from" in trends_page(lines)
     assert trends_page(lines).count('id="trend-') == 1
 
 
 def test_a_trend_that_goes_on_is_drawn_to_the_end() -> None:
-    assert "end goes on" in trends_page([line("born")])
+    assert "end not yet" in trends_page([line("born")])
 
 
 @pytest.mark.parametrize("lines", [[], [b"junk", b"{}", b"[1]", b'{"answer": {"kind": "born"}}']])

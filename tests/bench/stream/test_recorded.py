@@ -170,7 +170,7 @@ def test_report_and_compare_take_such_documents(tmp_path: Path) -> None:
 def test_a_search_and_its_answer_are_shown_again(tmp_path: Path) -> None:
     found = {"sustained_per_s": 2.5, "not_sustained_per_s": 3.0, "invalid": []}
     path = write(tmp_path / "a.json", run(), command="find-rate", **found)
-    assert bench("report", str(path)).stdout.splitlines()[-1] == "2.5 events/s are sustained; 3 are not"
+    assert bench("report", str(path)).stdout.splitlines()[-1] == "2.5 events/s is sustained; 3 is not"
     # As they were written: the search's own words are not lost.
     assert orjson.loads(bench("report", str(path), "--json", "-").stdout)["sustained_per_s"] == 2.5
 
@@ -182,9 +182,9 @@ def test_kinds_are_not_mixed(tmp_path: Path) -> None:
     for words in ((str(stream), str(server)), (str(server), str(stream))):
         error = bench("compare", *words).exception
         assert isinstance(error, SettingError)
-        assert "a.json is of forebay bench stream, and" in str(error)
+        assert "a.json was written by forebay bench stream," in str(error)
     error = bench("report", str(stream), "--format", "vllm").exception
     assert isinstance(error, SettingError)
-    assert "that form has requests, and no events" in str(error)
+    assert "that format is for requests, not events" in str(error)
     refused = bench("report", str(stream), "--run", "2").exception
     assert "--run 2: " in str(refused)

@@ -32,7 +32,7 @@ def run(*args: str) -> Result:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--quick", "--scale", "0.5"], "--quick and --scale: expected one"),
+        (["--quick", "--scale", "0.5"], "--quick and --scale: use only one"),
         (["--scale", "0"], "--scale: expected more than 0 and at most 1, found 0"),
         (["--scale", "1.5"], "found 1.5"),
         (["--system", "dynamic"], "--system: expected static or continuous, found dynamic"),
@@ -41,7 +41,7 @@ def run(*args: str) -> Result:
         (["--attention", "flashy", "--url", "http://127.0.0.1:9"], "attention: expected sdpa or eager"),
         (["--plot", "nowhere/here.png"], "--plot: there is no folder nowhere"),
         (["--requests", "nowhere/here.json"], "--requests: there is no folder nowhere"),
-        (["--model", "not there"], "'not there' is no directory"),
+        (["--model", "not there"], "'not there' is not a directory"),
     ],
 )
 def test_what_is_asked_wrongly_is_told_before_anything_starts(args: list[str], words: str) -> None:

@@ -28,7 +28,7 @@ def run(*args: str) -> Result:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--model", "not there"], "'not there' is no directory"),
+        (["--model", "not there"], "'not there' is not a directory"),
         (["--model", "random:gpt-9"], "expected one of random:opt-125m"),
         (["--replicas", "many"], "--replicas: expected REPLICAS or REPLICASxCORES"),
         (["--replicas", "999x1"], "found '999x1'"),

@@ -236,7 +236,7 @@ def test_rights_that_are_missing_are_named(
         list(apply_all(other, render(variant("smallest"))))
     config["users"][0]["user"] = {"token": "wrong"}
     monkeypatch.setenv("KUBECONFIG", written(tmp_path, config))
-    with open_api(namespace=namespace) as other, pytest.raises(DeployError, match="does not know you"):
+    with open_api(namespace=namespace) as other, pytest.raises(DeployError, match="rejected your login"):
         list(apply_all(other, render(variant("smallest"))))
 
 

@@ -97,7 +97,7 @@ async def test_what_is_not_known_changes_nothing(caplog: pytest.LogCaptureFixtur
     ("answer", "said"),
     [
         (body(), "has no application fleet"),
-        (body(application("fleet", import_path="web:app")), "is no fleet of Forebay's"),
+        (body(application("fleet", import_path="web:app")), "is not a fleet of Forebay"),
         (b"no JSON", "expected JSON from Ray Serve"),
     ],
     ids=["none", "another's", "no JSON"],

@@ -162,7 +162,7 @@ async def test_engines_answer_on_without_their_head_and_a_new_head_gets_the_flee
             await wait(lambda: len(load.client) == 2 and not any(load.client.values()))
             before = set(load.client)
             await asyncio.to_thread(cluster.kill_head)
-            await wait(lambda: "Connection refused; look whether its head runs" in load.engine.client.fault)
+            await wait(lambda: "Connection refused; check that its head runs" in load.engine.client.fault)
             await load.more(40)
             assert set(load.client) == before
             # Without a head for long, the node ends, and its engines with it. Requests wait.

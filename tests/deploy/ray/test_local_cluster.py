@@ -143,6 +143,6 @@ async def test_a_dashboard_is_waited_for_a_minute() -> None:
 async def test_a_token_that_is_refused_is_not_tried_again() -> None:
     clock = ManualClock()
     async with ScriptedServe([b"no"], 403).served() as serve, ServeRest(serve.address) as rest:
-        with pytest.raises(DeployError, match="refuses the token"):
+        with pytest.raises(DeployError, match="rejects the token"):
             await until_it_answers(rest, clock=clock, sleep=clock.sleep)
         assert len(serve.authorizations) == 1

@@ -239,7 +239,7 @@ def test_what_could_not_be_written_is_written_at_the_end(
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "it is no JSON"),
+        (b"", "it is not JSON"),
         (b'{"version": 99}', "expected version 1, found 99"),
         (b"x" * (2 << 20), "it is larger than"),
     ],

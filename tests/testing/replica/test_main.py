@@ -40,4 +40,4 @@ def test_settings_that_cannot_be_read_are_one_sentence(
     wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(wrong) == 2
-    assert capsys.readouterr().err.startswith("the settings cannot be read: ")
+    assert capsys.readouterr().err.startswith("the settings are not valid: ")

@@ -1,1 +1,1 @@
-"""Summaries of what a stream says under each key: windows, chunks, a tree of partial summaries."""
+"""Summaries of a stream per key: windows, chunks, a tree of partial summaries."""

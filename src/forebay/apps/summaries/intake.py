@@ -1,13 +1,9 @@
-"""What becomes of an event: into which pane it goes, whether it is summarised where there are more than the
-budget allows, when a pane's events are a chunk, when it is late.
+"""Assigns events to panes, samples them if they exceed the budget, and cuts chunks.
 
-Which events of a key are summarised where there are more than the budget allows. Deterministic by seed.
-
-A window's time has equal strata, each with an equal share of the budget and with what those before it left.
-Within a stratum every event is let in while its share lasts; then its last chunk becomes a uniform sample, by
-the smallest hashes, of all that has come since that chunk began: the end of a busy hour is heard, too.
-A pane of sliding windows is one stratum; so are sessions and running summaries, whose length is not known
-beforehand.
+Sampling is deterministic by seed. A window has equal strata with equal shares of the budget, plus what
+earlier ones left. A stratum admits every event while its share lasts; then its last chunk becomes a uniform
+sample (smallest hashes) of everything since that chunk began, so the end of a busy hour is represented. Panes
+of sliding windows, sessions and running summaries are one stratum.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from forebay.apps.summaries.values import Chunk, Item, Refused, clean, events_of
 
 
 def allowance(plan: SummaryPlan, pane: Pane) -> int:
-    """Tokens of events that `pane` may have let in by the end of its present stratum."""
+    """Tokens of events that `pane` may admit by the end of its current stratum."""
     windows = plan.windows
     share = plan.event_tokens
     if windows.size_ms:
@@ -31,7 +27,6 @@ def allowance(plan: SummaryPlan, pane: Pane) -> int:
 
 
 def stratum_of(plan: SummaryPlan, pane: Pane, time_ms: int) -> int:
-    """The stratum of the pane that `time_ms` lies in; never one before the present one."""
     if plan.strata == 1:
         return 0
     now = (time_ms - pane.start_ms) * plan.strata // plan.windows.step_ms
@@ -39,15 +34,13 @@ def stratum_of(plan: SummaryPlan, pane: Pane, time_ms: int) -> int:
 
 
 def must_cut(plan: SummaryPlan, pane: Pane, item: Item) -> bool:
-    """Whether the open events are a full chunk to which `item` does not belong. What is left of the stratum's
-    share must be worth another chunk; else the open events become a sample."""
+    """Whether `item` must start a new chunk; False if the stratum has too little left for one."""
     full = weight(pane.open) + item.tokens > plan.chunk_tokens
     left = allowance(plan, pane) - pane.spent
     return not pane.pool and full and left >= plan.chunk_tokens // 2
 
 
 def admit(plan: SummaryPlan, key: str, pane: Pane, item: Item) -> None:
-    """Put `item` among the pane's open events, or leave out it or others in its place, and count those."""
     held = weight(pane.open)
     room = min(plan.chunk_tokens, allowance(plan, pane) - (pane.spent - held))
     if not pane.pool and held + item.tokens <= room:
@@ -62,7 +55,7 @@ def admit(plan: SummaryPlan, key: str, pane: Pane, item: Item) -> None:
     kept: list[tuple[int, Item]] = []
     for hash, at, each in pool:
         if each.tokens > room:
-            # Nothing behind it either: a short text must not have a better chance than a long one.
+            # Do not try the next ones: a short text must not have a better chance than a long one.
             pane.bar = hash
             break
         room -= each.tokens
@@ -81,27 +74,21 @@ def _hash(seed: int, key: str, id: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """An event of the stream. `id` names it for ever."""
-
     id: str
     time_ms: int | None
     text: str
 
 
 def passed(state: KeyState, time_ms: int) -> bool:
-    """Whether nothing from before `time_ms` is awaited any more."""
-    # A window [start, end) is complete once the watermark says that nothing before its end will come.
+    # A window [start, end) is complete if nothing before its end can arrive.
     return state.watermark_ms is not None and state.watermark_ms >= time_ms - 1
 
 
 class Intake:
-    """Puts events into a key's panes as `plan` says, and closes panes as event time goes on."""
-
     def __init__(self, plan: SummaryPlan) -> None:
         self.plan = plan
 
     def take(self, key: str, state: KeyState, event: Arrival, wall_ms: int | None) -> Refused | None:
-        """Put an event where it belongs; gives it back where no summary will have it."""
         plan, time_ms = self.plan, event.time_ms
         text = clean(event.text, plan.text_tokens)
 
@@ -127,8 +114,8 @@ class Intake:
         assert now_ms is not None
         item = replace(item, late=True)
         if plan.late == "correct":
-            # Of a session that it would have touched, too: it has ended, and takes no others.
-            # A silence as long as the gap parts sessions; other windows have their first moment.
+            # Includes a session that it would have extended: that one has ended and takes no other events. A
+            # session is separated by a gap of `gap_ms`; other windows include their first moment.
             before_ms = plan.windows.gap_ms or 1
             for pane in state.panes:
                 if pane.closed and pane.start_ms - before_ms < item.time_ms < pane.end_ms:
@@ -147,8 +134,7 @@ class Intake:
         return Refused(key, item.id, item.time_ms, item.text, "late")
 
     def _put_anew(self, key: str, state: KeyState, item: Item, time_ms: int) -> Refused | None:
-        """Put `item` into a new pane, that of an event at `time_ms`."""
-        # Those that are kept for corrections are bounded by the plan.
+        # Panes kept for corrections are bounded by the plan.
         if sum(not (pane.closed and pane.revision) for pane in state.panes) >= self.plan.panes:
             return Refused(key, item.id, item.time_ms, item.text, "too_many_windows")
         start_ms, end_ms = bounds(self.plan.windows, time_ms)
@@ -162,7 +148,7 @@ class Intake:
         return None
 
     def _joined(self, state: KeyState, found: list[Pane]) -> Pane:
-        """The pane to put an event into: where it closes the gap between two sessions, they become one."""
+        """If the event closes the gap between two sessions, they are merged."""
         pane = found[0]
         if len(found) == 1:
             return pane
@@ -207,7 +193,7 @@ class Intake:
             pane.stratum = stratum
         for at, known in enumerate(pane.open):
             if known.text == item.text and known.late == item.late:
-                # The same once more costs nothing.
+                # Duplicates cost nothing.
                 pane.open[at] = replace(known, copies=known.copies + 1)
                 return
         if must_cut(plan, pane, item):
@@ -215,8 +201,8 @@ class Intake:
         admit(plan, key, pane, item)
 
     def _due(self, state: KeyState, pane: Pane, time_ms: int) -> None:
-        """Note when a running summary's open events are due. One that is late has as long as any, or each
-        would be a call; one from the future does not keep others waiting."""
+        # A late event gets the full time too, otherwise each would cost a call.
+        # An event from the future does not delay the others.
         if pane.open and pane.due_ms is not None and time_ms >= pane.due_ms:
             self._cut_early(state, pane)
         now_ms = time_ms if state.watermark_ms is None else max(time_ms, state.watermark_ms)
@@ -225,18 +211,17 @@ class Intake:
         pane.due_ms = due_ms if held_ms is None else min(held_ms, due_ms)
 
     def _lead(self, state: KeyState, pane: Pane) -> None:
-        # A sample goes on to the end: cut, it would have no room for what comes.
+        # A sample continues to the end: after a cut there would be no budget for later events.
         if not pane.pool:
             if self.plan.windows.kind == "session":
-                # It may come near its end any number of times.
+                # A session can approach its end repeatedly.
                 self._cut_early(state, pane)
             else:
                 self.cut(state, pane)
         pane.led = True
 
     def _cut_early(self, state: KeyState, pane: Pane) -> None:
-        """Make a chunk of the open events before they fill one, where the budget has room for it: such a call
-        is paid as if it were full, and from half of the budget only. Else they stay for more to come."""
+        """Charged as a full chunk, and only half of the budget may be spent this way."""
         fee = max(0, self.plan.full_tokens - weight(pane.open))
         if not pane.pool and pane.spent + fee <= allowance(self.plan, pane) // 2:
             pane.spent += fee
@@ -244,7 +229,6 @@ class Intake:
 
     @staticmethod
     def cut(state: KeyState, pane: Pane) -> None:
-        """The open events become a chunk, in order of time."""
         if pane.open:
             items = sorted(pane.open, key=lambda item: item.time_ms)
             pane.waiting.append(Chunk(state.take_id(), tuple(items)))
@@ -252,7 +236,6 @@ class Intake:
         pane.pool, pane.bar = False, None
 
     def close_passed(self, state: KeyState) -> None:
-        """Close the panes that event time has passed, and make chunks of what is due."""
         rolling = self.plan.windows.kind == "rolling"
         for pane in state.panes:
             if rolling:
@@ -263,7 +246,7 @@ class Intake:
                 pane.closed = passed(state, pane.end_ms)
 
     def _renew(self, state: KeyState, pane: Pane) -> None:
-        """A running summary's budget is for each `every_ms`, less what still waits for its call."""
+        """A running summary has its budget per `every_ms`, less the chunks that still wait for their call."""
         every_ms, now_ms = self.plan.windows.every_ms, state.watermark_ms
         if now_ms is None:
             return
@@ -277,7 +260,7 @@ class Intake:
             pane.start_ms = now_ms
 
     def lead_ms(self, pane: Pane) -> int:
-        """The moment from which a pane's events are kept apart from those before, which are handed on."""
+        """When to summarise a pane's earlier events, ahead of its close."""
         lead_ms = min(self.plan.lead_ms, (pane.end_ms - pane.start_ms) // 4)
         if self.plan.windows.kind == "session":
             lead_ms = min(lead_ms, self.plan.windows.gap_ms // 2)

@@ -1,4 +1,4 @@
-"""The page of summaries: a section for each key, with a timeline and a card for each window."""
+"""The HTML page of summaries: per key, a timeline and a card for each window."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from forebay.counted import counted
 from forebay.json_numbers import read_json
 
 MAX_WINDOWS = 500
-"""Windows shown of each key: the newest."""
 MAX_KEYS = 200
 NO_KEY = "(no key)"
 WIDTH, HEIGHT = 1080.0, 60.0
 
 
 def summaries_page(lines: Iterable[bytes]) -> str:
-    """The page of the results of `forebay run summary`, as JSON lines; others among them are passed over.
+    """Build the page from the JSON lines of `forebay run summary`; other lines are skipped.
 
-    Of a window that was corrected the last summary is shown, of a running summary the newest ones.
+    Shows the last correction of a window, and the newest of the running summaries.
     """
     newest: dict[str, dict[tuple[int, ...], Summary]] = defaultdict(dict)
     for line in lines:
@@ -62,7 +61,6 @@ def _key(n: int, key: str, summaries: list[Summary]) -> Html:
 
 
 def _timeline(n: int, summaries: list[Summary]) -> Html:
-    """A bar per window over its time, as high as it has events."""
     begin = min(each.start_ms for each in summaries)
     span = max(1, max(each.end_ms for each in summaries) - begin)
     most = max(1, *(each.events for each in summaries))
@@ -91,7 +89,7 @@ def _window(id: str, summary: Summary) -> Html:
         for each in summary.statements
     ]
     silent = not said and summary.failed < summary.events
-    # A link to an event within the details opens them: browsers unfold what holds the target.
+    # A link to an event inside the details opens them in browsers.
     sources = element("summary", counted(len(events), "source event"))
     return card(
         _span(summary),
@@ -105,7 +103,6 @@ def _window(id: str, summary: Summary) -> Html:
 
 
 def _cites(id: str, statement: Statement, numbers: dict[str, int], events: list[Html]) -> Html:
-    """Links to the events of a statement; those that are new go to `events`, their numbers to `numbers`."""
     links: list[object] = []
     for source in statement.sources:
         number = numbers.setdefault(source.id, len(numbers) + 1)

@@ -1,4 +1,4 @@
-"""How summaries are made: windows, late events, budgets. One frozen value, checked when it is made."""
+"""How summaries are made: windows, late events, budgets."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 LEAST_CHUNK_TOKENS = 200
 STRATA = 4
-"""Equal parts of a tumbling window's time, each with its share of the budget."""
+"""Equal parts of a tumbling window, each with its share of the budget."""
 OVERHEAD_TOKENS = 330
-"""What a call's instructions and answer form cost: an upper bound, held by a test."""
+"""Upper bound of a call's instructions and answer schema; a test checks it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What a summary covers, in event time. Make one with the four class methods.
+    """What a summary covers, in event time. Create one with the four class methods.
 
-    `step_ms`: from one window to the next, a whole part of `size_ms`; the same as it unless they slide.
-    `gap_ms`: the silence that ends a session, `max_ms` the longest one. `every_ms`: the longest time from an
-    event to the running summary that knows it.
+    `step_ms` is the time from one window to the next; it divides `size_ms`. `gap_ms` is the silence that ends
+    a session, of `max_ms` at most. `every_ms` is the maximum time from an event to a running summary that
+    includes it.
     """
 
     kind: WindowKind
@@ -37,22 +37,20 @@ class Windows:
 
     @classmethod
     def tumbling(cls, size_ms: int) -> Windows:
-        """One after another, aligned to the epoch."""
+        """Consecutive windows, aligned to the epoch."""
         return cls("tumbling", size_ms=_positive("size_ms", size_ms), step_ms=size_ms)
 
     @classmethod
     def sliding(cls, size_ms: int, step_ms: int) -> Windows:
-        """Windows of `size_ms` that end at every multiple of `step_ms`."""
         _positive("step_ms", step_ms)
         if _positive("size_ms", size_ms) % step_ms or size_ms == step_ms or size_ms > 32 * step_ms:
             raise SettingError(
-                f"size_ms must be 2 to 32 times step_ms ({step_ms}), a whole number of times; found {size_ms}"
+                f"size_ms must be a multiple of step_ms ({step_ms}), 2 to 32 times as long; found {size_ms}"
             )
         return cls("sliding", size_ms=size_ms, step_ms=step_ms)
 
     @classmethod
     def session(cls, gap_ms: int, max_ms: int = DAY_MS) -> Windows:
-        """Events with less than `gap_ms` between them, `max_ms` of them at most."""
         if _positive("max_ms", max_ms) < _positive("gap_ms", gap_ms):
             raise SettingError(f"max_ms must be at least gap_ms ({gap_ms}), found {max_ms}")
         return cls("session", gap_ms=gap_ms, max_ms=max_ms)
@@ -71,15 +69,14 @@ def _positive(name: str, value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SummaryPlan:
-    """Windows, what becomes of late events, and budgets in estimated tokens (four bytes each).
+    """Windows, late events, and budgets in estimated tokens (four bytes each).
 
-    `late`: `next` folds an event whose window has closed into the window that is open, `side` gives it out,
-    `correct` keeps a closed window for `allowed_ms`, and `correct_ms` after a late event gives its summary
-    once more with that event in it; later ones go out as with `side`.
-    `work_tokens`: all calls for one key and window; past it events are sampled. `summary_tokens`: the longest
-    summary. `lead_ms`: so long before a window's end its events so far are summarised, so that less is left
-    at its close. `ahead_ms`: an event further ahead of the wall clock is refused. `panes`: most windows
-    that are open under one key, and most that are kept for corrections.
+    `late`: an event after its window closed goes to the open window (`next`) or to the dead letters (`side`),
+    or its window is summarised again `correct_ms` later (`correct`; possible for `allowed_ms`).
+    `work_tokens`: budget per key and window; beyond it, events are sampled.
+    `lead_ms`: summarise this long before a window's end, to leave less for its close.
+    `ahead_ms`: refuse events further ahead of the wall clock.
+    `panes`: maximum number of open windows per key, and of those kept for corrections.
     """
 
     windows: Windows
@@ -99,16 +96,16 @@ class SummaryPlan:
     def __post_init__(self) -> None:
         if self.windows.kind in ("sliding", "rolling") and self.late == "correct":
             raise SettingError(
-                f"late: {self.windows.kind} windows take 'next' or 'side'; a corrected summary needs windows "
-                f"that do not overlap and that end"
+                f"late: {self.windows.kind} windows take 'next' or 'side'; 'correct' needs windows that end "
+                f"and do not overlap"
             )
         if self.late not in ("next", "side", "correct"):
             raise SettingError(f"late must be next, side or correct; found {self.late!r}")
         length_ms = self.windows.size_ms or self.windows.gap_ms
         if self.late == "correct" and self.allowed_ms > self.panes * length_ms:
             raise SettingError(
-                f"allowed_ms must be at most {self.panes} windows' (or silences') length, "
-                f"{self.panes * length_ms}, for each is kept so long; found {self.allowed_ms}"
+                f"allowed_ms must be at most the length of {self.panes} windows or gaps, "
+                f"{self.panes * length_ms}, because each is kept that long; found {self.allowed_ms}"
             )
         bounds = {"chunk_tokens": LEAST_CHUNK_TOKENS, "partial_tokens": 50, "fan_in": 2, "panes": 2}
         for name, least in bounds.items():
@@ -119,7 +116,7 @@ class SummaryPlan:
                 f"summary_tokens must be at least partial_tokens ({self.partial_tokens}), "
                 f"found {self.summary_tokens}"
             )
-        # A text may have a quarter of a chunk, and each part of a window must have room for one.
+        # A text may use a quarter of a chunk, and each part of a window must have room for one.
         least_tokens = max(self.chunk_tokens, self.chunk_tokens // 4 * self.strata * self._panes)
         if self.event_tokens < least_tokens:
             raise SettingError(
@@ -133,29 +130,27 @@ class SummaryPlan:
 
     @property
     def text_tokens(self) -> int:
-        """Longest text of one event: with its line a quarter of a chunk."""
+        """Maximum length of one event's text: a quarter of a chunk with its line."""
         return self.chunk_tokens // 4 - LINE_TOKENS
 
     @property
     def event_tokens(self) -> int:
-        """Tokens of events that may be summarised within `work_tokens`, instructions and merges counted."""
+        """Budget for events within `work_tokens`, after instructions and merges."""
         fixed = self._work_of(0)
         return int((self.work_tokens - fixed) / (1 + self._per_chunk / self.full_tokens))
 
     @property
     def full_tokens(self) -> int:
-        """A chunk to which one more event may not be added has at least so much."""
+        """A chunk that has no room for the next event has at least this many tokens."""
         return self.chunk_tokens * 3 // 4
 
     @property
     def strata(self) -> int:
-        """Equal parts of a pane's time, each with its share of the budget. Panes that windows share are
-        parts themselves."""
+        """Panes shared by windows are not divided further."""
         return STRATA if self.windows.kind == "tumbling" else 1
 
     @property
     def partials_tokens(self) -> int:
-        """Tokens of the partial summaries that the last call of a window holds, at most."""
         return max(3 * (self.fan_in - 1), self._panes) * self.partial_tokens
 
     @property
@@ -170,9 +165,8 @@ class SummaryPlan:
         return OVERHEAD_TOKENS + self.partial_tokens + merge / (self.fan_in - 1)
 
     def _work_of(self, events: int) -> int:
-        """Tokens that it takes at most to summarise `events` tokens of events."""
         panes, partial = self._panes, self.partial_tokens
-        # Beside full chunks: of each pane the last, that before its end, and those that end its strata.
+        # Besides full chunks, each pane has its last, the one before its end, and those that end its strata.
         chunks = events / self.full_tokens + panes * (self.strata + 1) + 1
         close = OVERHEAD_TOKENS + self.partials_tokens + self.summary_tokens
         if panes > 1:

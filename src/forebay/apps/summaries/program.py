@@ -1,10 +1,8 @@
-"""The summaries of one key as a program over its state: events, answers and the watermark in, calls and
-summaries out. It decides; it neither calls nor waits.
+"""The pure state machine of one key's summaries: takes events, answers and watermarks, returns calls.
 
-Of one key one call is out at a time (`KeyState.work`). Chunks are summarised as they fill, and every `fan_in`
-partial summaries of one level are merged into one of the next, as in a binary counter: a pane never has more
-than a few. At a window's close only its last, unfilled chunk is left, and goes into the last call as it is.
-What a call holds depends on the order of the key's events alone, not on how long calls take.
+One call is in flight per key. Full chunks are summarised, and `fan_in` partial summaries of a level are
+merged into one of the next, like a binary counter, so the close of a window only has its last, unfilled chunk
+left. Calls depend on the order of events alone, not on how long calls take.
 """
 
 from __future__ import annotations
@@ -25,11 +23,10 @@ Output = Summary | Refused
 
 
 class SummaryProgram:
-    """Makes summaries as `plan` says. Stateless: all that it knows of a key is in the state it is given.
+    """Stateless: everything about a key is in the state passed in.
 
-    Each method takes what happened and the key's watermark, changes the state, and gives what leaves. After
-    each, `ask` says which call must be out now (the same one until its answer came) and `wake_ms` at which
-    watermark to call `on_watermark` again.
+    Each method changes the state and returns what to emit. Afterwards, `ask` returns the call that must be in
+    flight, and `wake_ms` the watermark at which to call `on_watermark`.
     """
 
     def __init__(self, plan: SummaryPlan) -> None:
@@ -44,31 +41,30 @@ class SummaryProgram:
         watermark_ms: int | None,
         wall_ms: int | None = None,
     ) -> list[Output]:
-        """Take one event. `wall_ms`: the clock that its time may not be far ahead of; None: it may."""
+        """Events too far ahead of `wall_ms` are refused, unless it is None."""
         _pass(state, watermark_ms)
         refused = self._intake.take(key, state, event, wall_ms)
         return [*([] if refused is None else [refused]), *self._advance(key, state)]
 
     def on_watermark(self, key: str, state: KeyState, watermark_ms: int) -> list[Output]:
-        """Event time has come to `watermark_ms`: no event at or before it is awaited any more."""
         _pass(state, watermark_ms)
         return list(self._advance(key, state))
 
     def on_answer(self, key: str, state: KeyState, answer: JSON, usage: Usage) -> list[Output]:
-        """Take the answer to the call that is out; it keeps the call's schema."""
+        """The answer must match the schema of the call in flight."""
         ask = self.ask(key, state)
         assert ask is not None
         return [*self._done(key, state, ask, read_answer(ask, answer), usage), *self._advance(key, state)]
 
     def on_failure(self, key: str, state: KeyState, failure: Failure) -> list[Output]:
-        """The call that is out was given up: its events count as failed, its statements stay."""
+        """The events of the call in flight count as failed; its statements are kept."""
         ask = self.ask(key, state)
         assert ask is not None
         outputs = self._done(key, state, ask, without_answer(ask), Usage(), failure=failure)
         return [*outputs, *self._advance(key, state)]
 
     def ask(self, key: str, state: KeyState) -> Ask | None:
-        """The call that is out, made anew from the state: always equal until it is answered."""
+        """The call in flight, rebuilt from the state; always equal until it is answered."""
         work, plan = state.work, self.plan
         if work is None:
             return None
@@ -86,14 +82,14 @@ class SummaryProgram:
         return Ask(f"{id}-{revision}", work.kind, key, _statements(nodes), items, plan.summary_tokens)
 
     def wake_ms(self, state: KeyState) -> int | None:
-        """The watermark at which something is due that no event or answer will bring; None: nothing is."""
+        """The watermark at which something is due without an event or answer, or None."""
         found = list(state.ends)
         for pane in state.panes:
             found += self._moments(pane)
         return min((due - 1 for due in found if not passed(state, due)), default=None)
 
     def over_ms(self, state: KeyState) -> int | None:
-        """The watermark that closes all that is open; None: nothing is."""
+        """The watermark that closes everything open, or None."""
         if self.plan.windows.kind == "rolling":
             ends = [pane.due_ms for pane in state.panes if pane.open and pane.due_ms is not None]
         else:
@@ -114,10 +110,7 @@ class SummaryProgram:
             if not pane.led:
                 yield self._intake.lead_ms(pane)
 
-    # What to do next.
-
     def _advance(self, key: str, state: KeyState) -> Iterator[Output]:
-        """Begin the next call, if none is out; give the summaries that need none."""
         self._intake.close_passed(state)
         while state.work is None:
             due = self._due(state)
@@ -133,7 +126,7 @@ class SummaryProgram:
         self._forget(state)
 
     def _due(self, state: KeyState) -> Work | None:
-        """The next piece of work: that of the oldest window first, and of its pieces the close last."""
+        """Oldest window first, its close last."""
         windows = self.plan.windows
         if windows.kind == "rolling":
             for pane in state.panes:
@@ -147,7 +140,6 @@ class SummaryProgram:
         return next(filter(None, (self._piece(state, pane, close.end_ms) for pane in parts)), close)
 
     def _due_close(self, state: KeyState) -> Work | None:
-        """The first of the windows that have ended and of the corrections that are due."""
         found = [
             Work("close", pane.id, (), pane.end_ms)
             for pane in state.panes
@@ -166,7 +158,6 @@ class SummaryProgram:
         return min(found, key=lambda work: (work.end_ms, work.pane), default=None)
 
     def _piece(self, state: KeyState, pane: Pane, end_ms: int | None) -> Work | None:
-        """A chunk of `pane` to summarise, or partial summaries of it to merge."""
         plan, nodes = self.plan, pane.nodes
         if pane.waiting:
             return Work("chunk", pane.id, (pane.waiting[0].id,))
@@ -176,7 +167,7 @@ class SummaryProgram:
                 return Work("merge", pane.id, tuple(node.id for node in group))
         if len(nodes) > 4 * plan.fan_in:
             return Work("merge", pane.id, tuple(node.id for node in nodes[: plan.fan_in]))
-        # A pane that windows share is one partial summary once it has closed.
+        # A pane shared by windows is reduced to one partial summary once it has closed.
         shared = plan.windows.kind == "sliding" and pane.closed and pane.end_ms != end_ms
         if shared and pane.end_ms not in state.ends and len(nodes) > 1:
             return Work("merge", pane.id, tuple(node.id for node in nodes))
@@ -188,7 +179,6 @@ class SummaryProgram:
         return panes_of(self.plan.windows, state.panes, work.end_ms)
 
     def _ready(self, state: KeyState, work: Work) -> tuple[tuple[Statement, ...], int] | None:
-        """The statements of a window for which no call is left to make."""
         parts = self._parts(state, work)
         statements = _statements([node for pane in parts for node in pane.nodes])
         if work.ids or (work.pane >= 0 and state.pane(work.pane).open):
@@ -198,14 +188,11 @@ class SummaryProgram:
         return within(statements, self.plan.summary_tokens)
 
     def _with_tail(self, state: KeyState, work: Work) -> Work:
-        """The close with the events that are still open as its chunk."""
         if work.ids or work.pane < 0:
             return work
         pane = state.pane(work.pane)
         self._intake.cut(state, pane)
         return replace(work, ids=tuple(chunk.id for chunk in pane.waiting))
-
-    # Answers.
 
     def _done(
         self,
@@ -222,7 +209,7 @@ class SummaryProgram:
         state.work = None
         events = events_of(ask.items)
         pane = state.pane(work.pane) if work.pane >= 0 else self._parts(state, work)[-1]
-        # A call for a window of several panes is that window's own; what is done for a pane, they share.
+        # A call for a window of several panes belongs to that window; work on a pane is shared.
         own = work.kind == "close" and self.plan.windows.kind == "sliding"
         if not own:
             pane.calls += 1
@@ -243,7 +230,7 @@ class SummaryProgram:
             self._merged(state, pane, work.ids, statements)
         else:
             if ask.items:
-                # For the windows that have this pane in common: what was said of its last events.
+                # Statements about its last events, for the windows that share this pane.
                 pane.nodes.append(Node(state.take_id(), 0, read.new, events))
             ordered, cut = within(statements, self.plan.summary_tokens)
             cost = usage if own else None
@@ -268,7 +255,7 @@ class SummaryProgram:
         *,
         own: Usage | None = None,
     ) -> Iterator[Output]:
-        """`own`: what the call for this summary cost, where it is not counted with its panes."""
+        """`own`: cost of the call for this summary, if it is not counted with its panes."""
         plan, parts = self.plan, self._parts(state, work)
         summarised = sum(node.events for pane in parts for node in pane.nodes)
 
@@ -313,7 +300,6 @@ class SummaryProgram:
             state.ends.remove(work.end_ms)
 
     def _forget(self, state: KeyState) -> None:
-        """Drop the panes that no summary needs any more."""
         plan = self.plan
         if plan.windows.kind == "rolling":
             return

@@ -1,8 +1,7 @@
-"""A call for a summary: its messages, the form of its answer, and what an answer is worth.
+"""A call for a summary: messages, answer schema, and reading the answer.
 
-Events and statements are numbered in one row, statements first, and an answer cites them by number. Whatever
-came from the stream or from a model stands on a line of its own between marks that it cannot write, and can
-write no special tokens either.
+Events and statements share one numbering, statements first; an answer cites the numbers. Untrusted text is on
+a line of its own between markers, and can contain neither markers nor special tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from forebay.untrusted_text import escape_special_tokens
 
 MAX_STATEMENT_CHARS = 240
 STATEMENT_OF_TOKENS = 40
-"""A statement's usual length with its sources: what the number of statements asked for follows from."""
+"""Usual length of a statement with its sources."""
 MAX_KEEP = 256
 
 INSTRUCTIONS = (
@@ -46,7 +45,7 @@ INSTRUCTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A call to make. `limit`: tokens that what comes of it may have. Equal asks have equal ids."""
+    """`limit` is the token limit for the result. Equal asks have equal ids."""
 
     id: str
     kind: WorkKind
@@ -57,12 +56,10 @@ class Ask:
 
     @property
     def max_statements(self) -> int:
-        """New statements that are asked for: for few messages few."""
         useful = len(self.items) + -(-len(self.statements) // 4)
         return max(1, min(self.limit // STATEMENT_OF_TOKENS, useful))
 
     def messages(self) -> tuple[Message, ...]:
-        """The prompt."""
         return Message("system", INSTRUCTIONS), Message("user", self._user())
 
     def _user(self) -> str:
@@ -87,7 +84,7 @@ class Ask:
         return "\n".join(lines)
 
     def schema(self) -> Mapping[str, JSON]:
-        """The form of the answer; it depends on how much is asked for, never on what the stream says."""
+        """The answer schema. It depends on the amount of input, never on its text."""
         number = {"type": "integer", "minimum": 1}
         statement = {
             "type": "object",
@@ -107,18 +104,16 @@ class Ask:
 
     @property
     def max_tokens(self) -> int:
-        """Room for the longest answer that the schema allows, so that none is cut in the middle."""
+        """Fits the longest answer that the schema allows, so none is truncated."""
         return _answer_tokens(self.max_statements, len(self.statements))
 
     @property
     def prompt_tokens(self) -> int:
-        """An estimate of the prompt's tokens with those of the answer's form."""
         return sum(tokens(message.content) for message in self.messages())
 
 
 def largest_call_tokens(plan: SummaryPlan) -> int:
-    """Tokens of the largest call, prompt and answer: the last one of a window, with a full chunk and all
-    partial summaries."""
+    """Tokens of prompt and answer of a window's last call, with a full chunk and all partial summaries."""
     statements = plan.summary_tokens // STATEMENT_OF_TOKENS
     kept = plan.partials_tokens // STATEMENT_OF_TOKENS
     prompt = OVERHEAD_TOKENS + plan.chunk_tokens + plan.partials_tokens
@@ -126,17 +121,15 @@ def largest_call_tokens(plan: SummaryPlan) -> int:
 
 
 def _answer_tokens(statements: int, kept: int) -> int:
-    """Tokens of the longest answer with so many new statements, and so many earlier ones that may stay."""
     statement = MAX_STATEMENT_CHARS // 2 + 4 * MAX_SOURCES + 20
     return 40 + statements * statement + 4 * min(MAX_KEEP, kept)
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What an answer holds: earlier statements that stay or were written anew, and statements on messages.
+    """`earlier`: statements that were kept or rewritten; `new`: statements about messages.
 
-    `cut`: statements dropped to stay within the limit; `unsourced`: those dropped because they named nothing
-    that was there.
+    `cut`: dropped to stay within the limit; `unsourced`: dropped because they cited nothing that exists.
     """
 
     earlier: tuple[Statement, ...]
@@ -146,13 +139,12 @@ class Read:
 
 
 def read_answer(ask: Ask, answer: JSON) -> Read:
-    """The statements of an answer that keeps the schema, their sources checked and traced to events.
+    """The statements of an answer that matches the schema, with sources traced to events.
 
-    A number that stands for nothing is passed over. An answer that keeps and says nothing, though there were
-    earlier statements, keeps all of them.
+    Ignores numbers that refer to nothing. An empty answer keeps all earlier statements.
     """
     count = len(ask.statements)
-    # In JSON Schema 1.0 is an integer.
+    # In JSON Schema, 1.0 is an integer.
     keep = dict.fromkeys(map(int, answer.get("keep", ())))
     earlier = [ask.statements[n - 1] for n in keep if 1 <= n <= count]
     new: list[Statement] = []
@@ -163,7 +155,7 @@ def read_answer(ask: Ask, answer: JSON) -> Read:
         statements = [ask.statements[n - 1] for n in cited if 1 <= n <= count]
         text = clean(said["text"], MAX_STATEMENT_CHARS)
         if items:
-            # Of a sentence on both, the messages are its sources: it may stand beside what was kept.
+            # If it cites both, only the messages count: it may appear next to kept statements.
             sources = sorted(map(source_of, items), key=_order)
             copies = sum(item.copies - 1 for item in items)
             new.append(
@@ -186,7 +178,6 @@ def read_answer(ask: Ask, answer: JSON) -> Read:
 
 
 def without_answer(ask: Ask) -> Read:
-    """What a call that was given up is worth: the earlier statements, as many as fit."""
     kept, cut = within(ask.statements, ask.limit)
     return Read(kept, (), cut)
 

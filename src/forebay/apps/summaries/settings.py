@@ -1,4 +1,4 @@
-"""Summaries of what is said under each key, window by window, as a stateful program."""
+"""The application `summary`: settings and the stateful program."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ WAKE = "wake"
 LATEST_MS = 2**62
 IDLE = "idle"
 MAX_STATE_BYTES = 4 << 20
-"""Far more than the budgets let come together: at its defaults a window keeps some 100 KiB."""
+"""Far above what the budgets allow: with defaults, a window keeps about 100 KiB."""
 MAX_CHAIN = 32
-"""Calls in a row before the key's other events get their turn."""
+"""Calls in a row before the key's other events are processed."""
 WHY: Mapping[str, str] = {
     "late": "the event's window has closed",
     "future": "the event's time is too far ahead of the clock",
@@ -47,11 +47,10 @@ WHY: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """Settings of the application `summary`. Times are in seconds, the rest as in `SummaryPlan`.
+    """Settings of the application `summary`, as in `SummaryPlan` but in seconds.
 
-    `text` and `author` name fields. `size_s` and `step_s` are for tumbling and sliding windows, `gap_s` for
-    sessions, `every_s` for a rolling summary. `idle_s`: on the wall clock, so long after a key's last event
-    its windows close though event time stands still; what comes for them later is late.
+    `text` and `author` name fields. `idle_s`: a key's windows close after this much wall-clock time without
+    an event, even if event time stands still; later events for them are late.
     """
 
     text: str = "text"
@@ -76,11 +75,10 @@ class Summaries:
 
     @property
     def max_state_bytes(self) -> int:
-        """What a key may keep."""
         return MAX_STATE_BYTES
 
     def plan(self) -> SummaryPlan:
-        """Raises `SettingError` where the settings contradict each other."""
+        """Raises `SettingError` if settings contradict each other."""
         return SummaryPlan(
             self._windows(),
             late=self.late,
@@ -97,7 +95,7 @@ class Summaries:
         )
 
     def context_need(self, max_tokens: int) -> ContextNeed:
-        """That of the largest call. Answers are as long as their form allows, whatever `max_tokens` is."""
+        """For the largest call. The schema bounds the answer, whatever `max_tokens` is."""
         return ContextNeed(
             largest_call_tokens(self.plan()),
             "application.chunk_tokens",
@@ -107,9 +105,9 @@ class Summaries:
         )
 
     def program(self, *, event_time: bool) -> SummaryOfKey:
-        """The program that makes these summaries. Raises `SettingError` without event time."""
+        """Raises `SettingError` without event time."""
         if not event_time:
-            raise SettingError("summaries need event time: name the field with it, and set event_time")
+            raise SettingError("summaries need event time: set event_time and name the field with the time")
         return SummaryOfKey(self)
 
     def _windows(self) -> Windows:
@@ -128,9 +126,6 @@ def _ms(seconds: float) -> int:
 
 
 class SummaryOfKey(Program[KeyState]):
-    """`SummaryProgram` for the stateful operator. An event that no summary has becomes a dead letter with
-    its cause (`late`, `future`, `no_time`, `too_many_windows`)."""
-
     version = VERSION
 
     def __init__(self, settings: Summaries) -> None:
@@ -182,14 +177,14 @@ class SummaryOfKey(Program[KeyState]):
             passed_ms = now.watermark_ms
             if closed_ms is None or (passed_ms is not None and closed_ms <= passed_ms):
                 return Step(None, outputs=outputs, letter=letter)
-            # The clock has closed windows that are open for the stream: their later events are late.
+            # Idle time closed windows that the stream has not passed; their later events are late.
             timers = {WAKE: Timer(closed_ms), IDLE: None}
             return Step(state, None, outputs, timers, letter)
         ask = self._program.ask(now.key, state)
         wake_ms = self._program.wake_ms(state)
         if ask is None or state.chained >= MAX_CHAIN:
             if ask is not None:
-                # The call is made in the turn of a timer that is due already.
+                # The call is made when a timer fires that is already due.
                 wake_ms = min(closed_ms or 0, LATEST_MS)
             state.chained, ask = 0, None
         timers = {WAKE: None if wake_ms is None else Timer(wake_ms)}
@@ -215,7 +210,6 @@ def _output(summary: Summary) -> Output:
 
 
 def _field(fields: Mapping[str, JSON], path: str) -> str:
-    """The field at `path`, dots for nesting: text, or its JSON; empty if it is missing or null."""
     value: Any = fields
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -228,7 +222,7 @@ SUMMARIES = Summaries()
 
 
 class SummarySpec(ApplicationSettings):
-    """Summaries of what is said under each key, window by window. Needs `event_time`."""
+    """Summaries per key and window. Needs `event_time`."""
 
     needs_key: ClassVar[bool] = True
     needs_event_time: ClassVar[bool] = True
@@ -242,8 +236,8 @@ class SummarySpec(ApplicationSettings):
     )
     window: Literal["tumbling", "sliding", "session", "rolling"] = Field(
         "tumbling",
-        description="`tumbling`: one after another; `sliding`: overlapping; `session`: until a silence; "
-        "`rolling`: one summary that goes on, given after each chunk.",
+        description="`tumbling`: one after another; `sliding`: overlapping; `session`: until a pause; "
+        "`rolling`: one running summary, emitted after each chunk.",
     )
     size_s: PositiveFloat = Field(SUMMARIES.size_s, description="Length of tumbling and sliding windows.")
     step_s: PositiveFloat = Field(
@@ -255,8 +249,8 @@ class SummarySpec(ApplicationSettings):
     )
     late: Literal["next", "side", "correct"] = Field(
         "next",
-        description="An event whose window has closed: `next`: goes into the window that is open; `side`: to "
-        "the dead letters; `correct`: the window's summary is given once more, with it.",
+        description="What happens to an event whose window has closed: `next`: it goes into the open window; "
+        "`side`: to the dead letters; `correct`: the window's summary is emitted again with it.",
     )
     allowed_s: NotNegativeFloat = Field(
         SUMMARIES.allowed_s, description="How long a closed window can still be corrected."
@@ -287,8 +281,8 @@ class SummarySpec(ApplicationSettings):
     )
     idle_s: PositiveFloat | None = Field(
         None,
-        description="So long after a key's last event, on the clock, its windows close though event time "
-        "stands still; null: they wait.",
+        description="Close a key's windows after this much wall-clock time without an event, even if event "
+        "time stands still; null: wait.",
     )
     seed: AnyInt = Field(0, description="Seed of the sample.")
 

@@ -1,6 +1,4 @@
-"""What is kept for one key between events: its panes, which one an event belongs to, and which ones a window
-is made of. Times are in milliseconds. As bytes it is versioned msgpack.
-"""
+"""The state of one key and its mapping of events and windows to panes; saved as versioned msgpack."""
 
 from __future__ import annotations
 
@@ -21,16 +19,14 @@ WorkKind = Literal["chunk", "merge", "close"]
 
 @dataclass(slots=True)
 class Pane:
-    """A stretch of event time whose events are summarised together: a window, or a part that windows share.
+    """A span of event time that is summarised as one: a window, or a part shared by windows.
 
-    `open`: events that no call has; `waiting`: chunks whose call is to come; `nodes`: partial summaries in
-    order. `led`: its events so far were handed on because its end is near. `spent`: tokens of events that
-    were let in, and what chunks cost that were cut early; `pool`: `open` is a sample of what has come since
-    it began, of events whose hash is below `bar`. `seen`, `late`, `left_out` and `failed` count events,
-    `unsourced` statements that named no source, `cut` those for which a partial summary had no room.
-    `failures` counts calls that were given up, by cause, `failure` is the last of them.
-    `revision`: summaries given so far; `due_ms`: when a correction is due, or the open events of a running
-    summary.
+    `open`: events without a chunk; `waiting`: chunks without a call; `nodes`: partial summaries.
+    `led`: earlier events were cut because the end is near.
+    `spent`: tokens of admitted events plus the charge for chunks cut early.
+    `pool`: `open` is a sample of events with a hash below `bar`.
+    `unsourced`: statements without a source; `cut`: statements over the limit of a partial summary.
+    `revision`: summaries emitted; `due_ms`: when a correction, or a running summary's open events, are due.
     """
 
     id: int
@@ -60,14 +56,13 @@ class Pane:
     failure: str = ""
 
     def fail(self, cause: str, detail: str) -> None:
-        """Count a call that was given up."""
         self.failures[cause] = self.failures.get(cause, 0) + 1
         self.failure = f"{cause}: {detail}"[:MAX_FAILURE_CHARS]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The call that is out: for a chunk, for nodes to merge, or to close the window that ends at `end_ms`."""
+    """The call in flight: for a chunk, nodes to merge, or the close of the window that ends at `end_ms`."""
 
     kind: WorkKind
     pane: int
@@ -77,8 +72,7 @@ class Work:
 
 @dataclass(slots=True)
 class KeyState:
-    """All that is kept for a key. `ends`: windows that have begun and whose summary is to come, in order
-    (not for sessions, whose ends move). `chained`: calls in a row, for whoever makes them."""
+    """`ends`: ends of windows without a summary, in order; not of sessions. `chained`: calls in a row."""
 
     panes: list[Pane] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -88,13 +82,11 @@ class KeyState:
     chained: int = 0
 
     def take_id(self) -> int:
-        """A number that no other pane, chunk or node of the key has."""
         self.next_id += 1
         return self.next_id - 1
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is kept that a later event, answer or moment would need."""
         return not self.panes and not self.ends and self.work is None
 
     def pane(self, id: int) -> Pane:
@@ -117,21 +109,21 @@ class KeyState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyState:
-        """The state that `to_bytes` was given. Raises `ForebayError` for other bytes or versions."""
+        """Restore from `to_bytes`. Raises `ForebayError` for other bytes or versions."""
         try:
             return cls._of(*msgpack.unpackb(data, strict_map_key=False))
         except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
             raise ForebayError(
                 f"the checkpoint holds summaries that cannot be read ({type(error).__name__}: "
-                f"{str(error)[:200]}): go on from an older checkpoint, or start over"
+                f"{str(error)[:200]}): resume from an older checkpoint, or start over"
             ) from None
 
     @classmethod
     def _of(cls, version: int, *rest: Any) -> KeyState:
         if version != VERSION:
             raise ForebayError(
-                f"the checkpoint holds summaries in format {version}, this Forebay reads {VERSION}: finish "
-                f"them with the version that wrote them, or start over"
+                f"the checkpoint holds summaries in format {version}, but this Forebay reads {VERSION}: "
+                f"finish them with the version that wrote them, or start over"
             )
         next_id, watermark_ms, chained, ends, work, panes = rest
         return cls(
@@ -189,11 +181,10 @@ def _statement_of(values: list[Any]) -> Statement:
 
 
 FOREVER_MS = 2**62
-"""The end of what has none."""
 
 
 def bounds(windows: Windows, time_ms: int) -> tuple[int, int]:
-    """Start and end of the pane of an event at `time_ms`, were there no other."""
+    """Start and end of the pane for an event at `time_ms`, if no other pane existed."""
     if windows.kind == "session":
         return time_ms, time_ms + windows.gap_ms
     if windows.kind == "rolling":
@@ -203,19 +194,18 @@ def bounds(windows: Windows, time_ms: int) -> tuple[int, int]:
 
 
 def ends_of(windows: Windows, start_ms: int) -> range:
-    """The ends of the windows that the pane from `start_ms` is part of; none where ends move or never are."""
+    """Ends of the windows that include the pane at `start_ms`; empty for sessions and running summaries."""
     if not windows.size_ms:
         return range(0)
     return range(start_ms + windows.step_ms, start_ms + windows.size_ms + 1, windows.step_ms)
 
 
 def panes_of(windows: Windows, panes: Iterable[Pane], end_ms: int) -> list[Pane]:
-    """The panes of the window of `windows.size_ms` that ends at `end_ms`, in order."""
     return [pane for pane in panes if end_ms - windows.size_ms <= pane.start_ms < end_ms]
 
 
 def touched(windows: Windows, panes: Sequence[Pane], time_ms: int) -> list[Pane]:
-    """The open panes that an event at `time_ms` falls into: at most one, but for sessions, which it may join.
+    """The open panes for an event: at most one, or two sessions that it connects.
 
     A session takes no event `max_ms` or more from its other end.
     """

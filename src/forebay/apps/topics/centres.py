@@ -1,4 +1,4 @@
-"""The live clusters of a stream of unit vectors, and the rule by which a vector joins one."""
+"""Live clusters of unit vectors, and the rule by which a vector joins one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FIRST_ROWS = 64
 
 
 class Centres:
-    """Clusters as weighted sums of their vectors; the centre is the sum's direction.
+    """Clusters as weighted sums of their vectors; a centre is the direction of its sum.
 
-    The rule is that of DP-vMF-means (Straub et al. 2015): a vector joins the cluster whose centre has the
-    greatest cosine with it, or founds a new one where none reaches the threshold. Rows are dense: row numbers
-    change with `keep`, ids do not.
+    The rule is that of DP-vMF-means (Straub et al. 2015): a vector joins the cluster with the greatest
+    cosine, or starts a new one if none reaches the threshold. Rows are dense: `keep` renumbers rows, ids
+    never change.
     """
 
     def __init__(self, width: int) -> None:
@@ -28,11 +28,9 @@ class Centres:
         self.live = 0
         self._sums = np.zeros((0, width), np.float32)
         self._inverse = np.zeros(0, np.float64)
-        """1 / length of the sum."""
         self._ids = np.zeros(0, np.int64)
         self._texts = np.zeros(0, np.int64)
         self._last = np.zeros(0, np.int64)
-        """Number of the text that came last."""
 
     @property
     def ids(self) -> Numbers:
@@ -47,7 +45,6 @@ class Centres:
         return self._last[: self.live]
 
     def directions(self, rows: npt.ArrayLike | None = None) -> Floats:
-        """Centres of length 1, by default all."""
         chosen = np.arange(self.live) if rows is None else np.asarray(rows)
         units: Floats = self._sums[chosen] * self._inverse[chosen, None].astype(np.float32)
         return units
@@ -62,10 +59,10 @@ class Centres:
         name: Callable[[], int],
         joined: Callable[[int, int, float], None],
     ) -> None:
-        """Each vector in turn joins a cluster or founds one, which `name` names; a zero vector does neither.
+        """Assign vectors in order: each joins a cluster or starts one, whose id is `name()`.
 
-        As if one by one, but with one matrix product: what a joining vector changes is carried into the
-        products of those after it. `joined(index, row, similarity)` is called after each.
+        Skips zero vectors. Equivalent to one call per vector, but needs a single matrix product, whose
+        entries are updated as vectors join. Calls `joined(index, row, similarity)` after each.
         """
         count = len(vectors)
         self._reserve(self.live + count)
@@ -101,11 +98,10 @@ class Centres:
             joined(index, row, similarity)
 
     def merge(self, threshold: float, since: int, merged: Callable[[int, int], None]) -> None:
-        """Join pairs of clusters, the most similar first, while the cosine of two centres reaches
-        `threshold`.
+        """Merge pairs of clusters, most similar first, while their cosine reaches `threshold`.
 
-        Looked at are pairs with a text since number `since`; the larger of the two lives on.
-        `merged(kept, gone)` is called with rows, before the sums are joined.
+        Considers pairs in which one has a text with number `since` or later; the larger one survives. Calls
+        `merged(kept, gone)` with rows before the sums are added.
         """
         touched = np.flatnonzero(self.last >= since)
         if not len(touched):
@@ -136,7 +132,7 @@ class Centres:
             if other in place:
                 cosines[place[other]] = -1
             if kept not in place and other in place:
-                # The joined cluster takes the other's line.
+                # The merged cluster takes over the other's line.
                 place[kept] = place.pop(other)
                 touched[place[kept]] = kept
             if kept in place:
@@ -149,7 +145,6 @@ class Centres:
         self.keep(~gone)
 
     def keep(self, chosen: npt.NDArray[np.bool_]) -> None:
-        """Forget all rows but the chosen; the order stays."""
         rows = np.flatnonzero(chosen)
         count = len(rows)
         for array in (self._sums, self._inverse, self._ids, self._texts, self._last):
@@ -157,7 +152,7 @@ class Centres:
         self.live = count
 
     def scale(self, factor: float) -> None:
-        """Multiply all sums, which leaves the centres where they are: what comes now weighs more."""
+        """Multiply all sums. Centres do not move; a smaller factor gives later vectors more weight."""
         self._sums[: self.live] *= np.float32(factor)
         self._inverse[: self.live] /= factor
 
@@ -174,7 +169,6 @@ class Centres:
         )
 
     def state(self) -> list[Any]:
-        """What `restore` takes; values that msgpack knows."""
         arrays = (self._sums, self._inverse, self._ids, self._texts, self._last)
         return [self.width, self.live, *(array[: self.live].tobytes() for array in arrays)]
 

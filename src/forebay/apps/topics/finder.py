@@ -1,10 +1,8 @@
-"""Emerging topics: short texts clustered as they come, one pass, bounded state.
+"""Emerging topics: one-pass clustering of short texts with bounded state.
 
-A text is a vector of two parts of stated weight: its meaning (a sentence embedding) and its words
-(`Lexicon`). It joins the cluster with the nearest centre or founds one (`Centres`). Every `review_every`
-texts, clusters that have grown alike are merged. A cluster is a candidate until it has `birth_texts` texts;
-then a topic is born. A candidate that waits too long folds into the nearest topic (`TopicLives`). All that is
-kept is bounded, whatever comes. `TopicStage` does this for one shard of a stream: batches in, events out.
+A text is a vector of its sentence embedding and its words (`Lexicon`). It joins the nearest cluster or starts
+one (`Centres`); similar clusters are merged every `review_every` texts. A cluster becomes a topic at
+`birth_texts` texts, or is folded into the nearest topic if that takes too long (`TopicLives`).
 """
 
 from __future__ import annotations
@@ -36,18 +34,17 @@ Embed = Callable[[Sequence[str]], Floats]
 
 VERSION, STAGE_VERSION = 2, 2
 TABLE = 1 << 16
-"""Counters of words; words that share one count together."""
 SMOOTHING = 50.0
-"""Texts that are taken as seen before the first: the weights of a young stream differ less."""
+"""Texts assumed before the first one, to even out the weights of a young stream."""
 LEAST_WEIGHT = 0.05
 
 
 class Lexicon:
-    """Words to vectors: `width` signed places by hash (feature hashing, Weinberger et al. 2009), each word
-    weighted by its inverse document frequency so far (Spärck Jones 1972), the vector scaled to length 1.
+    """Word vectors: `width` signed hash buckets (feature hashing, Weinberger et al. 2009).
 
-    A text counts for `share` of a document (`learn`): copies, and further texts of a large cluster, tell less
-    of how common a word is. What was learned takes effect with `settle`, and old counts fade by `fade`.
+    Words are weighted by inverse document frequency so far (Spärck Jones 1972); vectors have length 1. A text
+    counts as `share` of a document (`learn`), because copies say less about how common a word is. `settle`
+    applies what was learned; `fade` decays old counts.
     """
 
     def __init__(self, width: int) -> None:
@@ -57,11 +54,9 @@ class Lexicon:
         self._pending: list[tuple[Keys, float]] = []
 
     def keys(self, text: str) -> Keys:
-        """Its distinct words' keys."""
         return keys_of(distinct_words(text))
 
     def vectors(self, texts: Sequence[Keys]) -> Floats:
-        """One row per text; zeros where it has no words."""
         vectors = np.zeros((len(texts), self.width), np.float32)
         keys = np.concatenate(texts) if texts else np.zeros(0, np.uint32)
         rows = np.repeat(np.arange(len(texts)), [len(each) for each in texts])
@@ -84,12 +79,10 @@ class Lexicon:
         self._pending.clear()
 
     def fade(self, factor: float) -> None:
-        """Multiply all counts by `factor`."""
         self._counts *= factor
         self._documents *= factor
 
     def state(self) -> list[Any]:
-        """What `restore` takes; values that msgpack knows."""
         pending = [[keys.tobytes(), share] for keys, share in self._pending]
         return [self.width, self._documents, self._counts.tobytes(), pending]
 
@@ -104,7 +97,7 @@ class Lexicon:
 
 
 class TopicFinder:
-    """Topics of one stream. Not thread-safe. The same texts in the same calls give the same topics.
+    """Topics of one stream. Not thread-safe. Deterministic for the same texts in the same calls.
 
     >>> finder = TopicFinder(TopicSettings(), embedding_width=3)
     >>> vectors = np.eye(3, dtype=np.float32)
@@ -124,7 +117,6 @@ class TopicFinder:
 
     @property
     def live(self) -> int:
-        """Clusters held now, candidates included."""
         return self._lives.centres.live
 
     def add(
@@ -134,10 +126,11 @@ class TopicFinder:
         times_ms: Sequence[int],
         partitions: Sequence[str] | None = None,
     ) -> Found:
-        """Place texts in their order. `vectors`: their embeddings, of length 1, a row each. `partitions`: of
-        the stream, which each was read from; each has its own order in time.
+        """Assign texts to topics, in order.
 
-        Blocks for about 0.1 ms per text. Raises `ValueError` where these do not fit together.
+        `vectors` holds one embedding of length 1 per row. `partitions` are those of the source; time is
+        ordered within each. Blocks for about 0.1 ms per text. Raises `ValueError` if lengths or shapes do not
+        match.
         """
         partitions = [""] * len(texts) if partitions is None else partitions
         if vectors.shape != (len(texts), self._width) or not len(texts) == len(times_ms) == len(partitions):
@@ -162,8 +155,7 @@ class TopicFinder:
         return Found(tuple(topics), tuple(events))
 
     def finish(self) -> tuple[TopicEvent, ...]:
-        """At a stream's end: a last review in which no candidate is waited for, and the last size of each
-        topic that has more texts than were told."""
+        """Review a last time without waiting for candidates, and report final sizes."""
         events: list[TopicEvent] = []
         self._lives.merge(events, since=0)
         self._lives.fold(events, patience=-1)
@@ -206,7 +198,6 @@ class TopicFinder:
         )
 
     def _copy(self, keys: Keys) -> int:
-        """How often texts of exactly these words have come, this time included."""
         slot = int(np.bitwise_xor.reduce(keys * np.uint32(2654435761))) % TABLE if len(keys) else 0
         if self._copies[slot] < np.iinfo(np.uint16).max:
             self._copies[slot] += 1
@@ -217,7 +208,6 @@ class TopicFinder:
         self._age(self._lives.clock.now_ms)
 
     def _age(self, now_ms: int) -> None:
-        """Old texts weigh less: sums shrink with time, word counts and copies with texts."""
         if self._scaled_ms is not None and now_ms > self._scaled_ms:
             self._lives.centres.scale(
                 0.5 ** min((now_ms - self._scaled_ms) / (self.settings.half_life_s * 1000), 20)
@@ -228,7 +218,6 @@ class TopicFinder:
             self._copies >>= 1
 
     def to_bytes(self) -> bytes:
-        """The whole state. `from_bytes` gives a finder that goes on exactly as this one would."""
         document = [
             VERSION,
             [getattr(self.settings, f.name) for f in fields(TopicSettings)],
@@ -243,11 +232,11 @@ class TopicFinder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TopicFinder:
-        """What `to_bytes` gave. Raises `MalformedRecord` for other bytes, or those of another version."""
+        """Restore from `to_bytes`. Raises `MalformedRecord` for other bytes or another version."""
         try:
             document = msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
             if document[0] != VERSION:
-                raise MalformedRecord(f"topics: the state is of version {document[0]}; expected {VERSION}")
+                raise MalformedRecord(f"topics: the state has version {document[0]}; expected {VERSION}")
             _, settings, width, lexicon, lives, copies, scaled_ms = document
             self = cls(TopicSettings(*settings), width)
             self._lexicon = Lexicon.restore(lexicon)
@@ -255,29 +244,26 @@ class TopicFinder:
             self._copies = np.frombuffer(copies, np.uint16).copy()
             self._scaled_ms = scaled_ms
         except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as error:
-            raise MalformedRecord(f"topics: not a state: {type(error).__name__}: {error}") from None
+            raise MalformedRecord(f"topics: not a saved state: {type(error).__name__}: {error}") from None
         return self
 
 
 def text_bytes(time_ms: int | None, text: str, partition: str = "") -> bytes:
-    """A text as `TopicStage` takes it."""
     packed: bytes = msgpack.packb((time_ms, text, partition), unicode_errors="surrogatepass")
     return packed
 
 
 def shard_event_of(data: bytes) -> ShardEvent:
-    """An event as `TopicStage` gave it."""
     shard, values, timed = orjson.loads(data)
     values["texts"] = tuple(values["texts"])
     return ShardEvent(shard, TopicEvent(**values), timed)
 
 
 class TopicStage:
-    """Topics of the texts of one shard.
+    """Topics of the texts of one shard. Blocks while a batch is embedded.
 
-    Texts are embedded and placed in batches of `BLOCK`; `close` places those that wait. Batches are cut where
-    the texts' number says, so that what comes out depends on the texts and their order, and on where `close`
-    was called only as far as sums of floating-point numbers do. Blocks while a batch is embedded.
+    Batches of `BLOCK` texts are cut by text number; `close` processes an incomplete one. Outputs depend only
+    on the texts and their order, except that calls of `close` affect floating-point rounding.
     """
 
     def __init__(self, settings: TopicSettings, shard: int, embed: Embed, width: int) -> None:
@@ -325,14 +311,14 @@ class TopicStage:
         try:
             version, *state = msgpack.unpackb(data, unicode_errors="surrogatepass")
             if version != STAGE_VERSION:
-                raise MalformedRecord(f"topics: the state is of version {version}; expected {STAGE_VERSION}")
+                raise MalformedRecord(f"topics: the state has version {version}; expected {STAGE_VERSION}")
             width, finder, waiting, count, last_ms, timed = state
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise MalformedRecord(f"topics: not a state: {type(error).__name__}: {error}") from None
+            raise MalformedRecord(f"topics: not a saved state: {type(error).__name__}: {error}") from None
         if width != self._width:
             raise MalformedRecord(
-                f"topics: the state is of vectors of {width} numbers, the embedding gives {self._width}; "
-                f"use the embedding that it was made with, or start over"
+                f"topics: the state has vectors of {width} numbers, but the embedding has {self._width}; "
+                f"use the embedding that the job started with, or start over"
             )
         self._finder = TopicFinder.from_bytes(finder)
         self._waiting = [_whole(each) for each in waiting]
@@ -340,7 +326,7 @@ class TopicStage:
 
 
 def _whole(text: Sequence[Any]) -> tuple[Any, str, str]:
-    """A text with its time and its partition, which older versions did not keep."""
+    """Older versions did not save the partition."""
     time_ms, words, partition = (*text, "")[:3]
     return time_ms, words, partition
 

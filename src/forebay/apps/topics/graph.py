@@ -1,4 +1,4 @@
-"""The application `topics` as a Flink graph: texts by shard, embedded and placed in batches, then named."""
+"""The Flink graph of `topics`: shard, embed and place in batches, label."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ from forebay.records import DeadLetter, Event
 from forebay.settings import load_settings
 
 MOST_LOG_BYTES = 1 << 18
-"""Some thousand texts: after a restore they are embedded again, at 3 ms each."""
+"""Some thousand texts; after a restore they are embedded again, at 3 ms each."""
 
 
 class Texts(ProcessFunction):
-    """Takes encoded records; gives messages, by the hash of `key` over `shards`. To `REFUSED` go the dead
-    letters that come, and events without the text or whose key cannot be made."""
+    """Converts encoded records to messages, by the hash of `key` over `shards`.
+
+    Sends dead letters, and events whose text or key is missing, to `REFUSED`.
+    """
 
     def __init__(self, text: TextField, *, key: EventText | None, shards: int, even: bool = True) -> None:
         self._text = text
@@ -61,8 +63,6 @@ class Texts(ProcessFunction):
 
 @dataclass(frozen=True, slots=True)
 class OpenStage:
-    """Makes the stage of a shard; loads the embedding."""
-
     settings: TopicSettings
     embedder: OpenEmbedder
 
@@ -83,11 +83,11 @@ def topic_events(
     parallelism: int = 1,
     name: str,
 ) -> Clocked:
-    """The topics of a stream of encoded records: messages whose bytes behind the key are `ShardEvent`s, and
-    the records that were refused.
+    """Detect topics in a stream of encoded records.
 
-    A text waits at most `wait_ms` until its batch is full. A topic lives in one shard: with more than one,
-    texts of one `key` meet. Raises `SettingError` where Python would run in worker processes.
+    Messages carry `ShardEvent`s behind the key; refused records come separately. A text waits at most
+    `wait_ms` for its batch to fill. Each topic lives in one shard, so texts that belong together need the
+    same `key` if there are several shards. Raises `SettingError` if Python would run in worker processes.
     """
     check_environment(stream.get_execution_environment())
     even = even_shards(stream.get_execution_environment(), name)
@@ -109,11 +109,10 @@ def topic_events(
 def topics(
     settings: Topics, stream: DataStream, parts: InferenceOptions, embedder: OpenEmbedder | None = None
 ) -> InferenceStreams:
-    """The topics of `stream`, which holds encoded records in the order of a source.
+    """Run `topics` on encoded records in the order of a source.
 
-    Results are what happened to topics, each exactly once, and the labels that the model gives; refused
-    records and questions that were given up are dead letters. `embedder`: another than the settings name.
-    Raises `SetupError` where the embedding model is not installed.
+    Results are topic events, each exactly once, and the model's labels; dead letters are refused records and
+    failed questions. Raises `SetupError` if the embedding model is not installed.
     """
     found = topic_events(
         stream,
@@ -141,7 +140,7 @@ def topics(
 
 
 def embedder_of(settings: Topics) -> OpenEmbedder:
-    """What the settings name. Raises `SetupError` where the embedding model is not installed."""
+    """Raises `SetupError` if the embedding model is not installed."""
     if settings.embeddings == "words":
         return NoEmbedding
     model = find_embedding_model(load_settings())

@@ -1,4 +1,4 @@
-"""The lives of topics: birth, growth, emergence, drift, merge and death of clusters."""
+"""The life cycle of topics: birth, growth, emergence, drift, merge and death of clusters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ SAMPLES = 5
 
 @dataclass(slots=True)
 class Cluster:
-    """What is known of a live cluster beside its centre."""
-
     first_ms: int
     last_ms: int
     pace: ArrivalPace = field(default_factory=ArrivalPace)
@@ -44,7 +42,7 @@ class Cluster:
 
 
 class TopicLives:
-    """What is known of the live clusters of one stream, beside the lexicon. Not thread-safe."""
+    """Not thread-safe."""
 
     def __init__(self, settings: TopicSettings, width: int) -> None:
         self.settings = settings
@@ -52,18 +50,15 @@ class TopicLives:
         self.clusters: dict[int, Cluster] = {}
         self.clock = SlowestClock()
         self.count = 0
-        """Texts that came."""
         self._stream = ArrivalPace()
         self._next = 0
         self._short_ms, self._long_ms = settings.recent_s * 1000, settings.half_life_s * 1000
 
     def name(self) -> int:
-        """The number of a new cluster."""
         self._next += 1
         return self._next - 1
 
     def join(self, row: int, similarity: float, text: str, now_ms: int, events: list[TopicEvent]) -> int:
-        """A text has joined the cluster in a row of the centres; gives its number."""
         topic = int(self.centres.ids[row])
         cluster = self.clusters.get(topic)
         if cluster is None:
@@ -77,7 +72,6 @@ class TopicLives:
         return topic
 
     def review(self, events: list[TopicEvent]) -> None:
-        """Merges, folds and deaths, and what there is to tell of the topics with new texts."""
         since = self.count - self.settings.review_every
         self.merge(events, since)
         self.fold(events, self.settings.patience_texts)
@@ -90,7 +84,6 @@ class TopicLives:
                 self._tell(topic, int(row), cluster, now_ms, events)
 
     def tell_sizes(self, events: list[TopicEvent]) -> None:
-        """Tell of each topic's growth since it was last told, however small."""
         for row, size in enumerate(self.centres.texts.tolist()):
             topic = int(self.centres.ids[row])
             cluster = self.clusters[topic]
@@ -106,7 +99,6 @@ class TopicLives:
         events.append(TopicEvent("born", topic, now_ms, size, texts=cluster.texts))
 
     def _tell(self, topic: int, row: int, cluster: Cluster, now_ms: int, events: list[TopicEvent]) -> None:
-        """Whether the topic has grown, emerges, and whether it has moved."""
         settings = self.settings
         cluster.pace.add(0, now_ms, self._short_ms, self._long_ms)
         self._stream.add(0, now_ms, self._short_ms, self._long_ms)
@@ -151,9 +143,7 @@ class TopicLives:
         centres.merge(self.settings.merge, since, merged)
 
     def fold(self, events: list[TopicEvent], patience: int) -> None:
-        """Candidates that wait too long, and the longest waiting where room is needed, go to the nearest
-        topic.
-        """
+        """Fold stale candidates into the nearest topic; if space is short, the oldest ones too."""
         centres, settings = self.centres, self.settings
         born = np.array([self.clusters[int(topic)].born for topic in centres.ids], bool)
         waiting = np.flatnonzero(~born)
@@ -181,11 +171,11 @@ class TopicLives:
         centres.keep(kept)
 
     def _end(self, events: list[TopicEvent]) -> None:
-        """Topics with nothing new for too long die, and the longest idle where room is needed."""
+        """End topics without new texts; if space is short, the longest idle ones too."""
         centres, now_ms = self.centres, self.clock.now_ms
         idle_ms = self.settings.idle_s * 1000
         for cluster in self.clusters.values():
-            # A time that the clock has gone back from was wrong: it keeps no topic alive.
+            # A time that the clock later corrected must not keep a topic alive.
             cluster.last_ms = min(cluster.last_ms, now_ms)
         kept = np.array(
             [now_ms - self.clusters[int(topic)].last_ms <= idle_ms for topic in centres.ids], bool
@@ -202,7 +192,6 @@ class TopicLives:
         centres.keep(kept)
 
     def state(self) -> list[Any]:
-        """What `restore` takes; values that msgpack knows."""
         names = [f.name for f in fields(Cluster) if f.name != "pace"]
         clusters = [
             [topic, *(getattr(c, name) for name in names), [c.pace.recent, c.pace.all, c.pace.at_ms]]

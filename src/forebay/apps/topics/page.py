@@ -1,4 +1,4 @@
-"""The page of topics: a map over time, and a card for each."""
+"""The HTML page of topics: a map over time and a card for each."""
 
 from __future__ import annotations
 
@@ -34,11 +34,9 @@ NAME_CHARS = 32
 
 @dataclass(slots=True)
 class Track:
-    """What the events said of one topic."""
-
     name: str
     timed: bool = True
-    """Whether the texts have times; without, a time in ms is a thousand for each text."""
+    """If False, a text counts as 1000 ms."""
     born_ms: float | None = None
     last_ms: float = 0
     end_ms: float | None = None
@@ -51,19 +49,16 @@ class Track:
     texts: list[str] = field(default_factory=list)
     labels: list[tuple[float, str, str]] = field(default_factory=list)
     failure: str = ""
-    """Why the last question that was given up was not answered."""
 
     @property
     def label(self) -> str:
-        """The latest label; the first text where there is none."""
         if self.labels:
             return max(self.labels)[1]
         return self.texts[0] if self.texts else f"topic {self.name}"
 
 
 def topics_page(lines: Iterable[bytes]) -> str:
-    """The page of the results of the application `topics`, and of the questions among its dead letters that
-    follow them (JSON lines). Other lines are left out."""
+    """Build the page from JSON lines: results, then dead letters of questions. Other lines are skipped."""
     found = told(lines)
     born = [track for track in found.values() if track.born_ms is not None]
     largest = sorted(born, key=lambda track: -track.size)[:MAX_SHOWN]
@@ -91,7 +86,6 @@ def topics_page(lines: Iterable[bytes]) -> str:
 
 
 def told(lines: Iterable[bytes]) -> dict[str, Track]:
-    """What the results say, by the topics' names."""
     found: dict[str, Track] = {}
     for raw in lines:
         try:
@@ -190,7 +184,7 @@ def _card(track: Track, found: dict[str, Track]) -> Html:
         else None,
         element("p", "emerging: ", ", ".join(emerged), class_="soft") if emerged else None,
         element("p", "merged into: ", link(f"#topic-{track.into}", into), class_="soft") if into else None,
-        element("p", "took in: ", "; ".join(merged), class_="soft") if merged else None,
+        element("p", "merged from: ", "; ".join(merged), class_="soft") if merged else None,
         quotes(track.texts),
         id=f"topic-{track.name}",
     )

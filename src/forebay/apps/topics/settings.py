@@ -1,4 +1,4 @@
-"""Which topics emerge, and what they are about: settings, the question, and the events that come out."""
+"""The application `topics`: settings, question and results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Embeddings = Literal["minilm", "words"]
 ASKED = ("born", "moved")
-"""What the model is asked about."""
 SHOWN_TEXTS = 4
 SCHEMA: dict[str, JSON] = {
     "type": "object",
@@ -47,18 +46,16 @@ PROMPT = PromptTemplate(
         ),
         Message("user", "{{ event.question }}"),
     ),
-    # The question's own marks stay; what is quoted between them is escaped.
+    # The question contains its own markup; quoted text inside it is escaped.
     escape=False,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Settings of the application `topics`.
+    """`embeddings`: `minilm` is the local model; `words` compares texts by their words alone.
 
-    `embeddings`: `minilm` (the local model), or `words`, by which texts are alike by their words alone.
-    A text waits at most `wait_s` until its batch is full. `topic_shards`: topics live in one shard each.
-    `labels`: whether the model is asked.
+    A text waits at most `wait_s` for its batch to fill. Each topic lives in one of `topic_shards`.
     """
 
     text: str = "text"
@@ -71,9 +68,9 @@ class Topics:
 
 
 def to_result(found: ShardEvent) -> Result:
-    """What happened to a topic as a result; its answer holds the event, with a time for people.
+    """Convert a topic event to a result with a readable time.
 
-    Where the texts have no times, that is None, and `time_ms` a second for each text.
+    If the texts have no times, that is None, and `time_ms` counts one second per text.
     """
     event = found.event
     time = readable(event.time_ms) if found.timed else None
@@ -89,7 +86,6 @@ def to_result(found: ShardEvent) -> Result:
 
 
 def to_prompt_event(found: ShardEvent) -> Event | None:
-    """What the model is asked about a topic that is born or has moved; None for other events."""
     event = found.event
     if event.kind not in ASKED:
         return None
@@ -104,7 +100,6 @@ def to_prompt_event(found: ShardEvent) -> Event | None:
 
 
 def labelled(answered: Result) -> Result:
-    """The model's answer as an event of the topic that it is about."""
     about = answered.fields
     timed = about.get("timed", True)
     answer = {
@@ -128,7 +123,7 @@ TOPICS, CLUSTERS = Topics(), TopicSettings()
 
 
 class TopicsSpec(ApplicationSettings):
-    """Which topics emerge, and what they are about."""
+    """Detect which topics emerge, and label them."""
 
     own_clock: ClassVar[bool] = True
     bound: ClassVar[frozenset[str] | None] = frozenset(("embeddings", "topic_shards"))
@@ -138,8 +133,8 @@ class TopicsSpec(ApplicationSettings):
     text: FieldPath = Field(TOPICS.text, description="Field with the text; dots for nesting.")
     embeddings: Embeddings = Field(
         TOPICS.embeddings,
-        description="`minilm`: the model of `forebay setup --embeddings`; `words`: no model, texts are alike "
-        "by their words.",
+        description="`minilm`: the model of `forebay setup --embeddings`; `words`: no model, texts are "
+        "compared by their words.",
     )
     threads: PositiveInt = Field(TOPICS.threads, description="Threads for the embedding model.")
     wait_s: PositiveFloat = Field(
@@ -148,8 +143,8 @@ class TopicsSpec(ApplicationSettings):
     topic_shards: PositiveInt = Field(
         TOPICS.topic_shards,
         le=MAX_PARALLELISM,
-        description="Parts of the stream that have topics of their own, by the hash of `key`; they run side "
-        "by side.",
+        description="Number of shards, by the hash of `key`. Each has its own topics; shards run in "
+        "parallel.",
     )
     labels: Switch = Field(TOPICS.labels, description="Ask the model for a label of each topic.")
     birth_texts: PositiveInt = Field(CLUSTERS.birth_texts, description="Minimum number of texts in a topic.")

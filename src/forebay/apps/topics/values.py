@@ -1,4 +1,4 @@
-"""What topic detection is set to, and what comes out of it."""
+"""Settings and events of topic detection."""
 
 from __future__ import annotations
 
@@ -8,40 +8,38 @@ from typing import Literal
 from forebay.errors import SettingError
 
 BLOCK = 64
-"""Texts that are placed with one matrix product; word weights settle between blocks."""
+"""Texts assigned with one matrix product; word weights settle between blocks."""
 NO_TOPIC = -1
 UNTIMED_STEP_MS = 1000
-"""Without times, a text is taken to come a second after the one before it."""
+"""If texts have no times, they are assumed this far apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """How topics are found. Similarities are cosines; one setting serves all measured data sets."""
+    """Similarities are cosines. The defaults suit all measured data sets."""
 
     join: float = 0.33
-    """Least similarity of a text with the centre of the cluster it joins."""
+    """Minimum similarity of a text and its cluster's centre."""
     merge: float = 0.58
-    """Least similarity of two centres that are merged."""
+    """Minimum similarity of two centres that are merged."""
     words: float = 0.4
-    """Weight of the words against the embedding, 0 to 1."""
+    """Weight of words against the embedding, 0 to 1."""
     word_places: int = 1024
-    """Places of the word vectors: fewer mix more words, more cost more."""
+    """Buckets of word vectors: fewer means more collisions, more means more time."""
     birth_texts: int = 8
     patience_texts: int = 10_000
-    """A candidate folds when so many texts of the stream have passed since its last."""
+    """A candidate is folded after this many texts of the stream without one of its own."""
     review_every: int = 512
     max_clusters: int = 2048
     half_life_s: float = 86_400.0
-    """Older texts weigh less in a centre, and make less history."""
+    """Half-life of a text's weight in its centre and in the topic's history."""
     idle_s: float = 172_800.0
-    """End a topic after this long without a new text."""
     recent_s: float = 600.0
-    """Half-life of what counts as now where a topic's rate is compared with its history."""
     emerging_nats: float = 12.0
-    """Least evidence that a topic's share of the stream has risen (`rates.rise`)."""
+    """Minimum evidence of a rising share of the stream (`rates.rise`)."""
     emerging_ratio: float = 2.0
     moved: float = 0.8
-    """A topic has moved when its centre's cosine with where it was last told of is below this."""
+    """A topic has moved if the cosine to the centre of its last event is below this."""
 
     def __post_init__(self) -> None:
         for name in ("join", "merge", "words", "moved"):
@@ -58,14 +56,13 @@ Kind = Literal["born", "grown", "emerging", "moved", "merged", "folded", "died"]
 
 @dataclass(frozen=True, slots=True)
 class TopicEvent:
-    """What happened to a topic.
+    """An event of a topic.
 
-    `born`: a candidate has become a topic. `grown`: it has twice the texts that it had when that was last
-    told, or more at the stream's end. `emerging`: its share of the stream has risen beyond its own
-    history, by `score` nats. `moved`: its centre is no longer where it was last told of. `merged`: it goes on
-    as topic `into`. `folded`: a candidate that never became a topic; its texts belong to `into`, or to no
-    topic. `died`: nothing came for too long, or its place was needed. `texts` are samples: near the centre,
-    and the latest.
+    `born`: a candidate became a topic. `grown`: twice the texts of its last such event, or any growth at the
+    end of the stream. `emerging`: its share rose above its own history, by `score` nats. `moved`: its centre
+    left the one of its last event. `merged`: continues as topic `into`. `folded`: a candidate that never
+    became a topic; its texts belong to `into`, or to no topic. `died`: idle for too long, or its place was
+    needed. `texts`: nearest the centre, and the latest.
     """
 
     kind: Kind
@@ -79,7 +76,7 @@ class TopicEvent:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a batch gave: a topic's number per text (`NO_TOPIC` for texts without words), and events."""
+    """`topics` has one number per text (`NO_TOPIC` if it has no words)."""
 
     topics: tuple[int, ...]
     events: tuple[TopicEvent, ...]
@@ -87,10 +84,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class ShardEvent:
-    """What happened to a topic of a shard; a topic is named by both numbers.
-
-    Not `timed`: the texts have no times, and the event's counts `UNTIMED_STEP_MS` for each.
-    """
+    """Shard and number together identify a topic. If not `timed`, times count `UNTIMED_STEP_MS` per text."""
 
     shard: int
     event: TopicEvent
@@ -98,7 +92,6 @@ class ShardEvent:
 
     @property
     def name(self) -> str:
-        """The topic's name over all shards."""
         return topic_name(self.shard, self.event.topic)
 
 

@@ -1,6 +1,4 @@
-"""The third stage: rising terms into trends. Terms that rise in the same posts are one trend, which has an
-onset, a peak and an end.
-"""
+"""Third stage: group terms that rise in the same posts into trends."""
 
 from __future__ import annotations
 
@@ -18,20 +16,19 @@ from forebay.detect.rates import rise
 from forebay.detect.samples import MAX_SAMPLES, keep, pick
 
 TRACE_TICKS = 32
-"""Ticks for which is kept with which posts a warm term came."""
+"""Ticks for which the posts of a warm term are kept."""
 COOL_TICKS = 120
 TOLD_TEXTS = 4
 
 
 @dataclass(slots=True)
 class _Trend:
-    """A live trend; rates are posts per second of its most frequent term."""
+    """Rates are posts per second of its most frequent term."""
 
     terms: list[str]
     onset_ms: int
     born_tick: int
     base: float
-    """The share of posts that its term had before."""
     score: float
     rate: float
     peak: float
@@ -45,8 +42,7 @@ class _Trend:
 
 
 class _Near:
-    """The live trends by what their terms look like and by the posts they came with: only those that share
-    something of it with a term can have one that is like it."""
+    """Index of live trends by spelling and posts of their terms, to find those a term may match."""
 
     def __init__(self, traces: Mapping[str, Iterable[tuple[int, int, int, int]]]) -> None:
         self._traces = traces
@@ -57,7 +53,6 @@ class _Near:
             self._trends.setdefault(sign, set()).add(trend)
 
     def of(self, term: str) -> list[int]:
-        """In the order of their numbers."""
         return sorted(set().union(*(self._trends.get(sign, ()) for sign in self._signs(term))))
 
     def _signs(self, term: str) -> Iterator[object]:
@@ -68,20 +63,21 @@ class _Near:
 
 
 class TrendBook:
-    """The trends of one stream. Not thread-safe. Takes the reports of ticks in order, whole ones.
+    """The trends of one stream. Not thread-safe. Takes one complete report per tick, in order.
 
-    Memory is bounded: as many warm terms and live trends as the settings say.
+    Memory is bounded by the settings: warm terms and live trends.
     """
 
     def __init__(self, settings: TrendSettings) -> None:
         self.settings = settings
         self._worth = worth(settings)
         self._traces: dict[str, deque[tuple[int, int, int, int]]] = {}
-        """Per warm term its ticks: number, posts, first and last post."""
+        """Per warm term, per tick: tick number, post count, first and last post."""
         self._trends: dict[int, _Trend] = {}
         self._of_term: dict[str, tuple[int, int]] = {}
-        """Per rising term its trend, and the tick in which it was last seen to rise: while that is so, also
-        after its trend has ended, it makes no new one.
+        """Per rising term: its trend and the tick in which it last rose.
+
+        While it keeps rising it starts no new trend, even after its trend has ended.
         """
         self._next = 0
         self._tick: int | None = None
@@ -89,7 +85,6 @@ class TrendBook:
         self._report = Report(0, 0.0, {})
 
     def take(self, report: Report) -> list[TrendEvent]:
-        """What happened in a tick."""
         self._passed = 1 if self._tick is None else max(1, report.tick - self._tick)
         self._tick, self._report = report.tick, report
         risen = {term: seen.rise for term, seen in report.terms.items() if seen.rise is not None}
@@ -107,17 +102,15 @@ class TrendBook:
         return events
 
     def finish(self) -> list[TrendEvent]:
-        """At a stream's end: what is still live ends now."""
         events = [self._event("ended", number) for number in self._trends]
         self._trends.clear()
         return events
 
     def _now_ms(self) -> int:
-        """The end of the present tick."""
         return 0 if self._tick is None else (self._tick + 1) * self.settings.tick_ms
 
     def _cool(self, risen: dict[str, Rise]) -> None:
-        """Terms that rise no more, or were not seen for long, may make a new trend again."""
+        """Forget terms that no longer rise or were not seen for long; they may start a new trend."""
         tick = self._tick or 0
         for term, (number, seen) in list(self._of_term.items()):
             if term in risen:
@@ -128,7 +121,6 @@ class TrendBook:
                 del self._of_term[term]
 
     def _trace(self, risen: dict[str, Rise]) -> None:
-        """Note the posts of the terms that are warm or in a trend; forget terms that have cooled."""
         tick = self._tick or 0
         for term in risen:
             if term not in self._traces and len(self._traces) < self.settings.max_warm:
@@ -151,7 +143,6 @@ class TrendBook:
         return near
 
     def _join(self, term: str, found: Rise, near: _Near, events: list[TrendEvent]) -> None:
-        """The term joins the trend it comes with, or is a new one."""
         tick = self._tick or 0
         if len(self._of_term) >= 4 * self.settings.max_warm:
             return
@@ -182,7 +173,7 @@ class TrendBook:
         events.append(self._event("born", number))
 
     def _explained(self, phrase: str, word: str) -> bool:
-        """Whether a phrase rises no more than one of its words: tested as a share of the word's posts."""
+        """Whether a phrase rises no more than one of its words, tested as a share of the word's posts."""
         terms = self._report.terms
         if phrase not in terms or word not in terms:
             return False
@@ -198,8 +189,10 @@ class TrendBook:
         return common >= (self.settings.together / 2 if part_of(one, other) else self.settings.together)
 
     def _jaccard(self, one: str, other: str) -> float:
-        """The share of posts with one of two terms that have both: how often the first and the last post of a
-        tick that has either has both, weighted by the posts."""
+        """Estimate how many of the posts with either term contain both.
+
+        Counts how often both terms have the same first and last post in a tick, weighted by posts.
+        """
         if one not in self._traces or other not in self._traces:
             return 0.0
         mine = {entry[0]: entry[1:] for entry in self._traces[one]}
@@ -217,7 +210,6 @@ class TrendBook:
         return both / either if either else 0.0
 
     def _follow(self, events: list[TrendEvent]) -> None:
-        """Rates, changes, peaks and ends of the live trends; trends that come together are merged."""
         settings = self.settings
         now_ms, per_s = self._now_ms(), self._report.posts_per_s
         keep_share = 0.5 ** min(self._passed * settings.tick_s / settings.windows_s[0], 1000.0)
@@ -250,7 +242,6 @@ class TrendBook:
                 self._tell(number, trend, events)
 
     def _tell(self, number: int, trend: _Trend, events: list[TrendEvent]) -> None:
-        """Whether the trend is another than was told."""
         ratio, now_ms = self.settings.changed_ratio, self._now_ms()
         if now_ms - trend.told_ms < self.settings.changed_s * 1000:
             return
@@ -274,7 +265,6 @@ class TrendBook:
         del self._trends[gone]
 
     def _texts_of(self, terms: Sequence[str]) -> list[str]:
-        """Posts of this tick with the terms."""
         entries = [self._report.terms[term].entry for term in terms if term in self._report.terms]
         numbers = dict.fromkeys(number for entry in entries for number in entry[1:])
         return [self._report.texts[n] for n in numbers if n in self._report.texts][:MAX_SAMPLES]
@@ -291,7 +281,7 @@ class TrendBook:
         )  # fmt: skip
 
     def state(self) -> list[Any]:
-        """What `restore` takes; values that msgpack knows. To be taken between ticks."""
+        """The state that `restore` takes, as msgpack values. Call it between ticks."""
         names = [f.name for f in fields(_Trend)]
         return [
             [[term, list(seen)] for term, seen in self._traces.items()],

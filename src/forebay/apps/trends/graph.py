@@ -1,6 +1,4 @@
-"""The application `trends` as a Flink graph: a clock, counts by shard of posts, rates by shard of terms, one
-book, then the question why.
-"""
+"""The Flink graph of `trends`: clock, counts by shard of posts, rates by shard of terms, one book."""
 
 from __future__ import annotations
 
@@ -25,8 +23,6 @@ from forebay.records import Event
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """An event as the first stage takes it."""
-
     text: TextField
 
     def __call__(self, event: Event) -> bytes:
@@ -56,11 +52,11 @@ def trend_events(
     parallelism: int,
     name: str,
 ) -> Clocked:
-    """The trends of a stream of encoded records: messages whose bytes behind the key are `TrendEvent`s as
-    JSON, and the records that were refused.
+    """Detect trends in a stream of encoded records.
 
-    Exactly once: the events depend on the posts and their order alone. `shards` is the same for the life of a
-    pipeline, `parallelism` may change. Raises `SettingError` where Python would run in worker processes.
+    Messages carry `TrendEvent`s as JSON behind the key; refused records come separately. Exactly once: events
+    depend only on the posts and their order. `shards` is fixed for the life of a pipeline, `parallelism` may
+    change. Raises `SettingError` if Python would run in worker processes.
     """
     check_environment(stream.get_execution_environment())
     even = even_shards(stream.get_execution_environment(), name)
@@ -87,11 +83,11 @@ def trend_events(
 
 
 def trends(settings: Trends, stream: DataStream, parts: InferenceOptions) -> InferenceStreams:
-    """The trends of `stream`, which holds encoded records in the order of a source.
+    """Run `trends` on encoded records in the order of a source.
 
-    Results are what happened to trends, each exactly once, and what the model says of why; refused posts and
-    questions that were given up are dead letters. `parts.shards` is the number of shards of posts and of
-    terms, the same for the life of a pipeline; `parts.parallelism` may change.
+    Results are trend events, each exactly once, and the model's reasons. Dead letters are refused posts and
+    failed questions. `parts.shards` counts shards of posts and of terms; it is fixed for the life of a
+    pipeline.
     """
     found = trend_events(
         stream,

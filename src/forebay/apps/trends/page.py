@@ -1,4 +1,4 @@
-"""The page of trends: a timeline, and a card for each."""
+"""The HTML page of trends: a timeline and a card for each."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ WORDS = "From onset to end; dark until the trend was seen; the dot is its peak; 
 
 @dataclass(slots=True)
 class Line:
-    """What the events said of one trend."""
-
     number: int
     name: str = ""
     terms: list[str] = field(default_factory=list)
@@ -51,12 +49,10 @@ class Line:
     merged: list[str] = field(default_factory=list)
     into: int | None = None
     failure: str = ""
-    """Why the last question that was given up was not answered."""
 
 
 def trends_page(lines: Iterable[bytes]) -> str:
-    """The page of the results of the application `trends`, and of the questions among its dead letters that
-    follow them (JSON lines). Other lines are left out."""
+    """Build the page from JSON lines: results, then dead letters of questions. Other lines are skipped."""
     found = list(told(lines).values())
     live = sorted((line for line in found if line.into is None), key=lambda line: -line.rate)
     shown = sorted(live[:MAX_SHOWN], key=lambda line: line.onset_ms)
@@ -79,7 +75,6 @@ def trends_page(lines: Iterable[bytes]) -> str:
 
 
 def told(lines: Iterable[bytes]) -> dict[int, Line]:
-    """What the results say, by the trends' numbers."""
     found: dict[int, Line] = {}
     for raw in lines:
         try:
@@ -150,13 +145,13 @@ def _card(line: Line) -> Html:
         joined(element("p", words, class_="soft", dir="auto") for words in more) if more else None,
         element("p", f"The model was asked why and did not answer: {line.failure}") if line.failure else None,
         tags(line.terms),
-        element("p", "taken in: ", ", ".join(line.merged), class_="soft") if line.merged else None,
+        element("p", "merged from: ", ", ".join(line.merged), class_="soft") if line.merged else None,
         quotes(line.texts),
         id=f"trend-{line.number}",
     )
 
 
 def _span(line: Line) -> str:
-    end = "goes on" if line.end_ms is None else moment(line.end_ms)[11:]
+    end = "not yet" if line.end_ms is None else moment(line.end_ms)[11:]
     seen, peak = moment(line.seen_ms)[11:], moment(line.peak_ms)[11:]
     return f"onset {moment(line.onset_ms)}, seen {seen}, peak {peak}, end {end}"

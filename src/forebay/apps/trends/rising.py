@@ -1,8 +1,7 @@
-"""The second stage: which terms of a shard rise, tick by tick.
+"""Second stage: detect the rising terms of one shard.
 
-Per tick every term that came is tested: has its share of the stream risen, over the last quarter of a minute,
-over a minute, over four, against the hours before (`rates.rise`)? Counts are decayed counts of a sketch, so
-memory does not grow with the terms. Shards of terms do not know of each other: each sees all posts' number.
+In every tick, `rates.rise` tests each term: has its share of the stream risen over the last 15 s, minute or
+four minutes, compared with the hours before? A sketch keeps decayed counts in constant memory.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ MOST_DOUBLINGS = 60
 
 
 class RateSketch:
-    """A count-min sketch (Cormode and Muthukrishnan 2005) whose counts decay, once per half-life.
+    """A count-min sketch (Cormode and Muthukrishnan 2005) whose counts decay.
 
-    Decay is forward (Cormode et al. 2009): an entry is added with a weight that grows with its tick, so that
-    nothing need be touched as time passes. Each read count is at least the true decayed count; by how much it
-    is more depends on what shares its cells. Sketches of one form add up to the sketch of both streams.
+    Decay is forward (Cormode et al. 2009): an entry's weight grows with its tick, so old entries are never
+    touched. Hash collisions can only raise a count above the true decayed one. Adding two sketches of the
+    same shape gives the sketch of both streams.
     """
 
     def __init__(self, half_lives: Sequence[float], *, width_bits: int = 18) -> None:
@@ -45,7 +44,7 @@ class RateSketch:
         return int(self._cells.nbytes)
 
     def advance(self, tick: int) -> None:
-        """Make `tick` the present. The first call sets where time starts; going back does nothing."""
+        """Move to `tick`. The first call sets the start; going back has no effect."""
         if self._tick is None:
             self._start[:] = tick
             self._tick = tick
@@ -59,12 +58,11 @@ class RateSketch:
                 self._start[index] = self._tick
 
     def places(self, keys: Keys) -> npt.NDArray[np.int64]:
-        """The cells of the keys: rows of the sketch by keys."""
+        """The cells of the keys, shape (rows of the sketch, keys)."""
         spread = keys.astype(np.uint64)[None, :] * FACTORS[:, None]
         return (spread >> np.uint64(64 - self._bits)).astype(np.int64)
 
     def add(self, places: npt.NDArray[np.int64], counts: npt.ArrayLike, total: float) -> None:
-        """Count terms in the present tick, in which `total` posts came."""
         amounts = np.asarray(counts, np.float64)
         for index, weight in enumerate(self._weights()):
             for row in range(ROWS):
@@ -72,7 +70,7 @@ class RateSketch:
             self._totals[index] += total * weight
 
     def read(self, places: npt.NDArray[np.int64]) -> Doubles:
-        """Decayed counts: half-lives by rows by keys."""
+        """Decayed counts, shape (half-lives, rows, keys)."""
         found = np.empty((len(self.half_lives), *places.shape))
         for index, weight in enumerate(self._weights()):
             for row in range(ROWS):
@@ -81,7 +79,6 @@ class RateSketch:
         return found
 
     def totals(self) -> Doubles:
-        """Decayed numbers of posts, one per half-life."""
         return self._totals / self._weights()
 
     def _weights(self) -> Doubles:
@@ -89,13 +86,13 @@ class RateSketch:
         return np.asarray(2.0 ** ((tick - self._start) / np.asarray(self.half_lives)), np.float64)
 
     def __iadd__(self, other: RateSketch) -> RateSketch:
-        """Add another sketch of the same form; the present is then the later of the two."""
+        """Add another sketch of the same shape; the current tick becomes the later of the two."""
         if (self.half_lives, self._bits) != (other.half_lives, other._bits):
             raise ValueError("sketches of different forms do not add up")
         if other._tick is None:
             return self
         self.advance(other._tick)
-        # What weighs 1 in the other began at its start: here it weighs what its tick's entries weigh.
+        # Weight 1 belongs to the start tick of each sketch; convert from the other's start to ours.
         factors = 2.0 ** ((other._start - self._start) / np.asarray(self.half_lives))
         for index, factor in enumerate(factors):
             self._cells[index] += other._cells[index] * np.float32(factor)
@@ -103,7 +100,6 @@ class RateSketch:
         return self
 
     def state(self) -> list[Any]:
-        """What `restore` takes; values that msgpack knows."""
         return [
             list(self.half_lives), self._bits, self._tick, self._start.tolist(), self._totals.tolist(),
             self._cells.tobytes(),
@@ -121,14 +117,13 @@ class RateSketch:
 
 
 WARM_TICKS = 120
-"""Ticks for which a term is reported after it last rose."""
+"""A term is reported for this many ticks after it last rose."""
 
 
 class RisingTerms:
-    """Terms of one shard that rise. Not thread-safe. Takes ticks in order, each in any number of parts.
+    """The rising terms of one shard. Not thread-safe. Takes ticks in order, each in any number of parts.
 
-    Memory is bounded: the sketch, and as many warm terms as the settings say; where more rise at once, those
-    with the least evidence wait.
+    Memory is bounded: if more than `max_warm` terms rise at once, those with the least evidence wait.
     """
 
     def __init__(self, settings: TrendSettings) -> None:
@@ -137,33 +132,33 @@ class RisingTerms:
         history = settings.history_s / settings.tick_s
         self._sketch = RateSketch([*ticks, history], width_bits=settings.width_bits)
         self._worth = worth(settings)
-        # Per age in ticks of an even excess: what the shortest window holds of it, over what the longest
-        # does.
+        # For each age in ticks of a constant excess: its count in the shortest window divided by that in the
+        # longest.
         ages = np.arange(1, int(4 * ticks[-1]) + 1)
         kept_short, kept_long = 0.5 ** (1 / ticks[0]), 0.5 ** (1 / ticks[-1])
         self._fill = (1 - kept_short**ages) / (1 - kept_short) * (1 - kept_long) / (1 - kept_long**ages)
         self._warm: dict[str, int] = {}
-        """Per term that rose the tick in which it last did."""
+        """Per term, the last tick in which it rose."""
         self._tick: int | None = None
         self._closed = False
         self._present: dict[str, Entry] = {}
-        """What came in the present tick of the terms that come often or are warm."""
+        """Terms of the current tick that are frequent or warm."""
         self._texts: dict[int, str] = {}
         self.late = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the sketch; the rest is bounded by the settings."""
         return self._sketch.nbytes
 
     def is_later(self, tick: int) -> bool:
-        """Whether counts of `tick` would close the present one."""
         return self._tick is not None and tick > self._tick
 
     def add(self, counts: Counts) -> None:
-        """Count what came in the present tick, or in a later one once this one is closed. Those of a closed
-        tick are dropped, and `late` says how many posts those were. Raises `ValueError` for counts of a later
-        tick while this one is open."""
+        """Count posts of the current tick, or start a later one if the current is closed.
+
+        Posts of closed ticks are dropped and counted in `late`. Raises `ValueError` for a later tick while
+        one is open.
+        """
         if self._tick is not None and (
             counts.tick < self._tick or (counts.tick == self._tick and self._closed)
         ):
@@ -171,7 +166,7 @@ class RisingTerms:
             return
         if self._tick is None or counts.tick > self._tick:
             if self._tick is not None and not self._closed:
-                raise ValueError(f"tick {self._tick} is open still")
+                raise ValueError(f"tick {self._tick} is still open")
             self._tick, self._closed = counts.tick, False
             self._sketch.advance(counts.tick)
         terms = list(counts.terms)
@@ -188,7 +183,7 @@ class RisingTerms:
                         self._texts[number] = counts.texts[number]
 
     def close(self) -> Report | None:
-        """Nothing more comes in the present tick: what it has to say; None where none is open."""
+        """Return the current tick's report, or None if no tick is open."""
         if self._tick is None or self._closed:
             return None
         risen, counts = self._risen()
@@ -210,8 +205,6 @@ class RisingTerms:
         return Report(self._tick, self._posts_per_s(), told, texts)
 
     def _warmest(self, risen: dict[str, Rise]) -> dict[str, int]:
-        """As many warm terms as may be: those that rose last, of them those with the most evidence."""
-
         def order(term: str) -> tuple[int, float, str]:
             return -self._warm[term], -risen[term].score if term in risen else 0.0, term
 
@@ -219,8 +212,9 @@ class RisingTerms:
         return {term: seen for term, seen in self._warm.items() if term in kept}
 
     def _risen(self) -> tuple[dict[str, Rise], Doubles]:
-        """The present terms that rise, with half the evidence that makes a trend or more, and the least
-        decayed counts of all present terms: windows, then history, by terms.
+        """Terms with at least half the evidence of a trend, and the smallest decayed counts of all terms.
+
+        The counts have the shape (windows and then history, terms).
         """
         settings = self.settings
         middle = len(settings.windows_s) // 2
@@ -230,15 +224,14 @@ class RisingTerms:
         held, totals = self._sketch.read(self._sketch.places(keys_of(terms))), self._sketch.totals()
         recent, history = held[:-1], held[-1]
         posts, past = totals[:-1, None, None], totals[-1]
-        # The history's decayed count less the window's: history without the present, for the terms' posts and
-        # all.
+        # History without the window, for the terms and for all posts.
         before, since = np.maximum(history - recent, 0), np.maximum(past - posts, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             evidence = rise(recent, posts, before, since) * self._worth[:, None, None]
             times = (recent / posts) / (before / since)
         times = np.where(before > 0, times, np.inf)
         fits = (times >= settings.least_ratio) & (recent >= settings.least_posts)
-        # A row in which something else rises is overruled by the others.
+        # A hash collision with another rising term affects one row; the minimum over rows ignores it.
         scores = np.where(fits, evidence, 0).min(axis=1)
         window = scores.argmax(axis=0)
         best = scores.max(axis=0)
@@ -254,8 +247,9 @@ class RisingTerms:
         return found, held.min(axis=1)
 
     def _age_s(self, short: float, long: float) -> float:
-        """How long an even excess has lasted, by what is in the shortest and in the longest window: at first
-        the same, then the short one fills up.
+        """How long a constant excess has lasted.
+
+        The shortest and the longest window first hold the same count of it; then the short one saturates.
         """
         if short <= 0 or long <= 0:
             return self.settings.tick_s / 2
@@ -264,14 +258,12 @@ class RisingTerms:
         return (age - 0.5) * self.settings.tick_s
 
     def _posts_per_s(self) -> float:
-        """The stream's rate over the middle window."""
         middle = len(self.settings.windows_s) // 2
         ticks = self.settings.windows_s[middle] / self.settings.tick_s
         weight = float(1 / (1 - 0.5 ** (1 / ticks)))
         return float(self._sketch.totals()[middle]) / (weight * self.settings.tick_s)
 
     def state(self) -> list[Any]:
-        """What `restore` takes; values that msgpack knows."""
         return [
             self._sketch.state(), list(self._warm.items()), self._tick, self._closed,
             list(self._present.items()), list(self._texts.items()), self.late,
@@ -290,6 +282,5 @@ class RisingTerms:
 
 
 def worth(settings: TrendSettings) -> Doubles:
-    """Per window, how many plain counts a decayed one is worth: it varies less than a plain one of its mean
-    (Kish 1965)."""
+    """Per window, how many plain counts a decayed count is worth; it has a smaller variance (Kish 1965)."""
     return np.array([1 + 0.5 ** (settings.tick_s / each) for each in settings.windows_s])

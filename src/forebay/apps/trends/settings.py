@@ -1,4 +1,4 @@
-"""What is going viral, and why: settings, the question to the model, and the events that come out."""
+"""The application `trends`: settings, question and results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from forebay.flink.infer import InferenceStreams
 
 ASKED = ("born", "changed")
-"""What the model is asked about."""
 WHY_CHARS = 200
 SCHEMA: dict[str, JSON] = {
     "type": "object",
@@ -42,19 +41,14 @@ PROMPT = PromptTemplate(
         ),
         Message("user", "{{ event.question }}"),
     ),
-    # The question's own marks stay; what is quoted between them is escaped.
+    # The question contains its own markup; quoted text inside it is escaped.
     escape=False,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Trends:
-    """Settings of the application `trends`.
-
-    Posts more than `late_s` behind the stream's clock, or more than `ahead_s` ahead of that of their
-    partition, are refused.
-    `labels`: whether the model is asked why.
-    """
+    """Refuses posts `late_s` behind the stream's clock or `ahead_s` ahead of their partition's."""
 
     text: str = "text"
     late_s: float = 5.0
@@ -64,7 +58,6 @@ class Trends:
 
 
 def to_result(event: TrendEvent) -> Result:
-    """What happened to a trend as a result; its answer holds the event, with times that a person can read."""
     values = asdict(event)
     del values["posts"]
     answer = {
@@ -79,7 +72,6 @@ def to_result(event: TrendEvent) -> Result:
 
 
 def to_prompt_event(event: TrendEvent) -> Event | None:
-    """What the model is asked about a trend that is new or has changed; None for other events."""
     if event.kind not in ASKED:
         return None
     words, posts = quoted_words(event.terms[:8]), quoted_posts(event.texts)
@@ -93,7 +85,6 @@ def to_prompt_event(event: TrendEvent) -> Event | None:
 
 
 def why(answered: Result) -> Result:
-    """The model's answer as an event of the trend that it is about."""
     about = answered.fields
     answer = {
         "kind": "why",
@@ -122,7 +113,7 @@ TRENDS, FIND = Trends(), TrendSettings()
 
 
 class TrendsSpec(ApplicationSettings):
-    """What is going viral, and why. Needs a source with times."""
+    """Detect what is going viral, and ask why. Needs a source with times."""
 
     own_clock: ClassVar[bool] = True
     bound: ClassVar[frozenset[str] | None] = frozenset()

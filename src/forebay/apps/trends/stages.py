@@ -1,13 +1,9 @@
-"""The three stages of trend detection, each with its state for one shard, by event time.
+"""The three stages of trend detection, each with the state of one shard, in event time.
 
-1. `CountStage`, one per shard of the posts: counts of terms by tick. Posts are dealt out evenly, so a hot
-   term is one entry per tick and shard of each's counts, however often it comes.
-2. `RateStage`, one per shard of the terms: which of them rise.
-3. `BookStage`, one: trends.
-
-A stage takes inputs in any order within a tick, and closes a tick when it is told that event time has passed
-it. What it gives depends on the inputs alone, not on how they arrive. Shards are numbers that are fixed for
-the life of a pipeline; which machine holds which does not matter.
+`CountStage` counts terms per tick and shard of posts; posts are spread evenly, so a hot term costs one entry
+per tick and shard. `RateStage` finds rising terms per shard of terms. A single `BookStage` groups them.
+Outputs do not depend on the order of inputs within a tick. The number of shards is fixed for the life of a
+pipeline; any machine may run any shard.
 """
 
 from __future__ import annotations
@@ -39,22 +35,20 @@ from forebay.errors import MalformedRecord
 
 VERSION, TICKS_VERSION = 1, 2
 OPEN_TICKS = 1 << 20
-"""No limit of its own: what is too far ahead never comes this far."""
+"""Effectively unlimited: posts too far ahead are refused earlier."""
 MAX_SAMPLES_PER_TICK = 256
 MAX_HELD_TERMS = 1 << 16
-"""Occurrences that a counter holds before it hands over what it has."""
+"""Beyond this many occurrences a counter emits a tick's counts early."""
 
 Output = tuple[int, bytes]
-"""The shard of the next stage that it is for, and the message."""
+"""The target shard in the next stage, and the message."""
 
 
 def post_bytes(time_ms: int, text: str) -> bytes:
-    """A post as `CountStage` takes it."""
     return _packed((time_ms, text))
 
 
 def event_of(data: bytes) -> TrendEvent:
-    """An event as `BookStage` gave it."""
     values = orjson.loads(data)
     for name in ("terms", "posts", "texts"):
         values[name] = tuple(values[name])
@@ -72,11 +66,10 @@ class _Tick:
 class TickCounter:
     """Counts of one subtask by event time. Not thread-safe.
 
-    Ticks last `tick_ms`. A post of a closed tick is not counted: `late` says how many. At most `open_ticks`
-    are open; past that the farthest ahead is forgotten: `ahead` says how many posts. Memory: at most
-    `MAX_HELD_TERMS` occurrences per open tick; past that, `add` hands the tick's counts over early. Of the
-    texts at most `samples` go with a tick's counts: those in which its most frequent terms came first or
-    last.
+    Posts of closed ticks are dropped and counted in `late`. Beyond `open_ticks` open ticks, the one farthest
+    ahead is dropped and its posts are counted in `ahead`. Beyond `MAX_HELD_TERMS` occurrences in a tick,
+    `add` returns its counts early. At most `samples` texts go with a tick's counts: first and last posts of
+    its most frequent terms.
     """
 
     def __init__(
@@ -93,7 +86,7 @@ class TickCounter:
         self._next = 0
 
     def add(self, terms: list[str], time_ms: int, text: str = "") -> Counts | None:
-        """Count a post. Gives counts where the tick held too much; they add to what `close` gives later."""
+        """Count a post. Returns the tick's counts early if there are too many; `close` returns the rest."""
         tick = time_ms // self.tick_ms
         if self._closed is not None and tick <= self._closed:
             self.late += 1
@@ -115,7 +108,7 @@ class TickCounter:
         return self._counts(tick) if held.held >= MAX_HELD_TERMS else None
 
     def close(self, watermark_ms: int) -> list[Counts]:
-        """The counts of all ticks that end at or before the watermark, in order; those that had posts."""
+        """The counts of non-empty ticks that end at or before the watermark, in order."""
         through = watermark_ms // self.tick_ms - 1
         if self._closed is not None and through <= self._closed:
             return []
@@ -123,7 +116,6 @@ class TickCounter:
         return [self._counts(tick) for tick in sorted(self._open) if tick <= through]
 
     def finish(self) -> list[Counts]:
-        """The counts of all open ticks, in order."""
         return self.close((max(self._open) + 1) * self.tick_ms) if self._open else []
 
     def _counts(self, tick: int) -> Counts:
@@ -154,7 +146,6 @@ class TickCounter:
         return chosen
 
     def to_bytes(self) -> bytes:
-        """The whole state. `from_bytes` gives a counter that goes on exactly as this one would."""
         opened = [[tick, h.posts, h.numbers, h.texts, h.held] for tick, h in self._open.items()]
         return _packed(
             [TICKS_VERSION, self.tick_ms, self._open_ticks, self._counter, self._samples, self.late,
@@ -163,7 +154,7 @@ class TickCounter:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TickCounter:
-        """What `to_bytes` gave. Raises `MalformedRecord` for other bytes, or those of another version."""
+        """Restore from `to_bytes`. Raises `MalformedRecord` for other bytes or another version."""
         try:
             tick_ms, open_ticks, counter, samples, late, ahead, closed, following, opened = _checked(
                 data, "ticks", TICKS_VERSION
@@ -172,13 +163,11 @@ class TickCounter:
             self.late, self.ahead, self._closed, self._next = late, ahead, closed, following
             self._open = {tick: _Tick(*held) for tick, *held in opened}
         except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise MalformedRecord(f"ticks: not a state: {type(error).__name__}: {error}") from None
+            raise MalformedRecord(f"ticks: not a saved state: {type(error).__name__}: {error}") from None
         return self
 
 
 class CountStage:
-    """Counts of the posts of shard `shard`, for each of `shards` shards of the terms."""
-
     def __init__(self, settings: TrendSettings, shard: int, shards: int) -> None:
         self._shards = shards
         self._counter = TickCounter(
@@ -186,7 +175,7 @@ class CountStage:
         )
 
     def due_ms(self, data: bytes) -> int:
-        """When the tick of a post ends: the time to call `close`."""
+        """The end of a post's tick: when to call `close`."""
         time_ms, _ = _unpacked(data)
         return int((time_ms // self._counter.tick_ms + 1) * self._counter.tick_ms)
 
@@ -212,8 +201,7 @@ class CountStage:
 
 
 class RateStage:
-    """Which terms of one of `shards` shards rise. The shards' sketches together are as large as one would be
-    that held all terms."""
+    """All shards' sketches together are as large as a single one would be."""
 
     def __init__(self, settings: TrendSettings, shards: int) -> None:
         self._settings = replace(settings, width_bits=max(8, settings.width_bits - (shards - 1).bit_length()))
@@ -254,8 +242,6 @@ class RateStage:
 
 
 class BookStage:
-    """The trends; its outputs are the bytes of `TrendEvent`s (JSON)."""
-
     def __init__(self, settings: TrendSettings) -> None:
         self._settings = settings
         self._book = TrendBook(settings)
@@ -328,7 +314,7 @@ def _event(event: TrendEvent) -> Output:
 
 
 def _valid(value: Any) -> Any:
-    """`value` without halves of characters, which JSON cannot hold."""
+    """Replace lone surrogates, which JSON cannot hold."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -349,7 +335,7 @@ def _checked(data: bytes, what: str, expected: int = VERSION) -> Any:
     try:
         version, *values = _unpacked(data)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise MalformedRecord(f"{what}: not a state: {type(error).__name__}: {error}") from None
+        raise MalformedRecord(f"{what}: not a saved state: {type(error).__name__}: {error}") from None
     if version != expected:
-        raise MalformedRecord(f"{what}: the state is of version {version}; expected {expected}")
+        raise MalformedRecord(f"{what}: the state has version {version}; expected {expected}")
     return values

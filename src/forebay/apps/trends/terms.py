@@ -1,4 +1,4 @@
-"""The terms of a post whose rates are watched: words, phrases of two words, hashtags, links."""
+"""Extracts the terms of a post: words, phrases of two words, hashtags, links."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import re
 from collections.abc import Sequence
 
 MAX_CHARS = 4096
-"""No more of a post is looked at."""
 MAX_WORDS = 64
-"""No more words of a post are counted."""
 MAX_TERM_CHARS = 96
-"""Longer terms are cut."""
 
-# Links, hashtags, words; signs that stand for something (emoji) and Chinese or Japanese characters alone.
+# Links, hashtags and words; emoji and Chinese or Japanese characters are single-character terms.
 LONE = r"\u2600-\u27bf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U0001f000-\U0001faff\U00020000-\U0003134f"
 TERM = re.compile(rf"(?i:https?)://\S+|#\w+|[{LONE}]|[^\W{LONE}]+(?:['’][^\W{LONE}]+)?")
 
@@ -21,13 +18,13 @@ COMMON = (
     " so that the their they this to was we were will with you your"
 )
 STOPWORDS = frozenset(COMMON.split())
-"""Too common to stand alone or to begin or end a phrase."""
+"""Too common to be a term or to begin or end a phrase."""
 
 
 def terms_of(post: str) -> list[str]:
-    """The distinct terms of a post, lower-cased (links as they are but for the scheme), in order.
+    """The distinct terms of a post, in order, in lower case (links keep their case and lose their scheme).
 
-    A phrase is two neighbouring words. Each term counts once per post, however often it stands there.
+    A phrase is two adjacent words. A term counts once per post.
     """
     words = TERM.findall(post[:MAX_CHARS])[:MAX_WORDS]
     terms: dict[str, None] = {}
@@ -52,29 +49,27 @@ def terms_of(post: str) -> list[str]:
 
 
 def same_term(one: str, other: str) -> bool:
-    """Whether two terms differ by a hash sign, spaces or an ending only: `#fightnight`, `fight night`."""
+    """Whether two terms differ only by `#`, spaces or an ending, like `#fightnight` and `fight night`."""
     short, long = sorted((_plain(one), _plain(other)), key=len)
     return short == long or (len(short) >= 4 and long.startswith(short) and len(long) - len(short) <= 2)
 
 
 def forms(term: str) -> list[str]:
-    """What two terms of which `same_term` is true have at least one in common of."""
+    """Index keys: terms that match under `same_term` share at least one."""
     plain = _plain(term)
     return [plain, *(plain[:-cut] for cut in (1, 2) if len(plain) - cut >= 4)]
 
 
 def _plain(term: str) -> str:
-    """A term's letters and digits; the term itself where it has none, as emoji."""
     return "".join(c for c in term if c.isalnum()) or term
 
 
 def part_of(one: str, other: str) -> bool:
-    """Whether one term is a word of the other."""
     return one in other.split() or other in one.split()
 
 
 def shortest_name(terms: Sequence[str]) -> str:
-    """The name by which a group of terms goes: a phrase before a hashtag before a word, then the shorter."""
+    """Prefers phrases, then hashtags, then words, then links; then the shorter."""
 
     def order(term: str) -> tuple[int, int, str]:
         kind = 0 if " " in term else 1 if term.startswith("#") else 3 if "/" in term else 2

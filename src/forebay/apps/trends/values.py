@@ -1,4 +1,4 @@
-"""What the stages of trend detection hand to each other, and what comes out."""
+"""Values passed between the stages of trend detection, and their output."""
 
 from __future__ import annotations
 
@@ -11,35 +11,29 @@ from forebay.detect.samples import keys_of
 
 @dataclass(frozen=True, slots=True)
 class TrendSettings:
-    """How trends are found."""
-
     tick_s: float = 5.0
     windows_s: tuple[float, ...] = (15.0, 60.0, 240.0)
-    """Half-lives of what counts as now."""
+    """Half-lives of the windows that count as now."""
     history_s: float = 7200.0
-    """Half-life of what counts as the past."""
+    """Half-life of the past."""
     least_nats: float = 15.0
-    """Least evidence: below one false trend per million independent tests."""
+    """Minimum evidence: below one false trend per million independent tests."""
     least_ratio: float = 2.5
-    """Least ratio of a term's share now to that of its past."""
+    """Minimum ratio of a term's present share to its past share."""
     least_posts: float = 5.0
-    """Least decayed number of posts in a window."""
+    """Minimum decayed number of posts in a window."""
     together: float = 0.3
-    """Least share of common posts (Jaccard) at which two rising terms are one trend."""
+    """Minimum share of common posts (Jaccard) for two rising terms to be one trend."""
     end_share: float = 0.2
-    """A trend ends when its excess has fallen below this share of the peak's."""
+    """A trend ends if its excess stays below this share of the peak's for `end_s`."""
     end_s: float = 60.0
-    """… and stayed there for so long."""
     width_bits: int = 18
     max_warm: int = 4096
     max_trends: int = 512
     max_terms: int = 24
-    """Terms that are kept of one trend."""
     changed_ratio: float = 2.0
-    """A trend has changed when its rate is this many times that at which it was last told of, or fewer than
-    one in this many of its terms were told."""
+    """A trend has changed if its rate or number of terms grew by this factor since its last event."""
     changed_s: float = 30.0
-    """… at least so long after it was last told of."""
 
     @property
     def tick_ms(self) -> int:
@@ -47,15 +41,15 @@ class TrendSettings:
 
 
 Entry = tuple[int, int, int]
-"""A term in a tick: how many posts, the number of the first and of the last."""
+"""A term in a tick: number of posts, first and last post number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What came in one tick: posts in all; per term how many, and the number of the first and the last post.
+    """Counts of one tick: all posts; per term the number of posts, first and last post.
 
-    Posts are numbered by their counter, so that two terms with the same first and last posts came together.
-    `texts` are some of those posts.
+    Each counter numbers its posts, so two terms with the same first and last post appeared together. `texts`
+    are some of those posts.
     """
 
     tick: int
@@ -64,7 +58,6 @@ class Counts:
     texts: dict[int, str] = field(default_factory=dict)
 
     def split(self, shards: int) -> list[Counts]:
-        """The counts of each shard of the terms; every one knows of all posts."""
         names = list(self.terms)
         parts: list[dict[str, Entry]] = [{} for _ in range(shards)]
         for term, shard in zip(names, (keys_of(names) % shards).tolist(), strict=True):
@@ -77,12 +70,11 @@ class Counts:
 
 
 def joined(one: Entry, other: Entry) -> Entry:
-    """Two entries of one term as one: the posts together, the least first and the greatest last number."""
     return one[0] + other[0], min(one[1], other[1]), max(one[2], other[2])
 
 
 def added(parts: Iterable[Counts]) -> Counts:
-    """Counts of one tick by several counters as one; their order does not matter."""
+    """Merge counts of one tick from several counters, in any order."""
     terms: dict[str, Entry] = {}
     texts: dict[int, str] = {}
     posts = tick = 0
@@ -97,7 +89,7 @@ def added(parts: Iterable[Counts]) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """That a term rises: the evidence, its shares of the posts before and now, since when."""
+    """A rising term; its evidence in nats, its share of the posts before and now."""
 
     score: float
     base: float
@@ -107,7 +99,7 @@ class Rise:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A term in a tick. `counts`: its decayed counts, one per window and then its history's."""
+    """A term in a tick. `counts`: decayed counts, one per window and then the history."""
 
     entry: Entry
     counts: tuple[float, ...]
@@ -116,7 +108,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a tick had to say of the terms that rise, or did lately. `texts`: posts by their numbers."""
+    """The rising and recently rising terms of a tick. `texts`: posts by number."""
 
     tick: int
     posts_per_s: float
@@ -125,7 +117,7 @@ class Report:
 
 
 def whole(reports: Iterable[Report]) -> Report:
-    """The reports of one tick over all shards of terms as one; their order does not matter."""
+    """Merge the reports of one tick over all shards of terms, in any order."""
     parts = list(reports)
     terms = {term: seen for part in parts for term, seen in part.terms.items()}
     texts = {number: text for part in parts for number, text in part.texts.items()}
@@ -142,13 +134,12 @@ TrendKind = Literal["born", "changed", "peaked", "ended", "merged"]
 
 @dataclass(frozen=True, slots=True)
 class TrendEvent:
-    """What happened to a trend.
+    """An event of a trend.
 
-    `onset_ms` is an estimate, `time_ms` the end of the tick in which this was seen, `rate_per_s` the smoothed
-    rate of posts then, at `peaked` and `ended` that of the peak. `posts` are numbers of posts with it, as its
-    counter numbered them; `texts` are some of them, representative and unlike each other, where texts were
-    given. `changed`: it is much greater, or about more, than when it was last told of. `merged`: it goes on
-    as trend `into`.
+    `onset_ms` is an estimate; `time_ms` is the end of the tick; `rate_per_s` is the smoothed rate of posts,
+    or the peak rate for `peaked` and `ended`. `posts` are numbers assigned by the counter; `texts` are a
+    diverse sample, if texts were given. `changed`: much larger or broader than at its last event. `merged`:
+    continues as trend `into`.
     """
 
     kind: TrendKind

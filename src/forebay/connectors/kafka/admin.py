@@ -52,10 +52,13 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """The newest transaction of an id: its state, in Kafka's words (`Ongoing`, `CompleteCommit`,
-    `CompleteAbort`, …), and when it began by the broker's clock, in milliseconds; None where it did not."""
+    `CompleteAbort`, …), when it began by the broker's clock, in milliseconds (None: it has not), and the
+    producer that may end it."""
 
     state: str
     began_ms: int | None = None
+    producer_id: int = -1
+    epoch: int = -1
 
 
 class KafkaAdmin:
@@ -128,8 +131,17 @@ class KafkaAdmin:
                 description = self._ask(told.description(id))
                 began = description.transactionStartTimeMs()
                 began_ms = int(began.getAsLong()) if began.isPresent() else None
-                found[id] = Transaction(str(description.state().toString()), began_ms)
+                found[id] = Transaction(
+                    str(description.state().toString()),
+                    began_ms,
+                    int(description.producerId()),
+                    int(description.producerEpoch()),
+                )
         return found
+
+    def abort(self, ids: Iterable[str]) -> None:
+        """Abort the open transaction of each of `ids`, and refuse what its producer does from now on."""
+        self._ask(self._client.fenceProducers(_java_list(ids)).all())
 
     def committed(self, group: str) -> tuple[Place, ...]:
         """The offsets that `group` has committed, by topic and partition."""
@@ -192,7 +204,7 @@ class KafkaAdmin:
             if cause.getClass().getSimpleName() in UNKNOWN:
                 raise _Unknown from None
             said = str(cause.getMessage() or cause.getClass().getSimpleName())
-            if REFUSALS & set(_classes(cause)):
+            if REFUSALS & set(class_names(cause)):
                 raise KafkaRefused(
                     f"Kafka at {self._cluster.bootstrap} refuses: {said}; check 'properties' and 'secrets'"
                 ) from None
@@ -203,7 +215,7 @@ class KafkaAdmin:
 def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[KafkaAdmin]:
     """A client of `cluster`; nothing is asked of it yet. Raises `KafkaAway` where no broker's name is known,
     `KafkaRefused` where it cannot be made."""
-    properties = _properties(cluster, timeout_s)
+    properties = client_properties(cluster, timeout_s)
     try:
         client = _shaded().clients.admin.AdminClient.create(properties)
     except Py4JJavaError as error:
@@ -239,7 +251,7 @@ def all_read(
         return False
     kafka, jvm = _shaded(), get_gateway().jvm
     bytes_ = kafka.common.serialization.ByteArrayDeserializer
-    properties = _properties(cluster, timeout_s)
+    properties = client_properties(cluster, timeout_s)
     properties.put("max.poll.records", "1")
     properties.put("isolation.level", isolation)
     # Where records were deleted, the source goes on at the oldest that is left.
@@ -292,7 +304,7 @@ def _causes(error: Py4JJavaError) -> Iterator[Any]:
         cause = cause.getCause()
 
 
-def _classes(error: Any) -> Iterator[str]:
+def class_names(error: Any) -> Iterator[str]:
     """The names of a Java error's class and of those above it."""
     found = error.getClass()
     while found is not None:
@@ -300,7 +312,8 @@ def _classes(error: Any) -> Iterator[str]:
         found = found.getSuperclass()
 
 
-def _properties(cluster: KafkaCluster, timeout_s: float) -> Any:
+def client_properties(cluster: KafkaCluster, timeout_s: float) -> Any:
+    """The `java.util.Properties` of a client of `cluster` whose calls take at most `timeout_s`."""
     limit_ms = str(round(timeout_s * 1000))
     limits = {"request.timeout.ms": limit_ms, "default.api.timeout.ms": limit_ms}
     properties = get_gateway().jvm.java.util.Properties()

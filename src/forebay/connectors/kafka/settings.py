@@ -46,7 +46,7 @@ OWNED = {
     "group.id": "group",
     "auto.offset.reset": "start",
     "enable.auto.commit": "nothing: offsets are committed with checkpoints",
-    "transactional.id": "nothing: it is made of the pipeline's name and an id of its state",
+    "transactional.id": "nothing: it is made of the pipeline's name and an id",
     "transaction.timeout.ms": "transaction_timeout_s",
     "isolation.level": "isolation",
     "config.providers": "secrets",
@@ -337,7 +337,7 @@ class KafkaSink(SinkSettings, KafkaAccess):
             self.cluster(),
             self.topic,
             self.guarantee,
-            transactions=transaction_prefix(written.pipeline, written.what, written.state_id),
+            transactions=transaction_prefix(written.pipeline, written.what, written.transactions),
             transaction_timeout_s=self.transaction_timeout_s,
         )
 
@@ -349,13 +349,12 @@ class KafkaSink(SinkSettings, KafkaAccess):
         return refused_by(rows) if written.what == RESULTS else None
 
 
-def transaction_prefix(pipeline: str, what: str, state_id: str | None) -> str:
-    """How the ids of a topic's transactions begin: with the names of the pipeline and of its state.
+def transaction_prefix(pipeline: str, what: str, id: str) -> str:
+    """How the ids of a topic's transactions begin. `id` is that of the job, or on Kubernetes of the state.
 
-    A job ends all open transactions whose ids begin like its own: those of another pipeline must not, though
-    it has the same name. Without a `state_id` they are named after the pipeline alone, as older versions did.
+    A job aborts all open transactions whose ids begin like its own.
     """
-    return f"forebay-{pipeline if state_id is None else f'{pipeline}-{state_id}'}-{what}"
+    return f"forebay-{pipeline}-{id}-{what}"
 
 
 def _check_secret(name: str, ref: SecretRef) -> None:

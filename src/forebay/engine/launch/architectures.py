@@ -1,9 +1,8 @@
-"""Models of known architectures with random weights, for measurements: how fast an engine is depends on a
-model's shape, not on what it has learned.
+"""Models of known architectures with random weights, for measurements: speed depends on the shape only.
 
-`random:NAME` stands for one of `ARCHITECTURES` wherever a local engine takes a model. vLLM makes up the
-weights as it loads (its load format `dummy`), always the same ones. The tokenizer is the default model's, and
-each vocabulary is as large as that: no token is without a text.
+`random:NAME` is one of `ARCHITECTURES`, wherever a local engine takes a model. vLLM generates the weights
+while loading (load format `dummy`), always the same ones. The tokenizer is the default model's, and each
+vocabulary has its size, so that every token has a text.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from forebay.settings import Settings
 
 PREFIX = "random:"
 RANDOM_WEIGHTS = ("--load-format", "dummy")
-"""What tells vLLM to make up the weights."""
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 STAMP = "forebay-ready.json"
 RECIPE = 1
@@ -32,7 +30,7 @@ RECIPE = 1
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """`about`: what sets it apart; `parameters_m`: weights in millions; `config`: what its `config.json` says
+    """`about`: what is special about it; `parameters_m`: weights in millions; `config`: its `config.json`
     beyond `SHARED`."""
 
     about: str
@@ -145,13 +143,11 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def has_random_weights(model: str) -> bool:
-    """Whether `model` names an architecture of this module, and not a model with weights."""
     return model.startswith(PREFIX)
 
 
 def architecture_directory(model: str, settings: Settings) -> Path:
-    """Where the directory of `random:NAME` is, whether or not it was written. Raises `SettingError` for an
-    unknown name."""
+    """Whether or not it exists. Raises `SettingError` for an unknown name."""
     name = model.removeprefix(PREFIX)
     if name not in ARCHITECTURES:
         known = ", ".join(PREFIX + each for each in ARCHITECTURES)
@@ -160,9 +156,10 @@ def architecture_directory(model: str, settings: Settings) -> Path:
 
 
 def write_architecture(model: str, settings: Settings) -> Path:
-    """Write the directory of `random:NAME`, unless it is there: `config.json`, and the default model's
-    tokenizer, which must be there. It appears complete or not at all. Raises `SettingError` for an unknown
-    name, `SetupError` where the tokenizer cannot be copied.
+    """Write the directory of `random:NAME` unless it exists: `config.json` and the default model's tokenizer.
+
+    The default model must be installed. Atomic. Raises `SettingError` for an unknown name, `SetupError` if
+    the tokenizer cannot be copied.
     """
     target = architecture_directory(model, settings)
     config = config_document(model.removeprefix(PREFIX))
@@ -191,5 +188,4 @@ def write_architecture(model: str, settings: Settings) -> Path:
 
 
 def config_document(name: str) -> dict[str, Any]:
-    """The `config.json` of one of `ARCHITECTURES`."""
     return {**SHARED, **ARCHITECTURES[name].config}

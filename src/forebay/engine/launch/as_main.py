@@ -1,11 +1,11 @@
-"""Runs a module as the main program, in the engine's environment, and ends what it starts with it.
+"""Run a module as the main program in the engine's environment, and end its child processes with it.
 
-A server that is killed leaves its workers: they hold the machine's memory and wait for orders for ever. So
-each process that the module forks, or starts by Python's multiprocessing, has the kernel kill it when its
-parent dies. (multiprocessing imports its parent's main program, which is this file, before all else. The
-tracker of shared memory is started in another way: it stays until it has cleaned up.)
+The workers of a killed server would keep the machine's memory and wait without end. So the kernel kills each
+process that the module forks, or starts with multiprocessing, when its parent dies. (multiprocessing imports
+its parent's main program, this file, first. Its tracker of shared memory starts in another way and stays
+until it has cleaned up.)
 
-Uses nothing but the standard library: the engine's environment has no Forebay.
+Imports the standard library only: the engine's environment has no Forebay.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 PARENT = "FOREBAY_ENGINE_PARENT"
-"""The number of the process that is to start others: theirs, once they run."""
+"""The process id of the parent of new processes; each sets its own."""
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends; end at once if it has."""
+    """Have the kernel kill this process when the thread that started it ends; exit if it has ended."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.environ.get(PARENT) != str(os.getppid()):
         os._exit(1)
@@ -30,9 +30,8 @@ def end_with_parent() -> None:
 
 
 def main() -> None:
-    """Run the module that the first argument names, with the others as its own."""
     module, sys.argv = sys.argv[1], sys.argv[1:]
-    # In a namespace of its own: the main program, which children import, stays this file.
+    # With its own globals: the main program, which children import, stays this file.
     runpy.run_module(module, run_name="__main__", alter_sys=False)
 
 

@@ -1,7 +1,7 @@
-"""Turns a GGUF file into a directory that vLLM serves: `convert_gguf.py MODEL.gguf DIRECTORY`.
+"""Convert a GGUF file into a directory that vLLM serves: `convert_gguf.py MODEL.gguf DIRECTORY`.
 
-Run by path with the engine environment's Python; it imports nothing of Forebay. The weights are
-dequantized to bfloat16; the tokenizer and its chat template come out of the same file.
+Run by path with the engine environment's Python; it imports nothing of Forebay. Weights are dequantized to
+bfloat16; the tokenizer and its chat template come from the same file.
 """
 
 import sys
@@ -9,7 +9,6 @@ from pathlib import Path
 
 
 def convert(source: Path, target: Path) -> None:
-    """Write model and tokenizer of `source` into `target`, which is created."""
     import torch  # type: ignore[import-not-found]
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # type: ignore[import-not-found]
 

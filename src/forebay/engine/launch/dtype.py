@@ -1,7 +1,7 @@
-"""The number type that a local engine computes in: what this processor is fast at, measured once and kept.
+"""The number type of a local engine: the faster one on this processor, measured once and stored.
 
-A processor without bfloat16 instructions only imitates them: there float32 is several times faster, at twice
-the memory.
+A processor without bfloat16 instructions emulates them: float32 is then several times faster, at twice the
+memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from forebay.settings import Settings
 SHORT, LONG = "bfloat16", "float32"
 TYPES = (SHORT, LONG)
 LONG_FROM = 1.2
-"""float32 is taken where it is so many times as fast: it needs twice the memory."""
+"""float32 is chosen if it is this many times faster, as it needs twice the memory."""
 LEAST_GFLOPS = 2.0
 """Below this, the default model needs four seconds or more to read a post of thirty tokens."""
 PROBE = Path(__file__).with_name("probe_dtype.py")
@@ -37,7 +37,7 @@ MAX_CPUINFO_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A processor as the system describes it. `features` is empty where the system does not tell."""
+    """`features` is empty if unknown."""
 
     architecture: str
     name: str = ""
@@ -45,12 +45,11 @@ class Processor:
 
     @property
     def has_bfloat16(self) -> bool:
-        """Whether it says that it multiplies bfloat16 numbers itself."""
         return bool(self.features & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
-    """The first processor in `cpuinfo`, which is empty where it cannot be read."""
+    """The first processor; empty if the file cannot be read."""
     values: dict[str, str] = {}
     try:
         with cpuinfo.open("rb") as file:
@@ -66,7 +65,7 @@ def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
 
 @dataclass(frozen=True, slots=True)
 class NumberType:
-    """What is computed in, and why. `gflops`: its measured speed, None where it was not measured."""
+    """`gflops`: the measured speed, None if it was not measured."""
 
     name: str
     reason: str
@@ -74,7 +73,7 @@ class NumberType:
 
 
 def choose(speeds: Mapping[str, float]) -> NumberType | None:
-    """The type to take by `speeds`, in GFLOP/s; None where none of them says anything."""
+    """The faster type by `speeds`, in GFLOP/s; None if `speeds` has neither."""
     known = {name: speed for name, speed in speeds.items() if name in TYPES and speed > 0}
     if not known:
         return None
@@ -84,16 +83,15 @@ def choose(speeds: Mapping[str, float]) -> NumberType | None:
 
 
 def choose_by_features(processor: Processor) -> NumberType:
-    """The type to take by what the processor says of itself."""
     if processor.has_bfloat16:
         return NumberType(SHORT, "the processor has instructions for bfloat16")
     if processor.features:
         return NumberType(LONG, "the processor has no instructions for bfloat16")
-    return NumberType(LONG, "the processor does not say what it can do")
+    return NumberType(LONG, "the processor's features are not known")
 
 
 def check_processor(processor: Processor) -> None:
-    """Raise `LaunchError` for a processor that vLLM has no build for, where that is known."""
+    """Raise `LaunchError` for a processor that is known to lack what vLLM needs."""
     known = processor.architecture in ("x86_64", "AMD64") and bool(processor.features)
     if known and "avx2" not in processor.features:
         raise LaunchError(
@@ -103,8 +101,7 @@ def check_processor(processor: Processor) -> None:
 
 
 def known_type(settings: Settings, processor: Processor, threads: int) -> NumberType:
-    """The type for an engine with so many threads, by what was measured before, else by the processor's
-    features. Reads one file."""
+    """The type for an engine with `threads` threads: as measured before, else by features. Reads one file."""
     speeds = read_stamp(_file(settings)).get(_key(processor, threads))
     chosen = choose(_numbers(speeds)) if isinstance(speeds, dict) else None
     return chosen or choose_by_features(processor)
@@ -115,8 +112,8 @@ def measured_type(
 ) -> NumberType:
     """The type for an engine with `threads` threads on `cores`; blocks for some seconds the first time.
 
-    Needs the engine's environment. What was measured is kept, by processor, threads and version of the
-    engine. A measurement that fails leaves the choice to the processor's features.
+    Needs the engine's environment. Results are stored by processor, threads and engine version. If the
+    measurement fails, the processor's features decide.
     """
     file, key = _file(settings), _key(processor, threads)
     with locked(file.with_suffix(".lock")):
@@ -132,7 +129,7 @@ def measured_type(
 
 
 def probe(settings: Settings, cores: Sequence[int], threads: int) -> dict[str, float]:
-    """GFLOP/s by type, as the engine's Python finds them; empty where it finds none. Blocks for seconds."""
+    """GFLOP/s by type, measured with the engine's Python; empty on failure. Blocks for seconds."""
     named = ",".join(map(str, cores)) or "any"
     command = [str(engine_python(settings)), "-I", str(PROBE), str(threads), named, *TYPES]
     try:

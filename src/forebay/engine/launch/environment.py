@@ -1,4 +1,4 @@
-"""The engine's own Python environment: vLLM for CPUs, apart from PyFlink, whose pins it contradicts."""
+"""The engine's Python environment: vLLM for CPUs, separate because its pins contradict PyFlink's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from forebay.files import check_nobody_else_writes, locked, read_stamp, write_st
 from forebay.settings import Settings
 
 LOCKS = Path(__file__).with_name("locks")
-"""What is installed, each file with its SHA-256. `engine.txt` is all but torch; `torch-cpu.txt` is torch's
-build for CPUs, which PyPI does not have, and `torch.txt` the stock one with CUDA."""
+"""What is installed, each file with its SHA-256. `engine.txt` is all except torch; `torch-cpu.txt` is torch's
+CPU build, which PyPI does not have, and `torch.txt` the stock one with CUDA."""
 ENGINE, CPU_TORCH, STOCK_TORCH = "engine.txt", "torch-cpu.txt", "torch.txt"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PIP = {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off"}
@@ -35,7 +35,7 @@ assert current_platform.is_cpu(), f"vLLM chose the platform {current_platform.de
 
 @cache
 def recipe() -> str:
-    """What names the contents of an environment: another lock, another environment. Comments do not count."""
+    """Identifies the contents of an environment: a changed lock needs a new one. Comments do not count."""
     digest = hashlib.sha256()
     for name in (ENGINE, CPU_TORCH, STOCK_TORCH):
         for line in (LOCKS / name).read_text(encoding="utf-8").splitlines():
@@ -45,7 +45,7 @@ def recipe() -> str:
 
 
 def engine_python(settings: Settings) -> Path:
-    """The Python of the engine's environment, whether or not it is there."""
+    """Whether or not it exists."""
     return settings.engine_env / "bin" / "python"
 
 
@@ -56,11 +56,10 @@ def environment_ready(settings: Settings) -> bool:
 
 
 def ensure_environment(settings: Settings, progress: Progress) -> None:
-    """Make the environment unless it is ready; blocks for minutes when it is not.
+    """Create the environment unless it is ready; blocks for minutes then.
 
-    A half-made one, of an interrupted set-up or of another lock, is made anew. Two set-ups at once wait
-    for each other, as a step of `progress`. Raises `SetupError` with the end of pip's log, and `SettingError`
-    where others may write to the folders that hold it.
+    A partial or outdated one is replaced. Concurrent set-ups wait for each other, as a step of `progress`.
+    Raises `SetupError` with the end of pip's log, and `SettingError` if others may write to its folders.
     """
     for folder in (settings.home, settings.engine_env):
         check_nobody_else_writes(folder)
@@ -101,12 +100,12 @@ class _Installer:
             write_stamp(_stamp(self.settings), {"recipe": recipe(), "way": way, "seconds": seconds})
             return
         raise SetupError(
-            f"the engine's environment {self.settings.engine_env} could not be made in any of "
+            f"the engine's environment {self.settings.engine_env} could not be created in any of "
             f"{len(reasons)} ways (full log: {self.log}).\n" + "\n".join(reasons)
         )
 
     def _ways(self) -> tuple[tuple[str, Callable[[], None]], ...]:
-        """In the order of cost: pip as the user configured it, PyTorch's CPU builds, PyPI alone."""
+        """Cheapest first: pip as the user configured it, PyTorch's CPU builds, PyPI alone."""
         return (
             ("pip's own configuration", self._plain),
             ("PyTorch's CPU index", self._cpu_index),
@@ -132,7 +131,7 @@ class _Installer:
         )  # fmt: skip
 
     def _fresh_environment(self) -> None:
-        # A torch that an earlier way left behind would decide what this way finds.
+        # A torch that an earlier way installed would change this way's result.
         with self.progress.step("Making the engine's environment") as detail:
             shutil.rmtree(self.settings.engine_env, ignore_errors=True)
             run_logged(
@@ -148,7 +147,7 @@ class _Installer:
             self._python("-c", SMOKE)
 
     def _pip(self, title: str, *arguments: str | Path) -> None:
-        """Install what a lock names and nothing else; wheels only, so that nothing of a package runs."""
+        """Install exactly what a lock lists; wheels only, so that no code of a package runs."""
         with self.progress.step(title) as detail:
             self._python(
                 "-m", "pip", "install", "--no-input", "--no-deps", "--require-hashes",
@@ -157,7 +156,7 @@ class _Installer:
 
     def _python(self, *arguments: str | Path, detail: Callable[[str], None] = lambda line: None) -> None:
         run_logged(
-            # Isolated: neither PYTHONPATH nor a user's site-packages may leak into the environment.
+            # Isolated from PYTHONPATH and the user's site-packages.
             [engine_python(self.settings), "-I", *arguments],
             self.log,
             detail=detail,

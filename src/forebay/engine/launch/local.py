@@ -1,4 +1,4 @@
-"""The local engine in two calls: make sure that it is installed, then run replicas of it."""
+"""The local engine in two calls: ensure that it is installed, then run replicas."""
 
 from __future__ import annotations
 
@@ -52,19 +52,17 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """What `ensure_engine` made sure of: the Python that has vLLM, and the default model's directory."""
-
     python: Path
     model: Path
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How local replicas are run. None means: chosen from what the machine has free.
+    """How local replicas are run; None: chosen by the machine's free resources.
 
     `model` is `default`, a directory, a hub's OWNER/NAME, or `random:NAME` for an architecture with random
-    weights; `dtype` one of vLLM's number types; `cores` are shared out over the replicas; `extra` goes to
-    vLLM as it is, after everything else.
+    weights; `dtype` is one of vLLM's number types; `cores` are divided among the replicas; `extra` are
+    further arguments for vLLM, put last.
     """
 
     model: str = "default"
@@ -81,10 +79,10 @@ class EngineOptions:
 
 
 def ensure_engine(settings: Settings, progress: Progress | None = None) -> LocalEngine:
-    """Install the engine's environment and the default model where they are missing.
+    """Install the engine's environment and the default model if they are missing.
 
-    Returns at once when both are there, and blocks for minutes when not. Safe to call from several
-    processes at once, and again after an interruption. Raises `SetupError`.
+    Returns at once if both exist, else blocks for minutes. Safe in concurrent processes, and after an
+    interruption. Raises `SetupError`.
     """
     shown = progress or Silent()
     ensure_environment(settings, shown)
@@ -92,8 +90,8 @@ def ensure_engine(settings: Settings, progress: Progress | None = None) -> Local
 
 
 def machine_registry(settings: Settings) -> Registry:
-    """The registry of this machine's local replicas, or of this container's: only their processes can be seen
-    from here, so each has a file of its own in a folder that they share."""
+    """The registry of the local replicas of this machine or container. A container sees only its own
+    processes, so each has its own file in a shared folder."""
     return Registry(settings.run / f"replicas-{pid_space()}.json")
 
 
@@ -105,10 +103,10 @@ def local_replicas(
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Replicas]:
-    """Run `count` vLLM replicas on this machine for the length of the block.
+    """Run `count` vLLM replicas on this machine for the duration of the block, as of `local_places`.
 
-    The block is entered when all replicas are healthy; the value is the sequence of their URLs. The rest is
-    as for `local_places`. Raises `SettingError`, `SetupError` or `LaunchError`.
+    Enters the block when all replicas are healthy, with the sequence of their URLs. Raises `SettingError`,
+    `SetupError` or `LaunchError`.
     """
     chosen = options or EngineOptions()
     with local_places(count, chosen, settings=settings, progress=progress) as places:
@@ -120,8 +118,6 @@ def local_replicas(
 
 @dataclass(frozen=True, slots=True)
 class LocalPlaces:
-    """Replicas that may be started here, none of them yet, and the cores of each."""
-
     replicas: Replicas
     shares: tuple[tuple[int, ...], ...]
 
@@ -134,15 +130,15 @@ def local_places(
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Iterator[LocalPlaces]:
-    """Places for up to `count` vLLM replicas on this machine for the length of the block.
+    """Places for up to `count` vLLM replicas on this machine for the duration of the block.
 
-    The engine is installed first where it is missing. What is started ends with the block, and also when this
-    process is killed. Of `settings.secret_variables` replicas get none but the one from which vLLM reads a
-    key of its own. Raises `SettingError`, also where the machine has no room for so many, and `SetupError`.
+    Installs a missing engine first. Replicas end with the block, also if this process is killed. Of
+    `settings.secret_variables` they get only vLLM's own key. Raises `SettingError`, also if the machine is
+    too small, and `SetupError`.
     """
     chosen, home = options or EngineOptions(), settings or load_settings()
     if not 1 <= count <= MAX_REPLICAS:
-        raise SettingError(f"{count} replicas were asked for; expected 1 to {MAX_REPLICAS}")
+        raise SettingError(f"{count} replicas were requested; expected 1 to {MAX_REPLICAS}")
     directory, name = resolve_model(chosen.model, home)
     _check(chosen)
     processor = read_processor()
@@ -174,14 +170,13 @@ def local_places(
 
 
 def best_type(settings: Settings, progress: Progress | None = None) -> NumberType:
-    """The number type for one replica on all usable cores, as `local_replicas` would choose it; blocks for
-    some seconds where it was not measured yet. Needs the engine's environment."""
+    """The number type that `local_replicas` would choose for one replica on all usable cores. Blocks for some
+    seconds the first time. Needs the engine's environment."""
     cores = usable_cores()
     return measured_type(settings, read_processor(), cores, threads_on(cores), progress or Silent())
 
 
 def threads_on(cores: Sequence[int]) -> int:
-    """How many threads a replica on `cores` computes with."""
     return thread_count(physical_cores(cores), core_quota())
 
 
@@ -197,7 +192,7 @@ def _number_type(
 
 
 def given_dtype(extra: Sequence[str]) -> str | None:
-    """The number type among arguments for vLLM; the last one, as vLLM takes it."""
+    """The number type among arguments for vLLM; the last one, as in vLLM."""
     given = None
     for at, argument in enumerate(extra):
         if argument == "--dtype":
@@ -208,31 +203,31 @@ def given_dtype(extra: Sequence[str]) -> str | None:
 
 
 def resolve_model(model: str, settings: Settings) -> tuple[str, str]:
-    """What vLLM loads and the name it is served under. Raises `SettingError` for what cannot be a model."""
+    """What vLLM loads, and the name it is served under. Raises `SettingError` for an impossible model."""
     if model == "default":
         return str(settings.models / DEFAULT_MODEL), DEFAULT_MODEL
     if has_random_weights(model):
         directory = architecture_directory(model, settings)
         return str(directory), directory.name
-    # Of os.path, because it answers False to a name that no file can have, where pathlib raises.
+    # `os.path`, as it returns False for a name that no file can have; pathlib raises.
     if os.path.isdir(os.path.expanduser(model)):
         path = Path(model).expanduser()
         if not (path / "config.json").is_file():
             raise SettingError(
-                f"{path} holds no config.json; --model takes a directory as transformers saves it"
+                f"{path} has no config.json; --model takes a directory as transformers saves it"
             )
         return str(path.resolve()), path.resolve().name
     if HUB_NAME.fullmatch(model):
         return model, model
     raise SettingError(
-        f"model {model[:200]!r} is no directory; expected default, a directory, a hub's OWNER/NAME, "
+        f"model {model[:200]!r} is not a directory; expected default, a directory, a hub's OWNER/NAME, "
         "or random:NAME"
     )
 
 
 def default_context_tokens(model: Path) -> int:
-    """The context of a replica if none is asked for: `CONTEXT_TOKENS`, or the model's own if that is shorter.
-    That of a model that is not on this disk is not known."""
+    """The context of a replica unless another is requested: `CONTEXT_TOKENS`, or the model's own if that is
+    shorter. The context of a model that is not on this disk is unknown."""
     return min(CONTEXT_TOKENS, model_context_tokens(model) or CONTEXT_TOKENS)
 
 
@@ -244,7 +239,7 @@ def _check(options: EngineOptions) -> None:
     }
     for what, value in positive.items():
         if value is not None and not value > 0:
-            raise SettingError(f"{what.format(value)} was asked for; expected more than 0")
+            raise SettingError(f"{what.format(value)} was requested; expected more than 0")
     if missing := sorted(set(options.cores or ()) - set(usable_cores())):
         raise SettingError(f"cores {missing} cannot be used here; usable are {list(usable_cores())}")
     check_port(options.port_base)

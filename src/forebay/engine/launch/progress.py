@@ -1,6 +1,4 @@
-"""Long steps: how they are shown (a protocol, one that shows nothing, one for people), and outside commands
-that are run to their end with their output in a log.
-"""
+"""Show long steps, and run commands with their output in a log."""
 
 from __future__ import annotations
 
@@ -24,16 +22,12 @@ STILL_AT_IT_S = 30.0
 
 
 class Progress(Protocol):
-    """Told of each long step."""
-
     def step(self, title: str) -> AbstractContextManager[Callable[[str], None]]:
         """Entered when the step begins, left when it ends; the function takes a line of detail."""
         ...
 
 
 class Silent:
-    """Shows nothing."""
-
     @contextmanager
     def step(self, title: str) -> Iterator[Callable[[str], None]]:
         yield lambda detail: None
@@ -93,7 +87,7 @@ TAIL_BYTES = 16_384
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, at most 16 KiB of it; empty where there is no log."""
+    """The last lines of a log, at most 16 KiB; empty if there is no log."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -112,10 +106,11 @@ def run_logged(
     environment: Mapping[str, str],
     keep_fds: Sequence[int] = (),
 ) -> None:
-    """Run `command`, append its output to `log` and hand each line to `detail`; blocks until it has ended.
+    """Run `command`, append its output to `log` and pass each line to `detail`; blocks until it has ended.
 
-    `environment` is all that it gets: `Settings.child_environment`, as pip's own configuration lives there.
-    Raises `SetupError` with the log's tail where it ends with another status than 0 or cannot be started.
+    `environment` is the command's whole environment: `Settings.child_environment`, which has pip's
+    configuration. Raises `SetupError` with the log's tail if the status is not 0 or the command cannot be
+    started.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     arguments = [str(part) for part in command]

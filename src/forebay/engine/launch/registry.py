@@ -26,9 +26,9 @@ VERSION = 1
 class Replica(BaseModel):
     """One local replica. `pid` is its supervisor, which leads the session of all its processes.
 
-    `born_s`, seconds from boot, tells the supervisor from a later process of the same number. `kept` says
-    that it outlives the command that started it. `members` are the processes seen when it was healthy.
-    `dtype` is the number type that it computes in and `dtype_reason` why; empty where that is not known.
+    `born_s`, seconds from boot, distinguishes the supervisor from a later process with the same id. `kept`:
+    it outlives the command that started it. `members` are its processes when it was healthy. `dtype` is its
+    number type and `dtype_reason` why; empty if unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -49,20 +49,20 @@ class Replica(BaseModel):
 
     @property
     def alive(self) -> bool:
-        """Whether its supervisor lives. It ends with the server, so this is whether the server runs."""
+        """Its supervisor runs exactly as long as the server."""
         return is_same(self.pid, self.born_s)
 
     def processes(self) -> set[psutil.Process]:
-        """Its living processes, also those whose parents died. Never a stranger with a recycled number."""
+        """Its running processes, also those whose parents died. Never another program with a reused process
+        id."""
         if self.alive:
             return session_members(self.pid) | descendants(self.pid)
         known = {psutil.Process(pid) for pid, born_s in self.members if is_same(pid, born_s)}
         kin = session_members(self.pid)
-        # A member that still lives in the session proves that its number was not given to strangers.
+        # If one member still runs in the session, the session's id was not reused.
         return known | kin if known & kin else known
 
     def with_members(self) -> Replica:
-        """The same, with the processes it has now."""
         seen = ((process.pid, birth_s(process.pid)) for process in self.processes())
         return self.model_copy(
             update={"members": tuple((pid, born) for pid, born in seen if born is not None)}
@@ -70,15 +70,15 @@ class Replica(BaseModel):
 
 
 class Registry:
-    """The file. Every write is a locked read-modify-write that replaces the file at once."""
+    """The file. Every write is a locked read-modify-write and replaces the file atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> list[Replica]:
-        """What is registered, without replicas that died with their owner.
+        """Registered replicas, without those that died with their owner.
 
-        Empty where there is no file or none that this version can read.
+        Empty if there is no file that this version can read.
         """
         content = read_stamp(self.path)
         listed = content.get("replicas")
@@ -93,12 +93,11 @@ class Registry:
         return [replica for replica in replicas if replica.kept or replica.alive]
 
     def kept(self, replica_id: str) -> bool:
-        """Whether the replica is to outlive its owner."""
         return any(replica.id == replica_id and replica.kept for replica in self.read())
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, Replica]]:
-        """What `read` gives, by id, to be changed in place; written when the block ends without an error."""
+        """The result of `read`, by id, to be changed in place; written if the block ends without an error."""
         with locked(self.path.with_suffix(".lock")):
             replicas = {replica.id: replica for replica in self.read()}
             yield replicas
@@ -107,14 +106,14 @@ class Registry:
 
 
 GRACE_S = 10.0
-# A supervisor kills what outlives its grace time, then needs a moment to end itself.
+# A supervisor kills what outlives the grace time, then needs a moment to exit.
 SUPERVISOR_EXTRA_S = 5.0
 
 
 def end_processes(replicas: Sequence[Replica], grace_s: float = GRACE_S) -> None:
-    """Ask all replicas to end, wait, then kill what is left; blocks until nothing is left.
+    """Terminate all replicas, wait, then kill the rest; blocks until all have ended.
 
-    A supervisor ends its own tree in order; where it is gone, its orphans are asked directly.
+    A supervisor ends its own tree in order; if it is gone, its orphans get the signal directly.
     """
     waited: set[psutil.Process] = set()
     for replica in replicas:
@@ -131,10 +130,10 @@ def end_processes(replicas: Sequence[Replica], grace_s: float = GRACE_S) -> None
 def end_kept(
     registry: Registry, grace_s: float = GRACE_S, *, only: Collection[str] | None = None
 ) -> list[Replica]:
-    """End all replicas that were handed over, or `only` those with these URLs, with the orphans of dead ones,
-    and return them.
+    """End and return all replicas that were handed over, or `only` those with these URLs, and orphans of dead
+    ones.
 
-    Those that a running command owns are left to it.
+    Replicas that a running command owns are left alone.
     """
     kept = [replica for replica in registry.read() if replica.kept and (only is None or replica.url in only)]
     end_processes(kept, grace_s)

@@ -1,4 +1,4 @@
-"""Starts local replicas and sees to it that they end: with this process, or when told to."""
+"""Start local replicas, and end them with this process or on request."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ USUALLY = "about half a minute, most of it to load vLLM"
 KEPT_LOGS = 50
 
 LaunchFor = Callable[[int, tuple[int, ...]], Launch]
-"""The process to start for a port and the cores that it may use."""
 
 
 class Replicas(Sequence[str]):
     """Local replicas, as the sequence of their URLs, owned by this process until `keep`.
 
-    They end with `close`, and also when this process ends in whatever way. Not for several threads.
+    They end with `close`, and with this process, however it ends. Not thread-safe.
     """
 
     def __init__(
@@ -49,14 +48,12 @@ class Replicas(Sequence[str]):
         grace_s: float = GRACE_S,
     ) -> None:
         self.model = model
-        """The name under which every replica serves its model."""
         self.dtype = dtype
-        """What every replica computes in, where that is known."""
         self._registry = registry
         self._logs = registry.path.parent / "logs"
         self._launch = launch
         self._grace_s = grace_s
-        # Supervisors wait for the end of this pipe, which comes when its one writer, this process, is gone.
+        # Supervisors wait for the end of this pipe: its only writer is this process.
         self._alive_read, self._alive_write = os.pipe()
         self._replicas: list[Replica] = []
         self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
@@ -74,12 +71,10 @@ class Replicas(Sequence[str]):
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """`http://127.0.0.1:PORT` of each replica."""
         return tuple(replica.url for replica in self._replicas)
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
-        """What is registered of each."""
         return tuple(self._replicas)
 
     def start(
@@ -90,9 +85,9 @@ class Replicas(Sequence[str]):
         timeout_s: float = START_TIMEOUT_S,
         progress: Progress | None = None,
     ) -> None:
-        """Start one replica for each share of cores; blocks until all are healthy. Called once.
+        """Start one replica for each share of cores; blocks until all are healthy. Call once.
 
-        Raises `LaunchError`, with the end of the log, where one dies first or takes longer than `timeout_s`.
+        Raises `LaunchError`, with the end of the log, if one dies first or takes longer than `timeout_s`.
         """
         with self._registry.changing() as registered:
             taken = {replica.port for replica in registered.values()}
@@ -103,7 +98,7 @@ class Replicas(Sequence[str]):
         self._await_health(self._replicas, timeout_s, progress or Silent())
 
     def add(self, cores: tuple[int, ...], *, port_base: int = PORT_BASE) -> Replica:
-        """Start one more; returns at once, long before it is healthy. Raises `LaunchError` where its process
+        """Start one more; returns at once, long before it is healthy. Raises `LaunchError` if its process
         cannot be started."""
         replica = None
         try:
@@ -119,18 +114,17 @@ class Replicas(Sequence[str]):
         return replica
 
     def ended(self, replica: Replica) -> int | None:
-        """The status with which it has ended, with all its processes; None while it runs."""
+        """The exit status once all of its processes have ended; None while it runs."""
         supervisor = self._supervisors.get(replica.id)
         return 0 if supervisor is None else supervisor.poll()
 
     def end(self, replica: Replica) -> None:
-        """Have one end; returns at once. It gets `grace_s` to end in order, then it is killed."""
+        """Stop one; returns at once. It is killed if it has not ended after `grace_s`."""
         supervisor = self._supervisors.get(replica.id)
         if supervisor is not None and supervisor.poll() is None:
             supervisor.terminate()
 
     def drop(self, replica: Replica) -> None:
-        """Forget one that has ended."""
         kill(replica.processes())
         self._reap(replica)
         self._replicas.remove(replica)
@@ -144,7 +138,7 @@ class Replicas(Sequence[str]):
         self._reap(replica)
 
     def restart(self, index: int, *, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Bring one replica back on its port and cores, ending it first if it runs; blocks until healthy."""
+        """Restart one replica on its port and cores, ending it first if it runs; blocks until healthy."""
         old = self._replicas[index]
         end_processes([old], self._grace_s)
         self._reap(old)
@@ -155,7 +149,7 @@ class Replicas(Sequence[str]):
         self._await_health([replica], timeout_s, Silent())
 
     def keep(self) -> None:
-        """Hand the replicas over, all or none: they outlive this process, until `forebay engine down`."""
+        """Hand over all replicas, or none: they outlive this process, until `forebay engine down`."""
         kept = [replica.with_members().model_copy(update={"kept": True}) for replica in self._replicas]
         with self._registry.changing() as registered:
             registered.update({replica.id: replica for replica in kept})
@@ -236,7 +230,7 @@ class Replicas(Sequence[str]):
         with progress.step(f"Starting {len(waiting)} replica(s) of {self.model} ({USUALLY})") as detail:
             while waiting:
                 for replica in waiting:
-                    # Asked first: a stranger on the port may be healthy while our server could not bind it.
+                    # Checked first: another server on the port may be healthy while ours could not bind it.
                     status = self._supervisors[replica.id].poll()
                     if status is not None:
                         raise LaunchError(
@@ -260,7 +254,7 @@ class Replicas(Sequence[str]):
 
 
 def is_healthy(replica: Replica) -> bool:
-    """Whether its `/health` answers 200. Goes straight to the port: proxies are for other hosts."""
+    """Whether its `/health` answers 200. Bypasses proxies."""
     connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/health")

@@ -1,9 +1,9 @@
 """How a replica is started, and its share of the machine: its cores, memory and threads.
 
-Threads that compute one product wait for each other thousands of times a second. Where one of them has lost
-its core to another program, those that spin meanwhile take the cores that it needs, and those that sleep
-are slow to wake. Measured (docs/how-to/engine.md): Intel's OpenMP runtime, whose threads spin for at most a
-millisecond here and give way meanwhile, not bound to cores, is close to the fastest, idle and busy.
+Threads that compute one product wait for each other thousands of times a second. If one has lost its core to
+another program, spinning threads take the cores that it needs, and sleeping ones are slow to wake. Measured
+(docs/how-to/engine.md): Intel's OpenMP runtime, whose threads here spin for at most a millisecond and yield
+meanwhile, not bound to cores, is close to the fastest, idle and busy.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from forebay.counted import counted
 from forebay.errors import SettingError
 
 FREE_FROM = 4
-"""From so many processor cores on, one is left to Flink, the server and whatever else runs."""
+"""With this many processor cores or more, one is left to Flink, the server and other programs."""
 SPIN_MS = 1
 RUNTIME = Path("lib", "libiomp5.so")
 
 
 def thread_count(cores: int, quota: int | None = None) -> int:
-    """The threads for a replica that has `cores` processor cores, and a container's `quota` of their time."""
+    """Threads of a replica with `cores` processor cores, under a container's `quota` of their time."""
     count = cores - 1 if cores >= FREE_FROM else cores
     return max(1, count if quota is None else min(count, quota))
 
 
 def compute_environment(python: Path, threads: int) -> dict[str, str]:
-    """The environment that makes a vLLM of the environment around `python` compute with `threads` threads.
+    """The environment that makes vLLM compute with `threads` threads.
 
     Without Intel's runtime, which exists for x86 only, threads sleep while they wait.
     """
     chosen = {
         "OMP_NUM_THREADS": str(threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        # Scheduler and model in one process. In two, each spins on shared memory while it waits for the
+        # Scheduler and model in one process. As two, each spins on shared memory while it waits for the
         # other, on cores that the model needs, and the second takes seconds more to start.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
@@ -54,11 +54,10 @@ def compute_environment(python: Path, threads: int) -> dict[str, str]:
 CORES = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 LOOPBACK = "127.0.0.1"
 AS_MAIN = Path(__file__).with_name("as_main.py")
-"""What runs a module so that nothing which it starts outlives it."""
 GIB = 2**30
 CGROUP = Path("/sys/fs/cgroup")
 TOPOLOGY = Path("/sys/devices/system/cpu")
-# The default model's weights, runtime and two Python processes, measured beside the KV cache.
+# The default model's weights, runtime and two Python processes, measured without the KV cache.
 OVERHEAD_GIB = 2.0
 DEFAULT_WEIGHTS_GIB = 0.25
 MIN_KV_GIB, MAX_KV_GIB = 0.5, 2.0
@@ -68,15 +67,15 @@ COMPACT_JSON = '{"backend": "xgrammar", "disable_any_whitespace": true}'
 BLOCK_TOKENS = 32
 CONTEXT_TOKENS = 8192
 """The context of a local replica: enough for the defaults of all applications. With the default model, a
-request of that length takes 0.18 GiB of the KV cache, whose least size is 0.5 GiB, and a replica as much
-memory as with 2,048 tokens (2.36 GiB against 2.35)."""
+request of that length takes 0.18 GiB of the KV cache, whose minimum is 0.5 GiB; a replica's memory is the
+same as with 2,048 tokens (2.36 GiB against 2.35)."""
 API_KEY = "VLLM_API_KEY"
-"""The variable from which vLLM itself reads the key that it wants of its clients."""
+"""The variable with the key that vLLM itself requires of its clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """How one vLLM replica is started. `extra` is handed to vLLM last, so that it wins."""
+    """How one vLLM replica is started. `extra` comes last in its arguments, and so wins."""
 
     model: str
     served_name: str
@@ -90,8 +89,8 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A process to start: its command, what it adds to the environment, the cores it may run on, and the
-    variables of this process's environment that it does not get."""
+    """A process to start: its command, additional environment variables, its cores, and the variables of this
+    process's environment that are removed."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -100,7 +99,6 @@ class Launch:
 
 
 def vllm_launch(python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[int], threads: int) -> Launch:
-    """The vLLM server for `spec` on a loopback port, computing with `threads` threads on `cores`."""
     command = [
         str(python), "-I", str(AS_MAIN), "vllm.entrypoints.openai.api_server",
         "--model", spec.model,
@@ -113,16 +111,16 @@ def vllm_launch(python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[i
         "--kv-cache-memory-bytes", str(int(spec.kv_cache_gib * GIB)),
         "--block-size", str(BLOCK_TOKENS),
         "--structured-outputs-config", COMPACT_JSON,
-        # A line for each request would fill the disk in the end.
+        # A line per request would eventually fill the disk.
         "--disable-uvicorn-access-log",
-        # How many tokens the prefix cache held is told with each answer.
+        # Report with each answer how many tokens the prefix cache held.
         "--enable-prompt-tokens-details",
     ]  # fmt: skip
     environment = {"VLLM_NO_USAGE_STATS": "1", **compute_environment(python, threads)}
     if spec.eager:
         command.append("--enforce-eager")
-        # What is compiled nevertheless, such as the ranks of log probabilities, holds up all requests for a
-        # quarter of a minute when it is first used, and needs a C++ compiler.
+        # Remaining compilation, such as of the ranks of log probabilities, would block all requests for a
+        # quarter of a minute at first use, and needs a C++ compiler.
         environment["TORCH_COMPILE_DISABLE"] = "1"
     if Path(spec.model).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
@@ -146,19 +144,18 @@ def parse_cores(text: str) -> tuple[int, ...]:
 
 
 def usable_cores() -> tuple[int, ...]:
-    """The numbers of the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def physical_cores(cores: Iterable[int], topology: Path = TOPOLOGY) -> int:
-    """How many processor cores stand behind the core numbers: two threads of one core count once."""
+    """Two hardware threads of one core count once."""
     return len({_siblings(core, topology) for core in cores})
 
 
 def core_quota(cgroup: Path = CGROUP) -> int | None:
-    """How many whole cores' time a container may take, at least 1; None where it has no limit."""
+    """The whole cores' time that a container may use, at least 1; None without a limit."""
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()
         return max(1, math.floor(int(quota) / int(period)))
@@ -167,7 +164,7 @@ def core_quota(cgroup: Path = CGROUP) -> int | None:
 
 
 def available_memory_gib(cgroup: Path = CGROUP) -> float:
-    """Memory that can be had without swapping, in GiB, within the container's limit where there is one."""
+    """In GiB, without swapping, and within the container's limit."""
     available = psutil.virtual_memory().available
     try:
         limit = int((cgroup / "memory.max").read_text())
@@ -185,9 +182,9 @@ def _siblings(core: int, topology: Path) -> tuple[int, ...]:
 
 
 def share_cores(cores: Sequence[int], replicas: int) -> list[tuple[int, ...]]:
-    """Each replica's own cores, neighbours together and as even as can be.
+    """Each replica's own cores, neighbours together, as evenly as possible.
 
-    With fewer cores than replicas, cores are shared by turns: every replica gets one.
+    With fewer cores than replicas, replicas share: each gets one core, in turn.
     """
     if replicas >= len(cores):
         return [(cores[i % len(cores)],) for i in range(replicas)]
@@ -196,10 +193,10 @@ def share_cores(cores: Sequence[int], replicas: int) -> list[tuple[int, ...]]:
 
 
 def kv_cache_share_gib(available_gib: float, replicas: int, more_gib: float = 0.0) -> float:
-    """KV cache for each of `replicas`: half of what is free past their fixed needs, 0.5 to 2 GiB.
+    """KV cache for each of `replicas`: half of what is free after their fixed needs, 0.5 to 2 GiB.
 
-    `more_gib` is what a replica's weights take beyond the default model's in bfloat16. Raises `SettingError`
-    where not even the least fits.
+    `more_gib`: what a replica's weights take beyond the default model's in bfloat16. Raises `SettingError` if
+    not even the minimum fits.
     """
     needed_gib = OVERHEAD_GIB + more_gib
     free = available_gib / replicas - needed_gib

@@ -1,9 +1,8 @@
-"""The process between an owner and its replica; it lives exactly as long as the replica may.
+"""The process between an owner and its replica; it runs exactly as long as the replica may.
 
-It leads a session of its own, starts the server in it, and adopts the server's orphans (Linux). It ends them
-all when it is told to (SIGTERM), when the server ends, and when its owner dies, which it learns from the end
-of its standard input, a pipe that only the owner holds open: no SIGKILL can prevent that. It stays after its
-owner only where the registry says `kept`.
+It leads its own session, starts the server in it, and adopts the server's orphans (Linux). It ends them all
+on SIGTERM, when the server ends, and when its owner dies: then its standard input ends, a pipe that only the
+owner holds open. It outlives its owner only if the registry has it as `kept`.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ ORPHANS_GRACE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a supervisor is told, as JSON in its only argument."""
-
     replica_id: str
     registry: str
     owner_pid: int
@@ -80,13 +77,13 @@ def _start(order: Order) -> subprocess.Popen[bytes]:
         order.command,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **order.environment},
-        # Last resort, should the supervisor itself be killed: the server gets a SIGTERM from the kernel.
+        # Last resort, if the supervisor itself is killed: the kernel sends the server a SIGTERM.
         preexec_fn=parent_death_signal(signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
     )
 
 
 def _owner_is_gone(owner_pid: int) -> bool:
-    # The parent's number also catches an owner whose forked children hold the pipe open.
+    # The parent's process id also detects a dead owner whose forked children hold the pipe open.
     readable, _, _ = select.select([0], [], [], LOOK_S)
     return bool(readable) or os.getppid() != owner_pid
 
@@ -97,7 +94,7 @@ def _end_all(server: subprocess.Popen[bytes], grace_s: float) -> None:
     wait_gone({process for process in _others() if process.pid == server.pid}, grace_s)
     terminate(_others())
     wait_gone(_others(), ORPHANS_GRACE_S)
-    # Looked for again: a process may have been born while the others were ending.
+    # Listed again: a process may have started while the others were ending.
     while left := _others():
         kill(left)
 

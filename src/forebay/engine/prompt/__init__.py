@@ -1,4 +1,4 @@
-"""From an event to a request: sandboxed templates, the request's id and the hash of what it asks."""
+"""From an event to a request: sandboxed templates, the request's id, and the hash of its content."""
 
 from forebay.engine.prompt.missing import FieldMissing
 from forebay.engine.prompt.sandbox import names_of

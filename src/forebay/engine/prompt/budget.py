@@ -1,8 +1,7 @@
-"""How much work one rendering may do, counted and never timed, so that a record always ends the same way.
+"""Limit the work of one rendering by counting, not timing, so that a record always has the same result.
 
-One unit is about one character handled. Every construct of a template that copies, compares or repeats
-charges for it before or as it happens (`sandbox`, `filters`), so time and memory are bounded by the budget
-whatever the template and the event hold.
+One unit is about one character handled. Every construct that copies, compares or repeats is charged before or
+while it runs (`sandbox`, `filters`), so the budget bounds time and memory for any template and event.
 """
 
 from __future__ import annotations
@@ -17,20 +16,18 @@ from forebay.errors import TemplateFailed
 from forebay.json_numbers import ExactFloat
 
 NODE = 8
-"""Units of any value, however small."""
 ITEM = 2 * NODE
-"""Units of an item that is about to be made: a short text takes some 80 bytes."""
+"""Units of an item before it is created: a short text takes some 80 bytes."""
 
 
 class Budgeted(Context):
-    """A Jinja context that carries what is left of one rendering's budget."""
-
     def __init__(self, environment: Environment, names: dict[str, Any], work: int) -> None:
         super().__init__(environment, names, None, {})
         self.work = work
 
     def charge(self, units: int) -> None:
-        """Take `units` from the budget; less than none are none. Raises `TemplateFailed` when it is spent."""
+        """Take `units` from the budget; negative ones count as 0. Raises `TemplateFailed` when it is
+        spent."""
         self.work -= max(units, 0)
         if self.work < 0:
             raise TemplateFailed(
@@ -38,10 +35,10 @@ class Budgeted(Context):
             )
 
     def weigh(self, value: Any) -> int:
-        """Charge for all that `value` holds, and return how much that was.
+        """Charge for everything in `value`, and return how much that was.
 
-        Stops as soon as the budget is spent, so that lists that hold one list many times cost no more than
-        the budget. Raises jinja2's `UndefinedError` where `value` holds a missing field.
+        Stops once the budget is spent, so that a list that contains one list many times costs no more than
+        the budget. Raises jinja2's `UndefinedError` if `value` contains a missing field.
         """
         before = self.work
         if type(value) is str:

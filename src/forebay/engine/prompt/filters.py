@@ -1,10 +1,8 @@
-"""What a template may apply to a value: filters, tests and methods, each with bounded work.
+"""The filters, tests and methods of templates, each with bounded work.
 
-Everything here is an allow-list. A filter of Jinja that is missing was left out because its output can be
-many times its input (`center`, `format`, `batch`, `wordwrap`) or because it is made for HTML.
-
-What may make many items, or do more than look at each character once, is charged before it happens: what was
-allocated cannot be taken back.
+An allow-list: Jinja's other filters can return many times their input (`center`, `format`, `batch`,
+`wordwrap`) or are for HTML. Whatever may create many items, or reads characters more than once, is charged
+beforehand, as memory cannot be taken back.
 """
 
 from __future__ import annotations
@@ -26,11 +24,12 @@ from forebay.errors import TemplateFailed
 from forebay.json_numbers import dump_json
 
 MAX_NUMBER_CHARS = 400
-"""Longest text that `int` and `float` convert: longer ones cost quadratic time on some Pythons."""
+"""Longest text that `int` and `float` convert: longer ones take quadratic time on some Pythons."""
 
 
 def _of_numbers(name: str) -> Callable[..., bool]:
-    """Jinja's test `name`, which takes the remainder: of a text that is Python's formatting, of any width."""
+    """Jinja's test `name` for numbers only: with a text, its `%` would be Python's formatting, of any
+    width."""
 
     jinja_test = cast(Callable[..., bool], JINJA_TESTS[name])
 
@@ -77,7 +76,7 @@ METHODS = STR_METHODS | DICT_METHODS | LIST_METHODS | LOOP_METHODS
 
 
 def as_text(context: Budgeted, value: Any) -> str:
-    """`value` as it stands in a prompt: text as it is, the rest as JSON. Raises if it is null or missing."""
+    """`value` as in a prompt: text unchanged, the rest as JSON. Raises if it is null or missing."""
     if type(value) is str:
         return value
     if isinstance(value, Undefined):
@@ -87,10 +86,10 @@ def as_text(context: Budgeted, value: Any) -> str:
 
 
 def to_json(context: Budgeted, value: Any, indent: int | None = None) -> str:
-    """Compact JSON, or indented by two spaces where `indent` is given; characters are kept as they are."""
+    """Compact JSON, or indented by two spaces if `indent` is given; characters are not escaped."""
     weight = context.weigh(value)
     if indent:
-        # Each value stands on a line of its own, behind two blanks for each level.
+        # Each value is on its own line, after two spaces per level.
         context.charge(weight * (1 + _depth(value) // NODE))
     try:
         return dump_json(value, _null, orjson.OPT_INDENT_2 if indent else None).decode()
@@ -104,7 +103,6 @@ def _null(value: Any) -> None:
 
 
 def _depth(value: Any) -> int:
-    """How many lists and objects are within one another."""
     depth, level = 0, [value]
     while level := [
         inner
@@ -191,8 +189,8 @@ def _sum(context: Budgeted, value: Any, attribute: str | None = None, start: flo
 
 
 def _per_item(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For what goes through items: each may be made, as those of a text are, and for each the arguments are
-    used again (a path to an attribute has as many steps as one likes)."""
+    """Charges per item: each may be created, as a text's characters are, and uses the arguments again (such
+    as a path to an attribute, of any length)."""
 
     def per_item(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
         weight = context.weigh(args) + context.weigh(tuple(kwargs.values()))
@@ -234,7 +232,6 @@ def _default(context: Budgeted, value: Any, default_value: Any = "", boolean: bo
 
 
 def method(context: Budgeted, value: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-    """`value.name(*args)` for the methods in the allow-list."""
     allowed: frozenset[str] = frozenset()
     if isinstance(value, str):
         if name == "replace":
@@ -256,11 +253,10 @@ def method(context: Budgeted, value: Any, name: str, *args: Any, **kwargs: Any) 
 def _charge_method(
     context: Budgeted, text: str, name: str, arg: Any = None, maxsplit: Any = -1, **kwargs: Any
 ) -> None:
-    """Charge for methods that look at characters more than once, or make many texts."""
     arg, maxsplit = kwargs.get("sep", arg), kwargs.get("maxsplit", maxsplit)
     given = len(arg) if isinstance(arg, str) else 0
     if name in ("strip", "lstrip", "rstrip", "rsplit", "rpartition"):
-        # Backwards Python looks for each character of what is sought at each place.
+        # Searching backwards, Python compares with each character of the argument at each position.
         context.charge(len(text) * given)
     if name in ("upper", "lower", "title", "capitalize") and not text.isascii():
         # Some characters become three.
@@ -317,8 +313,7 @@ _UNBOUNDED: dict[str, Callable[..., Any]] = {
 
 
 def _bounded(function: Callable[..., Any], *, null: bool = False) -> Callable[..., Any]:
-    """`function` that charges for its arguments and its result, and never returns an iterator.
-    `null`: it takes what is null."""
+    """Charges for arguments and result, and never returns an iterator. `null`: null is accepted."""
 
     @pass_context
     def bounded(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -331,7 +326,7 @@ def _bounded(function: Callable[..., Any], *, null: bool = False) -> Callable[..
         if isinstance(result, Iterator):
             result = list(result)
         if isinstance(result, float) and not math.isfinite(result) and result is not value:
-            raise TemplateFailed("a filter gives no number that can be written")
+            raise TemplateFailed("a filter returns a number that cannot be written")
         context.weigh(result)
         return result
 
@@ -344,6 +339,5 @@ FILTERS["tojson"] = _bounded(to_json, null=True)
 
 
 def install(environment: Environment) -> None:
-    """Give `environment` these filters and tests and no others."""
     environment.filters = dict(FILTERS)
     environment.tests = dict(TESTS)

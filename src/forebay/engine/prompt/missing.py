@@ -1,4 +1,4 @@
-"""What a template sees in place of a field that is missing or null."""
+"""Values that a template gets for a missing field or null."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from jinja2.utils import missing
 from forebay.errors import TemplateFailed
 
 OWN = {"key": "the record has no key", "time_ms": "the event has no time"}
-"""What is wrong if a variable of Forebay's is null."""
 
 
 class FieldMissing(TemplateFailed):
-    """A field is missing or null, or a text that must not be empty is."""
+    """A field is missing or null, or a required text is empty."""
 
 
 class MissingField(StrictUndefined):
-    """A missing field: any use of it but `is defined` and `default` fails, by name."""
+    """A missing field: any use except `is defined` and `default` fails, with its name."""
 
     __slots__ = ()
 
@@ -33,7 +32,7 @@ class MissingField(StrictUndefined):
 
 
 class NullField(MissingField):
-    """A field that is null: as a missing one, except that it is false and equals `none`."""
+    """A field that is null: like a missing one, except that it is false and equals `none`."""
 
     __slots__ = ()
 
@@ -51,17 +50,16 @@ class NullField(MissingField):
 
 
 def is_null(value: object) -> bool:
-    """Whether `value` is null: an item of a list is None, a field a `NullField`."""
+    """Whether `value` is null: items of lists are None, fields `NullField`."""
     return value is None or isinstance(value, NullField)
 
 
 def is_absent(value: object) -> bool:
-    """Whether `value` is null, or a missing field."""
     return value is None or isinstance(value, Undefined)
 
 
 def require(value: Any) -> None:
-    """Raise jinja2's `UndefinedError` for a missing field and one that is null, `FieldMissing` for None."""
+    """Raise jinja2's `UndefinedError` for a missing or null field, `FieldMissing` for None."""
     if isinstance(value, Undefined):
         str(value)
     if value is None:
@@ -69,7 +67,7 @@ def require(value: Any) -> None:
 
 
 def with_nulls(fields: Mapping[str, Any], **own: Any) -> dict[str, Any]:
-    """The variables of a rendering: fields, and Forebay's own. A null is a `NullField` that names it."""
+    """The variables of a rendering: fields, and Forebay's own. A null is a `NullField` with its name."""
     names = {name: value if value is not None else _null_field(name) for name, value in fields.items()}
     return names | {
         name: value if value is not None else NullField(OWN[name], name=name) for name, value in own.items()

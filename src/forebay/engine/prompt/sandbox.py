@@ -1,16 +1,16 @@
-"""A small language with Jinja's syntax: what a prompt needs, and nothing that reaches Python or grows unseen.
+"""A small language with Jinja's syntax: enough for prompts, without access to Python and with bounded work.
 
-Three fences, each an allow-list:
+Three checks, each an allow-list:
 
-- **Syntax.** `Fence` takes only the statements and expressions named in `ALLOWED`. There are no macros,
-  blocks, includes, imports, recursive loops, `namespace` or captured blocks, so a loop cannot carry a value
-  on to its next turn, and values cannot double at each.
-- **Reach.** No call survives compilation but those of `INTERNAL`, which no name in a template reaches:
-  `value.name(…)` becomes one of `_method` with its own list, `range(…)` one of `_range`. An attribute is a
-  key of a JSON object or a field of `loop`, never one of Python's. A value in a template is always a JSON
-  value, `loop` or undefined.
-- **Work.** Every operator, comparison of lists, literal list, slice and loop turn charges the rendering's
-  budget (`budget.Budgeted`).
+- **Syntax.** `Fence` accepts only the statements and expressions in `ALLOWED`. There are no macros, blocks,
+  includes, imports, recursive loops, `namespace` or captured blocks, so a loop cannot pass a value to its
+  next iteration, and values cannot double each time.
+- **Access.** The only calls after compilation are those of `INTERNAL`, which no name in a template reaches:
+  `value.name(…)` becomes `_method` with its own list, `range(…)` becomes `_range`. An attribute is a key of
+  a JSON object or a field of `loop`, never a Python attribute. A value is always a JSON value, `loop` or
+  undefined.
+- **Work.** Every operator, comparison of lists, literal list, slice and iteration is charged to the
+  rendering's budget (`budget.Budgeted`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from forebay.untrusted_text import escape_special_tokens
 
 MAX_SOURCE_CHARS = 65_536
 MAX_NODES = 5000
-"""Of the syntax tree: each becomes some kilobytes of code."""
+"""Each becomes some kilobytes of code."""
 MAX_INT_BITS = 1024
 MAX_NAME_CHARS = 60
 MAX_SAID_CHARS = 300
-"""Of Jinja's own words for what is wrong, which may quote the template."""
+"""Jinja's text may quote the template."""
 NODE_STEP = 8
-"""Units of one turn of a loop for every syntax node in its body."""
+"""Units of one iteration of a loop for every syntax node in its body."""
 
 ALLOWED: tuple[type[nodes.Node], ...] = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign, nodes.With),
@@ -72,10 +72,9 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class PromptEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles templates of the small language. Nothing of it is shared with other environments.
+    """Compiles templates of the small language. Shares nothing with other environments.
 
-    With `escape`, what an expression puts into the text cannot write special tokens; what stands in the
-    template itself can.
+    With `escape`, the values of expressions cannot form special tokens; the template's own text can.
     """
 
     intercepted_binops = frozenset(OPERATORS)
@@ -94,7 +93,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         self.globals = {}
 
     def template(self, source: str, what: str) -> Template:
-        """Compile `source`. Raises `SettingError` that names `what`, the line and the problem."""
+        """Raises `SettingError` with `what`, the line and the problem."""
         if len(source) > MAX_SOURCE_CHARS:
             raise SettingError(f"{what} has {len(source)} characters; a template may have {MAX_SOURCE_CHARS}")
         try:
@@ -120,7 +119,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         if isinstance(obj, Undefined):
             str(obj)  # raises for a missing field
-        # A key of JSON is no list: to hash one takes as long as it is large.
+        # A key of JSON is never a list, and hashing one takes time linear in its size.
         if isinstance(obj, dict | list | tuple | str) and not isinstance(argument, tuple):
             try:
                 found = obj[argument]
@@ -149,7 +148,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(result, int) and result.bit_length() > MAX_INT_BITS:
             raise TemplateFailed(f"{operator!r} gives a number of more than {MAX_INT_BITS} bits")
         if isinstance(result, complex) or (isinstance(result, float) and not math.isfinite(result)):
-            raise TemplateFailed(f"{operator!r} gives no number that can be written")
+            raise TemplateFailed(f"{operator!r} gives a number that cannot be written")
         context.weigh(result)
         return result
 
@@ -163,7 +162,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         _block_vars: object = None,
         **kwargs: Any,
     ) -> Any:
-        """What a call that `Fence` wrote gives; the variables that Jinja adds to it are for macros."""
+        """Extra variables are Jinja's, for macros."""
         function = INTERNAL.get(name) if type(name) is str else None
         if function is None:
             raise TemplateFailed("a template cannot call this")
@@ -177,7 +176,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
 
 
 class Fence(NodeTransformer):
-    """Refuses what is not in `ALLOWED` and puts a charge on what may cost."""
+    """Rejects nodes that are not in `ALLOWED`, and adds a charge to those that may be expensive."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -276,7 +275,6 @@ class Fence(NodeTransformer):
 
 
 def _applied(name: str, value: nodes.Node, *args: nodes.Expr) -> nodes.Call:
-    """`INTERNAL[name](value, *args)`: the one form of a call that is compiled."""
     return nodes.Call(
         nodes.Const(name), [cast(nodes.Expr, value), *args], [], None, None, lineno=value.lineno
     )
@@ -302,12 +300,11 @@ def _why_null(obj: Any, argument: Any) -> str:
 
 
 def _brief(value: Any) -> str:
-    """A key for a message. A list is not written out: it may be long, and this happens in loops."""
+    """Not the text of a list: it may be long, and this happens in loops."""
     return str(value)[:100] if isinstance(value, str | int | float) else _kinds(value)
 
 
 def names_of(mapping: Any) -> str:
-    """The first keys of `mapping` for a message."""
     names = [_brief(name)[:40] for _, name in zip(range(12), mapping, strict=False)]
     return ", ".join(names) + (", …" if len(mapping) > len(names) else "") if names else "no fields"
 
@@ -358,7 +355,6 @@ def _range(context: Budgeted, *args: Any) -> list[int]:
 
 
 def _turns(context: Budgeted, value: Any, cost: int) -> Iterator[Any]:
-    """The items to loop over, each charged before its turn."""
     if isinstance(value, Undefined):
         str(value)
     if not isinstance(value, list | tuple | dict | str):
@@ -397,4 +393,5 @@ INTERNAL: dict[str, Callable[..., Any]] = {
     "range": _range,
     "turns": _turns,
 }
-"""What `Fence` writes calls of. They are no filters: `map` and its kin take a filter by any name."""
+"""Functions that `Fence` writes calls of. Not filters, as `map` and similar ones accept any filter by
+name."""

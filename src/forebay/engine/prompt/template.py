@@ -1,8 +1,7 @@
-"""Prompt templates: the fields of an event in, the messages or the prompt of a request out; and who the
-request is: its id, the same each time its record is read, and the hash of what it asks.
+"""Prompt templates (event fields to messages or a prompt), and a request's id and content hash.
 
 Variables: every field of the event by its name, `event` (the object of all fields, for names such as
-`event["user id"]`), `key` and `time_ms`. These three names win over fields that are called the same.
+`event["user id"]`), `key` and `time_ms`. The last three win over fields of the same name.
 """
 
 from __future__ import annotations
@@ -27,25 +26,24 @@ MAX_PROMPT_CHARS = 1_048_576
 MAX_FIELD_CHARS = 1024
 MAX_MESSAGES = 64
 WORK_PER_CHAR = 16
-"""Units of work that a rendering may do for each character that its output may have."""
+"""Units of work for each character that the output may have."""
 
 RESERVED = frozenset(("event", "key", "time_ms"))
-"""Names that win over fields that are called the same."""
 
 Api = Literal["chat", "completions"]
 
 
 class PromptTemplate:
-    """Turns events into prompts. Immutable, picklable (compiles again when unpickled), safe to share.
+    """Turns events into prompts. Immutable, picklable (compiles again when unpickled), thread-safe.
 
     Either one `prompt`, sent as a single user message (`api="chat"`) or as a plain completion
     (`api="completions"`), or `messages` whose contents are templates, for the chat API only.
 
-    What `{{ … }}` puts into the text cannot write a model's special tokens (`escape_special_tokens`), nor
-    complete one that the template's own text begins with `<` or `[`; what the template says whole is kept.
-    `escape` False leaves both as they are, for fields of a trusted author.
+    Values of `{{ … }}` cannot form a model's special tokens (`escape_special_tokens`), nor complete one that
+    the template's text begins with `<` or `[`; whole tokens in the template's own text are kept.
+    `escape=False` leaves values unchanged, for fields of a trusted author.
 
-    Raises `SettingError` at construction, naming the template, the line and the problem.
+    Raises `SettingError` at construction, with the template, the line and the problem.
     """
 
     def __init__(
@@ -82,10 +80,9 @@ class PromptTemplate:
     def render(
         self, fields: Mapping[str, JSON], *, key: str | None = None, time_ms: int | None = None
     ) -> tuple[Message, ...] | str:
-        """The messages, or the prompt where `api` is completions, for an event with these fields.
+        """The messages, or with `api` completions the prompt, for an event with these fields.
 
-        Pure and bounded: the same input gives the same output or the same error. Raises `TemplateFailed`
-        that names the missing field or the limit that was hit.
+        Pure and bounded. Raises `TemplateFailed` with the missing field or the exceeded limit.
         """
         names = with_nulls(fields, event=fields, key=key, time_ms=time_ms)
         left = self.max_chars
@@ -112,10 +109,10 @@ class PromptTemplate:
 
 
 class FieldTemplate:
-    """Turns events into one short text: a key or an id. Immutable, picklable, safe to share.
+    """Turns events into one short text: a key or an id. Immutable, picklable, thread-safe.
 
-    Variables are the fields, `event` and `time_ms`. White space around the text is cut. `what` names the
-    template in errors. With `required`, a text without characters is a `FieldMissing`, as a missing field is.
+    Variables are the fields, `event` and `time_ms`. Surrounding white space is removed. `what` names the
+    template in errors. With `required`, an empty text is a `FieldMissing`.
     """
 
     def __init__(
@@ -128,7 +125,7 @@ class FieldTemplate:
         self._part = _Part(PromptEnvironment(), text, what)
 
     def render(self, fields: Mapping[str, JSON], *, time_ms: int | None = None) -> str:
-        """The text, at most `max_chars` long. Raises `TemplateFailed` like `PromptTemplate.render`."""
+        """At most `max_chars` long. Raises `TemplateFailed`."""
         names = with_nulls(fields, event=fields, time_ms=time_ms)
         text = self._part.render(names, self.max_chars).strip()
         if self.required and not text:
@@ -149,21 +146,18 @@ class FieldTemplate:
 
 @lru_cache(maxsize=64)
 def fields_in(source: str, what: str = "template") -> frozenset[str]:
-    """The fields that a template names at its top level. Raises `SettingError`, which names `what`, where it
-    does not compile."""
+    """The top-level fields that a template uses. Raises `SettingError`, with `what`, if it does not
+    compile."""
     environment = PromptEnvironment()
     environment.template(source, what)
     return frozenset(meta.find_undeclared_variables(environment.parse(source))) - RESERVED
 
 
 def is_constant(source: str) -> bool:
-    """Whether a template that compiles names nothing of an event."""
     return not meta.find_undeclared_variables(PromptEnvironment().parse(source))
 
 
 class _Part:
-    """One compiled text."""
-
     def __init__(self, environment: PromptEnvironment, source: str, what: str) -> None:
         self.what = what
         self.environment = environment
@@ -189,7 +183,7 @@ class _Part:
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise TemplateFailed(f"{self.what}: {type(error).__name__}: {str(error)[:200]}") from None
         except Exception as error:
-            # Whatever else a template does wrong is the fault of this record, and must not end the job.
+            # Any other error in a template is this record's fault, and must not fail the job.
             raise TemplateFailed(f"{self.what}: {type(error).__name__}") from None
         text = "".join(chunks)
         if not text.isascii() and _has_lone_surrogate(text):
@@ -223,8 +217,7 @@ def request_id(event: Event, key: str, explicit: str | None) -> str:
     """The id of the request for `event`: a pure function of the record.
 
     In this order: `explicit` (the pipeline's `id` template), the record's position in its source, a hash of
-    its raw bytes and key (32 hex digits of BLAKE2b). Only the last cannot tell two identical records of one
-    key apart: a source that does not know positions should be given an `id` template.
+    its raw bytes and key (32 hex digits of BLAKE2b), which is the same for identical records of one key.
     """
     if explicit is not None:
         return explicit
@@ -240,7 +233,7 @@ def request_id(event: Event, key: str, explicit: str | None) -> str:
 def request_hash(request: Request) -> str:
     """64 hex digits of what determines the answer: model, prompt or messages, sampling and schema.
 
-    The id is left out: two records that ask the same share one entry of the result journal.
+    Not the id: identical requests share one entry of the result journal.
     """
     sampling = request.sampling
     asked = {

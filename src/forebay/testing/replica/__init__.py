@@ -1,7 +1,7 @@
-"""A fake replica: a server that speaks the protocol that vLLM speaks, with scripted delays and faults.
+"""A fake replica: a server that speaks vLLM's protocol, with scripted delays and faults.
 
-`FakeReplica` runs on the caller's event loop, `ReplicaThread` on a thread, `ReplicaProcess` in a process of
-its own that can be killed and started again; `python -m forebay.testing.replica` runs one from a shell.
+`FakeReplica` runs on the caller's event loop, `ReplicaThread` in a thread, and `ReplicaProcess` in a process
+that can be killed and restarted; `python -m forebay.testing.replica` runs one from a shell.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ START_TIMEOUT_S = 180.0
 
 
 class ReplicaThread:
-    """A fake replica on a thread of this process: a context manager.
+    """A fake replica in a thread of this process: a context manager.
 
     Args:
         script: Its behaviour.
         port: 0: a free one.
 
     Attributes:
-        url: Its address, while it runs.
+        url: Its address while it runs.
 
     >>> with ReplicaThread(ReplicaScript(models=("small",))) as replica:
     ...     replica.report().completed
@@ -67,7 +67,7 @@ class ReplicaThread:
         return f"http://127.0.0.1:{self.port}"
 
     def report(self) -> CallReport:
-        """What it has seen so far; see `CallReport`. Blocks for at most 10 s."""
+        """What it has seen so far, as a `CallReport`. Blocks for at most 10 s."""
         return fetch_report(self.url)
 
     def __enter__(self) -> ReplicaThread:
@@ -89,9 +89,9 @@ class ReplicaThread:
 
 
 class ReplicaProcess:
-    """A fake replica in a process of its own, to be killed and started again: a context manager.
+    """A fake replica in its own process, to be killed and restarted: a context manager.
 
-    After `kill` or `stop` it can be started again: it has the same port, and no memory of earlier calls. The
+    After `kill` or `stop` it can be started again, on the same port and without memory of earlier calls. The
     process ends with the process that started it.
 
     Args:
@@ -100,7 +100,7 @@ class ReplicaProcess:
 
     Attributes:
         url: Its address, once it has been started.
-        pid: Its process id; None while it does not run.
+        pid: Its process id; None while it is not running.
 
     >>> with ReplicaProcess(ReplicaScript(models=("small",))) as replica:
     ...     replica.kill()
@@ -123,22 +123,22 @@ class ReplicaProcess:
         return None if self._process is None else self._process.pid
 
     def report(self) -> CallReport:
-        """What it has seen so far; see `CallReport`. Blocks for at most 10 s."""
+        """What it has seen so far, as a `CallReport`. Blocks for at most 10 s."""
         return fetch_report(self.url)
 
     def start(self) -> None:
-        """Start it, and block until it listens. Raises `LaunchError` after three minutes."""
+        """Start it and block until it listens. Raises `LaunchError` after three minutes."""
         if self._process is not None:
             raise LaunchError(f"the fake replica at {self.url} is running; stop it first")
-        # One that it can have again: none that an outgoing connection, such as one to the dead replica, is
-        # given meanwhile.
+        # A port that it can reuse: not one that the kernel gives to outgoing connections in the meantime,
+        # such as one to the dead replica.
         port = self.port or free_port()
         command = [sys.executable, "-m", "forebay.testing.replica", "--port", str(port)]
         command += ["--script", "-", "--parent", str(os.getpid())]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        # By a pipe and not by an argument, which every user of the machine can read: it may hold a key.
+        # By pipe, because any user of the machine can read arguments, and it may contain a key.
         self._process.stdin.write(self._script.to_json().encode())
         self._process.stdin.close()
         ready, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT_S)
@@ -149,11 +149,11 @@ class ReplicaProcess:
         self.port = int(line.rsplit(b":", 1)[1])
 
     def stop(self) -> None:
-        """End it with SIGTERM, and wait for its end."""
+        """End it with SIGTERM and wait."""
         self._end(subprocess.Popen.terminate)
 
     def kill(self) -> None:
-        """End it with SIGKILL, and wait for its end."""
+        """End it with SIGKILL and wait."""
         self._end(subprocess.Popen.kill)
 
     def __enter__(self) -> ReplicaProcess:
@@ -173,32 +173,29 @@ class ReplicaProcess:
 
 
 def fetch_report(url: str) -> CallReport:
-    """The report of the fake replica at `url`; blocks for at most 10 s."""
     with urllib.request.urlopen(f"{url}/_calls", timeout=10) as answer:
         return CallReport(**orjson.loads(answer.read()))
 
 
 def fetch_work(url: str) -> WorkReport:
-    """What the fake replica at `url` has done; blocks for at most 10 s."""
     with urllib.request.urlopen(f"{url}/_work", timeout=10) as answer:
         return WorkReport(**orjson.loads(answer.read()))
 
 
 def set_speed(url: str, speed: float) -> None:
-    """Make the fake replica at `url` so many times as fast as its script says; blocks for at most 10 s."""
+    """Change the speed of the fake replica at `url`, as a factor of its script's. Blocks for at most 10 s."""
     with urllib.request.urlopen(f"{url}/_speed", data=str(speed).encode(), timeout=10):
         pass
 
 
 def refuse(url: str, seconds: float) -> None:
-    """Make the fake replica at `url` answer every call with a 429 for so many seconds; blocks for at most
-    10 s."""
+    """Make the fake replica at `url` answer with 429 for `seconds`. Blocks for at most 10 s."""
     with urllib.request.urlopen(f"{url}/_refuse", data=str(seconds).encode(), timeout=10):
         pass
 
 
 def exit_with_parent(parent: int, *, poll_s: float = 0.5) -> None:
-    """End this process at once when `parent` is no longer its parent. Watches on a daemon thread."""
+    """Exit this process as soon as `parent` is no longer its parent. Polls in a daemon thread."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -20,26 +20,26 @@ from forebay.testing.script import Faults, Mixture, ReplicaScript
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m forebay.testing.replica", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 finds a free one")
-    parser.add_argument("--parent", type=int, help="end when the process with this id, the parent, ends")
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
+    parser.add_argument("--parent", type=int, help="exit when the parent process with this id exits")
     parser.add_argument("--script", help="all settings as JSON; - reads it from standard input")
     parser.add_argument("--model", action="append", help="a model name to serve; may be repeated")
     parser.add_argument("--delay", metavar="SHARE:SECONDS,…", help="such as 0.95:0.05,0.05:2")
-    parser.add_argument("--seed", type=int, default=0, help="of delays and faults")
+    parser.add_argument("--seed", type=int, default=0, help="seed of delays and faults")
     parser.add_argument("--token-s", type=float, help="seconds per token of the answer")
     parser.add_argument("--chunks", type=int, help="pieces of content per streamed answer")
-    parser.add_argument("--slots", type=int, help="requests that run at a time; the rest queues")
-    parser.add_argument("--max-queue", type=int, help="queued requests beyond which 503 is answered")
+    parser.add_argument("--slots", type=int, help="requests that run at a time; others queue")
+    parser.add_argument("--max-queue", type=int, help="length of the queue beyond which it answers 503")
     parser.add_argument("--prefill-s-per-char", type=float)
-    parser.add_argument("--block-chars", type=int, help="size of a block of the prefix cache")
-    parser.add_argument("--cache-blocks", type=int, help="size of the prefix cache; 0 switches it off")
+    parser.add_argument("--block-chars", type=int, help="characters per block of the prefix cache")
+    parser.add_argument("--cache-blocks", type=int, help="blocks of the prefix cache; 0 disables it")
     parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--fault", action="append", metavar="NAME=SHARE", help="such as 500=0.01; repeatable")
     return parser.parse_args(arguments)
 
 
 def script_of(options: argparse.Namespace, stdin: str) -> ReplicaScript:
-    """The script that the options describe. Raises `ValueError` where one cannot be read."""
+    """Raises `ValueError` if an option cannot be parsed."""
     if options.script is not None:
         return ReplicaScript.from_json(stdin if options.script == "-" else options.script)
     script = ReplicaScript()
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         script = script_of(options, sys.stdin.read() if options.script == "-" else "")
     except (ValueError, KeyError, TypeError) as error:
-        print(f"the settings cannot be read: {error}", file=sys.stderr)
+        print(f"the settings are not valid: {error}", file=sys.stderr)
         return 2
     if options.parent is not None:
         exit_with_parent(options.parent)

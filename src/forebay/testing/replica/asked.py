@@ -1,4 +1,4 @@
-"""What the body of a request asks a fake replica for. It refuses what vLLM refuses."""
+"""Parses request bodies for a fake replica, and refuses what vLLM refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.engine.protocol import KV_TRANSFER
 from forebay.testing.answers import tokens
 
 PROMPT_MAX_TOKENS = 16
-"""The default of `/v1/completions`; a chat's answer may fill the context."""
+"""Default of `/v1/completions`; a chat answer may fill the context."""
 MOST_CHOICES = 128
 MOST_TOP_LOGPROBS = 20
 MEDIA = ("image_url", "image_embeds", "input_audio", "audio_url", "video_url", "file")
@@ -20,7 +20,7 @@ MEDIA = ("image_url", "image_embeds", "input_audio", "audio_url", "video_url", "
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the answer has to call. `named`: the request names it."""
+    """A function that the answer must call. `named`: the request names it."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -29,12 +29,10 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request's body asked for.
+    """A parsed request.
 
-    `text`: all that was asked, and `prompts` one by one: a chat has one. `prompt_tokens`: of all prompts.
-    `n`: answers to each of them. `stop`: what ends an answer, and with `keeps_stop` belongs to it.
-    `logprobs`: how many tokens to name in each place of the answer; None: no probabilities. `tool`: the
-    function to call.
+    `text`: all prompts joined. `n`: answers per prompt. `stop`: sequences that end an answer, and with
+    `keeps_stop` are part of it. `logprobs`: top tokens per position, or None. `tool`: the function to call.
     """
 
     chat: bool
@@ -57,7 +55,7 @@ class Asked:
 
 
 def read_body(body: bytes, *, chat: bool, max_model_len: int = 32_768) -> Asked:
-    """The request in `body`. Raises `ValueError`, with words for the client, for what vLLM refuses."""
+    """Parse `body`. Raises `ValueError`, with a message for the client, for what vLLM refuses."""
     document: Any = orjson.loads(body)
     try:
         prompts, prompt_tokens = _conversation(document) if chat else _prompts(document["prompt"])
@@ -92,7 +90,6 @@ def read_body(body: bytes, *, chat: bool, max_model_len: int = 32_768) -> Asked:
 
 
 def _conversation(document: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
-    """The text of a chat, and how many tokens it has."""
     messages: Sequence[Mapping[str, Any]] = document["messages"]
     if not messages:
         raise ValueError("Cannot apply chat template to an empty conversation. Provide at least one message.")
@@ -101,7 +98,7 @@ def _conversation(document: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
 
 
 def _content(message: Mapping[str, Any], model: str) -> str:
-    """The text of one message. Its parts are joined by line breaks, as vLLM joins them."""
+    """The text of one message; parts are joined by line breaks, like in vLLM."""
     content = message.get("content")
     if content is None and message["role"] == "assistant":
         return ""
@@ -121,7 +118,7 @@ def _part(part: Any, model: str) -> str:
 
 
 def _prompts(given: Any) -> tuple[tuple[str, ...], int]:
-    """The texts of all prompts, and how many tokens they have. Token ids stand for themselves."""
+    """The texts of all prompts and their number of tokens. Token ids are used as text."""
     several = isinstance(given, list) and not _are_ids(given)
     prompts = given if several else [given]
     if not prompts:
@@ -182,7 +179,7 @@ def _logprobs(document: Mapping[str, Any], *, chat: bool) -> int | None:
 
 
 def _tool(document: Mapping[str, Any]) -> Tool | None:
-    """The function that `tool_choice` demands, with `required` the first of all; None: answer in text."""
+    """The function that `tool_choice` requires (the first one for `required`), or None for a text."""
     tools, choice = document.get("tools"), document.get("tool_choice")
     if tools is not None and not tools:
         raise ValueError("`tools` must not be an empty array. Provide at least one tool or omit the field.")

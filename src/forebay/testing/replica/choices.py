@@ -1,4 +1,4 @@
-"""The choices of an answer: functions of what was asked alone."""
+"""Computes the choices of an answer from the request alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from forebay.testing.replica.asked import Asked, Tool
 
 
 def choices_of(asked: Asked, fault: str | None) -> tuple[AnswerParts, ...]:
-    """`n` choices for each prompt, in order. The first of a prompt is the answer to the prompt alone."""
+    """`n` choices per prompt, in order. The first one is the answer to the prompt itself."""
     return tuple(
         _choice(asked, prompt if turn == 0 else f"{prompt}\0{turn}", fault)
         for prompt in asked.prompts
@@ -38,7 +38,7 @@ def _call(tool: Tool, text: str, max_tokens: int) -> AnswerParts:
     word = echo(text)
     arguments = orjson.dumps(instance(tool.parameters, int(word[5:], 16), word)).decode()
     if tokens(arguments) > max_tokens:
-        # What a parser cannot read as a call stays text.
+        # What a parser cannot parse as a call stays text.
         return AnswerParts(arguments[: max_tokens * CHARS_PER_TOKEN], "length")
-    # As OpenAI has it: of a tool that the request names, the finish reason is that of a text.
+    # Like OpenAI: if the request names the tool, the finish reason is the one of a text.
     return AnswerParts("", "stop" if tool.named else "tool_calls", tool=tool.name, arguments=arguments)

@@ -1,4 +1,4 @@
-"""Made-up probabilities of the tokens of an answer, in vLLM's shapes."""
+"""Fake token probabilities in vLLM's format."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 from forebay.testing.answers import token_texts
 
 TAKEN = math.log(0.5)
-"""The logarithm of one half, for the token that was taken. Each further one has half as much."""
+"""Log probability of the chosen token: one half. Each further one has half as much."""
 
 
 def chat_logprobs(text: str, top: int) -> dict[str, Any]:
-    """Of the tokens of a chat's content, with the `top` likeliest in each place."""
     content = []
     for token in token_texts(text) if text else ():
         likeliest = [_entry(one, value) for one, value in _likeliest(token, top).items()]
@@ -21,7 +20,7 @@ def chat_logprobs(text: str, top: int) -> dict[str, Any]:
 
 
 def text_logprobs(text: str, top: int, offset: int) -> dict[str, Any]:
-    """Of the tokens of a completion's text, which begins `offset` characters after the answer does."""
+    """For a completion's text that starts `offset` characters into the answer."""
     found = token_texts(text) if text else []
     offsets = []
     for token in found:

@@ -1,4 +1,4 @@
-"""How a fake replica reports its load, in vLLM's words."""
+"""A fake replica's load in vLLM's format."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests that run and that wait, and the share of the KV cache in use."""
-
     running: int
     waiting: int
     kv_usage: float
 
 
 def metrics_text(model: str, load: Load, totals: Mapping[str, int]) -> str:
-    """The page that `/metrics` answers."""
     labels = f'{{engine="0",model_name="{model}"}}'
     gauges = {
         "num_requests_running": load.running,
@@ -42,7 +39,6 @@ def metrics_text(model: str, load: Load, totals: Mapping[str, int]) -> str:
 
 
 def load_headers(load: Load) -> dict[str, str]:
-    """The header of an answer whose request asked for the load."""
     return {
         "endpoint-load-metrics": (
             f"TEXT named_metrics.num_requests_waiting={float(load.waiting)},"

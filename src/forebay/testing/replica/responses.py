@@ -1,4 +1,4 @@
-"""The HTTP responses of a fake replica: documents, errors, and answers that break off."""
+"""HTTP responses of a fake replica, including answers that break off."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def error_response(
 
 
 async def read_number(request: web.BaseRequest) -> float | None:
-    """The number in the body; None if it is no number, or negative."""
     try:
         found = float(await request.text())
     except ValueError:
@@ -35,7 +34,6 @@ async def read_number(request: web.BaseRequest) -> float | None:
 async def break_off(
     request: web.BaseRequest, asked: Asked, answer: Answered, fault: str
 ) -> web.StreamResponse:
-    """Begin well, then fail as `fault` says."""
     response = web.StreamResponse(headers=EVENT_STREAM if asked.stream else {})
     await response.prepare(request)
     begun = next(iter(wire.events(asked, answer, 2))) if asked.stream else wire.document(asked, answer)[:40]

@@ -1,4 +1,4 @@
-"""The fake replica's server."""
+"""The HTTP server of the fake replica."""
 
 from __future__ import annotations
 
@@ -32,17 +32,16 @@ from forebay.testing.script import ANSWERS, STATUSES, CallReport, ReplicaScript
 
 MAX_BODY_BYTES = 64 << 20
 KEEPALIVE_S = 5.0
-"""vLLM's own default."""
 CHAT_PATH, PROMPT_PATH = "/v1/chat/completions", "/v1/completions"
 METRICS_PATH = "/metrics"
 
 
 class FakeReplica:
-    """Serves `script` on the running event loop between `start` and `stop`; an async context manager too.
+    """Serves `script` on the running event loop between `start` and `stop`; also an async context manager.
 
-    Besides vLLM's paths, `GET /_calls` answers a `CallReport` as JSON and `GET /_work` a `WorkReport`;
-    `POST /_speed` with a number makes it so many times as fast as its script says, and `POST /_refuse` with a
-    number of seconds makes it answer every call with a 429 for so long.
+    In addition to vLLM's paths: `GET /_calls` returns a `CallReport` as JSON and `GET /_work` a `WorkReport`.
+    `POST /_speed` with a number sets the speed as a factor of the script's, and `POST /_refuse` with seconds
+    makes it answer every call with 429 for that long.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class FakeReplica:
         return f"http://{self.host}:{self.port}"
 
     async def start(self) -> None:
-        """Listen. `port` is the one that was found where it was 0."""
+        """Listen. Sets `port` if it was 0."""
         server = web.Server(
             self._handle,
             request_factory=_request,
@@ -87,7 +86,6 @@ class FakeReplica:
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """Close the port and every connection; requests in flight are cut."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -122,7 +120,7 @@ class FakeReplica:
 
     @property
     def speed(self) -> float:
-        """How many times as fast it is as its script says; requests that run go on at a new speed."""
+        """Factor of the script's speed; running requests continue at the new speed."""
         return self._work.speed
 
     @speed.setter
@@ -172,7 +170,7 @@ class FakeReplica:
         id = self._id_of(request, asked)
         self._calls[id] += 1
         now_s = asyncio.get_running_loop().time()
-        # From now on vLLM has whoever keeps a KV cache know that it is waited for.
+        # From here on, vLLM tells the owner of a KV cache that a request waits for it.
         stale = self._kv.read(asked, now_s=now_s)
         if now_s < self._refuses_until_s:
             return self._status(429)
@@ -236,7 +234,6 @@ class FakeReplica:
         return json_response(b"{}")
 
     async def _embed(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Vectors that are functions of the texts alone; no queue, no faults."""
         refusal = self._unauthorized(request)
         if refusal is not None:
             return refusal
@@ -267,10 +264,10 @@ class FakeReplica:
             until_s = asyncio.get_running_loop().time() + script.kv_lease_s
             place = self._kv.give(asked, self.url, until_s=until_s)
         answer = Answered(id, choices, usage, place)
-        # Choices are decoded side by side.
+        # Choices are decoded in parallel.
         decode_s = script.token_s * max(parts.tokens for parts in choices) + script.decode(id)
         first_s = script.delay(id) + script.prefill_s_per_char * (len(asked.text) - cached)
-        # The request id decides how long an answer takes, the try does not: a retry is no new draw.
+        # The duration depends on the request id, not on the attempt: a retry is not a new draw.
         streamed = asked.stream and script.streams
         await self._work.do(first_s if streamed else first_s + decode_s)
         if fault == "refuse":

@@ -1,4 +1,4 @@
-"""The bytes that a fake replica answers with, in vLLM's shapes. Nothing here waits or sends."""
+"""Response bodies of a fake replica in vLLM's format. No I/O, no waiting."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ EMBED_SIZE = 8
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A finished answer, before it becomes bytes."""
-
     id: str
     choices: tuple[AnswerParts, ...]
     usage: Usage
@@ -31,8 +29,11 @@ class Answered:
 
 
 def events(asked: Asked, answer: Answered, chunks: int) -> Iterator[bytes]:
-    """The events of a streamed answer, in at most `chunks` portions; a tool call has at least three. Each has
-    the next piece of every choice; the first begins with the roles, the last ends with the usage."""
+    """The events of a streamed answer in at most `chunks` portions; a tool call has at least three.
+
+    Each portion has the next piece of every choice. The first starts with the roles, the last ends with the
+    usage.
+    """
     head = _head(asked, answer, stream=True)
     streams = [_pieces(asked, index, parts, chunks) for index, parts in enumerate(answer.choices)]
     most = max(map(len, streams))
@@ -54,7 +55,7 @@ def events(asked: Asked, answer: Answered, chunks: int) -> Iterator[bytes]:
 
 
 def _event(asked: Asked, answer: Answered, head: bytes, choice: Mapping[str, Any], count: int) -> bytes:
-    """One event. `count`: the tokens of its choice so far."""
+    """`count`: tokens of the choice so far."""
     event = head + b"[" + orjson.dumps(choice) + b"]"
     if asked.continuous_usage:
         event += b',"usage":' + orjson.dumps(_counts(answer.usage.prompt_tokens, count))
@@ -64,7 +65,6 @@ def _event(asked: Asked, answer: Answered, head: bytes, choice: Mapping[str, Any
 def _pieces(
     asked: Asked, index: int, parts: AnswerParts, chunks: int
 ) -> list[list[tuple[dict[str, Any], int]]]:
-    """The choices of the events of each portion, each with the tokens until then."""
     before = tokens(parts.reasoning) if parts.reasoning else 0
     portions: list[list[tuple[dict[str, Any], int]]] = []
 
@@ -95,14 +95,12 @@ def _pieces(
 
 
 def _cut(text: str, chunks: int, *, whole_tokens: bool) -> list[str]:
-    """At most `chunks` pieces of nearly the same length; at least one."""
     units: Sequence[str] = token_texts(text) if whole_tokens else text
     size = max(1, -(-len(units) // max(1, chunks)))
     return ["".join(units[at : at + size]) for at in range(0, len(units), size)] or [""]
 
 
 def _call_deltas(index: int, parts: AnswerParts, chunks: int) -> Iterator[dict[str, Any]]:
-    """The events of a tool call: its name, the pieces of its arguments, the end."""
     size = max(1, -(-len(parts.arguments) // max(1, chunks - 2)))
     calls: list[dict[str, Any]] = [
         {"id": "call-1", "type": "function", "index": 0, "function": {"name": parts.tool}}
@@ -116,7 +114,6 @@ def _call_deltas(index: int, parts: AnswerParts, chunks: int) -> Iterator[dict[s
 
 
 def document(asked: Asked, answer: Answered) -> bytes:
-    """The body of an answer that is not streamed."""
     choices = [_whole(asked, index, parts) for index, parts in enumerate(answer.choices)]
     return (
         _head(asked, answer, stream=False)
@@ -153,9 +150,9 @@ def _logprobs(asked: Asked, text: str, offset: int) -> dict[str, Any] | None:
 
 
 def embeddings(body: bytes, models: Sequence[str]) -> bytes:
-    """The answer to an embeddings request: for each input `EMBED_SIZE` numbers from -1 to 1.
+    """The answer to an embeddings request: `EMBED_SIZE` numbers from -1 to 1 per input.
 
-    Raises `ValueError`, with words for the client, where it is none.
+    Raises `ValueError` with a message for the client.
     """
     document: Any = orjson.loads(body)
     if not isinstance(document, dict) or document.get("model") not in models:
@@ -179,7 +176,6 @@ def error_body(status: int, message: str, kind: str) -> bytes:
 
 
 def too_long(asked: Asked, max_model_len: int) -> str:
-    """vLLM's words for a prompt that exceeds the context."""
     n = asked.prompt_tokens
     return (
         f"This model's maximum context length is {max_model_len} tokens. However, you requested"
@@ -190,7 +186,6 @@ def too_long(asked: Asked, max_model_len: int) -> str:
 
 
 def usage(found: Usage) -> dict[str, Any]:
-    """The usage of a whole answer."""
     details = {"cached_tokens": found.cached_tokens} if found.cached_tokens else None
     return {**_counts(found.prompt_tokens, found.completion_tokens), "prompt_tokens_details": details}
 

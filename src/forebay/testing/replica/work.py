@@ -1,4 +1,4 @@
-"""A token bucket, as servers have it that limit the rate of calls."""
+"""Simulated work of a fake replica: rate limit, prefix cache and decoding speed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import count
 
 
 class Bucket:
-    """Holds `most` tokens and gets `per_s` of them; None: there are always some. Moments are passed in."""
+    """A token bucket with `most` tokens, refilled at `per_s`; None: unlimited. Times are passed in."""
 
     def __init__(self, per_s: float | None, most: int) -> None:
         self._per_s = per_s
@@ -21,7 +21,7 @@ class Bucket:
         self._at_s = 0.0
 
     def take(self, now_s: float) -> float:
-        """Take a token: 0, or where there is none the seconds until there is one."""
+        """Take a token. Returns 0, or the seconds until there is one."""
         if self._per_s is None:
             return 0.0
         self._tokens = min(self._most, self._tokens + (now_s - self._at_s) * self._per_s)
@@ -33,7 +33,7 @@ class Bucket:
 
 
 class PrefixCache:
-    """Blocks of text, each known by itself and all text before it; least recently used out first."""
+    """LRU cache of text blocks, each identified by itself and all text before it."""
 
     def __init__(self, block_chars: int, max_blocks: int) -> None:
         self._block_chars = block_chars
@@ -41,7 +41,7 @@ class PrefixCache:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def take(self, text: str) -> int:
-        """How many leading characters of `text` are cached; from now on all its whole blocks are."""
+        """The number of leading characters of `text` that are cached; caches all its whole blocks."""
         if not self._max_blocks:
             return 0
         chain = 0
@@ -61,11 +61,11 @@ class PrefixCache:
 
 @dataclass(frozen=True, slots=True)
 class WorkReport:
-    """What a replica could have done since it started, and what it did; in seconds of work at speed 1.
+    """Possible and actual work since the start, in seconds of work at speed 1.
 
-    `could_s`: with all slots taken all the time; 0 for a replica without a number of slots. `spent_s`: all
-    that it did; `wasted_s`: for requests that ended without a complete answer, or had one already. `answers`
-    are the complete ones, each request's first. `calls` to `running` are as they are now.
+    `could_s`: with all slots always in use; 0 without slots. `wasted_s`: on requests without a complete
+    answer, or with an earlier one. `answers`: complete ones, first per request. `calls` to `running`: current
+    values.
     """
 
     speed: float
@@ -80,9 +80,9 @@ class WorkReport:
 
 
 class Work:
-    """Requests side by side, all at one speed. Belongs to the running event loop.
+    """Concurrent requests at one common speed. Belongs to the running event loop.
 
-    A second of work takes 1 / speed seconds, times 1 + `crowding` for each other request that is running.
+    A second of work takes 1 / speed seconds, times 1 + `crowding` for each other running request.
     """
 
     def __init__(self, *, slots: int | None = None, crowding: float = 0.0) -> None:
@@ -91,7 +91,7 @@ class Work:
         self._speed = 1.0
         self._running = 0
         self._at_s: float | None = None
-        # How far a request that runs all the time would have come; the sum over those that did run.
+        # Progress of a request that always runs, and the sum over those that did run.
         self._came_s = 0.0
         self._spent_s = self._wasted_s = self._could_s = 0.0
         self._due: list[tuple[float, int, asyncio.Future[None]]] = []
@@ -110,13 +110,12 @@ class Work:
 
     @property
     def times(self) -> tuple[float, float, float]:
-        """`could_s`, `spent_s` and `wasted_s` of a `WorkReport`."""
         self._pass()
         return self._could_s, self._spent_s, self._wasted_s
 
     @contextmanager
     def running(self) -> Iterator[Callable[[], None]]:
-        """While a request runs. What it gives is called when its answer is complete, and is of use."""
+        """Wraps a running request. Call the yielded function if its answer is complete and useful."""
         self._pass()
         self._running += 1
         self._set_timer()
@@ -135,7 +134,7 @@ class Work:
             self._set_timer()
 
     async def do(self, seconds: float) -> None:
-        """Return when a request that runs has done so much work from now."""
+        """Return after this much work on a running request."""
         if seconds <= 0:
             return
         self._pass()
@@ -145,7 +144,6 @@ class Work:
         await future
 
     def _pass(self) -> None:
-        """Count the time since the last call."""
         now_s = asyncio.get_running_loop().time()
         passed_s = now_s - (now_s if self._at_s is None else self._at_s)
         self._at_s = now_s

@@ -1,0 +1,184 @@
+"""Before a job starts, ends the Kafka transactions of the job before it: commits those that belong to the
+checkpoint which the new job resumes, and aborts later ones.
+
+Transactions are named after their job. So an earlier job that still runs, on a machine that nobody can reach,
+cannot abort those of a new job; and its own are ended before the new job depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from forebay.config.spec import PipelineSpec
+from forebay.connectors.kafka.admin import START_TIMEOUT_S, KafkaAdmin, Transaction, kafka_admin
+from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
+from forebay.connectors.kafka.transactions import commit
+from forebay.errors import SettingError
+from forebay.flink.checkpoints import job_of
+from forebay.runtime.kafka_transactions import ABORTED, COMMITTED, MOST_SINCE, NAMES, OPEN, SKIPPED
+from forebay.runtime.run_state import RunState
+from forebay.runtime.state_store import number_of, open_store
+from forebay.s3.location import Location, location_of
+
+TRIES = 3
+"""An earlier job that still runs may abort a transaction while it is being committed."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Name:
+    """A transaction: the key of its sink in the pipeline file, its subtask, and the number of the checkpoint
+    at which it is committed. If that one fails, it is committed with a later one."""
+
+    key: str
+    subtask: int
+    number: int
+
+
+Found = Mapping[Name, Transaction]
+
+
+def held(found: Found, number: int) -> dict[Name, Transaction]:
+    """The newest transaction of each subtask that belongs to checkpoint `number`, or to one before."""
+    newest: dict[tuple[str, int], Name] = {}
+    for name in sorted(found):
+        if name.number <= number:
+            newest[name.key, name.subtask] = name
+    return {name: found[name] for name in newest.values()}
+
+
+def lost(found: Found, number: int) -> list[Name]:
+    """What Kafka has aborted of the transactions that checkpoint `number` is to commit."""
+    return [name for name, each in held(found, number).items() if each.state in ABORTED]
+
+
+def nothing_committed_after(found: Found, number: int) -> bool:
+    return not any(each.state in COMMITTED for name, each in found.items() if name.number > number)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The checkpoint to resume from, and why it is not the one that was asked for; empty if it is."""
+
+    checkpoint: Location | None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Topics:
+    """The pipeline's topics that are written in transactions, with a client of each one's Kafka."""
+
+    pipeline: str
+    subtasks: int
+    sinks: Mapping[str, KafkaSink]
+    admins: dict[str, KafkaAdmin] = field(default_factory=dict)
+
+    def id(self, job: str, name: Name) -> str:
+        return f"{transaction_prefix(self.pipeline, NAMES[name.key], job)}-{name.subtask}-{name.number}"
+
+    def find(self, job: str, first: int, last: int) -> dict[Name, Transaction]:
+        """The job's transactions from number `first` on: up to `last`, and further until a row of numbers has
+        none."""
+        found: dict[Name, Transaction] = {}
+        for begin in range(max(1, first), last + 1 + MOST_SINCE, SKIPPED):
+            more: dict[Name, Transaction] = {}
+            for key, admin in self.admins.items():
+                names = [
+                    Name(key, subtask, number)
+                    for subtask in range(self.subtasks)
+                    for number in range(begin, begin + SKIPPED)
+                ]
+                ids = {self.id(job, name): name for name in names}
+                more |= {ids[id]: each for id, each in admin.transactions(ids).items()}
+            found |= more
+            if begin > last and not more:
+                break
+        return found
+
+    def commit(self, job: str, names: Iterable[tuple[Name, Transaction]]) -> bool:
+        """False if one of them was ended by somebody else."""
+        return all(commit(self.sinks[name.key].cluster(), self.id(job, name), each) for name, each in names)
+
+    def abort(self, job: str, found: Found) -> None:
+        for key, admin in self.admins.items():
+            begun = [name for name, each in found.items() if name.key == key and each.state == OPEN]
+            if begun:
+                admin.abort(self.id(job, name) for name in begun)
+
+
+def end_transactions(
+    spec: PipelineSpec, before: RunState, checkpoint: Location | None, *, chosen: bool = False
+) -> Recovered:
+    """End the transactions of the last job, and of the one that wrote the `checkpoint` to resume; blocks.
+
+    `before` is the record of the last run. Kafka has aborted what the checkpoint is to commit if the pipeline
+    was down for longer than `transaction_timeout_s`, or if the earlier job took the checkpoint for failed.
+    The newest checkpoint after which nothing was committed is resumed then. One that was `chosen` by hand is
+    resumed in any case.
+
+    Raises `SettingError` if there is none, `KafkaAway` and `KafkaRefused`.
+    """
+    sinks = {key: sink for key, sink in spec.topics().items() if sink.guarantee == "exactly-once"}
+    if not sinks:
+        return Recovered(checkpoint)
+    topics = _Topics(spec.name, max(spec.parallelism, before.parallelism or 1), sinks)
+    with ExitStack() as open_:
+        for key, sink in sinks.items():
+            topics.admins[key] = open_.enter_context(kafka_admin(sink.cluster(), START_TIMEOUT_S))
+        recovered = Recovered(checkpoint)
+        if checkpoint is not None:
+            recovered = _end_resumed(spec, topics, checkpoint, chosen=chosen)
+        if before.job is not None and (checkpoint is None or job_of(checkpoint) != before.job):
+            # Its numbers follow that of the checkpoint from which it was started.
+            restored = 0 if checkpoint is None else number_of(checkpoint)
+            last = max(restored, 0 if before.completed is None else before.completed.number)
+            topics.abort(before.job, topics.find(before.job, max(restored + 1, last - SKIPPED), last))
+    return recovered
+
+
+def _end_resumed(spec: PipelineSpec, topics: _Topics, checkpoint: Location, *, chosen: bool) -> Recovered:
+    job, number = job_of(checkpoint), number_of(checkpoint)
+    others = open_store(location_of(spec.checkpoint.dir)).checkpoints(job)
+    older = [(each.number, each.path) for each in others if each.number < number]
+    for _ in range(TRIES):
+        found = topics.find(job, min([number, *(each for each, _ in older)]) - SKIPPED, number)
+        recovered, resumed = Recovered(checkpoint), number
+        if not chosen:
+            recovered, resumed = _resumable(spec, topics, job, found, [(number, checkpoint), *older])
+            due = [item for item in found.items() if item[0].number <= resumed and item[1].state == OPEN]
+            if not topics.commit(job, due):
+                continue
+        topics.abort(job, {name: each for name, each in found.items() if name.number > resumed})
+        return recovered
+    raise SettingError(
+        f"checkpoint {checkpoint}: another run of pipeline {spec.name!r} ends its transactions in Kafka; end "
+        f"that run, and start again"
+    )
+
+
+def _resumable(
+    spec: PipelineSpec,
+    topics: _Topics,
+    job: str,
+    found: Found,
+    checkpoints: Sequence[tuple[int, Location]],
+) -> tuple[Recovered, int]:
+    """The first of `checkpoints`, the newest first, that loses and repeats nothing."""
+    (number, checkpoint), *older = checkpoints
+    missing = lost(found, number)
+    if not missing:
+        return Recovered(checkpoint), number
+    names = ", ".join(topics.id(job, name) for name in missing)
+    # What went to a file with this checkpoint may be visible already.
+    if len(topics.sinks) == len(spec.sinks()):
+        for earlier, path in older:
+            if not lost(found, earlier) and nothing_committed_after(found, earlier):
+                reason = f"Kafka has aborted {names} with results of checkpoint {number}"
+                return Recovered(path, f"{reason}, which are made again"), earlier
+    again = f"Resume with --from-checkpoint {older[0][1]} to have them made again, or" if older else "Resume"
+    raise SettingError(
+        f"{missing[0].key}.topic: Kafka has aborted {names} with results of checkpoint {number}: open for "
+        f"longer than transaction_timeout_s ({topics.sinks[missing[0].key].transaction_timeout_s:g}), or "
+        f"ended by another run. {again} with --from-checkpoint {checkpoint} to continue without them"
+    )
