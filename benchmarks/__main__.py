@@ -5,11 +5,17 @@ from __future__ import annotations
 import typer
 
 from benchmarks.cli.applications import applications
+from benchmarks.cli.autoscale import autoscale
+from benchmarks.cli.batching import batching, burst
 from benchmarks.cli.client import client
+from benchmarks.cli.cost import cost
 from benchmarks.cli.disaggregation import disaggregation
+from benchmarks.cli.engine_settings import engine_settings
 from benchmarks.cli.evaluation import evaluation
 from benchmarks.cli.faults import faults
 from benchmarks.cli.gateway_bench import gateway_bench
+from benchmarks.cli.grid import grid
+from benchmarks.cli.interplay import interplay
 from benchmarks.cli.known_times import known_times
 from benchmarks.cli.kubernetes import kubernetes
 from benchmarks.cli.overhead import overhead
@@ -34,6 +40,12 @@ def application() -> typer.Typer:
     )
     for measure in (
         overhead,
+        cost,
+        batching,
+        burst,
+        grid,
+        interplay,
+        autoscale,
         recovery,
         kafka,
         routing,
@@ -49,6 +61,7 @@ def application() -> typer.Typer:
     ):
         app.command(cls=Command)(measure)
     app.command(cls=Command)(evaluation)
+    app.command(name="engine-settings", cls=Command)(engine_settings)
     app.command(name="gateway", cls=Command)(gateway_bench)
     app.command(name="ray", cls=Command)(ray_fleet)
     app.command(name="known-times", cls=Command)(known_times)

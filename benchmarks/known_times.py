@@ -57,13 +57,11 @@ CASES: Mapping[str, Case] = {
     "stall": Case("a pause in the middle", TimedAnswer(STALL)),
     "late usage": Case("the usage long after the last token", TimedAnswer(STEADY, end_after_s=0.3)),
     "one": Case("one token", TimedAnswer((Step(0.1),)), output_tokens=1),
-    "no usage": Case(
-        "no usage", TimedAnswer(STEADY, usage=False), reasons=("came without a count of tokens",)
-    ),
+    "no usage": Case("no usage", TimedAnswer(STEADY, usage=False), reasons=("no token count",)),
     "wrong usage": Case(
         "a usage of half the tokens",
         TimedAnswer(STEADY, counted_tokens=10),
-        reasons=("fewer tokens than came", "other lengths than asked for"),
+        reasons=("fewer tokens than arrived", "other lengths than asked for"),
     ),
     "max_tokens": Case(
         "max_tokens ignored",

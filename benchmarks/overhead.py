@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
+from benchmarks.cost import QUICK, CostOptions, cost_document, measure_cost
 from benchmarks.workload import System, Workload
-from forebay.bench.cost import QUICK, CostOptions, cost_document, measure_cost
 from forebay.engine.replica import list_models
 from forebay.errors import LaunchError, SettingError
 from forebay.testing.replica import ReplicaProcess, ReplicaScript

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.cli.options import command_line
 from forebay.cli.output import JsonFile, check_json, errors_console, results_console, shows_text, write_json
 from forebay.errors import SettingError
 
@@ -48,7 +48,7 @@ def disaggregation(
         found["switch"] = measure_switch(
             loads, rates, half_s, engine=model, replicas=replicas, slo=slo, transfer=transfer, tell=tell
         )
-    origin = provenance(command=("python", "-m", "benchmarks", *sys.argv[1:]), model=model.name)
+    origin = provenance(command=command_line(), model=model.name)
     write_json(json, {"provenance": origin, **found})
     if shows_text(json):
         _show(found)

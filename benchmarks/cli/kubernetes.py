@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from benchmarks.cli.options import Plot, check_plot, command_line
 from forebay.cli.output import (
     JsonFile,
     check_json,
-    check_writable,
     errors_console,
     results_console,
     say,
@@ -47,7 +46,7 @@ def kubernetes(
         ),
     ] = None,
     json: JsonFile = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the burst's course, as PNG, SVG or PDF.")] = None,
+    plot: Plot = None,
 ) -> None:
     """Let a burst take a Deployment of vLLM from one replica to two and back, on pods that are processes of
     this machine, and restart the API server again and again under controller and router: some minutes; status
@@ -56,12 +55,9 @@ def kubernetes(
     from forebay.bench.provenance import provenance
     from forebay.engine.launch.model import DEFAULT_MODEL
     from forebay.runtime.scaling.picture import draw_course
-    from forebay.simulate.figures import check_drawing
 
     check_json(json)
-    if plot is not None:
-        check_writable("--plot", plot)
-        check_drawing(plot)
+    check_plot(plot)
     times = restarts if restarts is not None else QUICK_RESTARTS if quick else 100
     console = errors_console()
     with (
@@ -72,7 +68,7 @@ def kubernetes(
             Path(folder), real=not quick, restarts=times, rate_per_s=rate, slo_s=slo, say=status.update
         )
     origin = provenance(
-        command=("python", "-m", "benchmarks", *sys.argv[1:]),
+        command=command_line(),
         model="scripted" if quick else DEFAULT_MODEL,
         seed=1,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
@@ -10,10 +9,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.cli.options import Plot, check_plot
 from forebay.cli.output import (
     JsonFile,
     check_json,
-    check_writable,
     errors_console,
     results_console,
     say,
@@ -27,17 +26,14 @@ def overhead(
     engine: Annotated[str, typer.Option(help="`fake`, or the URL of a real engine.")] = "fake",
     quick: Annotated[bool, typer.Option("--quick", help="Shorter parts, and no memory run.")] = False,
     json: JsonFile = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the latency added, as PNG, SVG or PDF.")] = None,
+    plot: Plot = None,
 ) -> None:
     """Compare Forebay with the engine alone and with PyFlink's AsyncFunction, in one run."""
     from benchmarks.overhead import OverheadOptions, measure_overhead
     from benchmarks.picture import draw_added
-    from forebay.simulate.figures import check_drawing
 
     check_json(json)
-    if plot is not None:
-        check_writable("--plot", plot)
-        check_drawing(plot)
+    check_plot(plot)
     console = errors_console()
     with console.status("starting") as status:
 

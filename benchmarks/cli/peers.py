@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,10 +9,10 @@ import orjson
 import typer
 from rich.text import Text
 
+from benchmarks.cli.options import Plot, check_plot, command_line
 from forebay.cli.output import (
     JsonFile,
     check_json,
-    check_writable,
     errors_console,
     results_console,
     say,
@@ -45,18 +44,15 @@ def peers(
         ),
     ] = None,
     json: JsonFile = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the latency added, as PNG, SVG or PDF.")] = None,
+    plot: Plot = None,
 ) -> None:
     """Do the same work with other systems, each in an environment of its own, and with Forebay."""
     from benchmarks.peers.parts import PARTS
     from benchmarks.peers.peers import PEERS, peers_named
     from benchmarks.peers.tables import merged
-    from forebay.simulate.figures import check_drawing
 
     check_json(json)
-    if plot is not None:
-        check_writable("--plot", plot)
-        check_drawing(plot)
+    check_plot(plot)
     for name in part or ():
         if name not in PARTS:
             raise SettingError(f"--part: expected one of {', '.join(PARTS)}, found {name!r}")
@@ -87,7 +83,7 @@ def _measure(chosen: Any, parts: Any, *, quick: bool) -> dict[str, Any]:
         progress=ConsoleProgress(console),
         note=lambda words: say(console, words),
     )
-    return {"provenance": provenance(command=("python", "-m", "benchmarks", *sys.argv[1:])), **document}
+    return {"provenance": provenance(command=command_line()), **document}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from benchmarks.cli.options import command_line
 from forebay.cli.output import (
     JsonFile,
     check_json,
@@ -39,9 +39,7 @@ def ray_fleet(
     options = RayOptions(rounds=1) if quick else RayOptions()
     console = errors_console()
     found = measure_ray(options, ray, lambda part: say(console, part))
-    origin = provenance(
-        command=("python", "-m", "benchmarks", *sys.argv[1:]), model="scripted", seed=options.load.seed
-    )
+    origin = provenance(command=command_line(), model="scripted", seed=options.load.seed)
     write_json(json, {"provenance": origin, **found})
     if shows_text(json):
         _show(found)

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.cli.options import Plot, check_plot
 from forebay.cli.output import (
     JsonFile,
     check_json,
-    check_writable,
     errors_console,
     results_console,
     say,
@@ -50,7 +50,7 @@ def routing(
     ] = None,
     seed: Seed = 0,
     json: JsonFile = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the figures, as PNG, SVG or PDF.")] = None,
+    plot: Plot = None,
 ) -> None:
     """Compare routing policies on a trace; status 1 where the default is not the best as promised."""
     if trace is None:
@@ -60,13 +60,10 @@ def routing(
     from benchmarks.routing_picture import draw_routing
     from forebay.simulate import Scenario
     from forebay.simulate.engine import find_model
-    from forebay.simulate.figures import check_drawing
     from forebay.simulate.traces import read_trace
 
     check_json(json)
-    if plot is not None:
-        check_writable("--plot", plot)
-        check_drawing(plot)
+    check_plot(plot)
     if engine and len(engine) > 1:
         raise SettingError("--engine: a trace is served by one kind of engine; give one, or no --trace")
     model = find_model(engine[0] if engine else "llama-8b")

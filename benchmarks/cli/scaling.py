@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from benchmarks.cli.options import Plot, check_plot, command_line
 from forebay.cli.output import (
     JsonFile,
     check_json,
-    check_writable,
     errors_console,
     results_console,
     say,
@@ -25,7 +24,7 @@ def scaling(
     *,
     burst: Annotated[int, typer.Option(min=1, max=100_000, help="Events in the burst.")] = 600,
     json: JsonFile = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the course, as PNG, SVG or PDF.")] = None,
+    plot: Plot = None,
 ) -> None:
     """Let a burst take local vLLM from no replica to two and back to none: some minutes; status 1 where an
     event was lost, doubled or cut off, or the replicas took another course."""
@@ -36,19 +35,16 @@ def scaling(
     from forebay.engine.launch.model import DEFAULT_MODEL
     from forebay.runtime.scaling.picture import draw_course
     from forebay.settings import load_settings
-    from forebay.simulate.figures import check_drawing
 
     check_json(json)
-    if plot is not None:
-        check_writable("--plot", plot)
-        check_drawing(plot)
+    check_plot(plot)
     console = errors_console()
     with tempfile.TemporaryDirectory(prefix="forebay-scaling-") as folder, LiveLine(console) as line:
         options = BurstOptions(burst=burst)
         found = measure_scaling(
             options, load_settings(), Path(folder), say=line.show, progress=ConsoleProgress(console)
         )
-    origin = provenance(command=("python", "-m", "benchmarks", *sys.argv[1:]), model=DEFAULT_MODEL, seed=1)
+    origin = provenance(command=command_line(), model=DEFAULT_MODEL, seed=1)
     write_json(json, {"provenance": origin, **found.document()})
     if plot is not None:
         draw_course(plot, found.course, f"{found.events} events, local vLLM, policy deadline")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.batching.measurement import CONTINUOUS, LONGEST_OF_ALL, STATIC, SYSTEMS
+from benchmarks.batching.picture import NAMES, batching_figure
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from forebay.bench.presets.batching import CONTINUOUS, LONGEST_OF_ALL, STATIC, SYSTEMS
-from forebay.bench.presets.batching_picture import NAMES, batching_figure
 from forebay.bench.statistics import can_tell, percentile
 
 LARGE = ("batching-1536.json", "batching-128-512.json")

@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.evaluation.invalid import invalid
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from forebay.bench.presets.grid.picture import grid_figure
-from forebay.bench.presets.grid.table import cell_rows, engine_rows, parallelism_name, short_model, side_valid
+from benchmarks.grid.picture import grid_figure
+from benchmarks.grid.table import cell_rows, engine_rows, parallelism_name, short_model, side_valid
 
 RECORDS = ("grid.json", "grid-random.json")
 Document = Mapping[str, Any]

@@ -7,9 +7,9 @@ from typing import Any
 
 from benchmarks.evaluation.invalid import invalid
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from forebay.bench.presets.interplay.document import point_rows
-from forebay.bench.presets.interplay.factors import BASE
-from forebay.bench.presets.interplay.picture import interplay_figure
+from benchmarks.interplay.document import point_rows
+from benchmarks.interplay.factors import BASE
+from benchmarks.interplay.picture import interplay_figure
 
 RECORD = "interplay.json"
 WINDOWS = "interplay-windows.json"

@@ -156,7 +156,7 @@ BROKEN: dict[str, tuple[LoadRun, str]] = {
                 constant(), lambda i: i == 3, output_tokens=None, chunks=(Chunk(0.9), Chunk(1.0)), ended_s=1.4
             )
         ),
-        "1 of 200 requests came without a count of tokens",
+        "1 of 200 requests have no token count",
     ),
     "no first token": (
         run_of(changed(constant(), lambda i: i < 5, chunks=(), finish_reason="tool_calls")),
@@ -165,8 +165,8 @@ BROKEN: dict[str, tuple[LoadRun, str]] = {
     ),
     "usage": (
         run_of(changed(constant(), lambda i: i < 10, output_tokens=5, asked_output_tokens=5)),
-        "the usage of 10 of 200 requests has fewer tokens than came; request 0: 5 tokens by its "
-        "usage, 20 came",
+        "the usage of 10 of 200 requests has fewer tokens than arrived; request 0: 5 tokens by its "
+        "usage, 20 arrived",
     ),
     "max_tokens ignored": (
         run_of(changed(constant(), lambda i: i < 10, asked_output_tokens=12)),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.disaggregation import KEEPS, measure, measure_switch
+import pytest
+from benchmarks.disaggregation import KEEPS, measure, measure_switch, most_rate
 
 from forebay.simulate.disaggregation import Transfer, at_rate
 from forebay.simulate.engine import LLAMA_8B
@@ -46,3 +47,12 @@ def test_a_split_that_follows_is_held_against_the_best_fixed_one_of_each_half() 
     assert (at_s[0], prefill[0]) == (0.0, 2)
     assert code["fixed_goodput"][str(prefill[-1])] >= KEEPS * code["best_fixed_goodput"]
     assert min(conversation["goodput"], code["goodput"]) > 0.5
+
+
+@pytest.mark.parametrize("start", [0.01, 3.0, 900.0])
+def test_the_highest_rate_is_found_from_wherever_the_search_begins(start: float) -> None:
+    assert most_rate(lambda rate: 1.0 if rate <= 7.0 else 0.5, start, 0.9) == pytest.approx(7.0, rel=0.01)
+
+
+def test_no_rate_is_none() -> None:
+    assert most_rate(lambda rate: 0.5, 1.0, 0.9) == 0.0

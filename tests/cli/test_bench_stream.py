@@ -164,7 +164,7 @@ def test_the_words_and_the_page_of_results_that_stand_for_many_events() -> None:
     one = measured_stream(stream_run(even(200), results=tuple(records), asked=asked), EventSlo(within_s=1.6))
     assert next(headlines(one)) == "9 of 9 results committed, 1 of other events"
     assert load_words(asked) == "chat: 200 events, poisson rate_per_s 10; tumbling windows size 1 s"
-    assert any("k@3 for 5, and 6 belong into it" in reason for reason in one.verdict.reasons)
+    assert any("k@3 reports 5, expected 6" in reason for reason in one.verdict.reasons)
     page = stream_page([one], "stream")
     assert "results that were there within a time" in page
     assert "until its window was found to be over" in page

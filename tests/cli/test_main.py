@@ -41,9 +41,7 @@ def without_flink(folder: Path, *words: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.parametrize(
-    "words", [["--help"], ["run", "--help"], ["bench", "engine", "--help"]], ids=" ".join
-)
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["bench", "serve", "--help"]], ids=" ".join)
 def test_help_needs_no_flink(tmp_path: Path, words: list[str]) -> None:
     done = without_flink(tmp_path, *words)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from forebay.errors import SettingError
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.simulate import fleet_of
-from forebay.simulate.disaggregation import LeastFull, Split, Transfer, TwoPools, most_rate
+from forebay.simulate.disaggregation import LeastFull, Split, Transfer, TwoPools
 from forebay.simulate.engine import LLAMA_8B
 from forebay.simulate.traces import Arrivals, TraceRequest
 
@@ -61,15 +61,6 @@ def test_an_unavailable_replica_gets_nothing() -> None:
     fleet = fleet_of([LLAMA_8B] * 2)
     fleet.set_available(0, False)
     assert LeastFull().choose(RoutingRequest(10), fleet.nothing, fleet, 0.0) == 1
-
-
-@pytest.mark.parametrize("start", [0.01, 3.0, 900.0])
-def test_the_highest_rate_is_found_from_wherever_the_search_begins(start: float) -> None:
-    assert most_rate(lambda rate: 1.0 if rate <= 7.0 else 0.5, start, 0.9) == pytest.approx(7.0, rel=0.01)
-
-
-def test_no_rate_is_none() -> None:
-    assert most_rate(lambda rate: 0.5, 1.0, 0.9) == 0.0
 
 
 def test_values_that_make_no_sense_are_refused() -> None:

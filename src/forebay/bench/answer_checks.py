@@ -1,6 +1,6 @@
-"""Whether the answers of a run are those that were asked for, and counted rightly.
+"""Checks that a run's answers are those that were requested, with correct counts.
 
-Each check gives the reason why not, or None.
+Each check returns the reason why not, or None.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from forebay.bench.metrics import output_tokens, prompt_tokens
 from forebay.bench.records import LoadRun, RequestRecord
 
 MAX_FAILED_SHARE = 0.001
-"""A request that failed has no latency. One in a hundred leaves the p99 open, one in a thousand moves it
-little."""
+"""Failed requests have no latency: one in a hundred leaves the p99 open, one in a thousand moves it little.
+"""
 MAX_WRONG_SHARE = 0.01
-"""So many answers may have other lengths or counts than they should: they move rates by no more than that."""
+"""Share of answers that may have a wrong length or count; rates move by no more than that."""
 MAX_PROMPT_ERROR = 0.05
 MAX_TEMPLATE_TOKENS = 2
-"""How far the server's count of a prompt may be from what was sent: by a share, or by the tokens that begin
-and end a text."""
+"""Allowed difference between the server's prompt count and ours: a share, or the tokens that begin and end a
+text."""
 MAX_CACHED_SHARE = 0.01
-"""Share of prompt tokens that may come from a prefix cache where no prompts share a prefix: what a chat
-template has in common is less than that of a long prompt."""
+"""Share of prompt tokens that a prefix cache may hold if prompts share no prefix: a chat template is a
+smaller part of a long prompt."""
 MAX_COUNTER_ERROR = 0.01
 PROBE_TOKENS = 16
-"""How far the engine's own count of generated tokens may be from the sum of the answers': by a share, or by
-what it takes to ask whether the server is there."""
+"""Allowed difference between the engine's count of generated tokens and the sum of the answers: a share, or
+what it takes to probe the server."""
 CLOCK_STEP_S = 0.001
 """Timers may fire this much early, by the resolution of their clock."""
 MAX_ERROR_CHARS = 200
@@ -82,7 +82,7 @@ def _had_counts(run: LoadRun) -> str | None:
     without = [record for record in answered if output_tokens(record) is None]
     if not without:
         return None
-    return f"{_of(without, answered)} came without a count of tokens: there are no rates of tokens"
+    return f"{_of(without, answered)} have no token count, so there are no token rates"
 
 
 def _had_first_tokens(run: LoadRun) -> str | None:
@@ -103,14 +103,14 @@ def _counts_agree(run: LoadRun) -> str | None:
     if len(wrong) > MAX_WRONG_SHARE * len(answered):
         one = wrong[0]
         return (
-            f"the usage of {_of(wrong, answered)} has fewer tokens than came; request {one.index}: "
-            f"{one.output_tokens} tokens by its usage, {_came(one)} came"
+            f"the usage of {_of(wrong, answered)} has fewer tokens than arrived; request {one.index}: "
+            f"{one.output_tokens} tokens by its usage, {_came(one)} arrived"
         )
     return None
 
 
 def _came(record: RequestRecord) -> int:
-    """How many tokens came at least: one in each chunk that does not say how many it held."""
+    """The least number of tokens received: chunks without a count hold one each."""
     return sum(1 if chunk.tokens is None else chunk.tokens for chunk in record.chunks)
 
 
@@ -119,7 +119,7 @@ def _disagrees(record: RequestRecord) -> bool:
 
 
 def _engine_agrees(run: LoadRun) -> str | None:
-    """The engine's own count of tokens, where it was sampled before the first request and after the last."""
+    """The engine's own token count, if it was sampled before the first request and after the last."""
     engine = _counted(run, "generation_tokens")
     counts = [output_tokens(record) for record in run.records]
     if engine is None or not counts or len(_answered(run)) < len(counts) or None in counts:
@@ -157,7 +157,7 @@ def _has_other_length(record: RequestRecord) -> bool:
 
 
 def _had_no_cache(run: LoadRun) -> str | None:
-    """Cache hits, by the answers' usage, or by the engine's own counters where that has none."""
+    """Cache hits, from the answers' usage or else from the engine's counters."""
     if any(record.group is not None or record.session is not None for record in run.records):
         return None
     told = [record for record in _answered(run) if record.cached_tokens is not None]
@@ -169,8 +169,8 @@ def _had_no_cache(run: LoadRun) -> str | None:
     if hits <= MAX_CACHED_SHARE * queries:
         return None
     return (
-        f"{hits / queries if queries else 1.0:.1%} of the prompts' tokens came from a prefix cache, and no "
-        f"prompts were to share any: times to first token are too good"
+        f"{hits / queries if queries else 1.0:.1%} of the prompts' tokens came from a prefix cache, but no "
+        f"prompts share a prefix: times to first token are too short"
     )
 
 
@@ -193,8 +193,8 @@ def _answered(run: LoadRun) -> list[RequestRecord]:
 
 
 def _counted(run: LoadRun, name: str) -> float | None:
-    """By how much a counter of the engine grew from before the first request to after the last; None where
-    it was not sampled then, or the engine started anew meanwhile."""
+    """How much a counter of the engine grew over the run; None if it was not sampled on both sides of it, or
+    the engine restarted."""
     sent_s = [record.sent_s for record in run.records if record.sent_s is not None]
     seen = [(sample.at_s, sample.values[name]) for sample in run.samples if name in sample.values]
     if not sent_s or len(seen) < 2:

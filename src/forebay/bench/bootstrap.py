@@ -1,4 +1,4 @@
-"""How sure a difference between two runs is, from the requests of each."""
+"""Confidence intervals of differences between two runs, from their requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 RESAMPLES = 2000
 AT_ONCE = 2_000_000
-"""So many values are drawn at a time: 16 MB."""
+"""Values drawn at a time: 16 MB."""
 
 
 def bootstrap_difference(
@@ -23,12 +23,12 @@ def bootstrap_difference(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """The interval of how much larger a statistic of `after` is than that of `before`; blocks.
+    """The interval of (statistic of `after`) − (statistic of `before`); blocks.
 
-    `percent`: the percentile; None: the mean. Both are in the order in which the requests were due.
-    Neighbours share a queue and are alike, so whole blocks of √n neighbours are drawn, from the samples
-    joined to a ring (the circular block bootstrap of Politis and Romano, 1992); the bounds are percentiles of
-    the differences. The same seed gives the same interval. Neither may be empty.
+    `percent`: the percentile; None: the mean. Both inputs are non-empty and ordered by when requests were
+    due. Neighbours share a queue and are alike, so whole blocks of √n neighbours are drawn from the samples
+    as a ring (the circular block bootstrap of Politis and Romano, 1992). The bounds are percentiles of the
+    differences. The same seed gives the same interval.
     """
     import numpy as np
 
@@ -42,7 +42,6 @@ def bootstrap_difference(
 def _statistics(
     values: NDArray[np.float64], percent: float | None, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """The statistic of each resample."""
     import numpy as np
 
     count = len(values)

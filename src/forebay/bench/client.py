@@ -1,4 +1,4 @@
-"""Sends a load to a target and records what came back."""
+"""Sends a load to a target and records the answers."""
 
 from __future__ import annotations
 
@@ -24,20 +24,18 @@ from forebay.errors import AttemptTimeout, EngineError, SetupError
 
 TIMEOUT_S = 600.0
 START_S = 0.05
-"""From the moment at which all is ready to the start: for what is left to do before the first request."""
+"""From when everything is ready to the start of the schedule, for the work before the first request."""
 PROGRESS_S = 0.5
 AT_ONCE_S = 0.005
-"""Requests that are due within so long need a connection each, however fast the answers are."""
+"""Requests due within this time need a connection each, however fast the answers are."""
 OTHER_FILES = 64
-"""Files and sockets that are open besides those of the load."""
+"""Open files and sockets besides those of the load."""
 UNKNOWN = -1
 INTERRUPTED = "interrupted: the run was ended before the answer was complete"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run has come."""
-
     requests: int
     sent: int
     ended: int
@@ -51,10 +49,10 @@ OnProgress = Callable[[Progress], None]
 def measure(
     target: Target, load: Load, *, timeout_s: float = TIMEOUT_S, on_progress: OnProgress | None = None
 ) -> LoadRun:
-    """Open `target`, send it `load`, close it; blocks until the last answer.
+    """Open `target`, send it `load` and close it; blocks until the last answer.
 
-    On the main thread, Ctrl-C and SIGTERM end the run: what was measured until then is returned, with
-    `complete` False. Raises what `check_files` and the target's `open` do.
+    On the main thread, Ctrl-C and SIGTERM end the run: the result then has `complete` False. Raises what
+    `check_files` and the target's `open` raise.
     """
     check_files(load)
     stops = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
@@ -73,7 +71,7 @@ def measure(
 
     before = {number: signal.getsignal(number) for number in stops}
     try:
-        # A million objects of the load, which none of the collections within the run need look at.
+        # The load may be a million objects: collections during the run need not scan them.
         with _frozen_objects():
             return asyncio.run(run())
     finally:
@@ -83,8 +81,7 @@ def measure(
 
 @contextmanager
 def _frozen_objects() -> Iterator[None]:
-    """Keep the garbage collector from what is there now. Where the caller has frozen objects, all stay
-    frozen after the block."""
+    """Hide existing objects from the garbage collector. Objects that the caller has frozen stay frozen."""
     by_caller = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
@@ -105,19 +102,19 @@ async def run_load(
 ) -> LoadRun:
     """Send `load` to the open `target`.
 
-    In an open loop each request is sent when it is due, however many are unanswered. One that cannot be,
-    because this process is late or the session's turn before it is unanswered, moves none of the others.
-    Each ends after `timeout_s` at the latest, with an error. `stop` ends the run: the requests in flight are
-    recorded as interrupted, those not sent yet are not recorded.
+    In an open loop each request is sent when it is due, however many are unanswered. A request that is late,
+    because this process is late or its session's previous turn is unanswered, does not delay the others. Each
+    ends after `timeout_s` at the latest, with an error. `stop` ends the run: requests in flight are recorded
+    as interrupted, unsent ones not at all.
     """
     return await _Run(target, load, timeout_s, on_progress, stop or asyncio.Event()).run()
 
 
 def check_files(load: Load) -> None:
-    """See to it that this process may open as many sockets as `load` needs at a time: all of a closed loop,
-    and of an open one as many as are due within any one second; sooner no answer can be counted on.
+    """Make sure that this process may open as many sockets as `load` needs at a time.
 
-    Lifts the process's own limit where the system allows it. Raises `SetupError` where that is not enough.
+    That is all of a closed loop, and as many requests of an open loop as are due within any one second.
+    Raises the process's own limit if the system allows it. Raises `SetupError` if that is not enough.
     """
     needed = OTHER_FILES + (load.concurrency or _most_within(load, 1.0))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -126,13 +123,13 @@ def check_files(load: Load) -> None:
         if most != resource.RLIM_INFINITY and most < needed:
             raise SetupError(
                 f"this load has up to {needed - OTHER_FILES} requests in flight, and this process may open "
-                f"{most} files: raise the limit (ulimit -n {needed}), or ask for less at a time"
+                f"{most} files: raise the limit (ulimit -n {needed}), or send fewer at a time"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed if most == resource.RLIM_INFINITY else most, hard))
 
 
 def at_once(load: Load) -> int:
-    """How many requests `load` sends at one moment at most; at least 1."""
+    """The most requests that `load` sends at one moment; at least 1."""
     return max(1, load.concurrency or _most_within(load, AT_ONCE_S))
 
 
@@ -142,8 +139,11 @@ def _most_within(load: Load, seconds: float) -> int:
 
 
 class _Flight:
-    """One request on its way. Keeps what it sees in arrays: a million small objects would make the garbage
-    collector stop the run, and with it the clock of what comes meanwhile."""
+    """One request in flight.
+
+    Observations go into arrays: with a million small objects the garbage collector would pause the run and
+    delay its timestamps.
+    """
 
     __slots__ = (
         "_clock",
@@ -229,8 +229,6 @@ class _Flight:
 
 
 class _Run:
-    """One load on its way."""
-
     def __init__(
         self,
         target: Target,
@@ -292,7 +290,6 @@ class _Run:
             self._send_next()
 
     def _send_due(self) -> None:
-        """Send all that are due, and come back when the next is."""
         while self._left and not self._stop.is_set():
             due_s = self._left[0].due_s or 0.0
             if self._start_s + due_s > self._clock():
@@ -300,12 +297,11 @@ class _Run:
                 return
             request = self._left.popleft()
             if not self._wait_for_turn(request):
-                # Where this is late, the turn before may have ended after the moment that was planned.
+                # If this call is late, the previous turn may have ended after the planned moment.
                 self._send(request, max(due_s, self._free_s.get(request.session or "", 0.0)))
         self._check_over()
 
     def _send_next(self) -> None:
-        """Send the next request of a closed loop whose session is free, if there is one."""
         while self._left and not self._stop.is_set():
             request = self._left.popleft()
             if not self._wait_for_turn(request):
@@ -314,7 +310,7 @@ class _Run:
         self._check_over()
 
     def _wait_for_turn(self, request: LoadRequest) -> bool:
-        """Whether the request has to wait for the session's turn before it; it is sent after that."""
+        """Whether the request must wait for its session's previous turn; it is then sent after that."""
         if request.session is None:
             return False
         waiting = self._busy.get(request.session)

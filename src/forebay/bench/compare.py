@@ -1,4 +1,4 @@
-"""What differs between two benchmarks, how sure that is, and whether they can be compared at all."""
+"""Differences between two benchmarks with their intervals, and whether the two are comparable."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ SAME_NEEDED = ("model", "tokenizer")
 
 
 class Recorded(Protocol):
-    """What is known of every run, of whatever it is."""
-
     @property
     def complete(self) -> bool: ...
 
@@ -36,8 +34,6 @@ class Recorded(Protocol):
 
 
 class Measured(Protocol):
-    """A run with its objective and its verdict."""
-
     @property
     def run(self) -> Recorded: ...
 
@@ -53,10 +49,10 @@ Run = TypeVar("Run", bound=Measured)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure of both: `before`, `after`, and the 95 % interval of `after` − `before`.
+    """One figure of both runs: `before`, `after`, and the 95 % interval of `after` − `before`.
 
-    `unit`: s, /s or share. `low`, `high`: None where nothing tells how sure it is, as of the throughput of
-    one run each; `method`: where the interval comes from.
+    `unit`: s, /s or share. `low`, `high`: None if no interval is known, as for the throughput of one run
+    each. `method`: where the interval comes from.
     """
 
     name: str
@@ -70,24 +66,22 @@ class Difference:
 
     @property
     def relative(self) -> float | None:
-        """The difference as a share of `before`; None where that is 0."""
+        """The difference as a share of `before`; None if that is 0."""
         return (self.after - self.before) / abs(self.before) if self.before else None
 
     @property
     def beyond_noise(self) -> bool | None:
-        """Whether the interval leaves out 0; None without one."""
+        """Whether the interval excludes 0; None without an interval."""
         return None if self.low is None or self.high is None else self.low > 0 or self.high < 0
 
     @property
     def better(self) -> bool | None:
-        """Whether `after` is better, beyond noise; None where they cannot be told apart."""
+        """Whether `after` is better, beyond noise; None if the two do not differ beyond noise."""
         return (self.after > self.before) == self.higher_is_better if self.beyond_noise else None
 
 
 @dataclass(frozen=True, slots=True)
 class LoadComparison(Generic[Run]):
-    """Both under one load."""
-
     name: str
     before: tuple[Run, ...]
     after: tuple[Run, ...]
@@ -96,8 +90,8 @@ class LoadComparison(Generic[Run]):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Generic[Run]):
-    """`obstacles`: why the two should not be compared, where that was overruled. `changes`: what else differs
-    between them: (setting, before, after)."""
+    """`obstacles`: reasons against the comparison that were overruled. `changes`: other differences:
+    (setting, before, after)."""
 
     loads: tuple[LoadComparison[Run], ...]
     obstacles: tuple[str, ...]
@@ -105,17 +99,16 @@ class Comparison(Generic[Run]):
 
 
 def compare(before: Report, after: Report, *, anyway: bool = False) -> Comparison[MeasuredRun]:
-    """Compare two reports of servers, as `compare_runs` does."""
     return compare_runs(before.runs, after.runs, SERVERS, anyway=anyway)
 
 
 def compare_runs(
     before: Sequence[Run], after: Sequence[Run], kind: Kind[Run], *, anyway: bool = False
 ) -> Comparison[Run]:
-    """Compare runs of one kind load by load; blocks for some seconds where they hold many requests.
+    """Compare runs of one kind load by load; blocks for seconds if they hold many requests.
 
-    Raises `SettingError` with all that stands against it: another model or workload, invalid or interrupted
-    runs; not with `anyway`, unless they share no load at all and have more than one each.
+    Raises `SettingError` with all reasons against it: another model or workload, invalid or interrupted runs.
+    With `anyway`, it raises only if the two share no load and have more than one each.
     """
     pairs, obstacles = _pairs(kind, before, after)
     obstacles += _other_settings(before, after)
@@ -136,7 +129,6 @@ def compare_runs(
 
 
 def comparison_document(found: Comparison[Run]) -> dict[str, Any]:
-    """The comparison as a JSON value."""
     return {
         "obstacles": list(found.obstacles),
         "loads": [
@@ -159,8 +151,7 @@ def _difference_document(one: Difference) -> dict[str, Any]:
 def differences(
     before: Sequence[Run], after: Sequence[Run], figures: Sequence[Figure[Run]]
 ) -> Iterator[Difference]:
-    """Each figure that both have. With at least two repeats of both, its interval is one over repeats; with
-    fewer, one over the requests."""
+    """Figures that both have; intervals are over repeats if both have two or more, else over requests."""
     for figure in figures:
         a, b = told(map(figure.of_run, before)), told(map(figure.of_run, after))
         if len(a) == len(before) and len(b) == len(after):
@@ -185,8 +176,9 @@ def _interval(
 
 @dataclass(frozen=True, slots=True)
 class Figure(Generic[Run]):
-    """`of_run`: of a whole run; None where it has none. `samples`: what it is a statistic of, the
-    `percent`-th percentile or the mean, in the order in which they were due; None: not of requests."""
+    """`of_run`: the figure of a whole run, or None. `samples`: the values of which it is the `percent`-th
+    percentile, or the mean if `percent` is None, ordered by when requests were due; None if it does not come
+    from requests."""
 
     name: str
     unit: str
@@ -198,9 +190,11 @@ class Figure(Generic[Run]):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[Run]):
-    """What is compared of runs of one kind. `loads`: the runs by load; `load`: what runs of one load have in
-    common; `name`: of a run's load; `target`: what it was asked of; `settings`: what else may differ;
-    `unlike`: why two such may not be compared."""
+    """What is compared for one kind of runs.
+
+    `loads`: the runs by load; `load`: what runs of one load share; `name`: of a run's load; `target`: the
+    server or pipeline; `settings`: what else may differ; `unlike`: reasons against comparing two of them.
+    """
 
     loads: Callable[[Sequence[Run]], Sequence[tuple[str, Sequence[Run]]]]
     load: Callable[[Run], Mapping[str, Any]]
@@ -214,8 +208,6 @@ class Kind(Generic[Run]):
 def _times(
     name: str, key: str, of_request: Callable[[RequestFigures], float | None]
 ) -> Iterator[Figure[MeasuredRun]]:
-    """The mean and the percentiles of a time of each request."""
-
     def samples(measured: MeasuredRun) -> list[float]:
         figures = map(request_figures, _by_due(measured))
         return told(of_request(each) for each in figures if each is not None)
@@ -249,7 +241,7 @@ FIGURES: tuple[Figure[MeasuredRun], ...] = (
         _good,
     ),
 )
-"""Times are response times: from when a request was due."""
+"""Times are response times: they start when a request was due."""
 SERVERS: Kind[MeasuredRun] = Kind(
     loads,
     lambda one: load_of(one.run.asked),
@@ -263,12 +255,12 @@ SERVERS: Kind[MeasuredRun] = Kind(
 def _pairs(
     kind: Kind[Run], all_before: Sequence[Run], all_after: Sequence[Run]
 ) -> tuple[list[tuple[str, Sequence[Run], Sequence[Run]]], list[str]]:
-    """Both by load, and which loads only one of them has. One load each is a pair whatever they are."""
+    """Both by load, and the loads that only one of them has. One load each is always a pair."""
     before, after = kind.loads(all_before), kind.loads(all_after)
     several = any(len({kind.target(runs[0]) for _, runs in each}) > 1 for each in (before, after))
 
     def key(runs: Sequence[Run]) -> str:
-        # Of one target each, A's and B's may have different addresses; of several, each has its own.
+        # With one target each, the addresses may differ; with several, they must match.
         target = kind.target(runs[0]) if several else None
         return repr((target, sorted(flattened(kind.load(runs[0])))))
 
@@ -288,7 +280,7 @@ def _pairs(
 
 
 def _other_settings(before: Sequence[Run], after: Sequence[Run]) -> Iterator[str]:
-    """What the same work needs and is not the same: another model is other work."""
+    """Settings that must be equal for both to do the same work, and differ."""
     for setting in SAME_NEEDED:
         found = [sorted({str(one.run.provenance.get(setting)) for one in runs}) for runs in (before, after)]
         if found[0] != found[1]:
@@ -308,7 +300,7 @@ def _bad_runs(kind: Kind[Run], runs: Sequence[Run], where: str) -> Iterator[str]
 
 
 def settings_unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """What differs between two trees of settings: the setting, and its value in both."""
+    """Differences between two trees of settings: (setting, value in A, value in B)."""
     a, b = dict(flattened(before)), dict(flattened(after))
     for setting in {**a, **b}:
         old, new = a.get(setting, "–"), b.get(setting, "–")
@@ -321,5 +313,4 @@ def _by_due(measured: MeasuredRun) -> list[RequestRecord]:
 
 
 def told(values: Iterable[float | None]) -> list[float]:
-    """Those that are there."""
     return [value for value in values if value is not None]

@@ -1,5 +1,4 @@
-"""What an engine says of itself while a load runs, from the `/metrics` of vLLM and of those that took its
-names."""
+"""Samples an engine's `/metrics` during a load; reads vLLM's names."""
 
 from __future__ import annotations
 
@@ -21,19 +20,19 @@ TIMEOUT_S = 5.0
 MAX_BYTES = 8 << 20
 
 Fetch = Callable[[], str]
-"""The text of `/metrics`. Raises `OSError` where there is none."""
+"""Returns the text of `/metrics`. Raises `OSError` if there is none."""
 
 
 class EngineSignals:
-    """A `Source` of the engine's figures:
+    """A `Source` of the engine's figures.
 
     - `running`, `waiting`: requests; `kv_cache_usage`: share of the KV cache in use, 0 to 1
     - `prompt_tokens`, `generation_tokens`, `preemptions`, `prefix_cache_queries`, `prefix_cache_hits` (the
-      last two in tokens): how many since the first reading
-    - `prefix_cache_hit_share`: of the prompts' tokens since the reading before, how many were in the prefix
-      cache; not told where there were none
+      last two in tokens): totals since the first reading
+    - `prefix_cache_hit_share`: share of prompt tokens found in the prefix cache since the previous reading;
+      absent if there were no prompts
 
-    What the engine does not say is left out.
+    Values that the engine does not report are absent.
     """
 
     def __init__(self, fetch: Fetch) -> None:
@@ -43,7 +42,7 @@ class EngineSignals:
 
     @classmethod
     def at(cls, url: str, *, api_key: str | None = None) -> EngineSignals:
-        """Those of the engine at `url`. Raises `SettingError` for what is no URL of one."""
+        """The source for the engine at `url`. Raises `SettingError` if that is not an engine's URL."""
         fetch = _fetcher(url, METRICS_PATH, api_key)
         return cls(lambda: fetch(MAX_BYTES).decode("utf-8", "replace"))
 
@@ -76,8 +75,11 @@ class EngineSignals:
 
 
 def fetch_version(url: str, *, api_key: str | None = None) -> str | None:
-    """The version that the engine at `url` tells, as vLLM does; None where it tells none. Blocks for at most
-    some seconds. Raises `SettingError` for what is no URL of an engine."""
+    """The version that the engine at `url` reports (vLLM's `/version`), or None; blocks for a few seconds at
+    most.
+
+    Raises `SettingError` if `url` is not an engine's.
+    """
     fetch = _fetcher(url, VERSION_PATH, api_key)
     try:
         document: Any = orjson.loads(fetch(MAX_VERSION_BYTES))
@@ -88,9 +90,9 @@ def fetch_version(url: str, *, api_key: str | None = None) -> str | None:
 
 
 def _fetcher(url: str, path: str, api_key: str | None) -> Callable[[int], bytes]:
-    """A function that reads so many bytes of what is at `path`. It raises `OSError` where there is none."""
+    """A function that reads at most so many bytes of `path`. It raises `OSError` if it cannot."""
     request = urllib.request.Request(replica_url(url) + path, headers=request_headers(api_key))
-    # Neither a redirect nor a proxy gets the key.
+    # No redirects and no proxy: neither may get the key.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 
     def fetch(most: int) -> bytes:

@@ -1,6 +1,6 @@
-"""Whether a load was sent as it was asked for, and the server kept up with it.
+"""Checks that a load was sent as scheduled, and that the server kept up with it.
 
-Each check gives the reason why not, or None.
+Each check returns the reason why not, or None.
 """
 
 from __future__ import annotations
@@ -13,42 +13,40 @@ from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.statistics import percentile
 
 MAX_LATE_S = 0.005
-"""A request is late that was sent more than this after it was due: the client's fault, not the server's."""
+"""A request sent more than this after it was due is late: the client's fault, not the server's."""
 MAX_LATE_OF_TTFT = 0.01
-"""But a delay below this share of the median service time to first token changes no figure that is read."""
+"""A delay below this share of the median service time to first token changes no figure."""
 MAX_LATE_OF_BURST = 0.01
-"""Requests that are due at one moment are sent one after the other. That changes no figure of such a burst by
-more than this, where it takes no longer than this share of the time until the last of them is answered."""
+"""Requests due at the same moment are sent one after the other. That is fine if it takes no longer than this
+share of the time until the last of them is answered."""
 MAX_LATE_SHARE = 0.01
-"""So many may be late: the p99 of the schedule delay is then within the bound."""
+"""Share of requests that may be late: the p99 of the schedule delay is then within the bound."""
 MAX_RATE_ERROR = 0.01
-"""How far the rate at which requests were sent may be from that at which they were due: as far as repeats of
-a run differ."""
+"""Allowed difference between the rate sent and the rate due: as much as repeats of a run differ."""
 MAX_MOVED = 0.05
-"""How far the rate at which requests were due may be from the one asked for: a schedule that is moved when it
-cannot be kept is another one."""
+"""Allowed difference between the rate due and the rate requested. A schedule that shifts when it cannot be
+kept is a different one."""
 MAX_BURST_ERROR = 0.1
-"""How far the index of dispersion of the requests sent may be from that of those due, over the larger of it
-and 1, which is a Poisson process's. A tenth more variance of arrivals is about a tenth more queueing
-(Kingman's formula)."""
+"""Allowed difference between the index of dispersion of requests sent and of requests due, relative to the
+larger of the latter and 1 (a Poisson process). A tenth more variance of arrivals is about a tenth more
+queueing (Kingman's formula)."""
 LEAST_WINDOWS = 100
 WINDOW_REQUESTS = 2.5
 LEAST_WINDOW_S = 0.05
-"""Windows in which requests are counted for the index of dispersion: short, since bursts within one are not
-seen, but so long that what is within the bound of late requests does not matter. No whole number of
-requests: bursts of n, evenly spaced, put as many into each window of n. Of few windows, one request that
-falls into another would decide."""
+"""Windows for the index of dispersion: bursts within one are not seen, so they are short, but long enough
+that late requests within the bound do not matter. Their expected number of requests is not an integer: evenly
+spaced bursts of n would put n into each window of n. With few windows, one request in another window would
+decide."""
 MAX_BEHIND = 0.05
-"""How much faster than answers came requests may have been sent. With more, latencies grow for as long as the
-run lasts, and their distribution says how long that was."""
+"""How much faster than answers requests may be sent. Beyond that, latencies grow with the length of the run
+and measure only that length."""
 LEAST_REQUESTS = 100
 LEAST_SERVICE_TIMES = 5.0
-"""Fewer requests than that, or a run of fewer service times, do not tell a queue that grows from one that
-fills."""
+"""With fewer requests, or fewer service times per run, a growing queue and a filling one look alike."""
 NOISE = 4.0
-"""Standard deviations by which a number in flight may grow by chance."""
+"""Standard deviations by which the number in flight may grow by chance."""
 STEADY = ("constant", "gamma", "poisson")
-"""Kinds of schedules whose rate is the same all the time."""
+"""Schedules with one rate all the time."""
 
 
 def _was_on_time(run: LoadRun) -> str | None:
@@ -74,7 +72,7 @@ def _was_on_time(run: LoadRun) -> str | None:
 
 
 def _burst_spans_s(sent: Sequence[RequestRecord]) -> dict[float, float]:
-    """For each moment at which several requests were due: how long it took until the last was answered."""
+    """For each moment at which several requests were due: seconds until the last was answered."""
     bursts: dict[float, list[RequestRecord]] = {}
     for record in sent:
         bursts.setdefault(record.due_s, []).append(record)
@@ -88,7 +86,7 @@ def _burst_spans_s(sent: Sequence[RequestRecord]) -> dict[float, float]:
 def _was_due_as_asked(run: LoadRun) -> str | None:
     rate_per_s = _schedule(run).get("rate_per_s")
     due_s = [record.due_s for record in run.records]
-    # A part of a random schedule has another rate than the whole, which is scaled to meet it.
+    # A part of a random schedule does not have the rate of the whole, which is scaled to it.
     if not _is_steady(run) or rate_per_s is None or len(due_s) < LEAST_REQUESTS or not run.complete:
         return None
     found = len(due_s) / max(due_s) if max(due_s) > 0 else math.inf
@@ -98,15 +96,14 @@ def _was_due_as_asked(run: LoadRun) -> str | None:
 
 
 def _was_sent_as_due(run: LoadRun) -> str | None:
-    """The rate of what was sent against that of what was due."""
     due_s, sent_s = _due_and_sent(run)
-    # Of fewer, one that is late moves the rate, and is counted as late.
+    # With fewer, one late request moves the rate; it is counted as late anyway.
     if len(due_s) < LEAST_REQUESTS or due_s[-1] <= due_s[0]:
         return None
     if sent_s[-1] <= sent_s[0]:
         return f"all {len(sent_s)} requests were sent at once, and not over {due_s[-1] - due_s[0]:.3g} s"
     ratio = (due_s[-1] - due_s[0]) / (sent_s[-1] - sent_s[0])
-    # The ends alone move the rate of a short run; those are late requests, which are counted as such.
+    # In a short run the ends alone move the rate; those are counted as late requests.
     if abs(ratio - 1) <= MAX_RATE_ERROR + MAX_LATE_S / (due_s[-1] - due_s[0]):
         return None
     asked = (len(due_s) - 1) / (due_s[-1] - due_s[0])
@@ -114,8 +111,9 @@ def _was_sent_as_due(run: LoadRun) -> str | None:
 
 
 def _had_its_bursts(run: LoadRun) -> str | None:
-    """The index of dispersion for counts: the variance of the number of requests in a window over its mean
-    (Cox and Lewis, "The Statistical Analysis of Series of Events", 1966). 0 is even, 1 a Poisson process."""
+    """Compare the index of dispersion for counts: the variance of the number of requests in a window over its
+    mean (Cox and Lewis, "The Statistical Analysis of Series of Events", 1966). 0 is even, 1 a Poisson
+    process."""
     due_s, sent_s = _due_and_sent(run)
     if len(due_s) < 2 or due_s[-1] <= due_s[0]:
         return None
@@ -133,7 +131,7 @@ def _had_its_bursts(run: LoadRun) -> str | None:
 
 
 def _dispersion(times_s: Sequence[float], begin_s: float, span_s: float, window_s: float) -> float:
-    # Half a window off: even schedules have requests due at whole windows, where rounding would decide.
+    # Half a window off: even schedules have requests due at window bounds, where rounding would decide.
     counts = [0] * (int(span_s / window_s) + 2)
     for at_s in times_s:
         place = int((at_s - begin_s) / window_s + 0.5)
@@ -153,7 +151,7 @@ def _had_its_concurrency(run: LoadRun) -> str | None:
     for _, move in sorted(moves):
         now += move
         most = max(most, now)
-    # Fewer requests than that cannot be in flight; but sessions can be too few, each with many requests.
+    # There are at least that many requests, but their sessions may be too few.
     has_sessions = any(record.session is not None for record in run.records)
     wanted = concurrency if has_sessions else min(concurrency, len(run.records))
     if most >= wanted:
@@ -162,8 +160,8 @@ def _had_its_concurrency(run: LoadRun) -> str | None:
 
 
 def _kept_up(run: LoadRun) -> str | None:
-    """Whether answers came as fast as requests were sent: whether as many were in flight in the last fifth of
-    them as in the second."""
+    """Check that answers came as fast as requests were sent: compare the number in flight in the last fifth
+    of the requests with that in the second fifth."""
     records = sorted(
         (record for record in run.records if record.sent_s is not None), key=lambda record: record.due_s
     )
@@ -183,7 +181,7 @@ def _kept_up(run: LoadRun) -> str | None:
     fifth = n // 5
     before = sum(in_flight[fifth : 2 * fifth]) / fifth
     after = sum(in_flight[-fifth:]) / fifth
-    # Between the middles of the two, three fifths of the requests were sent.
+    # Three fifths of the requests were sent between the middles of the two.
     behind = (after - before) / (3 * fifth)
     if behind <= MAX_BEHIND or after - before <= NOISE * math.sqrt(before):
         return None
@@ -211,12 +209,12 @@ def _schedule(run: LoadRun) -> Mapping[str, Any]:
 
 
 def _is_steady(run: LoadRun) -> bool:
-    """Whether requests were to come at one rate all the time. Turns of a session wait for one another."""
+    """Whether the schedule has one rate. Turns of a session wait for one another."""
     return _schedule(run).get("kind") in STEADY and all(record.session is None for record in run.records)
 
 
 def _due_and_sent(run: LoadRun) -> tuple[list[float], list[float]]:
-    """When requests of an open loop were due and were sent, each in order; empty for a closed one."""
+    """The sorted times at which an open loop's requests were due and were sent; empty for a closed loop."""
     if _schedule(run).get("concurrency") is not None:
         return [], []
     records = [record for record in run.records if record.sent_s is not None]

@@ -1,4 +1,5 @@
-"""The figures of a run, each defined once; docs/reference/measures.md has the formulas and who differs."""
+"""The figures of a run, each defined once. docs/reference/measures.md has the formulas and other tools'
+definitions."""
 
 from __future__ import annotations
 
@@ -12,23 +13,22 @@ from forebay.bench.statistics import can_tell, percentile
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 MAX_TOKENS = 100_000
-"""Of an answer whose chunks say that they hold more than this, no token gaps are made: it is the server that
-says so, in few bytes."""
+"""Limit of token gaps per answer: the counts come from the server, which could claim any number in a few
+bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFigures:
-    """What one answered request felt, in seconds.
+    """One answered request, in seconds. *Response* times start when it was due, *service* times when it was
+    sent.
 
-    *Response* times count from when it was due, *service* times from when it was sent. None where it cannot
-    be told: no content, one token only, or no count of tokens.
+    None if unknown: no content, a single token, or no count of tokens.
 
-    `schedule_delay_s`: from when it was due to when it was sent. `ttft_s`, `service_ttft_s`: to its first
-    content. `e2el_s`, `service_e2el_s`: to its last content; without any, to its end. `tpot_s`: (last −
-    first content) / (n − 1), with n tokens. `itl_mean_s`: the same over the tokens that came after the
-    first chunk, where it tells how many it held. `chunk_gaps_s`: between chunks with content.
-    `token_gaps_s`: between tokens, each there when its chunk is: a chunk of k tokens gives one gap and
-    k − 1 of nothing; empty where it is not known how many tokens each chunk held.
+    `schedule_delay_s`: from due to sent. `ttft_s`, `service_ttft_s`: to the first content. `e2el_s`,
+    `service_e2el_s`: to the last content, or to the end if there was none. `tpot_s`: (last − first content) /
+    (n − 1), with n tokens. `itl_mean_s`: the same over the tokens after the first chunk, if that has a count.
+    `chunk_gaps_s`: between chunks with content. `token_gaps_s`: between tokens: a chunk of k tokens gives one
+    gap and k − 1 zeros; empty if the tokens per chunk are unknown.
     """
 
     schedule_delay_s: float
@@ -44,8 +44,8 @@ class RequestFigures:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """`std`: of these samples (over their number). `percentiles`: by their number, those of `PERCENTILES`
-    that so many samples can give; see `can_tell`."""
+    """`std`: population standard deviation. `percentiles`: those of `PERCENTILES` for which there are enough
+    samples (`can_tell`), by number."""
 
     count: int
     mean: float
@@ -57,7 +57,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What an answer has to keep, in seconds from when it was due; None: no bound."""
+    """Objectives for an answer, in seconds from when it was due; None: no bound."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -66,15 +66,15 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """The figures of a run.
+    """The figures of a run. All rates are over `duration_s`.
 
-    `distributions`: by name: schedule_delay, ttft, service_ttft, tpot, itl_mean, token_gap, chunk_gap,
-    longest_gap, e2el, service_e2el (seconds), prompt_tokens, output_tokens; those without a sample are not
-    there. `token_gap` and `chunk_gap` are those of all requests together, `longest_gap` has the longest
-    between two chunks of each. `requests_per_s`: answered ones. `output_tokens_per_s`,
-    `total_tokens_per_s`: of answered requests; None where one of them has no count. `goodput`: share of all
-    offered requests that kept the objectives, failures counted against it, and `good_requests_per_s` their
-    rate; None without objectives. All rates are over `duration_s`.
+    `distributions`: schedule_delay, ttft, service_ttft, tpot, itl_mean, token_gap, chunk_gap, longest_gap,
+    e2el, service_e2el (seconds), prompt_tokens, output_tokens; absent without samples. `token_gap` and
+    `chunk_gap` pool all requests; `longest_gap` is the longest gap between two chunks of each request.
+
+    `requests_per_s`: answered requests. `output_tokens_per_s`, `total_tokens_per_s`: of answered requests;
+    None if one has no count. `goodput`: share of all offered requests that met the objectives, failures
+    counted against it; `good_requests_per_s`: their rate; None without objectives.
     """
 
     offered: int
@@ -116,22 +116,21 @@ def request_figures(record: RequestRecord) -> RequestFigures | None:
 
 
 def output_tokens(record: RequestRecord) -> int | None:
-    """How many tokens the answer has: what the server's usage says, else the sum of its chunks; None where
-    neither tells. Chunks are not counted instead: one may hold several tokens."""
+    """The tokens of the answer by the server's usage, else the sum of its chunks' counts, else None. The
+    number of chunks is no substitute: one may hold several tokens."""
     if record.output_tokens is not None:
         return record.output_tokens
     return _chunk_tokens(record)
 
 
 def prompt_tokens(record: RequestRecord) -> int | None:
-    """How many tokens the prompt has: what the server's usage says, else how many were sent."""
+    """The tokens of the prompt by the server's usage, else as sent."""
     return record.asked_prompt_tokens if record.prompt_tokens is None else record.prompt_tokens
 
 
 def token_times(record: RequestRecord) -> list[float]:
-    """When each token of the answer was there, which is when its chunk was; empty where it is not known how
-    many each chunk held, or that is more than `MAX_TOKENS`. Without word of that, as many chunks as tokens
-    hold one each."""
+    """When each token arrived, which is when its chunk did; empty if the tokens per chunk are unknown or
+    exceed `MAX_TOKENS`. Without counts, as many chunks as tokens hold one each."""
     told = _chunk_tokens(record)
     if told is not None and told > MAX_TOKENS:
         return []
@@ -143,14 +142,13 @@ def token_times(record: RequestRecord) -> list[float]:
 
 
 def is_good(record: RequestRecord, slo: Slo) -> bool:
-    """Whether a request was answered and kept all objectives. What cannot be told was not kept; but an
-    answer of one token has no time per token to keep."""
+    """Whether a request was answered and met all objectives. An unknown time misses its objective, but an
+    answer of one token has no time per token to meet."""
     figures = request_figures(record)
     return figures is not None and _keeps(figures, output_tokens(record), slo)
 
 
 def run_figures(run: LoadRun, slo: Slo | None = None) -> RunFigures:
-    """The figures of all requests of a run."""
     pairs = [(record, request_figures(record)) for record in run.records]
     answered = [record for record, each in pairs if each is not None]
     figures = [each for _, each in pairs if each is not None]
@@ -196,7 +194,7 @@ def distribution(values: Sequence[float]) -> Distribution | None:
         return None
     ordered, count = sorted(values), len(values)
     low, high = ordered[0], ordered[-1]
-    # Rounding must not take a mean out of the bounds of what it is a mean of.
+    # Rounding must not move the mean out of the samples' range.
     mean = min(max(math.fsum(ordered) / count, low), high)
     return Distribution(
         count=count,

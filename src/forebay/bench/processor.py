@@ -1,4 +1,4 @@
-"""What processes and their threads have used of the processor and of memory, as Linux tells it."""
+"""Processor time and memory of processes and their threads, from /proc."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from forebay.errors import LaunchError, SetupError
 PROC = Path("/proc")
 ROLLUP = "smaps_rollup"
 ENDED = "ended threads"
-"""Stands for the threads that ended between two looks."""
+"""Stands for threads that ended between two readings."""
 USER_TICKS, SYSTEM_TICKS = 11, 12
-"""Where they stand in a file `stat`, counted from what follows the name."""
+"""Positions in a `stat` file, counted from the field after the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What one process has used since it started. `processor_s`: all its threads, those that have ended
-    included. `threads`: name and processor seconds of those that live, by their numbers. `memory_mb`: what
-    it has in memory now, in 10^6 bytes; of a page that several processes share, its part (PSS)."""
+    """What a process has used since it started.
+
+    `processor_s`: all threads, including ended ones. `threads`: name and processor seconds of living threads,
+    by number. `memory_mb`: 10^6 bytes in memory now, shared pages by proportion (PSS).
+    """
 
     processor_s: float
     memory_mb: float
@@ -30,7 +32,7 @@ class ProcessUse:
 
 
 def check_proc(proc: Path = PROC) -> None:
-    """Raise `SetupError` where this system does not tell the processor time of threads."""
+    """Raise `SetupError` if this system does not report the processor time of threads."""
     if not (proc / "self" / "task").is_dir() or not (proc / "self" / ROLLUP).is_file():
         raise SetupError(
             f"the processor time of threads is read from {proc}, which this system does not have: measure "
@@ -39,7 +41,7 @@ def check_proc(proc: Path = PROC) -> None:
 
 
 def process_use(pid: int, proc: Path = PROC) -> ProcessUse:
-    """What the process has used so far. Raises `LaunchError` where it has ended."""
+    """Read a process's use so far. Raises `LaunchError` if it has ended."""
     folder = proc / str(pid)
     try:
         _, processor_s = _stat(folder / "stat")
@@ -55,8 +57,8 @@ def process_use(pid: int, proc: Path = PROC) -> ProcessUse:
 
 
 def used_between(before: ProcessUse, after: ProcessUse) -> dict[str, float]:
-    """Processor seconds between two looks at a process, by the name that threads have in the end; those of
-    threads that have ended are `ENDED`. To a hundredth of a second per thread."""
+    """Processor seconds between two readings by a thread's latest name, to a hundredth of a second per
+    thread. Ended threads are `ENDED`."""
     found: dict[str, float] = {}
     for number, (name, processor_s) in after.threads.items():
         began_s = before.threads[number][1] if number in before.threads else 0.0
@@ -66,7 +68,7 @@ def used_between(before: ProcessUse, after: ProcessUse) -> dict[str, float]:
 
 
 def _stat(path: Path) -> tuple[str, float]:
-    """Name and processor seconds. A name may hold anything, brackets and spaces included."""
+    """Name and processor seconds. A name may hold brackets and spaces."""
     head, _, rest = path.read_text(errors="replace").rpartition(")")
     values = rest.split()
     ticks = int(values[USER_TICKS]) + int(values[SYSTEM_TICKS])

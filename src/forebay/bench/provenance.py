@@ -1,4 +1,4 @@
-"""Where figures come from: machine, versions, model, data and command. Nothing secret is in it."""
+"""Where figures come from: machine, versions, model, data and command, without secrets."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PACKAGES = ("forebay", "aiohttp", "httptools", "orjson", "uvloop")
 HASHED_AT_ONCE = 1 << 20
 MAX_WORD_CHARS = 500
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve", "asimd")
-"""What a processor says of its instructions for vectors, as Linux calls them, the widest first: an engine on
-it may be several times faster with one than with the next."""
+"""Vector instructions by Linux's names, widest first: each may make an engine several times faster than the
+next."""
 
 
 def provenance(
@@ -41,12 +41,12 @@ def provenance(
     data: Path | None = None,
     secrets: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """What a report says of a run's origin, as JSON values; what is None is left out.
+    """The origin of a run as JSON values, without those that are None.
 
-    `command`: the words of a command line. `processes`: numbers of processes, by name, whose command lines
-    are told, such as the engine's with its flags. Secrets in both are hidden as `hidden_command` does.
-    `data`: a file of which name and SHA-256 are told. Of the environment nothing is told. Raises `OSError`
-    where `data` cannot be read.
+    `command`: the words of a command line. `processes`: process numbers by name, whose command lines are
+    included, such as the engine's with its flags. `hidden_command` hides secrets in both. `data`: a file,
+    included by name and SHA-256. No environment variables are included. Raises `OSError` if `data` cannot be
+    read.
     """
     known = tuple(secrets)
     lines = {name: command_of(pid, known) for name, pid in (processes or {}).items()}
@@ -68,7 +68,6 @@ def provenance(
 
 
 def machine() -> dict[str, Any]:
-    """Processor with its widest instructions, cores that this process may use, memory, GPUs, the system."""
     found, processor = gpus(), read_processor()
     return {
         "processor": processor.name or platform.processor() or platform.machine(),
@@ -82,12 +81,11 @@ def machine() -> dict[str, Any]:
 
 
 def widest(features: frozenset[str]) -> str | None:
-    """The widest of a processor's instructions for vectors; None where it tells of none that is known."""
+    """The widest known vector instructions of a processor, or None."""
     return next((name for name in INSTRUCTIONS if name in features), None)
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that the client is made of, those that are installed."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -98,7 +96,7 @@ def versions() -> dict[str, str]:
 
 
 def command_of(pid: int, secrets: Iterable[str] = ()) -> str | None:
-    """The command line of a process, its secrets hidden; None where there is none that may be seen."""
+    """The command line of a process with its secrets hidden; None if it cannot be read."""
     try:
         words = psutil.Process(pid).cmdline()
     except psutil.Error:
@@ -107,7 +105,6 @@ def command_of(pid: int, secrets: Iterable[str] = ()) -> str | None:
 
 
 def file_hash(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(HASHED_AT_ONCE):
@@ -116,10 +113,10 @@ def file_hash(path: Path) -> str:
 
 
 def hidden_command(words: Sequence[str], secrets: Iterable[str] = ()) -> str:
-    """A command line as one would type it, with its secrets hidden: values of options and settings that are
-    named like one, what looks like a key, users and queries of URLs, and all of `secrets`."""
+    """A shell command line with its secrets hidden: values of options and settings with secret names, text
+    that looks like a key, users and queries of URLs, and all of `secrets`."""
     found: list[str] = []
-    # An option may have several values; with two dashes begins the next option.
+    # An option may have several values, up to the next word that begins with two dashes.
     first = more = False
     known = tuple(secrets)
     for word in words:
@@ -138,7 +135,7 @@ def hidden_command(words: Sequence[str], secrets: Iterable[str] = ()) -> str:
 
 
 def hidden(text: str, secrets: Iterable[str] = ()) -> str:
-    """One word or address, cut, with its secrets hidden."""
+    """One word, shortened, with its secrets hidden."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, HIDDEN)
@@ -152,7 +149,7 @@ def hidden(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def _hidden_json(text: str) -> str:
-    """A JSON document with the values of keys hidden that are named like a secret; other text as it is."""
+    """Hide the values of secret keys in a JSON document; other text is returned unchanged."""
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:

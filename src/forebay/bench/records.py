@@ -1,4 +1,4 @@
-"""What was seen of each request of a load, before anything is computed from it.
+"""What was observed of each request of a load.
 
 All times are seconds after the start of the run, by one monotonic clock of the client.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of an answer that had content: when it was read, and how many tokens it held, if it says so."""
+    """A piece of an answer with content: when it was read, and its tokens if the server reports them."""
 
     at_s: float
     tokens: int | None = None
@@ -20,14 +20,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """One request, as asked and as answered.
+    """One request and its answer.
 
-    `due_s`: when it was to be sent; in a closed loop, when its place became free. `sent_s`: just before its
-    first byte was written; None: never sent. `first_byte_s`: the first bytes of the answer's body, whether or
-    not they held content. `chunks`: the pieces with content, in the order in which they came. `ended_s`: the
-    end of the answer, or of the attempt. `asked_exact`: whether as many tokens were to be generated as asked,
-    and not at most as many. The counts of tokens are the server's own; None where it gave none. `error`: what
-    went wrong, without anything secret; None: answered in full.
+    `due_s`: when it should be sent; in a closed loop, when its slot became free. `sent_s`: just before its
+    first byte was written; None: never sent. `first_byte_s`: the first bytes of the answer's body, with or
+    without content. `chunks`: pieces with content in order of arrival. `ended_s`: the end of the answer, or
+    of the attempt. `asked_exact`: whether the number of tokens requested is exact or a maximum. Token counts
+    are the server's own, or None. `error`: what went wrong, without secrets; None: fully answered.
     """
 
     index: int
@@ -55,7 +54,7 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class EngineSample:
-    """The engine's own figures at one moment, by name (see `engine_signals`)."""
+    """The engine's figures at one moment, by name (see `engine_signals`)."""
 
     at_s: float
     values: Mapping[str, float]
@@ -63,12 +62,11 @@ class EngineSample:
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """All that a run under one load gave.
+    """The result of a run under one load.
 
-    `began_at`: wall-clock time of its start, ISO 8601 in UTC. `asked`: the load as it was asked for: kind of
-    schedule, rate per second or concurrency, requests, workload, seed. `duration_s`: from the start to the
-    last end. `complete`: False where it was interrupted; the records are then what came until then.
-    `provenance`: machine, versions, model, command.
+    `began_at`: wall-clock start, ISO 8601 in UTC. `asked`: the requested load: kind of schedule, rate per
+    second or concurrency, requests, workload, seed. `duration_s`: from the start to the last end. `complete`:
+    False if interrupted; the records are those until then. `provenance`: machine, versions, model, command.
     """
 
     began_at: str

@@ -1,4 +1,4 @@
-"""Processor, memory and GPU while a load runs."""
+"""Processor, memory and GPU use during a load."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from forebay.processes import descendants
 
 
 class ProcessResources:
-    """A `Source`: for each process, with all below it, `NAME_cores` (how many it kept busy since the reading
-    before; not told by the first) and `NAME_memory_mb` (10^6 bytes in memory, shared pages by their part).
+    """A `Source` for processes, each with its descendants: `NAME_cores` (mean since the previous reading;
+    absent in the first) and `NAME_memory_mb` (10^6 bytes, shared pages by proportion).
 
-    A process that has ended is left out. Raises `SetupError` on a system that does not tell.
+    Ended processes are absent. Raises `SetupError` if the system does not report these values.
     """
 
     def __init__(self, processes: Mapping[str, int], *, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class ProcessResources:
             found[f"{name}_memory_mb"] = memory_mb
             if name in self._before and now_s > self._before[name][0]:
                 before_s, before = self._before[name]
-                # One that has ended meanwhile takes with it what it used since.
+                # What a process used before it ended is lost.
                 worked_s = sum(used - before.get(each, 0.0) for each, used in used_s.items())
                 found[f"{name}_cores"] = worked_s / (now_s - before_s)
             self._before[name] = (now_s, used_s)
@@ -49,7 +49,7 @@ class ProcessResources:
 
 
 class Gpu(Protocol):
-    """What NVML tells of one GPU; see `gpus`."""
+    """One GPU's values from NVML; see `gpus`."""
 
     name: str
     driver: str
@@ -58,8 +58,8 @@ class Gpu(Protocol):
 
 
 class GpuResources:
-    """A `Source`: for GPU i `gpu{i}_busy` (share of the time in which a kernel ran, since about a second),
-    `gpu{i}_memory_mb` (10^6 bytes in use) and `gpu{i}_power_w`. Nothing on a machine without GPUs."""
+    """A `Source`: for GPU i `gpu{i}_busy` (share of about the last second in which a kernel ran),
+    `gpu{i}_memory_mb` (10^6 bytes in use) and `gpu{i}_power_w`. Empty without GPUs."""
 
     def __init__(self, found: tuple[Gpu, ...] | None = None) -> None:
         self._gpus = gpus() if found is None else found
@@ -73,8 +73,7 @@ class GpuResources:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """The GPUs of this machine, by NVML; none where there is no GPU, or the package `nvidia-ml-py` is not
-    installed."""
+    """The GPUs of this machine, by NVML; empty without a GPU or without the package `nvidia-ml-py`."""
     try:
         import pynvml  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -89,8 +88,6 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 class NvmlGpu:
-    """One GPU. What it does not tell is left out."""
-
     def __init__(self, nvml: Any, handle: Any, driver: str) -> None:
         self._nvml = nvml
         self._handle = handle

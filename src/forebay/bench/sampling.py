@@ -1,4 +1,4 @@
-"""Figures that are read again and again while a load runs, from a thread of their own."""
+"""Samples figures during a load, in a thread."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from forebay.errors import ForebayError
 
 EVERY_S = 1.0
 END_S = 30.0
-"""How long the end of a block waits for a source that answers late."""
+"""How long leaving the block waits for a slow source."""
 
 Source = Callable[[], Mapping[str, float]]
-"""Reads figures, by name, at this moment; nothing where there are none. May block; called on a thread."""
+"""Returns figures by name. May block; called in a thread."""
 
 
 class Sampler:
-    """Reads all its sources every `every_s`, from the beginning of a block to its end: at least once before
-    what is in the block, and once after it.
+    """Reads all sources every `every_s`, at least once before the block's work and once after it.
 
-    A source that raises `OSError` or one of Forebay's errors gives nothing at that moment.
+    A source that raises `OSError` or a `ForebayError` gives nothing at that moment.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
 
     def samples(self, began_at: str) -> tuple[EngineSample, ...]:
-        """What was read, in seconds after this moment of the wall clock: the `began_at` of a run."""
+        """The samples, in seconds after this wall-clock moment: the `began_at` of a run."""
         began_s = datetime.fromisoformat(began_at).timestamp()
         return tuple(EngineSample(at_s - began_s, values) for at_s, values in self._seen if values)
 

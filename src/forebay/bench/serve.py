@@ -1,4 +1,4 @@
-"""`forebay bench serve`: what the options ask for, as loads, and the runs that measure them."""
+"""`forebay bench serve`: turns options into loads, and runs them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ from forebay.errors import SettingError
 from forebay.simulate.traces import TraceRequest, read_trace
 
 OPENAI, CHAT, TGI, TRITON, TRITON_TRTLLM = "openai", "chat", "tgi", "triton", "triton-trtllm"
-PROTOCOLS = (OPENAI, CHAT, TGI, TRITON, TRITON_TRTLLM)
 CONCURRENCY = 8
 REQUESTS = 100
 
@@ -54,7 +53,7 @@ ServedTarget = OpenAiTarget | TgiTarget | TritonTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions:
-    """Which server, and how it is spoken to. `extra`: further fields of each request."""
+    """The server and its protocol. `extra`: further fields of each request."""
 
     url: str
     protocol: str = OPENAI
@@ -63,7 +62,7 @@ class TargetOptions:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def target(self) -> ServedTarget:
-        """Raises `SettingError` where the options do not fit together."""
+        """Raises `SettingError` if options do not fit together."""
         if self.protocol in (OPENAI, CHAT):
             return OpenAiTarget(
                 self.url,
@@ -86,10 +85,9 @@ class TargetOptions:
 class LoadOptions:
     """What is sent, and when.
 
-    One of `rates`, `concurrencies`, `ramp`, `bursts` and `trace` says when; none: `CONCURRENCY` at a time.
-    Each of several rates or concurrencies is a run of its own, `repeats` times. `requests` None: `seconds`
-    times the rate, all of a file, or else `REQUESTS`. A rate may be infinite: all at once. `exact` None: as
-    the workload has it by itself.
+    At most one of `rates`, `concurrencies`, `ramp`, `bursts` and `trace`; default: `CONCURRENCY` at a time.
+    Each rate or concurrency is a run, repeated `repeats` times. `requests` None: `seconds` times the rate,
+    all of a file, or else `REQUESTS`. An infinite rate: all at once. `exact` None: as the workload decides.
     """
 
     rates: Sequence[float] = ()
@@ -113,9 +111,9 @@ class LoadOptions:
     repeats: int = 1
 
     def plan(self, *, texts: bool) -> list[Plan]:
-        """All runs in their order. `texts`: prompts are to be texts, for a server that takes no tokens.
+        """All runs in their order. `texts`: send prompts as texts, for a server that takes no tokens.
 
-        Raises `SettingError` for options that do not fit together, and files that cannot be read.
+        Raises `SettingError` for options that do not fit together and for unreadable files.
         """
         trace = None if self.trace is None else read_trace(self.trace)
         workload = self._workload(trace, texts=texts)
@@ -127,11 +125,11 @@ class LoadOptions:
         return plans
 
     def schedules(self) -> list[Schedule | ClosedLoop]:
-        """When what is sent is due, for each run. Raises as `plan` does."""
+        """The schedule of each run. Raises as `plan` does."""
         return self._schedules(None if self.trace is None else read_trace(self.trace))
 
     def _filled(self, schedule: Schedule | ClosedLoop, requests: int) -> Schedule | ClosedLoop:
-        """A closed loop holds no more requests than there are."""
+        """A closed loop cannot hold more requests than there are."""
         if not isinstance(schedule, ClosedLoop) or not 0 < requests < schedule.concurrency:
             return schedule
         if self.concurrencies:
@@ -151,7 +149,7 @@ class LoadOptions:
         }
         named = [name for name, value in given.items() if value]
         if len(named) > 1:
-            raise SettingError(f"{' and '.join(named)} say when to send: expected one of them")
+            raise SettingError(f"{' and '.join(named)} decide when to send: expected one of them")
         if (self.burstiness is not None or self.constant) and not self.rates:
             raise SettingError("--burstiness and --constant are about a rate: give --rate")
         if self.burstiness is not None and self.constant:
@@ -208,7 +206,7 @@ class LoadOptions:
         }
         named = [name for name, value in given.items() if value]
         if len(named) > 1:
-            raise SettingError(f"{' and '.join(named)} say what to send: expected one of them")
+            raise SettingError(f"{' and '.join(named)} decide what to send: expected one of them")
         output = read_lengths(self.output_tokens or "128")
         own = None if self.output_tokens is None else output
         if self.data is not None:
@@ -231,15 +229,13 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run to be made."""
-
     schedule: Schedule | ClosedLoop
     workload: Workload
     requests: int
     seed: int
 
     def load(self) -> Load:
-        """With prompts that no earlier run has had."""
+        """With prompts that no earlier run has sent."""
         return make_load(self.schedule, self.workload, self.requests, seed=self.seed)
 
 
@@ -253,10 +249,8 @@ def serve_runs(
     origin: Mapping[str, Any] | None = None,
     sources: Callable[[], Sequence[Source]] = tuple,
 ) -> Iterator[MeasuredRun]:
-    """Make the runs one after the other, and give each when it is there. Ends after an interrupted one.
-
-    `sources` are made anew for each run, and sampled while it lasts.
-    """
+    """Make the runs one after the other and yield each as it ends. Stops after an interrupted one. Each run
+    gets new `sources`, sampled while it lasts."""
     for plan in plans:
         with Sampler(sources()) as sampler:
             run = measure(target, plan.load(), timeout_s=timeout_s, on_progress=on_progress)
@@ -270,7 +264,7 @@ def serve_runs(
 def run_provenance(
     url: str, api_key: str | None, *, data: Path | None, processes: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """Where the figures of this command come from, with the engine's version if it tells one."""
+    """The provenance of this command, with the engine's version if it reports one."""
     return provenance(
         command=["forebay", *sys.argv[1:]],
         engine_version=fetch_version(url, api_key=api_key),
@@ -281,8 +275,7 @@ def run_provenance(
 
 
 def run_sources(url: str, api_key: str | None, processes: Mapping[str, int]) -> list[Source]:
-    """What is sampled while a run lasts: the engine's own figures, this machine's GPUs, and the processes
-    named."""
+    """What is sampled during a run: the engine's figures, this machine's GPUs, and the named processes."""
     sources: list[Source] = [EngineSignals.at(url, api_key=api_key), GpuResources()]
     return [*sources, ProcessResources(processes)] if processes else sources
 

@@ -1,4 +1,4 @@
-"""Percentiles that so many samples can give, and how sure a mean of repeats is."""
+"""Percentiles if there are enough samples, and confidence intervals of means."""
 
 from __future__ import annotations
 
@@ -7,41 +7,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEAST_BEYOND = 10
-"""How many samples must lie beyond a percentile for it to be told: 1,000 samples for p99, 100 for p90. With
-fewer, one sample more or less moves it."""
+"""Samples that must lie beyond a percentile: 1,000 samples for p99, 100 for p90. With fewer, a single sample
+moves it."""
 CONFIDENCE = 0.95
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """The value below which `percent` of 100 samples lie; `ordered` is sorted and not empty.
 
-    Between two samples it is interpolated linearly, as numpy does unless told otherwise (type 7 of Hyndman
-    and Fan, "Sample Quantiles in Statistical Packages", 1996).
+    Interpolates linearly between two samples, numpy's default (type 7 of Hyndman and Fan, "Sample Quantiles
+    in Statistical Packages", 1996).
     """
     place = (len(ordered) - 1) * percent / 100
     below = math.floor(place)
     if below + 1 >= len(ordered):
         return ordered[-1]
     low, high = ordered[below], ordered[below + 1]
-    # Exact where both are the same, and never outside of them.
+    # Exact if both are equal, and never outside of them.
     return min(max(low + (high - low) * (place - below), low), high)
 
 
 def can_tell(count: int, percent: float) -> bool:
-    """Whether `count` samples are enough for this percentile: `LEAST_BEYOND` of them lie beyond it.
-
-    The median is told of any number of samples: like the mean it describes all of them, and no tail.
-    """
+    """Whether `count` samples are enough for this percentile: `LEAST_BEYOND` lie beyond it. Any number is
+    enough for the median: like the mean, it describes all samples and no tail."""
     if percent == 50:
         return count > 0
-    # Counted in thousandths of a percent, so that no rounding decides.
+    # In thousandths of a percent, so that rounding does not decide.
     return count * round(min(percent, 100 - percent) * 1000) >= LEAST_BEYOND * 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean of `count` repeats, and the bounds between which it is with the confidence asked for."""
-
     mean: float
     low: float
     high: float
@@ -49,11 +45,11 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
-    """The mean over repeats with its confidence interval; None of fewer than two.
+    """The mean over repeats with its confidence interval; None with fewer than two.
 
     mean ± t · s / √n, with s the standard deviation of the sample and t of Student's distribution with n − 1
-    degrees of freedom (Student, "The Probable Error of a Mean", 1908). It holds for figures that scatter
-    normally from repeat to repeat.
+    degrees of freedom (Student, "The Probable Error of a Mean", 1908). Assumes normal scatter from repeat to
+    repeat.
     """
     if len(values) < 2:
         return None
@@ -65,11 +61,11 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
 def difference_interval(
     before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """How much larger the mean of `after` is than that of `before`; None where either has fewer than two.
+    """(mean of `after`) − (mean of `before`) with its interval; None if either has fewer than two.
 
     Welch's interval, for unequal variances (Welch, "The Generalization of 'Student's' Problem when Several
-    Different Population Variances are Involved", 1947). Its degrees of freedom are rounded down, which makes
-    it wider rather than narrower. `count`: the repeats of both.
+    Different Population Variances are Involved", 1947). Degrees of freedom are rounded down, which widens it.
+    `count`: the repeats of both.
     """
     if len(before) < 2 or len(after) < 2:
         return None
@@ -89,7 +85,7 @@ def student_t(confidence: float, freedom: int) -> float:
     if not 0 < confidence < 1 or freedom < 1:
         raise ValueError(f"confidence {confidence}, {freedom} degrees of freedom")
     low, high = 0.0, math.pi / 2
-    # By the angle, which has bounds where t has none.
+    # Search by the angle, which is bounded; t is not.
     while True:
         middle = (low + high) / 2
         if middle in (low, high):
@@ -101,10 +97,8 @@ def student_t(confidence: float, freedom: int) -> float:
 
 
 def _share_within(angle: float, freedom: int) -> float:
-    """The share of Student's distribution between −t and t, where tan(angle) = t / √freedom.
-
-    The finite sums of Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4.
-    """
+    """The share of Student's distribution between −t and t, with tan(angle) = t / √freedom: the finite sums
+    of Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4."""
     cosine, sine = math.cos(angle), math.sin(angle)
     odd = freedom % 2
     term, total = (cosine if odd else 1.0), 0.0
@@ -115,6 +109,6 @@ def _share_within(angle: float, freedom: int) -> float:
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and variance of the sample (over n − 1)."""
+    """Mean and sample variance (over n − 1)."""
     mean = math.fsum(values) / len(values)
     return mean, math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)

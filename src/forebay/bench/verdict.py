@@ -1,4 +1,4 @@
-"""Whether the figures of a run can be believed: VALID, or INVALID with every reason that was found."""
+"""The verdict on a run's figures: VALID, or INVALID with every reason found."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from forebay.bench.statistics import can_tell, percentile
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reasons`: why the figures cannot be believed; none: they can. `notes`: what to know besides: the
-    schedule delay. `schedule_delay_p99_s`: None of fewer than 1,000 requests;
-    `schedule_delay_max_s`: None where none was sent."""
+    """`reasons`: why the run is invalid; empty: it is valid. `notes`: further findings, such as the schedule
+    delay. `schedule_delay_p99_s`: None with fewer than 1,000 requests; `schedule_delay_max_s`: None if none
+    was sent."""
 
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
@@ -28,12 +28,11 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """VALID or INVALID."""
         return "VALID" if self.valid else "INVALID"
 
 
 def judge(run: LoadRun) -> Verdict:
-    """The verdict on a run, from its records and samples alone."""
+    """Judge a run from its records and samples alone."""
     delays_s = sorted(record.sent_s - record.due_s for record in run.records if record.sent_s is not None)
     p99_s = percentile(delays_s, 99) if can_tell(len(delays_s), 99) else None
     found = [check(run) for check in (*ANSWER_CHECKS, *LOAD_CHECKS)]

@@ -86,8 +86,7 @@ def goodput(
     """
     from forebay.bench.stream.engines import starts_engine
     from forebay.bench.stream.events import due_offsets
-    from forebay.bench.stream.goodput import goodput_document
-    from forebay.bench.stream.kills import PARTS, check_kills, drawn_kills, read_kill
+    from forebay.bench.stream.kills import PARTS, check_kills, drawn_kills, goodput_document, read_kill
     from forebay.bench.stream.loads import EventLoadOptions
     from forebay.bench.stream.options import EventSlo, StreamOptions
     from forebay.bench.stream.pipeline import read_pipeline

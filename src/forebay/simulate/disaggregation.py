@@ -8,7 +8,6 @@ it is computed; one that had to keep it until it is fetched would have less room
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -24,9 +23,6 @@ from forebay.simulate.engine import EngineModel
 from forebay.simulate.figures import Slo
 from forebay.simulate.replica import Sequence
 from forebay.simulate.traces import TraceRequest
-
-STEPS = 8
-MOST_DOUBLINGS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,34 +112,6 @@ def decoder(model: EngineModel) -> EngineModel:
         step_time=replace(model.step_time, prefill_s=0.0, attention_s=0.0, prefill_step_s=0.0),
         max_num_batched_tokens=model.kv_tokens + model.max_num_seqs + 1,
     )
-
-
-def most_rate(goodput: Callable[[float], float], rate: float, goal: float) -> float:
-    """The highest rate at which `goodput(rate)` is at least `goal`, within 0.5 %; 0 if there is none.
-
-    The search starts at `rate` and assumes that goodput falls as the rate grows.
-    """
-    low, high = 0.0, rate
-    for _ in range(MOST_DOUBLINGS):
-        if goodput(high) < goal:
-            break
-        low, high = high, 2 * high
-    for _ in range(MOST_DOUBLINGS):
-        if low:
-            break
-        if goodput(high / 2) >= goal:
-            low = high / 2
-        else:
-            high /= 2
-    if not low:
-        return 0.0
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        if goodput(middle) >= goal:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def at_rate(lengths: Many[TraceRequest], seed: int = 0) -> list[TraceRequest]:

@@ -229,7 +229,7 @@ def test_an_objective_is_told_with_its_share_and_drawn_where_it_is_near() -> Non
 
 def test_without_the_requests_the_figures_stand() -> None:
     found = page(MeasuredRun(replace(ONE.run, records=(), samples=()), ONE.figures, SLO, VALID))
-    assert "The requests themselves are not beside the document." in words(found)
+    assert "The file with the requests is missing." in words(found)
     assert "Figures" in titles(found)
 
 

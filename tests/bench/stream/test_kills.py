@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.bench.stream.stream_runs import even, event, lost, stream_run
 
 from forebay.bench.stream.document import measured_stream
-from forebay.bench.stream.goodput import goodput_document
 from forebay.bench.stream.kills import (
     EDGE,
     PARTS,
@@ -19,6 +18,7 @@ from forebay.bench.stream.kills import (
     Killer,
     check_kills,
     drawn_kills,
+    goodput_document,
     next_result_s,
     read_kill,
 )

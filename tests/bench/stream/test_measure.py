@@ -16,8 +16,8 @@ from forebay.bench.stream import measure, process
 from forebay.bench.stream.figures import RESULT_STAGES, STAGES, stream_figures
 from forebay.bench.stream.measure import StreamSession
 from forebay.bench.stream.options import EventLoad, StreamOptions
+from forebay.bench.stream.pipeline import state_folder
 from forebay.bench.stream.records import MOMENTS, StreamRun
-from forebay.bench.stream.state_folder import state_folder
 from forebay.bench.stream.verdict import judge_stream
 from forebay.errors import LaunchError, SettingError
 from forebay.s3.client import S3Client, StoreRefused

@@ -117,7 +117,7 @@ def test_all_of_a_trace(tmp_path: Path) -> None:
     [
         ({"rate": 0.0}, "--rate: expected requests per second, above 0"),
         ({"rate": float("inf")}, "--rate"),
-        ({"rate": 1.0, "bursts": "5:1"}, "--rate and --bursts say when to send"),
+        ({"rate": 1.0, "bursts": "5:1"}, "--rate and --bursts decide when to send"),
         ({"events": 5, "seconds": 1.0}, "--events and --seconds"),
         ({"bursts": "5:1", "seconds": 1.0}, "--seconds 1: expected more than 0, with --rate"),
         ({"events": 0}, "expected 1 to"),

@@ -136,7 +136,7 @@ def test_another_pipeline_is_a_change_and_another_load_is_an_obstacle() -> None:
     with pytest.raises(SettingError, match="10 events/s, B: INVALID: 1 of 401 events have neither"):
         compare_runs(made(run()), made(bad), STREAMS)
     many = run(results=(ResultRecord(0, "k@1", 1.0, committed_s=2.0, results=1),))
-    with pytest.raises(SettingError, match="what is followed: events in A, results in B"):
+    with pytest.raises(SettingError, match="what is measured: events in A, results in B"):
         compare_runs(made(run()), made(many), STREAMS)
 
 

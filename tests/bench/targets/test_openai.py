@@ -209,7 +209,7 @@ def test_a_server_without_token_ids_is_found_before_the_load(status: int) -> Non
 
     load = make_load(ClosedLoop(1), RandomTokens(Exactly(64), Exactly(2)), 3)
     with StreamServer(texts_only) as server:
-        with pytest.raises(SettingError, match=r"not one of token ids.*--protocol chat.*expected a string"):
+        with pytest.raises(SettingError, match=r"not token ids.*--protocol chat.*expected a string"):
             measure(OpenAiTarget(server.url), load)
         prompts = [orjson.loads(asked.body)["prompt"] for asked in server.asked if asked.method == "POST"]
     assert load.requests[0].prompt not in prompts, "the load began"

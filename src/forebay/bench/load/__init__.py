@@ -1,1 +1,1 @@
-"""What is asked of a server, and when: requests, their lengths, and the times at which they are due."""
+"""Requests, their lengths, and when they are due."""

@@ -1,6 +1,6 @@
-"""Prompts from files: JSON lines of one's own, and conversations as ShareGPT's files have them.
+"""Prompts from files: JSON lines of your own, and conversations in ShareGPT's format.
 
-Both are read whole, within bounds; what is damaged is refused with its place.
+Both are read whole, within bounds. A damaged entry is refused with its line.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ MAX_NAME_CHARS = 200
 MAX_QUOTED = 60
 CHARS_PER_TOKEN = 4
 KEYS = ("prompt", "output_tokens", "exact", "session", "group")
-"""What a line of one's own prompts may have."""
+"""Allowed keys of a prompt's line."""
 ASKERS, ANSWERERS = ("human", "user"), ("gpt", "chatgpt", "bing", "bard", "assistant", "model")
 
 
 class BadEntry(Exception):
-    """What is wrong with an entry of a file."""
+    """Message without the entry's place."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilePrompts:
-    """The requests of a file. `shuffled`: drawn in an order by the seed, else in the file's. They are sent as
-    they are, whatever the nonce: a second run over the same file may find its prompts cached."""
+    """The requests of a file, unchanged by the nonce: a second run may find its prompts cached.
+
+    `shuffled`: in an order that the seed decides, else in the file's order.
+    """
 
     kind: str
     source: str
@@ -56,13 +58,12 @@ class FilePrompts:
 def read_prompts(
     path: Path, output: Lengths | None = None, *, exact: bool = True, seed: int = 0
 ) -> FilePrompts:
-    """JSON lines, each with `prompt`, a text or a list of token ids, and `output_tokens`; besides `session`
-    and `group`, names, and `exact`, whether the answer has that length or at most. Another key is refused: it
-    may be one of these misspelt. `output` takes the place of missing `output_tokens`, `exact` of a missing
-    `exact`.
+    """Read JSON lines, each with `prompt`, a text or a list of token ids, and `output_tokens`.
 
-    Raises `SettingError` with the number of the line for one that is anything else, and for a file that is
-    empty, cannot be read, or exceeds 1 GiB, 64 MiB a line or 5 million requests.
+    Optional: `session` and `group`, names, and `exact`, whether the answer has that length or at most. Other
+    keys are refused: they may be misspelt. `output` and `exact` are defaults. Raises `SettingError` with the
+    line number for a wrong line, and for a file that is empty, unreadable, or exceeds 1 GiB, 64 MiB a line or
+    5 million requests.
     """
     random = Random(f"lengths {seed}")
 
@@ -90,12 +91,12 @@ def read_prompts(
 def read_conversations(
     path: Path, output: Lengths | None = None, *, exact: bool = False, seed: int = 0
 ) -> FilePrompts:
-    """A ShareGPT-style file: a JSON array, or JSON lines, of objects with `conversations` (turns with `from`
-    and `value`) or `messages` (with `role` and `content`).
+    """Read a ShareGPT-style file: a JSON array, or JSON lines, of objects with `conversations` (turns with
+    `from` and `value`) or `messages` (with `role` and `content`).
 
-    The first thing that was asked is the prompt. `output` is the length of the answers; None: that of the
-    answer in the file, at 4 characters a token, since there is no tokenizer here. A conversation that does
-    not begin with a question and an answer is left out. Raises `SettingError` as `read_prompts` does.
+    The first question is the prompt. `output`: the length of the answers; None: that of the answer in the
+    file, at 4 characters per token, since there is no tokenizer here. Conversations that do not begin with a
+    question and an answer are left out. Raises `SettingError` as `read_prompts` does.
     """
     random = Random(f"lengths {seed}")
 

@@ -1,4 +1,4 @@
-"""How many tokens prompts and answers have."""
+"""Lengths of prompts and answers in tokens."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ class Lengths(Protocol):
 
     def draw(self, random: Random) -> int: ...
 
-    def asked(self) -> dict[str, Any]:
-        """The distribution in a report."""
-        ...
+    def asked(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Exactly:
-    """Always the same."""
-
     tokens: int
 
     def __post_init__(self) -> None:
@@ -39,7 +35,7 @@ class Exactly:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Each length from `low` to `high`, both included, as often."""
+    """Every length from `low` to `high` is equally likely, both included."""
 
     low: int
     high: int
@@ -59,10 +55,10 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class CappedExponential:
-    """Exponential with this mean before the cut; what exceeds `limit` is drawn again.
+    """Exponential with this mean before the cut; draws above `limit` are repeated.
 
     The lengths of the continuous-batching study: mean 128, limits 32, 128, 512 and 1536. Draws are rounded
-    up, so none is 0. Of the rounded ones the mean is 1 / (1 - e^(-1/mean)) before the cut: half a token more.
+    up, so none is 0; before the cut the mean is then 1 / (1 - e^(-1/mean)): half a token more.
     """
 
     mean: float
@@ -89,16 +85,13 @@ class CappedExponential:
 
 
 def check_tokens(name: str, tokens: int) -> None:
-    """Raise `SettingError` unless it is 1 to 10 million."""
+    """Raise `SettingError` unless `tokens` is 1 to 10 million."""
     if not 1 <= tokens <= MAX_TOKENS:
         raise SettingError(f"{name}: expected 1 to {MAX_TOKENS} tokens, found {tokens}")
 
 
 def read_lengths(text: str) -> Lengths:
-    """The lengths that `text` describes: `512`, `100-200`, or `exp:128:1536` for the capped exponential.
-
-    Raises `SettingError` where it describes none.
-    """
+    """Parse `512`, `100-200`, or `exp:128:1536` for the capped exponential. Raises `SettingError`."""
     try:
         kind, *numbers = text.split(":")
         if kind == "exp" and len(numbers) == 2:

@@ -1,4 +1,4 @@
-"""A whole load: which requests, and when."""
+"""A load: its requests with the times at which they are due."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from forebay.bench.load.workloads import Workload
 class Load:
     """The requests of one run, by when they are due.
 
-    `concurrency`: how many are in flight in a closed loop; None: an open loop, where each has its `due_s`.
-    `asked`: what it was made from, for the report.
+    `concurrency`: requests in flight in a closed loop; None: an open loop, in which each has its `due_s`.
+    `asked`: its origin, for the report.
     """
 
     requests: Sequence[LoadRequest]
@@ -34,11 +34,11 @@ def make_load(
     seed: int = 0,
     nonce: str | None = None,
 ) -> Load:
-    """`requests` requests of `workload`, due as `schedule` has it.
+    """Make a load of `requests` requests from a workload and a schedule.
 
-    The seed decides lengths and times. `nonce` decides the prompts' tokens, so that two loads with the same
-    seed have the same shape and share no prefix; None: a fresh one. Raises `SettingError` for fewer than one
-    request, or more than the workload or the schedule has.
+    The seed decides lengths and times, `nonce` the prompts' tokens: two loads with the same seed have the
+    same shape and share no prefix. None: a fresh nonce. Raises `SettingError` for fewer than one request, or
+    more than the workload or the schedule has.
     """
     check_requests(requests)
     nonce = fresh_nonce() if nonce is None else nonce
@@ -57,5 +57,4 @@ def make_load(
 
 
 def fresh_nonce() -> str:
-    """A text that no earlier load had."""
     return secrets.token_hex(8)

@@ -1,6 +1,6 @@
-"""When the requests of a load are due, computed before the first is sent, in seconds after the start.
+"""When requests are due, in seconds after the start; computed before the first is sent.
 
-Times are absolute: a request that is late moves none of those after it.
+Times are absolute: a late request does not delay those after it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,11 @@ MAX_SECONDS = 1e9
 
 
 class Schedule(Protocol):
-    """The moments at which requests are due."""
-
     def due_s(self, requests: int, random: Random) -> list[float]:
-        """So many moments, each 0 or later and none before the one that precedes it. The same for a `Random`
-        in the same state."""
+        """Ascending times, each 0 or later. Equal for a `Random` in the same state."""
         ...
 
-    def asked(self) -> dict[str, Any]:
-        """The schedule in a report: its `kind` and its settings."""
-        ...
+    def asked(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +48,10 @@ class Constant:
 class Gamma:
     """Gaps drawn from a gamma distribution with shape `burstiness` and mean 1 / rate.
 
-    Their coefficient of variation is 1 / √burstiness: 1 is a Poisson process, less comes in bursts, more is
-    evener. As vLLM's `bench serve` does, all times are scaled so that the last is due at requests / rate: the
-    rate is met exactly. (Of a Poisson process the arrivals before the last are evenly spread at random then,
-    as they are in any that has its last at that moment.)
+    Their coefficient of variation is 1 / √burstiness: 1 is a Poisson process, lower is burstier, higher is
+    more even. As in vLLM's `bench serve`, all times are scaled so that the last is due at requests / rate:
+    the rate is met exactly. (The arrivals of a Poisson process before the last are then uniform at random, as
+    for any Poisson process whose last arrival is at that moment.)
     """
 
     rate_per_s: float
@@ -66,13 +61,6 @@ class Gamma:
         check_rate("rate", self.rate_per_s)
         if not 1e-3 <= self.burstiness <= 1e6:
             raise SettingError(f"burstiness: expected 0.001 to 1000000, found {self.burstiness:g}")
-
-    @classmethod
-    def of_variation(cls, rate_per_s: float, variation: float) -> Gamma:
-        """With this coefficient of variation of the gaps, from 0.001 to 30."""
-        if not 1e-3 <= variation <= 30:
-            raise SettingError(f"coefficient of variation: expected 0.001 to 30, found {variation:g}")
-        return cls(rate_per_s, 1 / variation**2)
 
     def due_s(self, requests: int, random: Random) -> list[float]:
         gaps = (random.gammavariate(self.burstiness, 1.0) for _ in range(check_requests(requests)))
@@ -124,8 +112,8 @@ class Bursts:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """A rate that grows, or falls, evenly over `over_s` seconds and then stays; gaps are exponential at each
-    moment's rate, or even ones with `even`."""
+    """A rate that changes linearly over `over_s` seconds and then stays; gaps are exponential at each
+    moment's rate, or even with `even`."""
 
     from_per_s: float
     to_per_s: float
@@ -150,7 +138,7 @@ class Ramp:
         if count >= in_ramp:
             return self.over_s + (count - in_ramp) / self.to_per_s
         slope = (self.to_per_s - self.from_per_s) / self.over_s
-        # The stable form of the root: it holds where the slope is 0, too.
+        # The stable form of the root, valid for a slope of 0 as well.
         return 2 * count / (self.from_per_s + math.sqrt(max(0.0, self.from_per_s**2 + 2 * slope * count)))
 
     def asked(self) -> dict[str, Any]:
@@ -160,7 +148,7 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The arrivals of a trace, in seconds after its first, so many times as fast."""
+    """The arrivals of a trace, in seconds after its first, `speed` times as fast."""
 
     arrivals_s: Sequence[float]
     speed: float = 1.0
@@ -183,7 +171,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """So many requests in flight: the next is sent as soon as one has ended."""
+    """A fixed number of requests in flight: the next is sent when one has ended."""
 
     concurrency: int
 
@@ -200,12 +188,12 @@ def scaled(times_s: list[float], last_s: float) -> list[float]:
     if not times_s or times_s[-1] <= 0:
         return times_s
     factor = last_s / times_s[-1]
-    # Not one product each: rounding would put the last behind `last_s`.
+    # Not one product each: rounding would put the last after `last_s`.
     return [min(last_s, time_s * factor) for time_s in times_s]
 
 
 def check_rate(name: str, rate_per_s: float) -> None:
-    """Raise `SettingError` unless it is a rate above 0, and at most a million per second."""
+    """Raise `SettingError` unless the rate is above 0 and at most a million per second."""
     if not 1e-6 <= rate_per_s <= MAX_RATE_PER_S:
         raise SettingError(
             f"{name}: expected requests per second, above 0 and up to {MAX_RATE_PER_S:.0f}, "
@@ -214,7 +202,7 @@ def check_rate(name: str, rate_per_s: float) -> None:
 
 
 def check_requests(requests: int) -> int:
-    """`requests`. Raises `SettingError` unless it is 1 to 5 million."""
+    """Return `requests`. Raises `SettingError` unless it is 1 to 5 million."""
     if not 1 <= requests <= MAX_REQUESTS:
         raise SettingError(f"requests: expected 1 to {MAX_REQUESTS}, found {requests}")
     return requests

@@ -1,4 +1,4 @@
-"""What is asked: prompts made up from a seed, of exact lengths because they are given as tokens."""
+"""Made-up prompts from a seed; their lengths are exact because they are token ids."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from forebay.errors import SettingError
 from forebay.simulate.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
 
 FIRST_ID, LAST_ID = 1_000, 30_000
-"""The ids that made-up prompts are of: behind the special ones, which come first in the vocabularies in use,
-and within the smallest of these."""
+"""Ids of made-up prompts: after the special tokens, which come first in common vocabularies, and within the
+smallest of these."""
 MAX_GROUPS = 1_000_000
 # fmt: off
 WORDS = (
@@ -30,24 +30,21 @@ WORDS = (
 
 
 class Workload(Protocol):
-    """Makes the requests of a load."""
-
     def requests(self, count: int, *, seed: int, nonce: str) -> list[LoadRequest]:
-        """`count` requests without times. The seed decides all lengths; the seed and the nonce all prompts.
+        """`count` requests without times.
 
-        Raises `SettingError` where it has fewer.
+        The seed decides all lengths; the seed and the nonce all prompts. Raises `SettingError` if there are
+        fewer.
         """
         ...
 
-    def asked(self) -> dict[str, Any]:
-        """The workload in a report: its `kind` and its settings."""
-        ...
+    def asked(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RandomTokens:
-    """Prompts of random tokens that share nothing. `exact`: every answer has the length that was drawn, where
-    the server can be made to; else it is the longest."""
+    """Prompts of random tokens that share nothing. `exact`: answers have the drawn length if the server
+    supports it; else that is their limit."""
 
     prompt: Lengths
     output: Lengths
@@ -69,8 +66,7 @@ class RandomTokens:
 
 @dataclass(frozen=True, slots=True)
 class RandomWords:
-    """Prompts of as many common English words, for servers that take no tokens: about a token each, how many
-    exactly only the server knows."""
+    """Prompts of common English words, for servers that take no tokens. A word is about one token."""
 
     prompt: Lengths
     output: Lengths
@@ -92,8 +88,8 @@ class RandomWords:
 
 @dataclass(frozen=True, slots=True)
 class PrefixGroups:
-    """Prompts that begin, by turns, with one of `groups` prefixes of `prefix_tokens` tokens; what follows is
-    each one's own."""
+    """Prompts that begin, in turn, with one of `groups` prefixes of `prefix_tokens` tokens and end
+    differently."""
 
     groups: int
     prefix_tokens: int
@@ -127,11 +123,11 @@ class PrefixGroups:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Conversations of `turns` turns: each prompt is the one before it, an answer, and what is new.
+    """Conversations of `turns` turns: each prompt is the previous one, an answer, and new tokens.
 
-    The answers in the prompts are made up, of the length that was asked for, and not those that the server
-    gave: so lengths are exact, and a prefix cache holds a turn's prompt but not the answer to it. The first
-    turns of all sessions come first, then their second ones.
+    The answers in the prompts are made up, with the requested length, instead of the server's: lengths are
+    exact, and a prefix cache holds a turn's prompt but not its answer. All first turns come first, then all
+    second ones.
     """
 
     turns: int
@@ -167,8 +163,8 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class TracePrompts:
-    """Prompts with the lengths of a trace. Those whose blocks have the same hash have the same tokens there,
-    so that prefixes are shared as they were."""
+    """Prompts with the lengths of a trace. Blocks with the same hash have the same tokens, so prefixes are
+    shared as in the trace."""
 
     trace: Sequence[TraceRequest]
     block_tokens: int = MOONCAKE_BLOCK_TOKENS
@@ -192,7 +188,7 @@ class TracePrompts:
 
 
 def random_ids(count: int, nonce: str, seed: int, part: object) -> array[int]:
-    """`count` ids of tokens that depend on nothing but the arguments."""
+    """`count` token ids that depend only on the arguments."""
     return array("I", _of(nonce, seed, part).choices(range(FIRST_ID, LAST_ID), k=count))
 
 

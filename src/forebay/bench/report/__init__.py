@@ -1,1 +1,1 @@
-"""What a run gave, written down: a document that can be read back, the formats of other tools, a page."""
+"""Documents of runs, formats of other tools, and the page of a report."""

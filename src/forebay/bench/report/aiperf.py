@@ -1,8 +1,8 @@
-"""Requests in the shape of AIPerf's `profile_export.jsonl`, one JSON value each (AIPerf 0.13).
+"""Requests as AIPerf's `profile_export.jsonl` has them, one JSON value each (AIPerf 0.13).
 
-AIPerf counts from when a request was sent: *service* times. When it was due is `credit_issued_ns`, the moment
-at which AIPerf's own schedule lets a request go. What was not measured is left out, as AIPerf does:
-`x_request_id`, `request_ack_ns`.
+AIPerf counts from when a request was sent: *service* times. `credit_issued_ns`, when AIPerf's schedule
+releases a request, is when it was due. Values that were not measured (`x_request_id`, `request_ack_ns`) are
+absent, as in AIPerf.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PER_USER = "tokens/sec/user"
 
 
 def aiperf_records(run: LoadRun) -> Iterator[dict[str, Any]]:
-    """One value a request, in the order of the run's records. `session_num` counts sessions where the load
-    has them, requests elsewhere."""
+    """One value per request, in the order of the run's records. `session_num` counts sessions if the load has
+    them, else requests."""
     began_ns = wall_clock_ns(run.began_at)
     sessions: dict[str, int] = {}
     turns: dict[str, int] = {}
@@ -49,7 +49,7 @@ def aiperf_records(run: LoadRun) -> Iterator[dict[str, Any]]:
 
 
 def wall_clock_ns(began_at: str) -> int:
-    """Nanoseconds since 1970 of an ISO 8601 time; a time without a zone is UTC."""
+    """An ISO 8601 time as nanoseconds since 1970; without a zone it is UTC."""
     at = datetime.fromisoformat(began_at.replace("Z", "+00:00"))
     if at.tzinfo is None:
         at = at.replace(tzinfo=timezone.utc)
@@ -68,7 +68,7 @@ def _error(record: RequestRecord) -> dict[str, Any]:
 
 
 def _metrics(record: RequestRecord) -> dict[str, Any]:
-    """AIPerf's record metrics, by its tags and in its units; of a failed request its prompt's length."""
+    """AIPerf's record metrics by its tags and in its units; for a failed request only its prompt's length."""
     prompt, output = prompt_tokens(record), output_tokens(record)
     figures = request_figures(record)
     if figures is None:

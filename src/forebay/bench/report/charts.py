@@ -1,4 +1,4 @@
-"""Drawings of a report: lines on axes, in SVG, with names and units that can be read without colour."""
+"""A report's charts: lines on axes in SVG, with names and units that need no colour."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 LEAST_SHOWN = 0.0005
 LEAST_SPAN = 1e-300
 LOG_FROM = 30.0
-"""An axis is logarithmic where its largest value is so many times its smallest."""
+"""An axis is logarithmic if its largest value is this many times its smallest."""
 
 STYLE = """
 .charts{display:grid;align-items:end;
@@ -37,29 +37,26 @@ details{margin:4px 0}summary{cursor:pointer;color:var(--soft);font-size:13px}
 
 
 MOST_SPAN = 1e6
-"""And shows no more than so many times its smallest; what is less lies at its end."""
+"""The largest ratio that it shows; smaller values are drawn at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Values are multiplied by `scale` and shown with `name`."""
-
     name: str
     scale: float = 1.0
 
 
 NUMBER, SECONDS, SHARE = Unit(""), Unit("s"), Unit("%", 100.0)
 MILLISECONDS = Unit("ms", 1000.0)
-"""The unit of all times of a table, so that its rows can be compared at a glance."""
+"""The unit of all times of a table, so that its rows are comparable."""
 
 
 def time_unit(most_s: float) -> Unit:
-    """The unit in which times up to `most_s` read best, for an axis or a single value."""
     return Unit("s") if most_s >= 2 else MILLISECONDS if most_s >= 0.002 else Unit("µs", 1e6)
 
 
 def shown(value: float, unit: Unit | None = None, *, digits: int = 3) -> str:
-    """So many digits of a value, in its unit: `1,230 ms`, `0.42 s`."""
+    """A value in its unit with some significant digits: `1,230 ms`, `0.42 s`."""
     scaled = value * (unit.scale if unit else 1.0)
     if not math.isfinite(scaled):
         words = "–"
@@ -74,8 +71,6 @@ def shown(value: float, unit: Unit | None = None, *, digits: int = 3) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Values from `low` to `high` on the pixels from `start` to `end`."""
-
     low: float
     high: float
     start: float
@@ -90,7 +85,7 @@ class Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Round values on the axis, few enough for their names to stand apart."""
+        """Round values on the axis, few enough for their labels not to touch."""
         if not self.log:
             return linear_ticks(self.low, self.high)
         decades = math.log10(self.high / self.low)
@@ -114,7 +109,7 @@ def linear_ticks(low: float, high: float) -> list[float]:
 def value_axis(
     values: Iterable[float], start: float, end: float, *, log: bool = False, room: float = 0.04
 ) -> Axis:
-    """An axis over all of them: from 0; where it may be `log` and they differ much, logarithmic."""
+    """An axis over all values, from 0; with `log`, logarithmic if they differ much."""
     found = [value for value in values if math.isfinite(value)]
     most = max(found, default=0.0)
     least = min((value for value in found if value > 0), default=0.0)
@@ -126,7 +121,7 @@ def value_axis(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a drawing. `colour`: a name of `KEYS`. `steps`: holds each value until the next point."""
+    """`colour`: a name of `KEYS`. `steps`: each value holds until the next point."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -157,7 +152,6 @@ COLOURS = {
 
 
 def key(name: str, colour: str, *, dashed: bool = False, block: bool = False) -> Html:
-    """A colour and what it stands for."""
     kind = f"key k{colour}{' dash' if dashed else ''}{' block' if block else ''}"
     return element("span", element("i"), element("b", name), class_=kind)
 
@@ -165,7 +159,7 @@ def key(name: str, colour: str, *, dashed: bool = False, block: bool = False) ->
 def figure(
     title: str, drawing: Html, *, keys: Iterable[Html] = (), data: Html | None = None, wide: bool = False
 ) -> Html:
-    """A drawing under its title; `data`: its numbers as a table, folded."""
+    """A chart under its title; `data`: its numbers as a folded table."""
     folded = None if data is None else element("details", element("summary", "the numbers"), data)
     caption = element("figcaption", element("b", title), *keys)
     return element("figure", caption, drawing, folded, class_="wide" if wide else None)
@@ -186,8 +180,11 @@ def chart(
     notes: Sequence[Note] = (),
     room: float = 0.04,
 ) -> Html:
-    """Lines on axes. `label` says in words what is drawn, for those who do not see it. Values of `x` and `y`
-    are scaled to their units here. `room`: how much further the axis below reaches, as a share of itself."""
+    """Lines on axes.
+
+    `label` describes the chart for screen readers. Values of `x` and `y` are scaled to their units here.
+    `room`: how much further the axis below reaches, as a share of itself.
+    """
 
     def scaled(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         return [(x * x_unit.scale, y * y_unit.scale) for x, y in points]
@@ -215,7 +212,7 @@ def chart(
 
 
 def below(x_axis: Axis, bottom: float, name: str, rows: tuple[float, float] = (21, 44)) -> Iterable[Html]:
-    """The axis below a drawing: its line, round values and its name, so far below it."""
+    """The axis below a chart: its line, round values and name."""
     yield element("line", x1=x_axis.start, x2=x_axis.end, y1=bottom, y2=bottom, class_="axis")
     for value in x_axis.ticks():
         x = round(x_axis.at(value), 1)
@@ -227,7 +224,7 @@ def below(x_axis: Axis, bottom: float, name: str, rows: tuple[float, float] = (2
 
 
 def beside(y_axis: Axis, x_axis: Axis, unit: Unit) -> Iterable[Html]:
-    """Round values beside a drawing, with lines across it."""
+    """Round values at the side of a chart, with lines across it."""
     for value in y_axis.ticks():
         y = round(y_axis.at(value), 1)
         words = shown(value) + ("%" if unit.name == "%" else "")
@@ -256,7 +253,7 @@ def rows_chart(
         for row, began, ended in own:
             left, right = x_axis.at(began * unit.scale), x_axis.at(ended * unit.scale)
             steps.append(("M", (left, TOP + (row + 0.5) * row_height)))
-            # What lasts no time is still seen.
+            # A bar without length is still visible.
             steps.append(("H", (max(right, left + 0.8),)))
         bars.append(path(steps, stroke=COLOURS[colour], stroke_width=f"{row_height * 0.82:.2f}", fill="none"))
     return svg(
@@ -306,7 +303,6 @@ def _specks(places: Sequence[tuple[float, float]]) -> Html | None:
 
 
 def _note(note: Note, x: float, y: float) -> Html:
-    """Words beside a point, to its right and below, where a rising curve leaves room."""
     left = round(x + 9, 1)
     words = element(
         "text",
@@ -320,7 +316,7 @@ def _note(note: Note, x: float, y: float) -> Html:
 
 
 def table(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
-    """A table whose first column names the rows. `name`: what it is, for those who do not see it."""
+    """A table whose first column names the rows. `name`: its name for screen readers."""
     head = element("tr", *(element("th", name, scope="col") for name in header))
     body = [
         element("tr", element("th", first, scope="row"), *(element("td", each) for each in rest))
@@ -330,5 +326,5 @@ def table(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) ->
 
 
 def scrolled(name: str, content: Html) -> Html:
-    """What may be wider than a phone; it can be scrolled with the keyboard too."""
+    """Content that may be wider than a phone; the keyboard scrolls it, too."""
     return element("div", content, class_="scroll", tabindex="0", role="group", aria_label=name)

@@ -1,6 +1,6 @@
-"""What the drawings of a report show, as numbers: distributions, courses over time, the knee of a sweep.
+"""The numbers behind a report's charts: distributions, values over time, the knee of a sweep.
 
-Everything is thinned out to what can be seen, so that a page has a bounded size however long the run was.
+Everything is thinned out to what can be seen, so that a page has a bounded size for any run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_ROWS = 120
 ROWS_AROUND = 80
 MOST_DOTS = 1500
 KNEE_LEAST = 0.1
-"""A knee lies at least so far from the straight line, as a share of the drawing's height."""
+"""A knee lies at least this far from the straight line, as a share of the chart's height."""
 
 Points = list[tuple[float, float]]
 
@@ -32,7 +32,7 @@ def cumulative(values: Sequence[float], points: int = CURVE_POINTS) -> Points:
     if not ordered:
         return []
     count = len(ordered)
-    # Each sample of few; of many, evenly spread ones with both ends.
+    # All of few samples; of many, evenly spread ones with both ends.
     places = (
         range(count) if count <= points else [round(i * (count - 1) / (points - 1)) for i in range(points)]
     )
@@ -40,7 +40,7 @@ def cumulative(values: Sequence[float], points: int = CURVE_POINTS) -> Points:
 
 
 def response_and_service(run: LoadRun, name: str) -> tuple[list[float], list[float]]:
-    """The response and the service times of a figure: `ttft` or `e2el`; the answered requests alone."""
+    """Response and service times of `ttft` or `e2el`; answered requests only."""
     figures = [each for each in map(request_figures, run.records) if each is not None]
     response = [getattr(each, f"{name}_s") for each in figures]
     service = [getattr(each, f"service_{name}_s") for each in figures]
@@ -48,7 +48,7 @@ def response_and_service(run: LoadRun, name: str) -> tuple[list[float], list[flo
 
 
 def tokens_and_gaps(run: LoadRun) -> tuple[list[float], list[float], list[float]]:
-    """TPOT of each request, and of all together the gaps between tokens and between chunks."""
+    """TPOT of each request; gaps between tokens and between chunks of all requests together."""
     figures = [each for each in map(request_figures, run.records) if each is not None]
     return (
         _told(each.tpot_s for each in figures),
@@ -59,10 +59,10 @@ def tokens_and_gaps(run: LoadRun) -> tuple[list[float], list[float], list[float]
 
 @dataclass(frozen=True, slots=True)
 class Courses:
-    """A run over time, in bins of one width; (start of the bin, value), and the last once more at its end.
+    """A run over time, in bins of one width: (start of the bin, value), with the last repeated at the end.
 
-    Per second: requests that were due, answers that ended, tokens that came. `in_flight`: the mean over the
-    bin of requests sent and not ended.
+    Per second: requests due, answers ended, tokens received. `in_flight`: the mean over the bin of requests
+    sent and not ended.
     """
 
     width_s: float
@@ -73,7 +73,7 @@ class Courses:
 
 
 def courses(run: LoadRun) -> Courses | None:
-    """None of a run without a request or without a length."""
+    """None for a run without requests or duration."""
     if run.duration_s <= 0 or not run.records:
         return None
     bins = min(max(len(run.records) // REQUESTS_PER_BIN, LEAST_BINS), MOST_BINS)
@@ -101,7 +101,6 @@ def courses(run: LoadRun) -> Courses | None:
 
 
 def _count_tokens(record: RequestRecord, tokens: list[float], place: object) -> None:
-    """Add the record's tokens where its chunks came; spread evenly over them where they tell none."""
     assert callable(place)
     known = all(chunk.tokens is not None for chunk in record.chunks)
     each = (output_tokens(record) or len(record.chunks)) / max(len(record.chunks), 1)
@@ -110,7 +109,7 @@ def _count_tokens(record: RequestRecord, tokens: list[float], place: object) -> 
 
 
 def signals(run: LoadRun) -> dict[str, Points]:
-    """The engine's samples by name, thinned out; those that are numbers."""
+    """The engine's numeric samples by name, thinned out."""
     names = list(dict.fromkeys(name for sample in run.samples for name in sample.values))
     found = {}
     for name in names:
@@ -126,7 +125,7 @@ def first_tokens(run: LoadRun) -> Points:
 
 
 def waterfall(run: LoadRun) -> list[RequestRecord]:
-    """Requests by when they were due: all of few; of many, those due around the one that took longest."""
+    """Requests by when they were due: all of few; of many, those due around the slowest one."""
     ordered = sorted(run.records, key=lambda record: (record.due_s, record.index))
     if len(ordered) <= MOST_ROWS:
         return ordered
@@ -136,16 +135,16 @@ def waterfall(run: LoadRun) -> list[RequestRecord]:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Every so-many-th point, so that `most` are left at most."""
+    """Every n-th point, so that at most `most` are left."""
     return points[:: -(-len(points) // most) or 1]
 
 
 def knee(points: Sequence[tuple[float, float]]) -> int | None:
-    """The place of the knee of a rising curve: where more of x begins to cost much of y.
+    """The knee of a rising curve: where more of x begins to cost much of y.
 
-    The point farthest below the straight line from the first to the last, both axes scaled to 0..1
-    ("Finding a 'Kneedle' in a Haystack", Satopää et al. 2011, without its smoothing). None of fewer than four
-    points, and where no point lies `KNEE_LEAST` below the line: the curve has no knee.
+    The point farthest below the straight line from the first to the last, both axes scaled to 0..1 ("Finding
+    a 'Kneedle' in a Haystack", Satopää et al. 2011, without its smoothing). None with fewer than four points,
+    or if no point lies `KNEE_LEAST` below the line.
     """
     if len(points) < 4:
         return None
@@ -167,5 +166,4 @@ def _told(values: Iterable[float | None]) -> list[float]:
 
 
 def percentages(count: int) -> Iterator[float]:
-    """Those that a drawing names."""
     yield from (percent for percent in (50.0, 90.0, 99.0) if can_tell(count, percent))

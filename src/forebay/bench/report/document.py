@@ -1,8 +1,8 @@
-"""The document of a benchmark: one JSON file, and its requests beside it, one line each.
+"""The document of a benchmark: one JSON file, and its requests in a second file, one per line.
 
-`NAME.json` has what was asked, the figures, the verdict, the samples and the provenance of each run;
-`NAME.requests.jsonl` has every request of every run. Both are written whole or not at all. The figures are
-read as they were written, so that a document without its requests still shows them.
+`NAME.json` has the request, figures, verdict, samples and provenance of each run; `NAME.requests.jsonl` has
+every request of every run. Each is written completely or not at all. Figures are read as written, so a
+document without its requests still shows them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MOST_DOCUMENT_BYTES = 256 << 20
 MOST_REQUEST_BYTES = 2 << 30
 MOST_RUNS = 10_000
 DIGITS = 6
-"""Times are written to the microsecond: less than the clock's own noise, and half the size."""
+"""Times are written to the microsecond: finer than the clock's noise, and half the size."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A run and what was computed from it. `slo`: what the figures' goodput was counted by. `verdict`: None
-    where nobody judged it."""
+    """A run and what was computed from it. `slo`: the objectives of the goodput. `verdict`: None if nobody
+    judged it."""
 
     run: LoadRun
     figures: RunFigures
@@ -43,26 +43,23 @@ class MeasuredRun:
 
     @property
     def word(self) -> str:
-        """VALID, INVALID or, where nobody judged it, nothing."""
         return "" if self.verdict is None else self.verdict.word
 
 
 def measured_run(run: LoadRun, slo: Slo | None = None) -> MeasuredRun:
-    """The run with its figures and its verdict."""
     return MeasuredRun(run, run_figures(run, slo), slo, judge(run))
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one command measured: one run, the runs of a sweep, or repeats of them, in the order in which they
-    were made. `command`: its name, such as `serve`."""
+    """The result of one command: one run, a sweep or repeats, in the order of measurement. `command`: its
+    name, such as `serve`."""
 
     command: str
     runs: tuple[MeasuredRun, ...]
 
 
 def requests_path(path: Path) -> Path:
-    """Where the requests of the document at `path` are."""
     return path.with_name(f"{path.stem}.requests.jsonl")
 
 
@@ -76,11 +73,8 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write the document to `path` and its requests beside it; blocks.
-
-    Raises `SettingError` where they cannot be written.
-    """
-    # The requests first: a document never stands without those it tells of.
+    """Write the document to `path` and its requests next to it; blocks. Raises `SettingError` on failure."""
+    # Requests first: no document without its requests.
     lines = (
         orjson.dumps({"run": number, **request_document(record)})
         for number, measured in enumerate(report.runs)
@@ -95,9 +89,9 @@ def write_report(path: Path, report: Report) -> None:
 
 
 def read_report(path: Path) -> Report:
-    """The report that `write_report` wrote to `path`; runs without their requests where these are not there.
+    """Read what `write_report` wrote to `path`; runs have no requests if their file is missing.
 
-    Raises `SettingError` where it is no such document, is damaged, or is too large.
+    Raises `SettingError` for another document, and for one that is damaged or too large.
     """
     found = read_object(path)
     if found.get("format") != FORMAT:
@@ -120,7 +114,7 @@ def read_report(path: Path) -> Report:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a document. Raises `SettingError` where it holds none, or is too large."""
+    """Read a document's JSON object. Raises `SettingError` if it has none, or is too large."""
     try:
         found = orjson.loads(read_bytes(path, MOST_DOCUMENT_BYTES, str(path)))
     except orjson.JSONDecodeError as error:
@@ -129,7 +123,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def listed_runs(path: Path, found: Mapping[str, Any]) -> list[Any]:
-    """What a document lists as its runs. Raises `SettingError` where it lists none, or too many."""
+    """The runs that a document lists. Raises `SettingError` for none, or too many."""
     listed = found.get("runs")
     if not isinstance(listed, list) or not 0 < len(listed) <= MOST_RUNS:
         raise SettingError(f'{path}: expected 1 to {MOST_RUNS} runs in "runs"')
@@ -137,7 +131,7 @@ def listed_runs(path: Path, found: Mapping[str, Any]) -> list[Any]:
 
 
 def request_document(record: RequestRecord) -> dict[str, Any]:
-    """A request as a JSON value; what is None is left out, a chunk is `[at_s]` or `[at_s, tokens]`."""
+    """A request as a JSON value without nulls; a chunk is `[at_s]` or `[at_s, tokens]`."""
     found: dict[str, Any] = {}
     for name in RequestRecord.__slots__:
         value = getattr(record, name)
@@ -170,12 +164,11 @@ def _run_document(measured: MeasuredRun) -> dict[str, Any]:
 
 
 def verdict_document(verdict: Verdict | None) -> dict[str, Any] | None:
-    """The verdict as a JSON value, its word in front."""
     return None if verdict is None else {"word": verdict.word, **asdict(verdict)}
 
 
 def _sample_document(sample: EngineSample) -> dict[str, Any]:
-    """JSON has no word for what is not a number: that is left out."""
+    """JSON has no NaN and no infinity: those are left out."""
     values = {name: value for name, value in sample.values.items() if math.isfinite(value)}
     return {"at_s": round(sample.at_s, DIGITS), "values": values}
 
@@ -190,8 +183,6 @@ def _figures_document(figures: RunFigures) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _RunDocument:
-    """One entry of "runs", as it is read."""
-
     began_at: str
     duration_s: float
     asked: dict[str, Any]
@@ -251,7 +242,7 @@ def _read_requests(path: Path, runs: int) -> Iterator[tuple[int, RequestRecord]]
 
 
 def first_fault(error: ValidationError) -> str:
-    """Where the first of the faults is, and what it is."""
+    """The place and the message of the first fault."""
     fault = error.errors(include_url=False, include_input=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
     return f"{place}: {fault['msg']}"

@@ -1,4 +1,4 @@
-"""The figures of a run in words: the same on a page and in a terminal."""
+"""The figures of a run in words, for a page and for a terminal."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ FIGURES = (
 
 
 def figure_rows(figures: RunFigures) -> Iterator[tuple[str, ...]]:
-    """A row of `HEADER` for each distribution, its unit beside its name; percentiles of too few samples as
-    dashes."""
+    """A row of `HEADER` for each distribution, with its unit; dashes for percentiles of too few samples."""
     for name, words, timed in FIGURES:
         found = figures.distributions.get(name)
         if found is not None:
@@ -44,7 +43,6 @@ def _values(found: Distribution, unit: Unit) -> Iterator[str]:
 
 
 def headline(figures: RunFigures) -> Iterator[tuple[str, str]]:
-    """What is asked for first: (what it is, its value)."""
     yield "requests answered", f"{figures.answered:,} of {figures.offered:,}"
     yield "requests/s answered", shown(figures.requests_per_s)
     yield "output tokens/s", or_dash(figures.output_tokens_per_s)

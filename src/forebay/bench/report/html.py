@@ -17,7 +17,7 @@ from forebay.bench.report.loads import flattened, kind, load_name, loads
 from forebay.counted import counted
 
 MOST_DETAILED = 8
-"""Of a sweep, so many runs are shown with all their drawings."""
+"""Runs of a sweep that are shown with all their charts."""
 MOST_SETTINGS = 200
 MOST_REASONS = 12
 STYLE = (
@@ -90,7 +90,6 @@ def _lead(report: Report) -> str:
 
 
 def _verdicts(runs: Sequence[MeasuredRun]) -> Html:
-    """VALID or INVALID, and why, for all runs together."""
     invalid = [one for one in runs if one.word == "INVALID"]
     word = "INVALID" if invalid else "VALID" if all(one.word for one in runs) else "not judged"
     said = f" — {len(invalid)} of {len(runs)} runs" if invalid and len(runs) > 1 else ""
@@ -99,7 +98,7 @@ def _verdicts(runs: Sequence[MeasuredRun]) -> Html:
     if len(runs) == 1:
         found += [(one, note) for one, verdict in verdicts for note in verdict.notes]
     found += [
-        (one, "interrupted: it has what was measured until then") for one in runs if not one.run.complete
+        (one, "interrupted: shows what was measured until then") for one in runs if not one.run.complete
     ]
     same = Counter(
         reason if len(runs) == 1 else f"{load_name(one.run.asked)}: {reason}" for one, reason in found
@@ -117,7 +116,6 @@ def _verdicts(runs: Sequence[MeasuredRun]) -> Html:
 
 
 def _details(runs: Sequence[MeasuredRun]) -> Html:
-    """Runs in full, folded; of many, some."""
     step = -(-len(runs) // MOST_DETAILED)
     names = {id(one): name for name, own in loads(runs) for one in own}
     chosen = list(enumerate(runs))[::step]
@@ -138,7 +136,7 @@ def _details(runs: Sequence[MeasuredRun]) -> Html:
 
 
 def _provenance(runs: Sequence[MeasuredRun]) -> Html:
-    """Where the figures come from: what all runs share, as the first has it."""
+    """The origin of the figures, from the first run."""
     run = runs[0].run
     rows = [
         *flattened(run.provenance),
@@ -158,7 +156,6 @@ def _provenance(runs: Sequence[MeasuredRun]) -> Html:
 
 
 def _meanings() -> Html:
-    """The words of the page."""
     lines = (
         ("TTFT", "time to the first token with content"),
         ("TPOT", "time per output token: (last − first token) / (tokens − 1)"),
@@ -166,7 +163,7 @@ def _meanings() -> Html:
         ("E2EL", "end-to-end latency: to the last token"),
         ("response", "counted from when the request was due, which includes any wait at the client"),
         ("service", "counted from when it was sent, as most tools do"),
-        ("schedule delay", "from due to sent; where it is long, the client was too slow"),
+        ("schedule delay", "from due to sent; if it is long, the client was too slow"),
         ("goodput", "share of all offered requests that were answered within every objective"),
     )
     body = (

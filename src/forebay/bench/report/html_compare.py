@@ -1,4 +1,4 @@
-"""The page of a comparison: what differs, how sure that is, and both distributions in one drawing."""
+"""The page of a comparison: differences, their intervals, and both distributions in one chart."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ WORDS = {True: "better", False: "worse"}
 
 
 Curves = Callable[[LoadComparison[Run]], Iterator[Html]]
-"""The distributions of both under one load, drawn."""
+"""Draws the distributions of both under one load."""
 
 
 def comparison_page(
     found: Comparison[Run], before: str, after: str, curves: Curves[Run], times: str = REQUEST_TIMES
 ) -> str:
-    """The whole page. `before`, `after`: what the two are called; `times`: from when times count."""
+    """The whole page. `before`, `after`: names of the two; `times`: from when times count."""
     lead = f"A is {before}, B is {after}"
     body: list[Child] = [_obstacles(found.obstacles)]
     for load in found.loads[:MOST_LOADS]:
@@ -68,12 +68,10 @@ def difference_row(one: Difference) -> tuple[str, ...]:
 
 
 def _percent(share: float) -> str:
-    """With a decimal where it says something."""
     return f"{share:+.1%}" if abs(share) < 10 else f"{share:+,.0%}"
 
 
 def said(one: Difference) -> str:
-    """Whether B is better, as far as can be told."""
     if one.better is not None:
         return WORDS[one.better]
     return "" if one.beyond_noise is None else "within noise"
@@ -103,7 +101,7 @@ def _load(load: LoadComparison[Run], curves: Curves[Run]) -> Iterator[Html]:
 
 
 def _intervals(differences: Sequence[Difference]) -> Html | None:
-    """Each difference as a share of A, with its interval: what crosses the middle is within noise."""
+    """Each difference as a share of A, with its interval; one that crosses the middle is within noise."""
     told = [
         (one, one.relative, one.low / abs(one.before), one.high / abs(one.before))
         for one in differences
@@ -139,20 +137,18 @@ def _intervals(differences: Sequence[Difference]) -> Html | None:
 
 
 def request_curves(load: LoadComparison[MeasuredRun]) -> Iterator[Html]:
-    """TTFT, TPOT and E2EL of the requests of both."""
     for title, name in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2EL", "e2el")):
         yield from both_curves(title, "requests", _values(load.before, name), _values(load.after, name))
 
 
 def event_curves(load: LoadComparison[MeasuredStream]) -> Iterator[Html]:
-    """The latencies of the events of both, to the answer and to the commit."""
     nouns = f"{load.before[0].run.noun}s"
     for title, before, after in all_latencies(load):
         yield from both_curves(title, nouns, before, after)
 
 
 def both_curves(title: str, nouns: str, before: Sequence[float], after: Sequence[float]) -> Iterator[Html]:
-    """The distributions of a time, in seconds, of A and of B in one drawing; nothing where one has none."""
+    """The distributions of a time, in seconds, of A and B in one chart; empty if one has none."""
     both = sorted(before), sorted(after)
     if not all(both):
         return
@@ -172,7 +168,6 @@ def both_curves(title: str, nouns: str, before: Sequence[float], after: Sequence
 
 
 def _values(runs: Sequence[MeasuredRun], name: str) -> list[float]:
-    """A time of all requests of repeats."""
     found = []
     for one in runs:
         found += tokens_and_gaps(one.run)[0] if name == "tpot" else response_and_service(one.run, name)[0]
@@ -188,11 +183,10 @@ def _changes(changes: Sequence[tuple[str, str, str]]) -> Html | None:
         for name, old, new in changes[:MOST_CHANGES]
     ]
     listed = element("table", element("thead", head), element("tbody", *rows), class_="settings")
-    return section("What else differs", scrolled("What else differs", listed))
+    return section("Other differences", scrolled("Other differences", listed))
 
 
 def _reading(found: Comparison[Run], times: str) -> Html:
-    """How the intervals came about."""
     methods = {one.method for load in found.loads for one in load.differences}
     lines = [
         "Differences and intervals are in per cent of A.",
@@ -205,6 +199,6 @@ def _reading(found: Comparison[Run], times: str) -> Html:
     if BOOTSTRAP in methods:
         lines.append(
             "Intervals over the requests of one run each come from a circular block bootstrap (Politis and "
-            "Romano, 1992). They do not tell what another run would give; repeats of both do."
+            "Romano, 1992). They do not cover differences between runs; repeats of both do."
         )
     return section("How to read this", element("ul", *(element("li", line) for line in lines)))

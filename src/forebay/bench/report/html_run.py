@@ -1,4 +1,4 @@
-"""One run on a page: its figures, distributions, course over time and requests."""
+"""One run on a page: its figures, distributions, values over time and requests."""
 
 from __future__ import annotations
 
@@ -45,33 +45,32 @@ from forebay.bench.statistics import can_tell, percentile
 MOST_SIGNALS = 8
 SLOWEST = 8
 TIMES = 12
-"""Rows of a table of what is drawn over time."""
+"""Rows of a table of a chart over time."""
 MOST_ERRORS = 12
 FAR = 1.25
-"""An objective beyond so many times the longest time is told and not drawn: the curve would be too narrow."""
+"""An objective more than this many times the longest time is not drawn: the curve would be too narrow."""
 SAME = 0.01
-"""Response and service times are one line where their curves are never further apart than so much of the
-longest."""
+"""Response and service times are one line if their curves differ by no more than this share of the longest
+time."""
 
 SIGNALS = {
     "kv_cache_usage": ("KV-cache usage", SHARE),
     "prefix_cache_hit_share": ("share of prompt tokens from the prefix cache", SHARE),
     "preemptions": ("preemptions since the start", NUMBER),
 }
-"""Those that come first, with their titles; others follow under their own names."""
+"""Signals that come first, with their titles; others follow under their own names."""
 SUFFIXES = {
     "_memory_mb": (": memory, MB", NUMBER),
     "_cores": (": cores kept busy", NUMBER),
     "_power_w": (": power, W", NUMBER),
     "_busy": (": share of the time busy", SHARE),
 }
-"""Titles of what is told of a process or a GPU, after its name."""
+"""Titles of a process's or GPU's signals, after its name."""
 TOTALS = ("prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
-"""Counts since the start: what they tell is drawn otherwise."""
+"""Totals since the start, drawn in other ways."""
 
 
 def tiles(figures: RunFigures) -> Html:
-    """The figures that are asked for first."""
     made = (
         element("div", element("b", value), element("span", name), class_="tile")
         for name, value in headline(figures)
@@ -80,7 +79,6 @@ def tiles(figures: RunFigures) -> Html:
 
 
 def run_parts(measured: MeasuredRun, heading: str) -> Iterator[Html]:
-    """All of one run: figures, distributions, its course, its requests."""
     run = measured.run
 
     def part(title: str, *children: Child) -> Html:
@@ -93,7 +91,7 @@ def run_parts(measured: MeasuredRun, heading: str) -> Iterator[Html]:
     if failures is not None:
         yield part("Failures", failures)
     if not run.records:
-        yield element("p", "The requests themselves are not beside the document.", class_="soft")
+        yield element("p", "The file with the requests is missing.", class_="soft")
         return
     drawn = list(_distributions(measured))
     if drawn:
@@ -105,7 +103,7 @@ def run_parts(measured: MeasuredRun, heading: str) -> Iterator[Html]:
 
 
 def _figures_table(measured: MeasuredRun) -> Html:
-    few = "A percentile is left out where fewer than ten samples lie beyond it: a p99 needs 1,000."
+    few = "A percentile is left out if fewer than ten samples lie beyond it: a p99 needs 1,000."
     return joined([table("Figures", HEADER, figure_rows(measured.figures)), element("p", few, class_="soft")])
 
 
@@ -143,14 +141,14 @@ def _cdf(
     *,
     bound: float | None = None,
 ) -> Iterator[Html]:
-    """The share of samples up to each value; a second line where service times are others."""
+    """The share of samples up to each value; a second line if service times differ."""
     if not values:
         return
     ordered, sent = sorted(values), sorted(service)
     apart = bool(sent) and _apart(ordered, sent)
     middle = percentile(ordered, 50)
     unit = time_unit(max(middle, ordered[-1] / 20))
-    # Chunks that were read together are nothing apart: a few tiny values do not decide about the axis.
+    # Chunks read together have gaps of 0: a few tiny values must not decide about the axis.
     quarter = percentile(ordered, 25)
     wide = quarter > 0 and percentile(ordered, 99) / quarter >= LOG_FROM
     floor = max(percentile(ordered, 5), quarter / 10)
@@ -239,7 +237,6 @@ def _over_time(run: LoadRun) -> Iterator[Html]:
 
 
 def _signal(name: str) -> tuple[str, Unit]:
-    """The title and the unit of a signal."""
     for suffix, (words, unit) in SUFFIXES.items():
         if name.endswith(suffix) and name != suffix:
             return name.removesuffix(suffix).replace("_", " ").replace("gpu", "GPU ") + words, unit
@@ -281,7 +278,6 @@ def _course(
 
 
 def _medians(dots: Points, end_s: float, unit: Unit) -> list[tuple[str, str]]:
-    """The median of the dots in each of some equal parts of the time."""
     parts: list[list[float]] = [[] for _ in range(TIMES)]
     for at_s, value in dots:
         parts[min(int(at_s / end_s * TIMES), TIMES - 1)].append(value)
@@ -297,7 +293,7 @@ def _at(points: Sequence[tuple[float, float]], at_s: float) -> float | None:
 
 
 def _waterfall(run: LoadRun) -> Html:
-    """When each request was due, sent, first answered and done, from top to bottom by when it was due."""
+    """When each request was due, sent, first answered and done, ordered by when it was due."""
     rows = waterfall(run)
     spans: dict[str, list[tuple[float, float, float]]] = {"b": [], "f": [], "a": [], "e": []}
     for row, record in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Measured pipelines on a page: verdict, where events' time went, and what happened over time."""
+"""Measured pipelines on a page: verdict, latency by stage, and values over time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GROUPS = (
     ("a", "decode", ("decode",)),
     ("c", "for the commit", ("release", "commit")),
 )
-"""Colours of the drawn parts of an event's latency, and the stages that each is made of."""
+"""Colours of the parts of an event's latency, and the stages in each."""
 LEAST_SLOWEST = 10
 COURSES = (
     ("running", "waiting", "requests at the engine"),
@@ -50,7 +50,7 @@ COURSES = (
 
 
 def stream_page(measured: Sequence[MeasuredStream], command: str, said: Sequence[str] = ()) -> str:
-    """The whole page; it loads nothing and needs no script. `said`: what the command found, in words. Of many
+    """The whole page; it loads nothing and needs no script. `said`: the command's findings in words. Of many
     runs, some are shown in full."""
     run = measured[0].run
     count = sum(len(one.run.followed) for one in measured)
@@ -115,7 +115,7 @@ def _parts(event: EventRecord) -> list[float]:
 
 
 def slow_and_usual(run: StreamRun) -> list[tuple[str, list[EventRecord]]]:
-    """The events around the median latency, and the slowest: a hundredth, or `LEAST_SLOWEST`."""
+    """Events around the median latency, and the slowest ones: one in a hundred, or `LEAST_SLOWEST`."""
     done = [event for event in run.followed if event.committed_s is not None]
     done.sort(key=lambda event: latency_s(event, "committed") or 0.0)
     if not done:
@@ -131,7 +131,6 @@ def _keys() -> list[Html]:
 
 
 def _stacked(run: StreamRun) -> Html:
-    """What the mean event around the median, and of the slowest, waited for, stage after stage."""
     spans: dict[str, list[tuple[float, float, float]]] = {colour: [] for colour, _, _ in GROUPS}
     rows, end_s = [], 0.0
     for row, (name, events) in enumerate(slow_and_usual(run)):
@@ -175,7 +174,7 @@ def _stages_table(measured: MeasuredStream) -> Html:
 
 
 def _waterfall(run: StreamRun) -> Html:
-    """Single events from their own time to the commit, evenly chosen, from top to bottom by when due."""
+    """Single events from their own time to the commit, evenly chosen, ordered by when they were due."""
     step = -(-len(run.followed) // MOST_ROWS) or 1
     chosen = run.followed[::step]
     spans: dict[str, list[tuple[float, float, float]]] = {colour: [] for colour, _, _ in GROUPS}
@@ -292,7 +291,7 @@ def _latencies(measured: MeasuredStream) -> Iterator[Html]:
             log_x=True,
             y_high=1.0,
             notes=notes,
-            # The word beside the objective needs some.
+            # Room for the objective's label.
             room=0.2,
         ),
         keys=[key(until, colours[until]) for until in told],
@@ -308,7 +307,7 @@ def _sampled(run: StreamRun, name: str) -> list[tuple[float, float]]:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most some `MOST_POINTS` of the points, of each group that with the largest value."""
+    """At most about `MOST_POINTS` points: the largest of each group."""
     step = -(-len(points) // MOST_POINTS) or 1
     groups = (points[begin : begin + step] for begin in range(0, len(points), step))
     return [max(group, key=lambda point: point[1]) for group in groups]

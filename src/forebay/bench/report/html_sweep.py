@@ -1,4 +1,4 @@
-"""Loads side by side on a page: throughput and latency, with the knee, and a table of all."""
+"""Loads side by side on a page: throughput and latency with the knee, and a table of all."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from forebay.bench.report.loads_table import LATENCIES, PLUS_MINUS, Loads, has_r
 
 MOST_ROWS = 400
 MOST_SERIES = 4
-"""So many curves of a sweep are drawn: one for each target and workload."""
+"""Curves of a sweep that are drawn: one per target and workload."""
 MOST_LEFT_OUT = 8
 
 
 def sweep(runs: Sequence[MeasuredRun]) -> Html:
-    """All loads side by side: curves of throughput and latency, without INVALID runs, and a table of all."""
     named = loads(runs)
     believed, left_out = _believed(named)
     series = _series(believed)
@@ -35,7 +34,6 @@ def sweep(runs: Sequence[MeasuredRun]) -> Html:
 
 
 def _believed(named: Loads) -> tuple[Loads, list[str]]:
-    """Loads without their INVALID runs, and which loads had some."""
     kept, left_out = [], []
     for load, own in named:
         valid = [one for one in own if one.word != "INVALID"]
@@ -56,8 +54,7 @@ def _left_out(names: Sequence[str]) -> Html | None:
 
 
 def _series(named: Loads) -> dict[str, list[tuple[str, Sequence[MeasuredRun]]]]:
-    """Loads that differ in their rate or concurrency alone, by target and the kind of the workload: only
-    these are points of one curve."""
+    """Loads by target and kind of workload: those of one curve differ only in rate or concurrency."""
     found: dict[str, tuple[str, list[tuple[str, Sequence[MeasuredRun]]]]] = {}
     for load, own in named:
         asked = own[0].run.asked
@@ -75,7 +72,6 @@ def _series(named: Loads) -> dict[str, list[tuple[str, Sequence[MeasuredRun]]]]:
 
 
 def _throughput_latency(named: Loads, name: str, words: str) -> Html | None:
-    """Latency by throughput, a point a load; none of a single load."""
     points = []
     for load, own in named:
         found = [one.figures.distributions[name] for one in own if name in one.figures.distributions]

@@ -1,9 +1,8 @@
 """A run as llm-d's Benchmark Report v0.2.1, which `--format br` writes.
 
-Its schema is that of `llmd-benchmark-report` 0.2.1 on PyPI, and forbids fields that it does not know. Like
-the other harnesses' reports it tells *service* times, in seconds, and token gaps as `inter_token_latency`.
-What it has no field for stands under `results.profiling`, which is free: the verdict, response times,
-schedule delays and goodput.
+The schema, that of `llmd-benchmark-report` 0.2.1 on PyPI, forbids unknown fields. Like other harnesses'
+reports it has *service* times in seconds, and token gaps as `inter_token_latency`. What it has no field for
+is under `results.profiling`, which is free: the verdict, response times, schedule delays and goodput.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ SIGNALS: Mapping[str, tuple[str, str | None, str, float]] = {
     "gpu0_memory_mb": ("gpu_memory_usage", "gpu_memory_usage", "MB", 1),
     "gpu0_power_w": ("power_consumption", "power_consumption", "Watts", 1),
 }
-"""Of our samples: the report's name in a time series and in an aggregate, its unit, and what one of ours is
-in it. Totals have no aggregate: the mean of a total says nothing."""
+"""Our samples: the report's name in a time series and in an aggregate, its unit, and our value in that unit.
+Totals have no aggregate: their mean is meaningless."""
 
 
 def benchmark_report(measured: MeasuredRun, version: str) -> dict[str, Any]:
@@ -204,7 +203,6 @@ def _throughput(measured: MeasuredRun) -> dict[str, Any]:
 
 
 def _observability(samples: Sequence[EngineSample], began: datetime) -> dict[str, Any]:
-    """What the engine said of itself, thinned out to `MOST_POINTS` of each signal."""
     aggregate, series = {}, {}
     step = -(-len(samples) // MOST_POINTS) or 1
     for ours, (in_series, in_aggregate, units, scale) in SIGNALS.items():

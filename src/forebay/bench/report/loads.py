@@ -1,4 +1,4 @@
-"""What a load was, read from what was asked for: its rate or concurrency, its name, what repeats share."""
+"""Properties of a load, from what was requested: rate or concurrency, name, and what repeats share."""
 
 from __future__ import annotations
 
@@ -14,30 +14,28 @@ CHANGES_IN_REPEATS = ("seed", "nonce", "target")
 
 
 def rate_per_s(asked: Mapping[str, Any]) -> float | None:
-    """The mean rate of an open loop; None where the load has no single one."""
+    """The mean rate of an open loop; None if there is no single one."""
     return _number(asked, "rate_per_s")
 
 
 def concurrency(asked: Mapping[str, Any]) -> int | None:
-    """How many requests a closed loop has in flight; None for an open one."""
+    """Requests in flight in a closed loop; None for an open one."""
     found = _number(asked, "concurrency")
     return None if found is None else int(found)
 
 
 def burstiness(asked: Mapping[str, Any]) -> float:
-    """As vLLM has it: 1 for a Poisson process."""
+    """vLLM's definition: 1 for a Poisson process."""
     return _number(asked, "burstiness") or 1.0
 
 
 def kind(asked: Mapping[str, Any], of: str) -> str:
-    """The kind of the load's `schedule` or `workload`, as a word."""
     part = asked.get(of)
     named = part.get("kind") if isinstance(part, Mapping) else part
     return "unknown" if named is None else str(named).replace("_", " ")
 
 
 def load_name(asked: Mapping[str, Any]) -> str:
-    """What a load is called in tables: its rate or its concurrency, else the kind of its schedule."""
     rate, in_flight = rate_per_s(asked), concurrency(asked)
     if rate is not None:
         return f"{rate:.4g} requests/s"
@@ -45,8 +43,8 @@ def load_name(asked: Mapping[str, Any]) -> str:
 
 
 def loads(runs: Sequence[MeasuredRun]) -> list[tuple[str, list[MeasuredRun]]]:
-    """Runs by target and load, repeats together, in the order of the first of each; with the load's name, and
-    the target's where there are several."""
+    """Runs by target and load with repeats together, in the order of their first runs. Keys: the load's name,
+    with the target's if there are several."""
     several = len({target_of(measured.run.asked) for measured in runs}) > 1
     found: dict[bytes, tuple[str, list[MeasuredRun]]] = {}
     for measured in runs:
@@ -60,7 +58,7 @@ def loads(runs: Sequence[MeasuredRun]) -> list[tuple[str, list[MeasuredRun]]]:
 def _told_apart(
     named: list[tuple[str, list[MeasuredRun]]],
 ) -> list[tuple[str, list[MeasuredRun]]]:
-    """Loads of one name get the settings that they differ in behind it."""
+    """Append the settings in which loads of the same name differ."""
     alike: dict[str, list[dict[str, str]]] = {}
     for name, own in named:
         alike.setdefault(name, []).append(dict(flattened(load_of(own[0].run.asked))))
@@ -71,24 +69,23 @@ def _told_apart(
     apart = []
     for name, own in named:
         settings = dict(flattened(load_of(own[0].run.asked)))
-        # `output limit` of `workload output limit`: its last two words say enough.
+        # `output limit` for `workload output limit`: the last two words are enough.
         said = [f"{' '.join(key.split()[-2:])} {settings.get(key, '–')}" for key in differ[name]]
         apart.append((", ".join([name, *said]), own))
     return apart
 
 
 def load_of(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked, whatever it was asked of: repeats have it in common, and so have runs to compare."""
+    """The requested load without its target: equal for repeats and for runs to compare."""
     return {name: value for name, value in asked.items() if name not in CHANGES_IN_REPEATS}
 
 
 def target_of(asked: Mapping[str, Any]) -> str:
-    """What it was asked of."""
     return str(asked.get("target", ""))
 
 
 def flattened(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Settings within settings in rows: `versions vllm`, `0.32.0`."""
+    """Nested settings as rows: `versions vllm`, `0.32.0`."""
     for name, value in values.items():
         words = f"{before}{name}".replace("_", " ")
         if isinstance(value, Mapping):

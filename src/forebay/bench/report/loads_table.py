@@ -1,4 +1,4 @@
-"""All loads of a report in one table, a row each: the same on a page and in a terminal."""
+"""All loads of a report in one table, a row each, for a page and for a terminal."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Loads = Sequence[tuple[str, Sequence[MeasuredRun]]]
 
 
 def loads_table(named: Loads) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A header, and a row for each of `loads`: its name, its runs where there are repeats, the verdict on
-    them, key figures as means over repeats with their intervals, and failed requests.
+    """A header, and a row for each of `loads`: name, number of runs if there are repeats, verdict, key
+    figures as means over repeats with their intervals, failed requests.
 
-    A figure that no load has is left out; one that a run of a load does not have is a dash.
+    Figures that no load has are left out; one that a run lacks is a dash.
     """
     columns: list[tuple[str, list[list[float | None]], Unit]] = [
         ("requests/s", [[one.figures.requests_per_s for one in own] for _, own in named], NUMBER),
@@ -45,12 +45,10 @@ def loads_table(named: Loads) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def has_repeats(named: Loads) -> bool:
-    """Whether a load has more than one run."""
     return any(len(own) > 1 for _, own in named)
 
 
 def _verdict(own: Sequence[MeasuredRun]) -> str:
-    """The verdict on repeats of one load."""
     invalid = sum(one.word == "INVALID" for one in own)
     if invalid:
         return "INVALID" if invalid == len(own) else f"{invalid} INVALID"

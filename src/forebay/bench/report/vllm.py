@@ -1,14 +1,12 @@
 """A run in the keys of `vllm bench serve --save-result --save-detailed` (vLLM 0.32), with their meanings.
 
-What its keys mean, and where a word means something else here:
-
-- All times count from when a request was sent (*service* times), and an answer ends at its last chunk with
-  content. `itls` are the gaps between chunks, whatever a chunk holds, and the `itl` figures pool them.
-- `request_goodput` is good requests per second, by service times. A request of one token has TPOT 0 there.
+- All times start when a request was sent (*service* times), and an answer ends at its last chunk with
+  content. `itls` are gaps between chunks, whatever a chunk holds; the `itl` figures pool them.
+- `request_goodput` is good requests per second, by service times. A request of one token has TPOT 0.
 - `start_times` are seconds after the start of the run. `queue_times` are schedule delays: from due to sent.
 - `generated_texts` are empty: answers are not kept.
-- Figures of too few samples are null (1,000 for p99), where vLLM would print the largest sample, and so are
-  figures of none, where it would print 0.
+- Figures of too few samples are null (1,000 for p99), where vLLM prints the largest sample; so are figures of
+  none, where it prints 0.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def vllm_result(run: LoadRun, slo: Slo | None = None) -> dict[str, Any]:
-    """The run as one JSON value. `slo` is held against service times, as vLLM does."""
+    """The run as one JSON value. `slo` applies to service times, as in vLLM."""
     answers = [_Answer(record) for record in run.records]
     good = [answer for answer in answers if answer.succeeded]
     duration_s = run.duration_s
@@ -70,8 +68,6 @@ def vllm_result(run: LoadRun, slo: Slo | None = None) -> dict[str, Any]:
 
 
 class _Answer:
-    """One request as vLLM's own client would have recorded it."""
-
     def __init__(self, record: RequestRecord) -> None:
         figures = request_figures(record)
         self.succeeded = figures is not None and figures.service_ttft_s is not None
@@ -84,7 +80,7 @@ class _Answer:
             self.ttft_s, self.latency_s = figures.service_ttft_s, figures.service_e2el_s
             self.gaps_s = figures.chunk_gaps_s
         self.prompt_tokens = prompt_tokens(record) or 0
-        # A server that gives no count: each chunk is at least one token.
+        # Without counts, each chunk is at least one token.
         self.output_tokens = output_tokens(record) or len(record.chunks)
         later = self.output_tokens - 1
         self.tpot_s = (self.latency_s - self.ttft_s) / later if later > 0 else 0.0
@@ -125,7 +121,7 @@ def _figures(name: str, values_s: Sequence[float]) -> dict[str, float | None]:
 
 
 def _peaks(good: Sequence[_Answer]) -> tuple[float, int]:
-    """Most chunks, and most requests under way, in any second after the first request was sent."""
+    """Most chunks, and most requests in flight, in any second after the first request was sent."""
     if not good:
         return 0.0, 0
     began_s = min(answer.sent_s for answer in good)

@@ -1,1 +1,1 @@
-"""A pipeline measured end to end: what each event felt, from its own time to its committed result."""
+"""Measures a pipeline end to end, from each event's own time to its committed result."""

@@ -1,4 +1,4 @@
-"""What has come of each event so far."""
+"""The state of each event so far."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from forebay.bench.stream.sinks import Committed, CommittedFiles, read_letter, r
 from forebay.bench.stream.windows import Sent
 
 PART = "/"
-"""Stands in the id of an event's further results, before their number."""
+"""In the ids of an event's further results, before their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a load has come. `total`: of the events, or of the results that stand for many; `due`: so far;
-    `done`: committed, or given up; `failed`: dead letters."""
+    """How far a load has come. `total`: events, or results that stand for many; `due`: so far; `done`:
+    committed or given up; `failed`: dead letters."""
 
     total: int
     due: int
@@ -29,7 +29,7 @@ class Progress:
 
 
 class EventBook:
-    """Holds the sinks against the events that were sent. Not for several threads."""
+    """Compares the sinks with the events that were sent. Not thread-safe."""
 
     def __init__(self, places: Places) -> None:
         self._results = CommittedFiles(places.results)
@@ -47,7 +47,7 @@ class EventBook:
         self.earlier_doubled = 0
 
     def expect(self, sent: Sequence[Sent]) -> None:
-        """These events are sent now, in the order of their times; those before are over."""
+        """Start a new load with these events, in the order of their times."""
         ids = [each.id for each in sent]
         self._sent, self._due_us = sent, [each.due_us for each in sent]
         self._known.update(ids)
@@ -56,7 +56,7 @@ class EventBook:
         self._failed = self.strangers = self.earlier_doubled = 0
 
     def look(self) -> None:
-        """Take up what was committed since the last look."""
+        """Read what was committed since the last call."""
         for at_us, line in self._results.look():
             self._take(read_result(line, at_us))
         for at_us, line in self._letters.look():
@@ -64,13 +64,12 @@ class EventBook:
 
     @property
     def doubles(self) -> int:
-        """How many results and dead letters came besides the first of their event, of all loads."""
+        """Results and dead letters of all loads beyond the first of their event."""
         ids = {*self._times, *self._letters_of}
         return sum(self._times.get(id, 0) + self._letters_of.get(id, 0) - 1 for id in ids)
 
     def over(self, checkpoints_us: Sequence[int]) -> bool:
-        """Whether all that was expected last has come. `checkpoints_us`: when those that are complete were
-        triggered."""
+        """Whether the load is complete. `checkpoints_us`: trigger times of complete checkpoints."""
         return not self._open
 
     def _take(self, found: Committed) -> None:
@@ -89,20 +88,17 @@ class EventBook:
         self._open.discard(found.id)
 
     def progress(self, now_us: int) -> Progress:
-        """How far those that were expected last have come."""
         total = len(self._sent)
         return Progress(total, self._due(now_us), total - len(self._open), self._failed)
 
     def failures(self) -> list[str]:
-        """Why events that were expected last became dead letters."""
         found = (self._found[each.id].error for each in self._sent if each.id in self._found)
         return [error for error in found if error is not None]
 
     def records(
         self, emitted: Mapping[str, tuple[int, int]], began_us: int, until_us: int
     ) -> tuple[EventRecord, ...]:
-        """What was seen of the events that were expected last and due by `until_us`, in seconds after
-        `began_us`."""
+        """The load's events that were due by `until_us`, in seconds after `began_us`."""
         after_s = seconds_after(began_us)
         records = []
         for index, sent in enumerate(self._sent[: self._due(until_us)]):
@@ -125,12 +121,11 @@ Record = TypeVar("Record", bound=EventRecord)
 
 
 def seconds_after(began_us: int) -> AfterS:
-    """Makes seconds after this moment of others; None of None."""
+    """A function from microseconds to seconds after `began_us`; None stays None."""
     return lambda at_us: None if at_us is None else (at_us - began_us) / 1e6
 
 
 def with_found(record: Record, found: Committed, times: int, after_s: AfterS) -> Record:
-    """The record with what a sink has of it, so many `times`."""
     line = found.timeline
     if line is not None:
         record = replace(

@@ -16,24 +16,22 @@ from forebay.bench.stream.options import Until
 from forebay.bench.stream.records import EventRecord
 
 LOAD = ("schedule", "events", "data")
-"""What of that which was asked for is the load; the pipeline's settings may be what is compared."""
+"""Keys of a request that are the load; the pipeline's settings may be what is compared."""
 
 
 def load_of(measured: MeasuredStream) -> dict[str, Any]:
-    """What runs of one load have in common."""
     asked = measured.run.asked
     return {**{name: asked.get(name) for name in LOAD}, "kills": measured.run.planned_kills}
 
 
 def load_name(measured: MeasuredStream) -> str:
-    """What a load is called: its rate, else the kind of its schedule, and its kills."""
     rate, kills = rate_per_s(measured.run.asked), measured.run.planned_kills
     named = kind_of(measured.run.asked, "schedule") if rate is None else f"{rate:.4g} events/s"
     return f"{named}, {kills} kills" if kills else named
 
 
 def stream_loads(found: Sequence[MeasuredStream]) -> list[tuple[str, list[MeasuredStream]]]:
-    """Runs by load, repeats together, in the order of the first of each."""
+    """Runs by load with repeats together, in the order of their first runs."""
     by_load: dict[str, list[MeasuredStream]] = {}
     for measured in found:
         by_load.setdefault(repr(sorted(flattened(load_of(measured)))), []).append(measured)
@@ -47,7 +45,7 @@ def _settings(measured: MeasuredStream) -> Mapping[str, Any]:
 def _unlike(before: Sequence[MeasuredStream], after: Sequence[MeasuredStream]) -> Iterator[str]:
     nouns = [sorted({one.run.noun for one in runs}) for runs in (before, after)]
     if nouns[0] != nouns[1]:
-        yield f"what is followed: {nouns[0][0]}s in A, {nouns[1][0]}s in B"
+        yield f"what is measured: {nouns[0][0]}s in A, {nouns[1][0]}s in B"
 
 
 def _by_due(measured: MeasuredStream) -> list[EventRecord]:
@@ -92,7 +90,7 @@ STREAMS: Kind[MeasuredStream] = Kind(
     stream_loads,
     load_of,
     load_name,
-    # A pipeline is at one place, wherever its engine is.
+    # A pipeline has one target, wherever its engine is.
     lambda one: "",
     _settings,
     (
@@ -115,7 +113,6 @@ STREAMS: Kind[MeasuredStream] = Kind(
 
 
 def all_latencies(load: LoadComparison[MeasuredStream]) -> Iterator[tuple[str, list[float], list[float]]]:
-    """The latencies to the answer and to the commit, of all events of A and of B."""
     for until in UNTIL:
         both = [[s for one in runs for s in latencies(until, one)] for runs in (load.before, load.after)]
         yield f"event time to {until}", both[0], both[1]

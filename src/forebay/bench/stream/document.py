@@ -1,4 +1,4 @@
-"""The document of measured pipelines: one JSON file, and the events of each run beside it, one line each."""
+"""The document of measured pipelines: one JSON file, and a file with the events of each run, one per line."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ FORMAT = "forebay-bench-stream/1"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStream:
-    """A run of a pipeline, and what was computed from it."""
-
     run: StreamRun
     figures: StreamFigures
     verdict: Verdict
@@ -33,12 +31,10 @@ class MeasuredStream:
 
 
 def measured_stream(run: StreamRun, slo: EventSlo | None = None) -> MeasuredStream:
-    """The run with its figures and its verdict."""
     return MeasuredStream(run, stream_figures(run, slo), judge_stream(run), slo)
 
 
 def events_path(path: Path) -> Path:
-    """Where the events of the document at `path` are."""
     return path.with_name(f"{path.stem}.events.jsonl")
 
 
@@ -48,7 +44,6 @@ def stream_document(measured: Sequence[MeasuredStream], command: str = "stream")
 
 
 def run_document(measured: MeasuredStream) -> dict[str, Any]:
-    """One run as a JSON value."""
     run = measured.run
     return {
         "began_at": run.began_at,
@@ -83,7 +78,7 @@ def run_document(measured: MeasuredStream) -> dict[str, Any]:
 
 
 def _with_texts(value: Any) -> Any:
-    """`value` with texts as keys: percentiles are numbers."""
+    """`value` with keys as text: percentiles are numbers."""
     if not isinstance(value, dict):
         return value
     return {
@@ -92,7 +87,7 @@ def _with_texts(value: Any) -> Any:
 
 
 def event_document(event: EventRecord) -> dict[str, Any]:
-    """An event as a JSON value; values that are the default are left out, but for `results`."""
+    """An event as a JSON value without default values, except `results`."""
     found = {each.name: (getattr(event, each.name), each.default) for each in fields(event)}
     return {
         name: round(value, DIGITS) if isinstance(value, float) else value
@@ -111,10 +106,7 @@ def event_lines(measured: Sequence[MeasuredStream]) -> Iterator[bytes]:
 
 
 def write_stream(path: Path, measured: Sequence[MeasuredStream], document: dict[str, Any]) -> None:
-    """Write the document to `path` and its events beside it; blocks.
-
-    Raises `SettingError` where they cannot be written.
-    """
+    """Write the document to `path` and its events next to it; blocks. Raises `SettingError` on failure."""
     data = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     try:
         write_atomic(events_path(path), b"".join(event_lines(measured)))

@@ -1,4 +1,4 @@
-"""The engine of a measured pipeline: where it is, what it says, and what it takes of this machine."""
+"""The engine of a measured pipeline: its address, metrics and use of this machine."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ HERE = ("127.0.0.1", "localhost", "::1")
 
 
 class Engines:
-    """The engine for the length of the block: that of `given`, else of the pipeline's file, else a local one
-    that is started here (`ours`). Entering raises `LaunchError` where nobody listens at any of the URLs, but
-    if the engine comes `later`.
+    """The engine during a block: `given`, else the file's, else a local one started here (`ours`).
 
-    `urls`: for the command line; none where the file says where the replicas are in another way.
-    `processes`: those on this machine that serve them, by name.
+    Entering raises `LaunchError` if nothing listens at any of the URLs, unless the engine comes `later`.
+    `urls`: for the command line; empty if the file locates replicas in another way. `processes`: the serving
+    processes on this machine, by name.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Engines:
         else:
             if self._spec.asks_model and not self.urls:
                 self.urls = tuple(self._spec.engine.url)
-            # A URL that cannot be asked is refused before the pipeline starts.
+            # Refuse an unusable URL before the pipeline starts.
             self.signals()
             if self.urls and not self._later:
                 check_listening(self.urls)
@@ -78,7 +77,7 @@ class Engines:
         self._opened.close()
 
     def signals(self) -> list[Callable[[], Mapping[str, float]]]:
-        """Sources of what each replica says; with several, the names begin with `engine0_` and so on."""
+        """A source for each replica; with several, names begin with `engine0_` and so on."""
         secret = self._spec.engine.secret()
         key = None if secret is None else read_secret(secret)
         try:
@@ -90,10 +89,9 @@ class Engines:
         return [_named(f"engine{number}_", source) for number, source in enumerate(each)]
 
     def used_s(self) -> float:
-        """Processor seconds of the replicas on this machine that this process did not start, since the last
-        call."""
+        """Processor seconds since the last call of local replicas that this process did not start."""
         used: dict[int, float] = {}
-        # What this process started counts as its own.
+        # Processes that this one started count as its own.
         own = {os.getpid(), *(child.pid for child in descendants(os.getpid()))}
         for pid in set(self.processes.values()) - own:
             for each in (pid, *(child.pid for child in descendants(pid))):
@@ -106,7 +104,6 @@ class Engines:
         return passed_s
 
     def kill(self) -> None:
-        """Kill the engine that was started here."""
         assert self.ours is not None
         self.ours.kill(0)
 
@@ -127,7 +124,7 @@ class Engines:
 
 
 def check_listening(urls: Sequence[str]) -> None:
-    """Raise `LaunchError` where nobody listens at any of `urls`; blocks for at most `LISTENING_S` each."""
+    """Raise `LaunchError` if nothing listens at any of `urls`; blocks for at most `LISTENING_S` each."""
     refused = []
     for url in urls:
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""The events of a load: what each holds, and when it is due."""
+"""The events of a load: their fields, and when they are due."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from forebay.connectors.generator.posts import post, topic_of
 from forebay.errors import SettingError
 
 ID, DUE_US = "forebay_event", "forebay_due_us"
-"""The fields that each event has besides its own: its id, and its event time in microseconds since 1970."""
+"""Fields added to each event: its id, and its event time in microseconds since 1970."""
 MAX_BYTES = 1 << 30
 
 
 def read_data(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of JSON lines, at most 1 GiB. Raises `SettingError` where there is none, or a
-    line is none."""
+    """Read the objects of a JSON-lines file of at most 1 GiB. Raises `SettingError` for a missing file or a
+    wrong line."""
     found = []
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -53,9 +53,11 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
 def fields_of(
     data: Sequence[dict[str, Any]] | None, count: int, seed: int, nonce: str
 ) -> Iterator[dict[str, Any]]:
-    """The fields of `count` events: those of `data` as they are, in order, over and over, or made-up posts.
-    Each post's text begins with `nonce` and its number: with a fresh one neither an engine's prefix cache nor
-    a journal knows it."""
+    """The fields of `count` events: those of `data` in order, repeated, or made-up posts.
+
+    Each post's text begins with `nonce` and its number: a fresh nonce is in no prefix cache and in no
+    journal.
+    """
     if data is not None:
         return islice(cycle(data), count)
     posts = (dict(post(seed, index, topic_of(seed, index))) for index in range(count))
@@ -63,13 +65,12 @@ def fields_of(
 
 
 def due_offsets(load: EventLoad) -> list[float]:
-    """When the load's events are due, in seconds after its start. Raises `SettingError` as schedules do."""
+    """When events are due, in seconds after the start. Raises `SettingError` as schedules do."""
     return load.schedule.due_s(load.events, Random(f"schedule {load.seed}"))
 
 
 def event_lines(
     ids: Sequence[str], due_us: Sequence[int], fields: Iterable[dict[str, Any]]
 ) -> Iterator[bytes]:
-    """The lines of a file of events for the feed."""
     for id, due, own in zip(ids, due_us, fields, strict=True):
         yield b"%d %b %b\n" % (due, id.encode(), orjson.dumps({**own, ID: id, DUE_US: due}))

@@ -1,8 +1,8 @@
-"""`python -m forebay.bench.stream.feed`: events at the moments at which they are due, as server-sent events.
+"""`python -m forebay.bench.stream.feed`: sends events when they are due, as server-sent events.
 
 Prints its address as the first line of standard output. Each line of standard input is a file of further
-events, which is answered with `ready`, or `report FILE`, which has that file written and is answered with
-`written`. It ends with its standard input.
+events, answered with `ready`, or `report FILE`, which writes that file and is answered with `written`. Ends
+with its standard input.
 
 A line of a file of events is `DUE_US ID DATA`, sorted, and none due before one of an earlier file; a line of
 a report is `ID FREE_US EMITTED_US`, for each event that was written at least once (see `EventRecord`).
@@ -24,13 +24,12 @@ LAST_ID = b"last-event-id"
 
 
 def now_us() -> int:
-    """The wall clock, in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 class Emitted:
-    """The events that there are, and when each was written first. `free_us` is the moment from which on it
-    could have been: when it was due, or the client came, whichever was later."""
+    """All events, and when each was first written. `free_us`: when it could have been: when it was due or the
+    client connected, whichever was later."""
 
     def __init__(self, now: Callable[[], int] = now_us) -> None:
         self._now = now
@@ -44,7 +43,6 @@ class Emitted:
         return len(self.due_us)
 
     def load(self, lines: bytes) -> None:
-        """Add the events of a file."""
         for number, line in enumerate(lines.splitlines(), len(self)):
             due, id, data = line.split(b" ", 2)
             self.due_us.append(int(due))
@@ -52,8 +50,8 @@ class Emitted:
             self._data.append(b"id: %d\ndata: %b\n\n" % (number, data))
 
     def take(self, number: int, since_us: int) -> tuple[bytes, int]:
-        """What is to be written now, for a client that came at `since_us` and has the events before `number`:
-        all that are due; and the number of the next."""
+        """All due events from `number` on, for a client connected since `since_us`; and the number of the
+        next."""
         now, begin = self._now(), number
         while number < len(self.due_us) and self.due_us[number] <= now:
             if number == len(self._emitted_us):
@@ -63,19 +61,18 @@ class Emitted:
         return b"".join(self._data[begin:number]), number
 
     def wait_s(self, number: int) -> float | None:
-        """Seconds until event `number` is due; None where there is none."""
+        """Seconds until event `number` is due; None if there is none."""
         return max(0.0, (self.due_us[number] - self._now()) / 1e6) if number < len(self.due_us) else None
 
     def report(self) -> bytes:
-        """When each event was written."""
         rows = zip(self._ids, self._free_us, self._emitted_us, strict=False)
         return b"".join(b"%b %d %d\n" % (id.encode(), free, at) for id, free, at in rows)
 
 
 class Feed:
-    """Serves the events: event N has the id N there, and a client goes on after the last one it names.
+    """Serves the events: event N has the id N, and a client continues after the last id it names.
 
-    What a client does not read waits in this process: the feed is never late because the pipeline is slow.
+    Unread events wait in this process: a slow pipeline does not make the feed late.
     """
 
     def __init__(self, emitted: Emitted) -> None:
@@ -83,12 +80,10 @@ class Feed:
         self._changed: set[asyncio.Event] = set()
 
     def wake(self) -> None:
-        """There are more events."""
         for changed in self._changed:
             changed.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client, until it goes."""
         changed = asyncio.Event()
         self._changed.add(changed)
         try:
@@ -122,7 +117,8 @@ async def _until_gone(
 
 
 def next_event(head: bytes) -> int:
-    """The number of the event that a request wants first. Raises `ValueError` for an id that is no number."""
+    """The number of the first event that a request asks for. Raises `ValueError` for an id that is not a
+    number."""
     for line in head.splitlines():
         name, _, value = line.partition(b":")
         if name.strip().lower() == LAST_ID:
@@ -131,17 +127,14 @@ def next_event(head: bytes) -> int:
 
 
 def read(place: str) -> bytes:
-    """A file's bytes."""
     return Path(place).read_bytes()
 
 
 def write(place: str, data: bytes) -> None:
-    """Make a file of these bytes."""
     Path(place).write_bytes(data)
 
 
 async def main() -> None:
-    """Serve until standard input ends."""
     emitted = Emitted()
     feed = Feed(emitted)
     server = await asyncio.start_server(feed.serve, "127.0.0.1", 0, limit=MAX_HEAD_BYTES)
@@ -153,7 +146,7 @@ async def main() -> None:
             print("written", flush=True)
         else:
             emitted.load(read(line.strip()))
-            # A collection in the midst of a run would make events late.
+            # A garbage collection during a run would make events late.
             gc.freeze()
             feed.wake()
             print("ready", flush=True)

@@ -1,4 +1,4 @@
-"""The process that the events come from."""
+"""The feed in its own process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.processes import module_command, parent_death_signal
 
 
 class FeedProcess:
-    """`forebay.bench.stream.feed` in a process of its own: a context manager. `url` is where it serves."""
+    """Runs `forebay.bench.stream.feed` for the length of a block. `url`: its address."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,22 +40,20 @@ class FeedProcess:
 
     @property
     def pid(self) -> int:
-        """Its number."""
         return self._process.pid
 
     def load(self, path: Path) -> None:
-        """Have the events of a file come when they are due; blocks until the file is read."""
+        """Send the events of a file when they are due; blocks until the file is read."""
         self._say(str(path))
 
     def report(self) -> dict[str, tuple[int, int]]:
-        """When each event could have been written, and was, by its id; those that were."""
+        """For written events by id: when each could have been written, and when it was."""
         path = self._folder / "emitted.txt"
         self._say(f"report {path}")
         rows = (line.split() for line in path.read_text().splitlines())
         return {id: (int(free), int(at)) for id, free, at in rows}
 
     def check(self) -> None:
-        """Raise `LaunchError` where it has ended."""
         if self._process.poll() is not None:
             raise LaunchError(f"the feed ended with status {self._process.poll()}")
 

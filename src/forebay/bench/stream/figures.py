@@ -1,4 +1,4 @@
-"""The figures of a run of a pipeline, from its records alone."""
+"""The figures of a pipeline's run, from its records alone."""
 
 from __future__ import annotations
 
@@ -23,31 +23,33 @@ STAGES = {
     "release": ("answered_s", "left_s", "until the answer left the operator"),
     "commit": ("left_s", "committed_s", "for the commit"),
 }
-"""The parts of an event's latency: the moments between which each lies, and what was waited for."""
+"""Stages of an event's latency: the moments at their ends, and what was waited for."""
 WINDOW = "window"
 RESULT_STAGES = {
     WINDOW: ("due_s", "emitted_s", "until its window was found to be over, or its detector gave it"),
     **{name: STAGES[name] for name in STAGES if name not in ("source", "read")},
 }
-"""The same of a result that stands for many events."""
+"""The same for a result that stands for many events."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """What a run gave. Where its results stand for many events, they are counted and timed in place of
-    events; `miscounted` of them stand for other events than those that belong into them.
+    """The figures of a run. Distributions are in seconds.
+
+    If results stand for many events, they are counted and timed in place of events; `miscounted` of them
+    stand for a wrong number of events.
 
     `offered`: events that were due. `committed`: those with a result in the sink; `failed`: with a dead
-    letter; `lost`: with neither; `doubled`: with more than one of them. `offered_per_s`: due events over the
-    time in which they were due. `answered_per_s` and `committed_per_s`: over the time from the first event
-    that was due to the last answer or commit. `goodput`: the share of all that were offered that met the
-    objective; `good_per_s`: so many a second; None without an objective.
+    letter; `lost`: with neither; `doubled`: with more than one of them. `offered_per_s`: over the time in
+    which they were due. `answered_per_s`, `committed_per_s`: from the first due event to the last answer or
+    commit. `goodput`: share of offered events that met the objective; `good_per_s`: their rate; None without
+    an objective.
 
     `latency`: from the event's own time to `answered` and to `committed`. `stages`: by the names of `STAGES`.
-    Distributions are in seconds. `lag` of `answered` and `committed`: how fast the number of events that were
-    due and not there yet grew; None where there were too few to tell. `most_lag`: the largest it was.
-    `checkpoint`: distributions of `duration_s`, `state_bytes` and `written_bytes`. `watermark_delay`: of its
-    samples; None without event time. `samples`: the distribution of each of the run's samples.
+    `lag` of `answered` and `committed`: how fast the number of due and unfinished events grew; None if there
+    were too few. `most_lag`: its maximum. `checkpoint`: distributions of `duration_s`, `state_bytes` and
+    `written_bytes`. `watermark_delay`: of its samples; None without event time. `samples`: the distribution
+    of each of the run's samples.
     """
 
     offered: int
@@ -76,38 +78,35 @@ class StreamFigures:
 
 
 def moment_s(event: EventRecord, name: str) -> float | None:
-    """One of the `MOMENTS` of an event."""
     value: float | None = getattr(event, name)
     return value
 
 
 def stage_s(event: EventRecord, name: str) -> float | None:
-    """How long one of the `STAGES` or `RESULT_STAGES` took, in seconds; None where it cannot be told."""
+    """The seconds of one of the `STAGES` or `RESULT_STAGES`; None if unknown."""
     begin, end, _ = STAGES.get(name) or RESULT_STAGES[name]
     began_s, ended_s = moment_s(event, begin), moment_s(event, end)
     return None if began_s is None or ended_s is None else ended_s - began_s
 
 
 def stages_of(run: StreamRun) -> Mapping[str, tuple[str, str, str]]:
-    """The stages of what is followed in a run."""
     return STAGES if run.results is None else RESULT_STAGES
 
 
 def latency_s(event: EventRecord, until: Until) -> float | None:
-    """From an event's own time until it was answered, or committed; None where it was not."""
+    """From an event's own time until it was answered, or committed; None if it was not."""
     ended_s = event.answered_s if until == "answered" else event.committed_s
     return None if ended_s is None or not event.committed else ended_s - event.due_s
 
 
 def is_good(event: EventRecord, slo: EventSlo) -> bool:
-    """Whether an event has its result, and in time."""
     took_s = latency_s(event, slo.until)
     return took_s is not None and took_s <= slo.within_s
 
 
 def lag_times(run: StreamRun) -> tuple[list[float], list[float]]:
-    """When the events were due that the lag is of, and when they were answered; both sorted. An event that
-    became a dead letter is never answered, and not behind either: it is not in them."""
+    """Sorted times at which events were due, and were answered, for the lag. Dead letters are excluded: they
+    are never answered, and not behind either."""
     events = [event for event in run.followed if event.error is None or event.committed]
     return (
         sorted(event.due_s for event in events),
@@ -116,7 +115,6 @@ def lag_times(run: StreamRun) -> tuple[list[float], list[float]]:
 
 
 def stream_figures(run: StreamRun, slo: EventSlo | None = None) -> StreamFigures:
-    """The figures of `run`; with an objective, its goodput."""
     events = run.followed
     due_s = sorted(event.due_s for event in events)
     awaited_s = lag_times(run)[0]

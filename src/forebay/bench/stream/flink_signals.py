@@ -1,4 +1,4 @@
-"""What Flink says of the job that is measured: its checkpoints, watermarks, and what its operator holds."""
+"""Samples the measured Flink job: checkpoints, watermarks, and the operator's counts."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from forebay.runtime.run_state import RunState
 WATERMARK = ".currentOutputWatermark"
 GAUGES = ("in_flight", "pending")
 EARLIEST_MS, LATEST_MS = 0, 2**53
-"""Watermarks outside say nothing of a time: none has come yet, or the end."""
+"""Watermarks outside mean: none yet, or the end of the input."""
 AT_ONCE = 15
-"""Metrics in one question: Flink refuses an address of more than 4 KiB."""
+"""Metrics per request: Flink refuses an address of more than 4 KiB."""
 NAMES_S = 20.0
 RECORD_S = 10.0
 
 Ask = Callable[[str], Any]
-"""What Flink's REST service answers at a path. Raises `LaunchError`."""
+"""Returns Flink's REST answer at a path. Raises `LaunchError`."""
 
 
 class FlinkSignals:
-    """A `Source` of the job in the record that `state` reads: `in_flight`, `pending`, `watermark_delay_s`.
-    What it saw of checkpoints is kept, also of jobs that are gone by now. The record may lie in a slow store:
-    it is read anew every ten seconds of `now_s`, and where Flink does not answer for the job any more.
+    """A `Source` of the job that `state` names: `in_flight`, `pending`, `watermark_delay_s`. Keeps the
+    checkpoints that it saw, also of earlier jobs.
 
-    Called by one thread; `checkpoints` may be read by another once that has ended.
+    The record may be in a slow store: it is read again every ten seconds of `now_s`, and when Flink no longer
+    answers for the job. Called by one thread; another may read `checkpoints` after that has ended.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class FlinkSignals:
                 if name in GAUGES:
                     found[name] = found.get(name, 0.0) + float(metric["sum"])
                 elif EARLIEST_MS < float(metric["min"]) < LATEST_MS:
-                    # The results' is behind all of those before them.
+                    # The results' watermark is behind all earlier ones.
                     lowest = min(float(metric["min"]), LATEST_MS if lowest is None else lowest)
         if lowest is not None:
             found["watermark_delay_s"] = self._now_s() - lowest / 1000
@@ -119,7 +119,7 @@ class FlinkSignals:
                 ]
                 for vertex in vertices
             }
-            # Names come as the operators open.
+            # Metrics appear as operators open.
             self._names = (now_s if any(map(_has_gauges, listed.values())) else -1e9, listed)
         return self._names[1]
 
@@ -139,7 +139,6 @@ def _nobody(path: str) -> Any:
 def checkpoints_between(
     seen: Mapping[tuple[str, int], Mapping[str, Any]], began_us: int, ended_us: int
 ) -> tuple[Checkpoint, ...]:
-    """Those that were triggered in this time, by when."""
     found = []
     for (_, number), each in seen.items():
         at_ms = each["trigger_timestamp"]

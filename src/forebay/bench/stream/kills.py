@@ -1,13 +1,15 @@
-"""Which parts of a measured pipeline are killed, and when."""
+"""Kills parts of a measured pipeline at given times, and compares the goodput with and without."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from forebay.bench.presets.other_programs import own_use
+from forebay.bench.other_programs import own_use
+from forebay.bench.statistics import mean_interval
+from forebay.bench.stream.document import MeasuredStream
 from forebay.bench.stream.engines import Engines
 from forebay.bench.stream.feed import now_us
 from forebay.bench.stream.process import RunProcess
@@ -16,25 +18,25 @@ from forebay.errors import SettingError
 from forebay.processes import alive
 
 Part = Literal["jvm", "command", "engine"]
-"""`jvm`: Flink with all of its tasks; the command goes on with another. `command`: `forebay run`, with what
-it started; it is started again at once. `engine`: the local one, which is brought back."""
+"""`jvm`: Flink with all tasks; the command starts another. `command`: `forebay run` and its processes; it is
+restarted at once. `engine`: the local one, which is restarted."""
 PARTS: tuple[Part, ...] = get_args(Part)
 SETTLE_S = 0.1
-"""What was on its way when a part was killed may still be answered for so long."""
+"""How long calls in flight at a kill may still be answered."""
 EDGE = 0.15
-"""In this share of the time at its beginning and its end, drawn kills leave the pipeline alone."""
+"""Share of the time, at the beginning and at the end, without random kills."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """`part` is killed `at_s` seconds after the first moment of the load."""
+    """`part` is killed `at_s` seconds after the load's first moment."""
 
     part: Part
     at_s: float
 
 
 def read_kill(words: str) -> Kill:
-    """A kill as the command line has it, `PART:SECONDS`. Raises `SettingError`."""
+    """Parse `PART:SECONDS`. Raises `SettingError`."""
     part, _, number = words.partition(":")
     try:
         at_s = float(number)
@@ -50,8 +52,8 @@ def read_kill(words: str) -> Kill:
 
 
 def drawn_kills(count: int, seconds: float, seed: int, parts: Sequence[Part]) -> list[Kill]:
-    """`count` kills of `parts` by turns, one at a random moment of each of as many equal parts of the middle
-    of `seconds`; the same for the same seed."""
+    """`count` kills of `parts` in turn, each at a random moment of its equal part of the middle of `seconds`;
+    deterministic for a seed."""
     dice = Random(f"kills {seed}")
     begin_s, length_s = EDGE * seconds, (1 - 2 * EDGE) * seconds / max(1, count)
     return [
@@ -61,7 +63,7 @@ def drawn_kills(count: int, seconds: float, seed: int, parts: Sequence[Part]) ->
 
 
 def check_kills(kills: Sequence[Kill], seconds: float) -> None:
-    """Raise `SettingError` for one that is due when the last event has been: nothing may be left to kill."""
+    """Raise `SettingError` for a kill after the last event is due: nothing may be left to kill."""
     for kill in kills:
         if kill.at_s >= seconds:
             raise SettingError(
@@ -71,10 +73,10 @@ def check_kills(kills: Sequence[Kill], seconds: float) -> None:
 
 
 class Killer:
-    """Makes kills when they are due. A kill blocks until what was killed is gone, and what does not come
-    back by itself is started again.
+    """Makes kills when they are due.
 
-    `used_s`: processor seconds that the killed processes had used in all.
+    A kill blocks until its processes are gone; a part that does not restart by itself is restarted. `used_s`:
+    processor seconds of all killed processes.
     """
 
     def __init__(
@@ -94,7 +96,6 @@ class Killer:
         self.used_s = 0.0
 
     def look(self) -> None:
-        """Make the kills that are due by now."""
         while self._left and self._passed_s() >= self._left[0].at_s:
             self._kill(self._left.pop(0).part)
 
@@ -120,8 +121,8 @@ class Killer:
 
 
 def next_result_s(killed: Killed, events: Sequence[EventRecord]) -> float | None:
-    """How long it took from a kill until a result was committed that was answered after it; None where none
-    was. What was answered before the kill, and committed after, says nothing of a recovery."""
+    """Seconds from a kill until the commit of a result that was answered after it, or None. Answers from
+    before the kill do not show a recovery."""
     after = (
         event.committed_s
         for event in events
@@ -131,3 +132,32 @@ def next_result_s(killed: Killed, events: Sequence[EventRecord]) -> float | None
     )
     first_s = min(after, default=None)
     return None if first_s is None else first_s - killed.at_s
+
+
+def goodput_document(found: Sequence[MeasuredStream]) -> dict[str, Any]:
+    """For runs without and with kills: goodput with mean and interval if there are several, lost and doubled
+    events, and the seconds of recovery from each kill (see `next_result_s`), in the order of the runs."""
+    return {
+        "without_kills": _of([measured for measured in found if not measured.run.planned_kills]),
+        "with_kills": _of([measured for measured in found if measured.run.planned_kills]),
+    }
+
+
+def _of(found: Sequence[MeasuredStream]) -> dict[str, Any] | None:
+    if not found:
+        return None
+    shares = [each.figures.goodput for each in found if each.figures.goodput is not None]
+    interval = mean_interval(shares)
+    return {
+        "goodput": shares,
+        "interval": None if interval is None else asdict(interval),
+        "good_per_s": [each.figures.good_per_s for each in found],
+        "lost": sum(each.figures.lost for each in found),
+        "doubled": sum(each.figures.doubled for each in found),
+        "failed": sum(each.figures.failed for each in found),
+        "kills": [
+            {**asdict(killed), "next_result_s": next_result_s(killed, each.run.followed)}
+            for each in found
+            for killed in each.run.kills
+        ],
+    }

@@ -1,4 +1,4 @@
-"""How far a pipeline is behind its events, over time, and whether that grows."""
+"""How far a pipeline is behind its events, and whether that grows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from itertools import pairwise
 from forebay.bench.statistics import mean_interval
 
 PARTS = 10
-"""Parts of equal length into which the time is cut. Fewer and more both make the interval wider."""
+"""Equal parts into which the time is cut. Fewer or more widen the interval."""
 LEAST_EVENTS = 50
 """Fewer events cannot separate a trend from chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """How fast a lag grew, in events per second, with its 95 % interval (see `lag_slope`)."""
+    """Growth of a lag in events per second, with its 95 % interval (see `lag_slope`)."""
 
     per_s: float
     low: float
@@ -29,29 +29,24 @@ class Slope:
         return self.low > 0 and self.per_s > MOST_GROWTH * rate_per_s
 
     def unsure(self, rate_per_s: float) -> float:
-        """Half the width of the interval, as a share of the events that come."""
+        """Half the width of the interval, as a share of the rate of events."""
         return (self.high - self.low) / 2 / rate_per_s
 
 
 FIRST_EVENTS = 10
-"""The latency of the first events is how long an empty pipeline needs to fill."""
+"""Their latency is how long an empty pipeline takes to fill."""
 SETTLE_LATENCIES = 2.0
 """The lag counts from this many of these latencies after the first event, because latencies differ."""
 LEAST_LATENCIES = 10.0
-"""A run has to last this many of these latencies."""
+"""A run must last this many of these latencies."""
 MOST_UNSURE = 0.1
-"""The widest half interval, as a share of the rate, with which "does not grow" means anything."""
+"""The widest half interval, as a share of the rate, for which "does not grow" means anything."""
 MOST_GROWTH = 0.01
-"""A smaller growth, as a share of the rate, does not count: repeats of a run differ by as much."""
-
-
-def lag_at(due_s: Sequence[float], done_s: Sequence[float], at_s: float) -> int:
-    """How many events were due by `at_s` and not done by then; both are sorted."""
-    return bisect_right(due_s, at_s) - bisect_right(done_s, at_s)
+"""Smaller growth, as a share of the rate, does not count: repeats of a run differ by as much."""
 
 
 def lag_curve(due_s: Sequence[float], done_s: Sequence[float]) -> list[tuple[float, int]]:
-    """The lag after each moment at which it changed, by time; both are sorted."""
+    """The lag after each moment at which it changed; both inputs are sorted."""
     steps = sorted([(at_s, 1) for at_s in due_s] + [(at_s, -1) for at_s in done_s])
     curve: list[tuple[float, int]] = []
     lag = 0
@@ -65,7 +60,7 @@ def lag_curve(due_s: Sequence[float], done_s: Sequence[float]) -> list[tuple[flo
 
 
 def mean_lag(due_s: Sequence[float], done_s: Sequence[float], from_s: float, to_s: float) -> float:
-    """The lag averaged over a time: the area below its curve, over the length."""
+    """The mean lag over a time: the area below its curve, over the length."""
 
     def area(times_s: Sequence[float]) -> float:
         before, inside = bisect_right(times_s, from_s), bisect_right(times_s, to_s)
@@ -75,15 +70,15 @@ def mean_lag(due_s: Sequence[float], done_s: Sequence[float], from_s: float, to_
 
 
 def first_latency_s(due_s: Sequence[float], done_s: Sequence[float]) -> float:
-    """The longest latency of the first `FIRST_EVENTS`, in whichever order they were done; both are sorted."""
+    """The longest latency of the first `FIRST_EVENTS`, in any order of completion; both inputs are sorted."""
     return max((done - due for due, done in zip(due_s[:FIRST_EVENTS], done_s, strict=False)), default=0.0)
 
 
 def least_length_s(due_s: Sequence[float], done_s: Sequence[float], slope: Slope | None) -> float:
-    """How long a run has to last before its lag can be called steady; both are sorted.
+    """How long a run must last before its lag can be called steady; both inputs are sorted.
 
-    At least `LEAST_LATENCIES`; and if the interval of `slope` is too wide, as long as it takes to make it
-    narrow enough: it shrinks with the root of the length.
+    At least `LEAST_LATENCIES`. If the interval of `slope` is too wide, long enough to narrow it: it shrinks
+    with the root of the length.
     """
     least_s = LEAST_LATENCIES * first_latency_s(due_s, done_s)
     length_s = due_s[-1] - due_s[0] if due_s else 0.0
@@ -93,8 +88,9 @@ def least_length_s(due_s: Sequence[float], done_s: Sequence[float], slope: Slope
 
 
 def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:
-    """How fast the lag grew while events were due; None for fewer than `LEAST_EVENTS`, and if the first
-    answer came after half of the time. Both are sorted.
+    """The growth of the lag while events were due; both inputs are sorted.
+
+    None for fewer than `LEAST_EVENTS`, and if the first answer came in the second half of the time.
 
     An empty pipeline fills for as long as an answer takes, which is no growth. So the time begins
     `SETTLE_LATENCIES` times `first_latency_s` after the first event, at the latest in the middle. From there
@@ -103,11 +99,13 @@ def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:
 
     A lag is the sum of what came and went, so its values depend on each other for as long as a queue needs to
     empty: for ever at full load. A straight line through them has an interval that is far too narrow. The
-    differences hardly depend on each other at full load and above; below, a large one is followed by one of
-    the opposite sign, and the interval is wider than it needs to be. In simulated queues with 16 slots,
-    exponential service times and 20 of them in a run, `grows` was wrong in 2 % of the runs at 95 % of the
-    capacity. A line by least squares was wrong in 36 %; with its interval corrected for autocorrelation
-    (AR(1), 10 to 40 parts) in 8 to 13 %, self-normalised (Kiefer, Vogelsang and Bunzel) in 20 to 25 %.
+    differences are almost independent at full load and above; below, a large one is followed by one of the
+    opposite sign, and the interval is wider than needed.
+
+    In simulated queues with 16 slots, exponential service times and 20 of them in a run, `grows` was wrong in
+    2 % of the runs at 95 % of the capacity. A line by least squares was wrong in 36 %; with its interval
+    corrected for autocorrelation (AR(1), 10 to 40 parts) in 8 to 13 %, self-normalised (Kiefer, Vogelsang and
+    Bunzel) in 20 to 25 %.
     """
     if len(due_s) < LEAST_EVENTS or due_s[-1] <= due_s[0]:
         return None

@@ -1,4 +1,4 @@
-"""From the options of a command line to the load of events."""
+"""Turns command-line options into a load of events."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TRIAL_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLoadOptions:
-    """When events are due, and what they hold, as `forebay bench stream` has its options.
+    """When events are due and what they hold; the options of `forebay bench stream`.
 
-    One of `rate`, `ramp`, `bursts` and `trace` says when; none: `RATE_PER_S`. `events` None: `seconds` times
+    At most one of `rate`, `ramp`, `bursts` and `trace`; default: `RATE_PER_S`. `events` None: `seconds` times
     the rate, all of a trace, or else `EVENTS`.
     """
 
@@ -38,7 +38,7 @@ class EventLoadOptions:
 
     @property
     def fixed(self) -> str:
-        """The options that leave no rate to choose; empty where there are none."""
+        """The given options that leave no rate to choose."""
         given = {
             "--ramp": self.ramp,
             "--bursts": self.bursts,
@@ -48,14 +48,14 @@ class EventLoadOptions:
         return " and ".join(name for name, value in given.items() if value is not None)
 
     def at_rate(self, rate_per_s: float, turn: int = 0, times: float = 1.0) -> EventLoad:
-        """The load at another rate, for so many `times` `seconds`, or `TRIAL_S`, and of twice `LEAST_EVENTS`
-        at least."""
+        """The load at another rate, for `times` times `seconds` or `TRIAL_S`, with at least twice
+        `LEAST_EVENTS`."""
         count = max(2 * LEAST_EVENTS, round(rate_per_s * times * (self.seconds or TRIAL_S)))
         return replace(self, rate=rate_per_s, seconds=None, events=count).load(turn)
 
     def load(self, turn: int = 0) -> EventLoad:
-        """The load of repeat `turn`, which has a seed of its own. Raises `SettingError` for options that do
-        not fit together."""
+        """The load of repeat `turn`, with a seed of its own. Raises `SettingError` for options that do not
+        fit together."""
         timed = self.ramp or self.bursts or self.trace
         rate = RATE_PER_S if self.rate is None and not timed else self.rate
         if rate is not None:

@@ -28,7 +28,7 @@ import orjson
 
 from forebay.bench.load.plan import fresh_nonce
 from forebay.bench.load.schedules import Constant
-from forebay.bench.presets.other_programs import processor_use
+from forebay.bench.other_programs import processor_use
 from forebay.bench.resources import ProcessResources
 from forebay.bench.sampling import Sampler
 from forebay.bench.stream.book import EventBook, Progress
@@ -39,12 +39,11 @@ from forebay.bench.stream.feed_process import FeedProcess
 from forebay.bench.stream.flink_signals import FlinkSignals, checkpoints_between
 from forebay.bench.stream.kills import Kill, Killer
 from forebay.bench.stream.options import EventLoad, StreamOptions
-from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline
+from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline, state_folder
 from forebay.bench.stream.process import RunProcess
 from forebay.bench.stream.records import StreamRun
 from forebay.bench.stream.result_book import ManyToOne, ResultBook, book_of
 from forebay.bench.stream.sinks import file_clock_s
-from forebay.bench.stream.state_folder import state_folder
 from forebay.bench.stream.windows import Sent, least_span_s
 from forebay.config.spec import PipelineSpec
 from forebay.engine.launch.spec import usable_cores
@@ -56,21 +55,21 @@ from forebay.settings import load_settings
 Note = Callable[[str], None]
 
 START_TIMEOUT_S = 600.0
-"""The longest wait for the first committed result; a local engine starts meanwhile."""
+"""The longest wait for the first committed result; includes the start of a local engine."""
 LEAD_S = 0.5
 LEAD_S_PER_EVENT = 50e-6
-"""So long before the first event of a load its file is written, and read by the feed."""
+"""Time before a load's first event, per event, to write its file and let the feed read it."""
 POLL_S = 0.1
 LEAST_WARM_PER_S = 1.0
 
 
 OnProgress = Callable[[float, Progress], None]
-"""Told so many seconds after the start of a load how far it has come."""
+"""Called with seconds since the start of a load, and its progress."""
 
 
 class RunResources:
-    """A `Source` of the processor and memory of the pipeline's processes, whichever they are by now, as
-    `run_...`, and of those named (see `ProcessResources`)."""
+    """A `Source` of processor and memory of the pipeline's current processes, as `run_...`, and of the named
+    processes (see `ProcessResources`)."""
 
     def __init__(self, run: RunProcess, named: Mapping[str, int]) -> None:
         self._run = run
@@ -83,12 +82,12 @@ class RunResources:
 
 
 class StreamSession:
-    """A pipeline that runs, with its feed and its engine, for as long as the block.
+    """A running pipeline with its feed and engine, for the length of the block.
 
-    Entering starts everything and blocks until the pipeline's first result is committed or, where a result
-    stands for many events, a checkpoint has the first event. Raises `SettingError` for a pipeline that is
-    wrong, or whose windows are longer than the load, and `LaunchError` where it does not start. Nothing that
-    was started outlives the block. To be entered on a thread that lives as long.
+    Entering starts everything and blocks until the pipeline's first result is committed or, if results stand
+    for many events, a checkpoint holds the first event. Raises `SettingError` for a wrong pipeline, or
+    windows longer than the load, and `LaunchError` if it does not start. All processes end with the block.
+    Enter it on a thread that lives as long.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class StreamSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # It may take a minute: whoever pressed Ctrl-C knows that it was heard.
+        # Stopping may take a minute: show that Ctrl-C was received.
         self._note("stopping the pipeline")
         try:
             self.run.stop()
@@ -132,11 +131,11 @@ class StreamSession:
             late = self._book.doubles - self._doubles
             if late > 0:
                 self._note(
-                    f"{late} more results or dead letters came after the last load: not in its figures, and "
-                    "their events have more than one"
+                    f"{late} more results or dead letters came after the last load; its figures do not "
+                    "count them, and their events have more than one"
                 )
         finally:
-            # What fails, here or in the block, is known to those who clean up.
+            # Errors here and in the block reach the clean-up.
             self._opened.__exit__(*sys.exc_info())
 
     def _open(self) -> None:
@@ -170,21 +169,26 @@ class StreamSession:
             self._note("this machine's first run: an archive of the JVM's classes was made")
 
     def warm_up(self) -> None:
-        """Let `warm_events` through; blocks until they are committed. Raises `LaunchError` where they are
-        not, and `SettingError` where the first of them become dead letters."""
+        """Process `warm_events`; blocks until they are committed.
+
+        Raises `LaunchError` if they are not, and `SettingError` if the first of them become dead letters.
+        """
         load, count = self._options.load, self._options.warm_events
         offsets = due_offsets(load)
         rate_per_s = max(LEAST_WARM_PER_S, len(offsets) / offsets[-1] if offsets[-1] > 0 else 0.0)
-        # At least one window is over then, and one more event has said so.
+        # At least one window is over then, and a further event has closed it.
         count = max(count, math.ceil(self._span_s * rate_per_s) + 1 if self._span_s else 0)
         self._note(f"warming up: {count} events")
         warm = EventLoad(schedule=Constant(min(rate_per_s, 1e6)), events=count, data=load.data, seed=-1)
         self._through(warm, count / rate_per_s + max(START_TIMEOUT_S, self._options.patience_s), "warming up")
 
     def measure(self, load: EventLoad, kills: Sequence[Kill] = ()) -> StreamRun:
-        """Let the load through, and give what was seen of each event; blocks until all are committed, or
-        `patience_s` after the last was due. After Ctrl-C the run is what came until then, not `complete`;
-        where the pipeline ended, it has the reason as its `failure`. `kills` are made meanwhile."""
+        """Process a load and return a record of each event.
+
+        Blocks until all are committed, or `patience_s` after the last was due. After Ctrl-C the run holds
+        what came until then and is not `complete`; if the pipeline ended, `failure` has the reason. `kills`
+        are made meanwhile.
+        """
         with Sampler(self._sources()) as sampler:
             before, jvm = processor_use(), self.run.jvm()
             self.engines.used_s()
@@ -201,7 +205,7 @@ class StreamSession:
                 complete, failure = False, str(error)
             ended_us = now_us()
             after = processor_use()
-            # What was killed is gone from the sum of what lives.
+            # Killed processes are missing from the sum over living ones.
             after = replace(after, own_s=after.own_s + killer.used_s)
         engine_cores = self.engines.used_s() / max(1e-9, after.at_s - before.at_s)
         begin = datetime.fromtimestamp(began_us / 1e6, timezone.utc).isoformat()
@@ -224,7 +228,7 @@ class StreamSession:
             earlier_doubled=book.earlier_doubled,
             strangers=book.strangers,
             resolution_s=file_clock_s(),
-            # What a JVM had used that ended by itself is not known.
+            # The use of a JVM that ended by itself is unknown.
             others_cores=(
                 max(0.0, before.others_cores(after) - engine_cores)
                 if killer.killed or jvm == self.run.jvm()
@@ -236,8 +240,7 @@ class StreamSession:
         )
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait until all that the last load has to give is there; False where it is not within
-        `timeout_s`."""
+        """Block until all results of the last load are there; False after `timeout_s`."""
         with self._checkpoints_seen():
             return self._await(now_us(), now_us() + round(timeout_s * 1e6))
 
@@ -267,24 +270,23 @@ class StreamSession:
             there = self._await(began_us, now_us() + round(patience_s * 1e6))
         if not there:
             raise LaunchError(
-                f"{what}: not committed within {patience_s:.0f} s; the run said: {self.run.said()}"
+                f"{what}: not committed within {patience_s:.0f} s; its output: {self.run.said()}"
             )
         failed = self._book.failures()
         if failed:
             raise SettingError(
-                f"{what}: {len(failed)} of {load.events} events became dead letters, such as by {failed[0]}; "
-                "the events' fields come from --data, or are those of made-up posts (id, user, text)"
+                f"{what}: {len(failed)} of {load.events} events became dead letters, for example: "
+                f"{failed[0]}; events have the fields of --data, or of made-up posts (id, user, text)"
             )
 
     def _resent(self, load: EventLoad) -> int:
-        """How many events of a load are lines of a file that were sent before."""
         if load.data is None or load.data not in self._sent_of:
             return 0
         lines, sent = self._sent_of[load.data]
         return sum(index % lines < sent for index in range(load.events))
 
     def _offer(self, load: EventLoad) -> tuple[int, int]:
-        """Have the load's events come; gives when it begins, and when the last of them is due."""
+        """Send the load's events; returns when it begins, and when the last is due."""
         offsets = due_offsets(load)
         data = self._data if load.data == self._options.load.data else None
         if data is None and load.data is not None:
@@ -308,31 +310,28 @@ class StreamSession:
     def _noted(
         self, fields: Iterable[dict[str, Any]], ids: Sequence[str], due_us: Sequence[int], sent: list[Sent]
     ) -> Iterator[dict[str, Any]]:
-        """The events' fields, each noted in `sent` as it passes."""
         keyed = isinstance(self._book, ResultBook)
         for id, at_us, own in zip(ids, due_us, fields, strict=True):
             sent.append(Sent(id, at_us, self._key_of(own, at_us) if keyed else None))
             yield own
 
     def _key_of(self, fields: Mapping[str, Any], due_us: int) -> str | None:
-        """The key that the pipeline gives an event; None where it has none, and becomes a dead letter."""
+        """The event's key in the pipeline; None if it has none, and becomes a dead letter."""
         try:
             return None if self._key is None else self._key.render(fields, time_ms=due_us // 1000)
         except RecordError:
             return None
 
     def _checkpoints_seen(self) -> AbstractContextManager[object]:
-        """Looks at checkpoints in the block, where no load is measured, if anything depends on them."""
+        """Watch checkpoints during the block, if anything depends on them and no load is measured."""
         return Sampler([self._flink]) if isinstance(self._book, ResultBook) else nullcontext()
 
     def _checkpoints_us(self) -> list[int]:
-        """When the checkpoints that are complete were triggered."""
-        # A copy: another thread adds to it.
+        # A copy: another thread appends.
         seen = list(self._flink.checkpoints.copy().values())
         return [each["trigger_timestamp"] * 1000 for each in seen if each["status"] == "COMPLETED"]
 
     def _await(self, began_us: int, until_us: int, killer: Killer | None = None) -> bool:
-        """Block until all that the load has to give is there, at most `until_us`."""
         while True:
             if killer is not None:
                 killer.look()
@@ -348,8 +347,8 @@ class StreamSession:
 
 
 def _span_s(spec: PipelineSpec, load: EventLoad) -> float:
-    """For how long events have to come until a window is surely over; 0 where none may ever be. Raises
-    `SettingError` where the load is shorter."""
+    """Seconds of events until a window is surely over; 0 if none may ever be. Raises `SettingError` if the
+    load is shorter."""
     kind = ManyToOne.of(spec)
     if kind is None or kind.windows is None:
         return 0.0
@@ -368,10 +367,8 @@ def _span_s(spec: PipelineSpec, load: EventLoad) -> float:
 def measure_stream(
     options: StreamOptions, *, note: Note = lambda _: None, on_progress: OnProgress = lambda _, __: None
 ) -> StreamRun:
-    """Run the pipeline under its load, and give what was seen of each event; blocks.
-
-    Raises as `StreamSession` does.
-    """
+    """Run the pipeline under its load and return a record of each event; blocks. Raises as `StreamSession`
+    does."""
     with StreamSession(options, note=note, on_progress=on_progress) as session:
         session.warm_up()
         return session.measure(options.load)

@@ -1,4 +1,4 @@
-"""What is asked of a measurement of a pipeline."""
+"""Options for measuring a pipeline."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from forebay.errors import SettingError
 from forebay.s3.location import S3Path
 
 Until = Literal["answered", "committed"]
-"""Up to which moment an event's latency counts for its objective."""
+"""The moment that ends an event's latency for its objective."""
 
 MAX_EVENTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSlo:
-    """The objective of an event: `until` (answered, or committed) at most `within_s` after its time."""
+    """An event's objective: `until` (answered, or committed) at most `within_s` after its time."""
 
     within_s: float
     until: Until = "committed"
@@ -31,11 +31,10 @@ class EventSlo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLoad:
-    """Which events come, and when. A load of its own is one run.
+    """Events and when they are due; one run.
 
-    `schedule`: the times of `events` events, in seconds after the first moment. `data`: a file of JSON
-    objects, one a line, taken in order and from the beginning again at its end; None: the generator's posts.
-    `seed` decides times and posts.
+    `schedule`: the times of `events` events, in seconds after the first moment. `data`: a JSON-lines file,
+    read in order and repeated; None: the generator's posts. `seed` decides times and posts.
     """
 
     schedule: Schedule = field(default_factory=lambda: Constant(10.0))
@@ -51,20 +50,19 @@ class EventLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """Which pipeline is measured, and how.
+    """The pipeline to measure, and how.
 
-    `pipeline`: the path of a pipeline file, or the value of one (relative paths in it count from the working
-    directory). Its source is replaced by a feed of events, its sinks by files in a temporary folder, its
-    checkpoints are put there too; all else stays as it is. `settings`: `key.in.the.file=VALUE` over it, such
-    as `capacity=16`, `checkpoint.interval_s=1`, `key={{ user }}`. `engine`: URLs over the file's; where
-    neither names one, the local engine is started, and ended with the measurement. Somebody has to listen at
-    one of the URLs before the pipeline is started, but for `engine_later`. `state`: checkpoints are put below
-    this address in an object store instead, in a folder of their own that is deleted at the end.
+    `pipeline`: the path of a pipeline file, or its value (relative paths in it count from the working
+    directory). A feed of events replaces its source, files in a temporary folder its sinks, and checkpoints
+    go there too; all else stays. `settings`: `key.in.the.file=VALUE` over it, such as `capacity=16`,
+    `checkpoint.interval_s=1`, `key={{ user }}`. `engine`: URLs over the file's; if neither has one, a local
+    engine runs during the measurement. Something must listen at one of the URLs before the pipeline starts,
+    unless `engine_later`. `state`: an address in an object store for the checkpoints; they get a folder that
+    is deleted at the end.
 
-    `load`: what comes. `warm_events`: so many events before, at the load's mean rate but no slower than one a
-    second, which are not counted; the measured ones begin when those are committed. `slo`: what goodput
-    counts. `patience_s`: how long after the last event is due answers and commits are waited for; what is not
-    committed then is lost. `processes`: further processes whose processor and memory are sampled, by name,
+    `warm_events`: uncounted events before the load, at its mean rate but at least one per second; the load
+    starts when they are committed. `slo`: the objective of goodput. `patience_s`: how long after the last
+    event is due to wait for commits; the rest is lost. `processes`: further processes to sample, by name,
     such as the engine's.
     """
 

@@ -1,4 +1,4 @@
-"""Where the figures of a measured pipeline come from."""
+"""The provenance of a measured pipeline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from forebay.settings import read_secret
 
 
 def with_origin(run: StreamRun, session: StreamSession, options: StreamOptions) -> StreamRun:
-    """The run with its provenance: machine, versions, engine, data and this process's command."""
     secret = session.spec.engine.secret()
     key = None if secret is None else read_secret(secret)
     urls = session.engines.urls

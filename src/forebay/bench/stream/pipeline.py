@@ -1,8 +1,10 @@
-"""The pipeline that is run: the user's, between the measurement's own source and sinks."""
+"""The measured pipeline: the user's, with the measurement's source and sinks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,8 @@ from forebay.config import load_spec, parse_spec, set_values
 from forebay.config.plan import resolved
 from forebay.config.spec import PipelineSpec
 from forebay.documents import known_paths
-from forebay.s3.location import Location
+from forebay.errors import ForebayError
+from forebay.s3.location import Location, S3Path
 
 ASKED = ("ordering", "capacity", "shards", "parallelism", "task_managers", "key", "routing")
 """Keys of the pipeline that a report names."""
@@ -23,7 +26,7 @@ PATIENCE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a measured pipeline reads and writes. Its state is at `store`; None: below `folder`."""
+    """Where a measured pipeline reads and writes. `store`: the place of its state; None: below `folder`."""
 
     feed_url: str
     folder: Path
@@ -42,8 +45,31 @@ class Places:
         return self.folder / "state" if self.store is None else self.store
 
 
+@contextmanager
+def state_folder(state: S3Path | None, note: Callable[[str], None]) -> Iterator[S3Path | None]:
+    """A folder below `state` for the length of the block; None if `state` is None. If the block fails and
+    deleting the folder fails, too, the latter is only logged."""
+    if state is None:
+        yield None
+        return
+    from forebay.s3.client import S3Client
+
+    home = state / f"bench-{uuid.uuid4().hex[:8]}"
+    client = S3Client(home.bucket)
+    client.check(home.key)
+    try:
+        yield home
+    except BaseException:
+        try:
+            client.delete(home.key)
+        except ForebayError as error:
+            note(f"{home} stays: {error}")
+        raise
+    client.delete(home.key)
+
+
 def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -> PipelineSpec:
-    """The user's pipeline, checked. Raises `SettingError` where it is wrong."""
+    """Read and check the user's pipeline. Raises `SettingError` if it is wrong."""
     if isinstance(pipeline, Path):
         spec = load_spec(pipeline, settings)
     else:
@@ -54,8 +80,8 @@ def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -
 
 
 def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
-    """`spec` as a pipeline file, with the feed as its source, files below `places.folder` as its sinks, its
-    state at `places.state`, and results that say when their events passed each station."""
+    """`spec` as a pipeline file with the feed as its source, files below `places.folder` as its sinks, its
+    state at `places.state`, and results that carry the times of their events' stages."""
     document = resolved(spec)
     document |= {
         "source": {
@@ -63,7 +89,7 @@ def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
             "url": places.feed_url,
             "time": DUE_US,
             "time_format": "unix_us",
-            # Between two loads nothing comes.
+            # No events come between two loads.
             "idle_timeout_s": PATIENCE_S,
         },
         "id": "{{ " + ID + " }}",
@@ -73,13 +99,12 @@ def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
         "checkpoint": {**document["checkpoint"], "dir": str(places.state)},
     }
     if document.get("journal") is not None:
-        # The user's own must not learn of made-up events, nor answer them.
+        # The user's own journal must neither store nor answer made-up events.
         document["journal"] = {**document["journal"], "path": str(places.folder / "journal.db")}
     return document
 
 
 def asked_of(spec: PipelineSpec) -> dict[str, Any]:
-    """The settings of a pipeline that a report names."""
     application = spec.application
     return {
         "name": spec.name,

@@ -1,4 +1,4 @@
-"""`forebay run` in a session of its own: started, killed in whole or in part, and started again."""
+"""`forebay run` in its own session: started, killed in whole or in part, and restarted."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ GONE_S = 30.0
 STOP_S = 60.0
 POLL_S = 0.05
 ARCHIVE_S = 180.0
-"""The longest wait for the archive of classes that a machine's first run makes."""
+"""The longest wait for the class archive that a machine's first run makes."""
 MAX_SAID_CHARS = 1500
 
 
 class RunProcess:
-    """Starts of one pipeline file, one after another. Every start's output goes to `folder/run-N.log`.
+    """Starts one pipeline file, once or again. A context manager: it ends every process that it started.
 
-    Methods that kill use SIGKILL and block until what they killed is gone. A context manager: nothing of the
-    last start outlives the block. To be entered on a thread that lives as long: with its end the kernel ends
-    the command.
+    Each start's output goes to `folder/run-N.log`. Methods that kill use SIGKILL and block until the process
+    is gone. Enter it on a thread that lives as long: the kernel ends the command with that thread.
     """
 
     def __init__(self, pipeline: Path, engine: tuple[str, ...], folder: Path) -> None:
@@ -40,7 +39,6 @@ class RunProcess:
         self.starts = 0
 
     def start(self) -> None:
-        """Start the command; returns at once."""
         self.starts += 1
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -54,7 +52,6 @@ class RunProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the command."""
         assert self._process is not None
         return self._process.pid
 
@@ -63,30 +60,28 @@ class RunProcess:
         return self._folder / f"run-{self.starts}.log"
 
     def check(self) -> None:
-        """Raise `LaunchError` where the command has ended."""
         if self._process is not None and self._process.poll() is not None:
             raise LaunchError(f"the pipeline ended with status {self._process.poll()}: {self.said()}")
 
     def said(self) -> str:
-        """The end of what the latest start printed."""
+        """The end of the latest start's output."""
         with suppress(OSError):
             return replace_controls(self._log.read_text(errors="replace")[-MAX_SAID_CHARS:].strip())
         return ""
 
     def kill_jvm(self) -> None:
-        """Kill the JVM, in which all of the tasks are; the command goes on with another. Where it is just
-        being started, it is waited for."""
+        """Kill the JVM with all tasks, waiting for one that is being started; the command starts another."""
         until_s = time.monotonic() + GONE_S
         while not (found := {each for each in session_members(self.pid) if _is_java(each)}):
             self.check()
             if time.monotonic() > until_s:
-                raise LaunchError(f"there is no JVM to kill; the run said: {self.said()}")
+                raise LaunchError(f"no JVM to kill; output of the run: {self.said()}")
             time.sleep(POLL_S)
         kill(found)
         wait_gone(found, GONE_S)
 
     def kill_command(self) -> None:
-        """Kill the command; what it started ends by itself."""
+        """Kill the command; its processes end by themselves."""
         assert self._process is not None
         left = {process for process in session_members(self.pid) if process.pid != self.pid}
         self._process.kill()
@@ -94,14 +89,14 @@ class RunProcess:
         wait_gone(left, GONE_S)
 
     def jvm(self) -> int | None:
-        """The number of the JVM that runs the job; None where none runs."""
+        """The process number of the job's JVM, or None."""
         ages = {process.pid: _born_s(process) for process in session_members(self.pid) if _is_java(process)}
-        # A younger one makes an archive of classes.
+        # A younger one makes a class archive.
         return min(ages, key=lambda pid: ages[pid], default=None)
 
     def await_archive(self) -> bool:
-        """On a machine's first run: block until the archive of its JVM's classes is made, or for
-        `ARCHIVE_S`. False where none is made."""
+        """On a machine's first run: block until the JVM's class archive is made, for at most `ARCHIVE_S`.
+        False if none is made."""
         jvm = self.jvm()
         if jvm is None or not any(LISTS_CLASSES in word for word in _words(jvm)):
             return False
@@ -116,7 +111,7 @@ class RunProcess:
         return True
 
     def stop(self) -> None:
-        """End the run as Ctrl-C does, and whatever is left of it after a minute."""
+        """End the run as Ctrl-C does; kill what is left after a minute."""
         if self._process is None:
             return
         try:
@@ -125,7 +120,7 @@ class RunProcess:
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(STOP_S)
         finally:
-            # Also after a second Ctrl-C, so that nothing writes into the folder any more.
+            # Also after a second Ctrl-C: nothing may write into the folder any more.
             self._kill_all()
 
     def _kill_all(self) -> None:

@@ -1,4 +1,4 @@
-"""The search for the highest sustained rate: takes the outcome of each trial, names the next rate."""
+"""Searches for the highest sustained rate."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ MOST_TRIALS = 60
 
 
 class RateSearch:
-    """Doubles or halves from the first rate until one is sustained and one is not, then bisects between them
-    in the logarithm until their ratio is at most `resolution`, then tries the lower one `confirmations`
-    times more.
+    """Names the next rate to try, given the outcome of each trial.
 
-    A rate that fails when it is new is tried once more: otherwise chance, or a disturbance, would keep the
-    search below it. One that was sustained and then fails counts as not sustained, and the search goes on
-    below. No rate above `most_per_s` or below `least_per_s` is tried. After `MOST_TRIALS` the search ends
-    without a result.
+    Doubles or halves from the first rate until one is sustained and one is not, then bisects between them in
+    the logarithm until their ratio is at most `resolution`, then tries the lower one `confirmations` times
+    more. A new rate that fails is tried once more: otherwise chance, or a disturbance, would keep the search
+    below it. A sustained rate that later fails counts as not sustained, and the search continues below it.
+    Rates stay within `least_per_s` and `most_per_s`. After `MOST_TRIALS` the search ends without a result.
     """
 
     def __init__(
@@ -54,12 +53,12 @@ class RateSearch:
 
     @property
     def low_per_s(self) -> float | None:
-        """The highest rate that was sustained, and did not fail later; None: no rate so far."""
+        """The highest rate that was sustained and did not fail later, or None."""
         return self._sustained[-1] if self._sustained else None
 
     @property
     def high_per_s(self) -> float | None:
-        """The lowest rate that was not sustained; None: no rate so far."""
+        """The lowest rate that was not sustained, or None."""
         return self._high
 
     @property
@@ -85,7 +84,6 @@ class RateSearch:
         return self.low_per_s if over else None
 
     def tell(self, sustained: bool) -> None:
-        """Take the outcome of the trial of `next_per_s`."""
         rate = self.next_per_s
         assert rate is not None
         self._trials += 1
@@ -106,9 +104,9 @@ class RateSearch:
 
 
 MOST_TIMES = 8
-"""The longest trial, as a multiple of the length that was asked for."""
+"""The longest trial, as a multiple of the requested length."""
 SETTLE_S = 600.0
-"""The longest wait until the backlog of a rate that was too high is answered."""
+"""The longest wait for the backlog of a rate that was too high."""
 
 
 def trials(
@@ -119,13 +117,13 @@ def trials(
     slo: EventSlo | None = None,
     share: float = 0.99,
 ) -> Iterator[tuple[Trial, StreamRun]]:
-    """Try rates on one warm pipeline until the search is over; yields each trial when it is complete.
+    """Try rates on one warm pipeline until the search is over; yields each complete trial.
 
     `load_at` returns the load of a rate, given the number of the trial, for its seed, and a factor for its
-    length. If a trial is too short, it is repeated with twice the length, and those after it keep that
-    length, up to `MOST_TIMES`. A trial with other doubts is repeated once. Ends early if the repeat has
-    doubts, too, if the longest trial is too short, after Ctrl-C, if the pipeline ended, and if the backlog is
-    not answered within `SETTLE_S`.
+    length. A trial that is too short is repeated with twice the length, which later ones keep, up to
+    `MOST_TIMES`. A trial with other doubts is repeated once. Ends early if the repeat has doubts, too, if the
+    longest trial is too short, after Ctrl-C, if the pipeline ended, and if the backlog is not answered within
+    `SETTLE_S`.
     """
     number, again, times = 0, False, 1
     while (rate := search.next_per_s) is not None:
@@ -145,8 +143,8 @@ def trials(
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One rate that was tried: whether it was sustained, and if not, why. `doubts`: why the trial says
-    neither; `too_short`: one of them is that it did not last long enough."""
+    """One rate that was tried: whether it was sustained, and if not, why. `doubts`: why the trial decides
+    neither; `too_short`: one of them is its length."""
 
     rate_per_s: float
     sustained: bool
@@ -156,9 +154,9 @@ class Trial:
 
 
 def tried(run: StreamRun, rate_per_s: float, slo: EventSlo | None, share: float) -> Trial:
-    """Whether `run`, a load of so many events per second, was sustained: the number of events that were due
-    and not answered did not grow (see `Slope.grows`), all have their result, and the objective, if there is
-    one, was kept by a `share` of them. With doubts it counts as neither."""
+    """Whether `run`, a load of `rate_per_s`, was sustained: the number of due and unanswered events did not
+    grow (see `Slope.grows`), all have their result, and a `share` of them met the objective, if there is one.
+    With doubts it counts as neither."""
     figures = stream_figures(run, slo)
     slope = figures.lag["answered"]
     if run.failure is not None:

@@ -1,4 +1,4 @@
-"""Reads what `document` wrote of measured pipelines."""
+"""Reads the documents that `document` wrote."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from forebay.files import read_bytes
 
 @dataclass(frozen=True, slots=True)
 class RecordedStreams:
-    """A document of measured pipelines. `command`: what made it: `stream`, `goodput`, `find-rate`. `more`:
-    what it has besides its runs."""
+    """A document of measured pipelines. `command`: `stream`, `goodput` or `find-rate`. `more`: its contents
+    besides the runs."""
 
     command: str
     runs: tuple[MeasuredStream, ...]
@@ -33,8 +33,6 @@ class RecordedStreams:
 
 @dataclass(frozen=True, slots=True)
 class _RunDocument:
-    """One entry of "runs", as it is read."""
-
     began_at: str
     duration_s: float
     asked: dict[str, Any]
@@ -67,9 +65,9 @@ _RESULT = TypeAdapter(ResultRecord)
 
 
 def read_streams(path: Path) -> RecordedStreams:
-    """What `write_stream` wrote to `path`; runs without their events where these are not there.
+    """Read what `write_stream` wrote to `path`; runs have no events if their file is missing.
 
-    Raises `SettingError` where it is no such document, is damaged, or is too large.
+    Raises `SettingError` for another document, and for one that is damaged or too large.
     """
     found = read_object(path)
     if found.get("format") != FORMAT:

@@ -1,7 +1,7 @@
-"""What was seen of each event of a run, and of the pipeline meanwhile, before anything is computed from it.
+"""What was observed of each event and of the pipeline.
 
-All times are seconds after the run's start, the moment at which the first event could be due, by the wall
-clock of this machine, which all of the processes share.
+All times are seconds after the run's start, the first moment at which an event could be due, by this
+machine's wall clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ MOMENTS = (
     "left_s",
     "committed_s",
 )
-"""The moments of an event, in the order in which they come."""
+"""The moments of an event, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """One event, from its own time to its committed result.
+    """One event, from its own time to its committed result. Unknown values are None.
 
     `id`: the one that it carried; `index` counts the run's events from 0, in the order in which they are due.
-    `due_s`: its event time. `free_s`: when the feed could have written it: at `due_s`, or later where the
-    pipeline was not connected. `emitted_s`: the feed wrote it. `read_s`: the pipeline got it from its source.
-    `accepted_s`: the operator took it up. `sent_s`: the call that was answered was sent. `first_token_s`: its
-    first token came. `answered_s`: its answer was complete. `left_s`: the answer left the operator.
-    `committed_s`: the result was visible to a reader. What did not happen, or is not told, is None.
+    `due_s`: its event time. `free_s`: when the feed could have written it: at `due_s`, or later if the
+    pipeline was not connected. `emitted_s`: the feed wrote it. `read_s`: the pipeline's source received it.
+    `accepted_s`: the operator accepted it. `sent_s`: the call that was answered was sent. `first_token_s`:
+    its first token arrived. `answered_s`: its answer was complete. `left_s`: the operator emitted the answer.
+    `committed_s`: the result was visible to a reader.
 
     `results`: how often its result is in the sink; `attempts`: calls made for it. `error`: the cause of its
     dead letter. `restored`: it was in a checkpoint at a restart. `journaled`: the journal answered it.
-    `letters`: how many dead letters of it came.
+    `letters`: its dead letters.
     """
 
     index: int
@@ -66,17 +66,16 @@ class EventRecord:
 
     @property
     def doubled(self) -> bool:
-        """Whether more than one result or dead letter of it came."""
+        """Whether it has more than one result or dead letter."""
         return self.results + self.letters > 1
 
     @property
     def committed(self) -> bool:
-        """Whether its result is in the sink."""
         return self.results > 0
 
     @property
     def lost(self) -> bool:
-        """Whether neither a result nor a dead letter of it came."""
+        """Whether it has neither a result nor a dead letter."""
         return not self.results and self.error is None
 
 
@@ -84,13 +83,11 @@ class EventRecord:
 class ResultRecord(EventRecord):
     """A result that stands for many events, from its event time to its commit.
 
-    `id`: what it is the result of, the same whenever it comes: key, window and revision of a summary, a trend
-    or topic and what happened to it. `due_s`: its event time. `emitted_s` and `read_s`: its window was found
-    to be over, or its detector gave it. `answered_s`: where it needed no call, when it left.
-
-    `stands_for`: of so many events it says that they are in it; `expected`: so many were sent that belong
-    into it, without dead letters; None where nobody can tell. `given_up`: those of its events whose call was
-    given up.
+    `id`: what it is the result of, equal for repeats: key, window and revision of a summary, a trend or topic
+    and what happened to it. `due_s`: its event time. `emitted_s` and `read_s`: when its window was found to
+    be over, or its detector emitted it. `answered_s`: when it left, if it needed no call. `stands_for`: the
+    events that it reports to contain; `expected`: the events sent that belong to it, without dead letters;
+    None if unknown. `given_up`: those of its events whose call was given up.
     """
 
     stands_for: int | None = None
@@ -99,14 +96,14 @@ class ResultRecord(EventRecord):
 
     @property
     def miscounted(self) -> bool:
-        """Whether it stands for other events than those that belong into it."""
+        """Whether it stands for a wrong number of events."""
         return self.committed and self.expected is not None and self.stands_for != self.expected
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One checkpoint, as Flink tells it: when it was triggered, how long it took to its end, the bytes of the
-    whole state and those that this one wrote. `completed`: False where it failed."""
+    """One checkpoint by Flink's report: when it was triggered, its duration, the bytes of the whole state and
+    those that it wrote. `completed`: False if it failed."""
 
     number: int
     at_s: float
@@ -118,8 +115,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A part that was killed in the run. `back_s`: when what had to be started again was; that which comes
-    back by itself, at once."""
+    """A part that was killed. `back_s`: when it was restarted; at once if it restarts by itself."""
 
     part: str
     at_s: float
@@ -128,31 +124,28 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class StreamRun:
-    """All that a run of a pipeline under one load gave.
+    """The result of a pipeline's run under one load.
 
-    `began_at`: wall-clock time of its start, ISO 8601 in UTC; `duration_s`: from there to its end. `asked`:
-    schedule, events, seed, data, and the pipeline's own settings. `events`: in the order in which they were
-    due. `checkpoints`: those triggered in the run. `kills`: what was killed, of
-    `planned_kills`. `samples`: once a second, by
-    name:
+    `began_at`: wall-clock start, ISO 8601 in UTC; `duration_s`: from there to its end. `asked`: schedule,
+    events, seed, data, and the pipeline's own settings. `events`: in the order in which they were due.
+    `checkpoints`: those triggered in the run. `kills`: those made, of `planned_kills`. `samples`: once a
+    second, by name:
 
-    - of the engine, as `forebay.bench.engine_signals` tells them: `running`, `waiting`, `kv_cache_usage`,
-      `preemptions`, `prefix_cache_hit_share`, ...; of several engines, each name begins with `engine0_`, ...
-    - `watermark_delay_s`: how far the results' event time is behind the clock, where the pipeline has one
+    - of the engine, as in `forebay.bench.engine_signals`: `running`, `waiting`, `kv_cache_usage`,
+      `preemptions`, `prefix_cache_hit_share`, ...; with several engines, names begin with `engine0_`, ...
+    - `watermark_delay_s`: how far the results' event time is behind the clock, if the pipeline has event time
     - `in_flight`, `pending`: calls in the operator's slots, and events that wait for one
-    - `run_cores`, `run_memory_mb`: the processes of the pipeline, its JVM included; `feed_cores`, ...; and
-      those of the processes that were named
+    - `run_cores`, `run_memory_mb`: the processes of the pipeline, including its JVM; `feed_cores`, ...; and
+      those of the named processes
 
-    `strangers`: ids in the sink that no event had. `resent`: events of a data file that earlier
-    loads sent. `resolution_s`: of the clocks, the coarser one.
-    `earlier_doubled`: results and dead letters that events of earlier loads had besides their first.
-    `others_cores`: how many cores other programs kept busy meanwhile; None where that was not looked at.
-    `complete`: False where it was interrupted, or the pipeline ended: then `failure` says of what.
+    `strangers`: ids in the sink that no event had. `resent`: events of a data file that earlier loads sent.
+    `resolution_s`: of the coarser clock. `earlier_doubled`: results and dead letters of earlier loads' events
+    beyond their first. `others_cores`: cores that other programs kept busy; None if not measured. `complete`:
+    False if interrupted, or if the pipeline ended: `failure` then has the reason.
 
-    `results`: None where each result belongs to one event. Else those that stand for many, by their event
-    time: they are what is followed, and `events` have only what is known of them singly, when they came and
-    whether they became dead letters. `countable`: whether it is known which results there must be.
-    `left_open`: so many events were in windows that had not ended with the load.
+    `results`: None if each result belongs to one event. Else those that stand for many, by event time: these
+    are followed, and `events` hold only when each came and whether it became a dead letter. `countable`:
+    whether the expected results are known. `left_open`: events in windows that had not ended with the load.
     """
 
     began_at: str
@@ -183,5 +176,4 @@ class StreamRun:
 
     @property
     def noun(self) -> str:
-        """What one of those is called."""
         return "event" if self.results is None else "result"

@@ -1,4 +1,4 @@
-"""What has come of the results that each stand for many events: summaries, trends, topics."""
+"""The state of results that each stand for many events: summaries, trends, topics."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ from forebay.config.spec import PipelineSpec
 from forebay.json_numbers import read_json
 
 SETTLE_S = 2.0
-"""So long after its last event a detector may still work on a batch."""
+"""How long after its last event a detector may still work on a batch."""
 SETTLED_CHECKPOINTS = 2
-"""What came before the first checkpoint is committed soon after it, and before the second is complete."""
+"""Results before the first checkpoint are committed soon after it, and before the second is complete."""
 ANSWERED = ("why", "label")
-"""Kinds of results that are answers of the model about another result."""
+"""Kinds of results that are the model's answers about another result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManyToOne:
-    """What is known beforehand of an application's results.
+    """An application's results, as known beforehand.
 
-    `windows`: the windows that each have one result; None where it is not known which results there must be.
-    `late_s`: by so much event time is behind the newest event. `asked`: kinds of results about which the
-    model is asked.
+    `windows`: the windows that have one result each; None if the expected results are unknown. `late_s`: how
+    far event time is behind the newest event. `asked`: kinds of results about which the model is asked.
     """
 
     windows: Windows | None = None
@@ -44,11 +43,11 @@ class ManyToOne:
 
     @classmethod
     def of(cls, spec: PipelineSpec) -> ManyToOne | None:
-        """None where each result belongs to one event."""
+        """None if each result belongs to one event."""
         application = spec.application
         if isinstance(application, SummarySpec):
             plan, late = application.settings().plan(), spec.event_time
-            # By the clock, an event may be late for a window that has not ended.
+            # With processing time, an event may be late for a window that has not ended.
             known = plan.windows.kind != "rolling" and application.idle_s is None
             return cls(plan.windows if known else None, 0.0 if late is None else late.out_of_orderness_s)
         if isinstance(application, TrendsSpec):
@@ -60,7 +59,7 @@ class ManyToOne:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A committed result, known by its `name`, and what it says of itself."""
+    """A committed result, identified by `name`, and its contents."""
 
     name: str
     due_us: int
@@ -71,14 +70,14 @@ class Told:
 
 
 def read_told(line: bytes, at_us: int, asked: Sequence[str]) -> Told:
-    """What a line of results says; `asked`: kinds about which the model is asked."""
+    """Parse a line of results; `asked`: kinds about which the model is asked."""
     found, value = read_result(line, at_us), read_json(line)
     answer: Mapping[str, Any] = value["answer"]
     if answer.get("type") == "summary":
         window = answer["window"]
         name = window_name(value["key"], window["start_ms"], window["end_ms"], answer["revision"])
         if window["kind"] in ("tumbling", "session"):
-            # All of its calls; those of a pane that windows share, and of a running one, count once only.
+            # All of its calls; those of shared panes and of running windows count once.
             usage = answer["prompt_tokens"], answer["completion_tokens"], found.usage[2]
             found = replace(found, usage=usage)
         return Told(
@@ -95,8 +94,8 @@ def _answer_name(id: str) -> str:
 
 
 class ResultBook(EventBook):
-    """Holds the sinks against the windows of the events that were sent; of each event it knows only when it
-    came, and whether it became a dead letter. Not for several threads."""
+    """Compares the sinks with the windows of the sent events. Keeps of each event only when it came, and
+    whether it became a dead letter. Not thread-safe."""
 
     def __init__(self, places: Places, kind: ManyToOne) -> None:
         super().__init__(places)
@@ -122,7 +121,7 @@ class ResultBook(EventBook):
         found = key_windows(self._kind.windows, [*self._waiting, *sent])
         closed = [window for window in found if window.end_ms <= closed_ms]
         self._known_windows.update(window.name for window in closed)
-        # Those that ended before had to wait until events came again.
+        # Windows that ended before had to wait until events came again.
         self._windows = {each.name: each for each in closed if each.end_ms * 1000 >= self._begin_us}
         left = {event for window in found if window.end_ms > closed_ms for event in window.events}
         self._waiting = sorted(left, key=lambda event: event.due_us)
@@ -130,7 +129,6 @@ class ResultBook(EventBook):
 
     @property
     def countable(self) -> bool:
-        """Whether it is known which results there must be."""
         return self._kind.windows is not None
 
     def look(self) -> None:
@@ -160,14 +158,14 @@ class ResultBook(EventBook):
             self._answers[told.asks] = told.due_us
 
     def over(self, checkpoints_us: Sequence[int]) -> bool:
-        """Whether all windows that ended have their result and all questions their answer, and nothing that
-        the last event led to can be on its way any more."""
+        """Whether all ended windows have their result, all questions have their answer, and nothing caused by
+        the last event can still be in flight."""
         after_us = self._due_us[-1] + round((self._kind.late_s + SETTLE_S) * 1e6)
         settled = sum(at_us > after_us for at_us in checkpoints_us) >= SETTLED_CHECKPOINTS
         return settled and all(name in self._told for name in (*self._awaited(), *self._answers))
 
     def _awaited(self) -> dict[str, int]:
-        """The windows that ended in the load, and how many events belong into each."""
+        """The windows that ended in the load, and the number of events in each."""
         counted = {
             name: sum(event.id not in self._letters_of for event in window.events)
             for name, window in self._windows.items()
@@ -184,8 +182,7 @@ class ResultBook(EventBook):
         return Progress(len(self._windows), due, done, self._failed)
 
     def results(self, began_us: int, until_us: int) -> tuple[ResultRecord, ...]:
-        """What was seen of the results that are due between these moments, by their event time, in seconds
-        after `began_us`."""
+        """The results due between these moments by event time, in seconds after `began_us`."""
         counts = self._awaited()
         if self.countable:
             late_us = round(self._kind.late_s * 1e6)
@@ -223,6 +220,5 @@ class ResultBook(EventBook):
 
 
 def book_of(places: Places, spec: PipelineSpec) -> EventBook:
-    """What holds the sinks of this pipeline against what is sent."""
     kind = ManyToOne.of(spec)
     return EventBook(places) if kind is None else ResultBook(places, kind)

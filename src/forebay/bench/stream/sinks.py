@@ -1,4 +1,4 @@
-"""What a pipeline has committed, and when a reader could see it."""
+"""Reads what a pipeline has committed, and when it became visible."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from forebay.json_numbers import read_json
 from forebay.records import Timeline
 
 COARSE_CLOCK = 5
-"""Linux's CLOCK_REALTIME_COARSE, from which file systems take their times."""
+"""Linux's CLOCK_REALTIME_COARSE, the clock of file times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """One line of a sink. `at_us`: when it was visible; `id` None: of no event of ours. `error`: the cause of
-    a dead letter, with its detail."""
+    """One line of a sink. `at_us`: when it was visible; `id` None: not an event of ours. `error`: the cause
+    of a dead letter, with its detail."""
 
     id: str | None
     at_us: int
@@ -33,7 +33,7 @@ class Committed:
 
 
 def file_clock_s() -> float:
-    """How coarse the times of files are, in seconds."""
+    """The resolution of file times in seconds."""
     try:
         return time.clock_getres(COARSE_CLOCK)
     except OSError:
@@ -41,10 +41,10 @@ def file_clock_s() -> float:
 
 
 class CommittedFiles:
-    """The lines of a folder of JSON lines, once each. Not for several threads.
+    """The lines of a folder of JSON lines, once each. Not thread-safe.
 
-    A file is visible when it is renamed, and that is the time of its last change of status. Of a file system
-    that does not keep that, the time lies between two looks.
+    A file becomes visible when it is renamed; that is its last status change. If the file system does not
+    keep that, the time is between two calls of `look`.
     """
 
     def __init__(self, folder: Path, *, now: Callable[[], int] = now_us) -> None:
@@ -54,7 +54,7 @@ class CommittedFiles:
         self._looked_us = now()
 
     def look(self) -> Iterator[tuple[int, bytes]]:
-        """The lines that came since the last look, each with the moment from which it was visible."""
+        """New lines since the last call, each with the time at which it became visible."""
         before_us, self._looked_us = self._looked_us, self._now()
         for path in sorted(self._folder.glob("part-*.jsonl")):
             if path.name in self._seen or not COMMITTED.fullmatch(path.name):
@@ -67,7 +67,6 @@ class CommittedFiles:
 
 
 def read_result(line: bytes, at_us: int) -> Committed:
-    """What a line of results says."""
     found = read_json(line)
     times: dict[str, Any] | None = found.get("timeline")
     usage = found["usage"]
@@ -83,7 +82,7 @@ def read_result(line: bytes, at_us: int) -> Committed:
 
 
 def read_letter(line: bytes, at_us: int, id_field: str) -> Committed:
-    """What a line of dead letters says. One that had no id yet has it in its untouched input."""
+    """Parse a dead letter. If it has no id yet, the id is in its untouched input."""
     found = read_json(line)
     id = found.get("id")
     if id is None:

@@ -1,4 +1,4 @@
-"""Whether the figures of a run of a pipeline can be believed: VALID, or INVALID with every reason found."""
+"""The verdict on a pipeline's run: VALID, or INVALID with every reason found."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from forebay.bench.load_checks import MAX_LATE_S, MAX_LATE_SHARE, MAX_RATE_ERROR, STEADY
-from forebay.bench.presets.other_programs import disturbed
+from forebay.bench.other_programs import disturbed
 from forebay.bench.statistics import can_tell, percentile
 from forebay.bench.stream.figures import WINDOW, lag_times, stage_s, stages_of
 from forebay.bench.stream.lag import (
@@ -20,13 +20,12 @@ from forebay.bench.stream.records import StreamRun
 from forebay.bench.verdict import Verdict
 
 LATE_OF_LATENCY = 0.01
-"""An event that the feed wrote late by less than this share of the median latency changes no figure that is
-read."""
+"""A feed delay below this share of the median latency changes no figure."""
 LEAST_FOR_RATE = 100
 
 
 def judge_stream(run: StreamRun) -> Verdict:
-    """The verdict on a run, from its records and samples alone."""
+    """Judge a run from its records and samples alone."""
     found = [check(run) for check in CHECKS]
     delays_s = feed_delays_s(run)
     p99_s = percentile(delays_s, 99) if can_tell(len(delays_s), 99) else None
@@ -39,7 +38,7 @@ def judge_stream(run: StreamRun) -> Verdict:
 
 
 def feed_delays_s(run: StreamRun) -> list[float]:
-    """By how much the feed was late with each event that it could have written, sorted."""
+    """The sorted delays of the feed, for events that it could have written."""
     return sorted(
         event.emitted_s - event.free_s
         for event in run.events
@@ -61,23 +60,23 @@ def _notes(run: StreamRun, delays_s: list[float], p99_s: float | None) -> list[s
     if run.resent:
         notes.append(
             f"{run.resent} of {len(run.events)} events were sent before, as they are in --data: the engine's "
-            "prefix cache may know them"
+            "prefix cache may hold them"
         )
     too_little = too_little_for_lag(run)
     if too_little is not None and _should_be_steady(run):
         notes.append(f"whether the lag grows was not checked: {too_little}")
     if run.others_cores is None:
-        notes.append("what other programs took of the machine is not known: a part ended meanwhile")
+        notes.append("processor use of other programs is unknown: a part ended during the run")
     return notes
 
 
 def _notes_of_results(run: StreamRun) -> list[str]:
-    """What cannot be told where a result stands for many events."""
+    """What is unknown if a result stands for many events."""
     notes = []
     if not run.countable:
         notes.append(
-            "nobody knows which results there must be: only results that came twice and questions without an "
-            "answer are counted, not lost results"
+            "the expected results are unknown: doubled results and unanswered questions are counted, lost "
+            "results are not"
         )
     if run.left_open:
         notes.append(
@@ -96,13 +95,13 @@ def _notes_of_results(run: StreamRun) -> list[str]:
 def _is_whole(run: StreamRun) -> str | None:
     if run.failure is not None:
         return f"the pipeline ended before its events: {run.failure}"
-    return None if run.complete else "interrupted: the figures are those of what was measured until then"
+    return None if run.complete else "interrupted: the figures cover the time until then"
 
 
 def _has_results(run: StreamRun) -> str | None:
     if run.results is None or run.results:
         return None
-    return "no result came, so there is nothing to judge: send more events, or others (--seconds, --data)"
+    return "no results, so there is nothing to judge: send more events, or others (--seconds, --data)"
 
 
 def _was_on_time(run: StreamRun) -> str | None:
@@ -117,13 +116,13 @@ def _was_on_time(run: StreamRun) -> str | None:
     if late <= MAX_LATE_SHARE * len(delays_s):
         return None
     return (
-        f"the feed could not keep its schedule: {late} of {len(delays_s)} events came more than "
-        f"{bound_s * 1000:.3g} ms late, and at most {MAX_LATE_SHARE:.0%} may"
+        f"the feed could not keep its schedule: {late} of {len(delays_s)} events were more than "
+        f"{bound_s * 1000:.3g} ms late; at most {MAX_LATE_SHARE:.0%} may be"
     )
 
 
 def _came_as_asked(run: StreamRun) -> str | None:
-    # Where the pipeline was away for a while, its events came when it was back.
+    # If the pipeline was down for a while, its events came when it was back.
     emitted_s = sorted(event.emitted_s for event in run.events if event.emitted_s is not None)
     if len(emitted_s) < LEAST_FOR_RATE or len(emitted_s) < len(run.events) or _was_away(run):
         return None
@@ -147,13 +146,13 @@ def _made_its_kills(run: StreamRun) -> str | None:
 
 
 def _asked_the_engine(run: StreamRun) -> str | None:
-    # After a kill, the journal answers what had been answered before it.
+    # After a kill, the journal answers what was answered before it.
     journaled = 0 if run.kills else sum(event.journaled for event in run.followed)
     if not journaled:
         return None
     return (
         f"{journaled} of {len(run.followed)} {run.noun}s were answered by the journal, without the engine; "
-        "set journal=null, or have each event of --data ask for something else"
+        "set journal=null, or give each event of --data another prompt"
     )
 
 
@@ -162,17 +161,17 @@ def _lost_none(run: StreamRun) -> str | None:
     if not run.complete or not lost:
         return None
     if run.results is not None:
-        return f"{lost} of {len(run.results)} results that there must be did not come{_uncommitted(run)}"
+        return f"{lost} of {len(run.results)} expected results are missing{_uncommitted(run)}"
     return f"{lost} of {len(run.events)} events have neither a result nor a dead letter{_uncommitted(run)}"
 
 
 def _uncommitted(run: StreamRun) -> str:
-    """That what did not come may have been answered: what no checkpoint committed cannot be seen."""
+    """Missing results may have been answered: without a commit they are invisible."""
     last_s = max((each.emitted_s or each.due_s for each in run.events), default=0.0)
     if not run.checkpoints or any(each.completed and each.at_s > last_s for each in run.checkpoints):
         return ""
     return (
-        "; no checkpoint was complete after the last event, so they may be answered and not committed: set a "
+        "; no checkpoint was complete after the last event, so they may be answered but not committed: set a "
         "longer --patience, or a shorter checkpoint.interval_s"
     )
 
@@ -183,19 +182,19 @@ def _counts_agree(run: StreamRun) -> str | None:
         return None
     first = wrong[0]
     return (
-        f"{len(wrong)} of {len(run.results or ())} results stand for other events than those that were sent: "
-        f"{first.id} for {first.stands_for}, and {first.expected} belong into it"
+        f"{len(wrong)} of {len(run.results or ())} results have a wrong number of events: "
+        f"{first.id} reports {first.stands_for}, expected {first.expected}"
     )
 
 
 def _doubled_none(run: StreamRun) -> str | None:
     doubled = sum(event.doubled for event in run.followed)
     if doubled and run.results is not None:
-        return f"{doubled} of {len(run.results)} results came more than once"
+        return f"{doubled} of {len(run.results)} results are in the sink more than once"
     if doubled:
         return f"{doubled} of {len(run.events)} events have more than one result or dead letter"
     if run.earlier_doubled:
-        return f"{run.earlier_doubled} more results or dead letters came of events of earlier loads"
+        return f"{run.earlier_doubled} more results or dead letters belong to events of earlier loads"
     of = "events" if run.results is None else "windows of the events that were sent"
     return f"{run.strangers} results belong to none of the {of}" if run.strangers else None
 
@@ -230,7 +229,7 @@ def too_little_for_lag(run: StreamRun) -> str | None:
 
 
 SPARE = 1.1
-"""Random times are spread over somewhat less than was asked for."""
+"""Random times cover slightly less than the requested time."""
 
 
 def _is_steady(run: StreamRun) -> str | None:
@@ -250,7 +249,7 @@ def _is_steady(run: StreamRun) -> str | None:
 def _clocks_agree(run: StreamRun) -> str | None:
     for name, (begin, end, _) in stages_of(run).items():
         if name == WINDOW:
-            # By the clock, a window may be closed before its time.
+            # With processing time, a window may close early.
             continue
         bound_s = run.resolution_s + CLOCK_S if name == "commit" else CLOCK_S
         took_s = [each for event in run.followed if (each := stage_s(event, name)) is not None]
@@ -263,7 +262,7 @@ def _clocks_agree(run: StreamRun) -> str | None:
 
 
 CLOCK_S = 0.001
-"""Moments that monotonic clocks gave are brought to the wall clock's by one look at both."""
+"""One reading of both clocks converts monotonic times to wall-clock times."""
 
 
 def _was_undisturbed(run: StreamRun) -> str | None:
@@ -272,7 +271,7 @@ def _was_undisturbed(run: StreamRun) -> str | None:
 
 Check = Callable[[StreamRun], str | None]
 KEPT_UP: tuple[Check, ...] = (_is_whole, _lost_none, _is_steady)
-"""What a pipeline that is too slow for its load fails."""
+"""Checks that a pipeline fails if it is too slow for its load."""
 BELIEVABLE: tuple[Check, ...] = (
     _has_results,
     _was_on_time,
@@ -288,5 +287,4 @@ CHECKS = (*KEPT_UP, *BELIEVABLE)
 
 
 def doubts(run: StreamRun) -> tuple[str, ...]:
-    """Why a run says nothing of whether the pipeline keeps up with its load."""
     return tuple(reason for check in BELIEVABLE if (reason := check(run)) is not None)

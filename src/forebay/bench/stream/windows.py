@@ -1,4 +1,4 @@
-"""Which results the events of a load must give, where a result stands for all events of a key's window."""
+"""The results that a load must give, if a result stands for all events of a key's window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forebay.apps.summaries.state import bounds, ends_of
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """An event that was sent: its id, its event time, and its key; None where it has none."""
+    """An event that was sent: its id, its event time, and its key or None."""
 
     id: str
     due_us: int
@@ -20,8 +20,6 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class KeyWindow:
-    """A window of a key with the events that belong into it."""
-
     key: str
     start_ms: int
     end_ms: int
@@ -29,18 +27,17 @@ class KeyWindow:
 
     @property
     def name(self) -> str:
-        """What its result is known by."""
         return window_name(self.key, self.start_ms, self.end_ms)
 
 
 def window_name(key: str, start_ms: int, end_ms: int, revision: int = 0) -> str:
-    """What a window's result is known by, whenever and however often it comes."""
+    """The name of a window's result, equal for repeats."""
     return f"{key}@{start_ms}-{end_ms}" + (f" revision {revision}" if revision else "")
 
 
 def key_windows(windows: Windows, events: Sequence[Sent]) -> list[KeyWindow]:
-    """All windows that these events open, by their ends. The events are in the order of their times, and none
-    of them is late; of rolling summaries, which have no windows, there are none."""
+    """All windows that these events open, ordered by end. The events are in order and none is late. Rolling
+    summaries have no windows."""
     found = _sessions(windows, events) if windows.kind == "session" else _aligned(windows, events)
     return sorted(found, key=lambda each: (each.end_ms, each.key))
 
@@ -70,6 +67,6 @@ def _sessions(windows: Windows, events: Iterable[Sent]) -> Iterator[KeyWindow]:
 
 
 def least_span_s(windows: Windows, out_of_orderness_s: float) -> float | None:
-    """For how long events have to come until the first window is surely over; None where none may ever be,
-    as of sessions and rolling summaries."""
+    """Seconds of events until the first window is surely over; None if none may ever be, as for sessions and
+    rolling summaries."""
     return windows.step_ms / 1000 + out_of_orderness_s if windows.size_ms else None

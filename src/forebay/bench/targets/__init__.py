@@ -1,1 +1,1 @@
-"""The servers that can be measured, one file for each protocol."""
+"""Servers that can be measured, one file per protocol."""

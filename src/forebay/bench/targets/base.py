@@ -1,4 +1,4 @@
-"""What a load is sent to."""
+"""The interface of a server under load."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from forebay.errors import EngineError, ProtocolViolation, ServerFault
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one event of a streamed answer told. `content`: whether it held any of the answer; `tokens`: how
-    many, where the protocol tells. The counts are totals of the request, the last one told holds. `status`:
-    the HTTP status, told once, before the first bytes of the answer's body."""
+    """What one event of a streamed answer contains.
+
+    `content`: whether it has any of the answer; `tokens`: how many, if reported. The counts are totals of the
+    request; the latest ones hold. `status`: the HTTP status, once, before the first bytes of the body.
+    """
 
     content: bool = False
     tokens: int | None = None
@@ -27,16 +29,16 @@ class Piece:
 
 
 OnPiece = Callable[[Piece], None]
-"""Called in the moment in which a piece is there, which is the moment that is measured. Must not block."""
+"""Called when a piece arrives; that moment is measured, so it must not block."""
 
 
 TRIAL = LoadRequest(0, None, "The weather today is", 2)
 TRIAL_TOKENS = 4
-"""Fewer than a block of any prefix cache: the load's first request does not find its prompt there."""
+"""Less than a block of any prefix cache: the load's first request must not find its prompt there."""
 
 
 def trial_requests(load: Sequence[LoadRequest]) -> tuple[LoadRequest, ...]:
-    """A short request of each form that `load` has: a text, or token ids."""
+    """A short request of each form in `load`: text, token ids."""
     texts = next((one for one in load if isinstance(one.prompt, str)), None)
     tokens = next((one for one in load if not isinstance(one.prompt, str)), None)
     found = []
@@ -48,29 +50,28 @@ def trial_requests(load: Sequence[LoadRequest]) -> tuple[LoadRequest, ...]:
 
 
 class Target(Protocol):
-    """A server under load. Opened once for a run; the block's end closes its connections."""
+    """A server under load. Opened once per run; leaving the block closes its connections."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
 
     def open(
         self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
     ) -> AbstractAsyncContextManager[None]:
-        """Connect, and find out what has to be known before the first request. `connections`: how many to
-        have ready then, so that as many requests at once need not wait for theirs. `trials`: the requests to
-        try first (see `trial_requests`).
+        """Connect, and learn what the first request needs.
 
-        Raises `EngineError` if the server is not there, refuses a trial request or answers it in another
-        protocol, `SettingError` if it cannot do what the load asks of it.
+        `connections`: how many to open in advance. `trials`: requests to try first (see `trial_requests`).
+        Raises `EngineError` if the server does not answer, rejects a trial request or speaks another
+        protocol, and `SettingError` if it cannot do what the load needs.
         """
         ...
 
     async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
-        """Send one request, and call `on_piece` for each piece of its answer as it comes; return at the
-        answer's end. Cancelling it aborts the request.
+        """Send one request and call `on_piece` for each piece of its answer; returns at the answer's end.
 
-        Raises `EngineError` with what the server said, or where the connection broke.
+        Cancelling it aborts the request. Raises `EngineError` with the server's message, or if the connection
+        broke.
         """
         ...
 
@@ -78,8 +79,8 @@ class Target(Protocol):
 async def try_one(target: Target, trial: LoadRequest, *, faults: bool = False) -> None:
     """Send `trial`, so that a wrong address, model, key or protocol is reported before the load.
 
-    Raises `EngineError` for what would fail each request. What may pass, such as an overload, is left to the
-    run; with `faults`, a `ServerFault` is raised, too.
+    Raises `EngineError` for errors that every request would have. Temporary ones, such as an overload, are
+    ignored; with `faults`, a `ServerFault` is raised as well.
     """
     try:
         await target.answer(trial, lambda _: None)

@@ -1,4 +1,4 @@
-"""An answer that comes as server-sent events, of whichever protocol."""
+"""Reads answers as server-sent events, for any protocol."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ CONTENT = Piece(content=True)
 NOTHING = Piece()
 
 TakeEvent = Callable[[Any], Piece]
-"""From one event's JSON to what it told. Raises `KeyError`, `TypeError`, `ValueError`, `AttributeError` or
-`IndexError` for what is not as the protocol has it, and `EngineError` for an error that the server told."""
+"""Converts one event's JSON to a `Piece`. Raises `KeyError`, `TypeError`, `ValueError`, `AttributeError` or
+`IndexError` if it violates the protocol, and `EngineError` for an error reported by the server."""
 
 
 class EventReader:
-    """Reads one answer and calls `on_piece`: with its status, at its first byte, and for each event.
+    """Reads one answer and calls `on_piece`: with its status at its first byte, and for each event.
 
-    An answer is complete with the event `[DONE]`, or where its body ends after a `finish_reason`; with
-    `ends_with_body` for a protocol that has neither, where its body ends.
+    An answer is complete with the event `[DONE]`, or when its body ends after a `finish_reason`; with
+    `ends_with_body`, for a protocol that has neither, when its body ends.
     """
 
     __slots__ = (
@@ -91,8 +91,8 @@ class EventReader:
             self._read(event)
 
     def finish(self) -> None:
-        """Say that the answer's body has ended. Raises the `EngineError` of a refusal, and `Unreachable`
-        where the end of the answer itself did not come."""
+        """Handle the end of the body. Raises the `EngineError` of a rejected request, and `Unreachable` if
+        the answer is incomplete."""
         if self._refusal is not None:
             raise error_from_status(
                 self._status, bytes(self._refusal), replica=self._url, model=self._model, quote=self._quote
@@ -138,14 +138,14 @@ MOST_COUNTED = 1 << 31
 
 
 def count(value: object) -> int:
-    """`value`, where it is a count that an answer can have. Raises `ValueError` else."""
+    """Return `value` if it is a valid count. Raises `ValueError` otherwise."""
     if type(value) is not int or not 0 <= value < MOST_COUNTED:
         raise ValueError("not a count")
     return value
 
 
 def text_prompt(request: LoadRequest, server: str) -> str:
-    """The prompt, where it is a text. Raises `BadRequest` where it is tokens."""
+    """Return the prompt. Raises `BadRequest` if it is token ids."""
     if isinstance(request.prompt, str):
         return request.prompt
     raise BadRequest(f"{server} takes no prompts of tokens: take a workload of texts")

@@ -1,8 +1,8 @@
-"""HTTP/1.1 as cheap as it can be: one request at a time on each kept connection, no task and no queue between
-the socket and the reader of an answer.
+"""A minimal HTTP/1.1 client: one request at a time on each kept connection, without tasks or queues between
+the socket and the answer's reader.
 
-A load of a thousand streams a second is twenty thousand events a second. Here each costs one call from the
-event loop, in which its time is taken; HTTP itself is parsed by httptools.
+A thousand streams a second are twenty thousand events a second. Here each costs one call from the event loop,
+which also takes its time; httptools parses HTTP.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_BODY_BYTES = 256 << 20
 CONNECT_TIMEOUT_S = 10.0
 AT_A_TIME = 50
-"""Connections that are opened side by side before a load: fewer than a server lets wait to be taken."""
+"""Connections opened concurrently before a load: fewer than a server's listen backlog."""
 
 
 class Reader(Protocol):
-    """Takes one answer as it comes. An `EngineError` that it raises ends the request.
+    """Receives one answer. An `EngineError` that it raises ends the request.
 
-    `done`: whether the answer is complete by its own words, whatever of the body is still to come.
+    `done`: whether the answer is complete, whatever of the body is still to come.
     """
 
     done: bool
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """Status and headers, their names in lower case; before any of the body."""
+        """Called with status and headers, names in lower case, before the body."""
 
     def body(self, data: bytes) -> None:
-        """The next bytes of the body, as the server cut them into chunks."""
+        """Called with the next bytes of the body, cut at chunks."""
 
 
 class HttpServer:
-    """A server, and connections to it that are opened as they are needed and used again.
+    """A server and its connections, which are opened on demand and reused.
 
-    Belongs to one event loop. Opens as many connections as there are requests at a time: the caller bounds
+    Belongs to one event loop. Opens as many connections as there are concurrent requests: the caller limits
     them.
     """
 
@@ -66,15 +66,15 @@ class HttpServer:
         self._open: set[Connection] = set()
 
     async def connect(self) -> None:
-        """Open a first connection, by whichever of the host's addresses answers; the later ones take the same
-        address, and no name is looked up again. Raises `Unreachable`."""
+        """Open a first connection to whichever of the host's addresses answers. Later ones use the same
+        address without another lookup. Raises `Unreachable`."""
         connection = await self._connect(self._host)
         self._address = connection.address or self._host
         self._release(connection)
 
     async def make_ready(self, connections: int) -> None:
-        """Open connections until so many are idle. One that cannot be opened is left to the request that will
-        need it."""
+        """Open connections until so many are idle. Failures are left to the request that needs the
+        connection."""
         for first in range(len(self._idle), connections, AT_A_TIME):
             count = min(AT_A_TIME, connections - first)
             made = await asyncio.gather(
@@ -87,25 +87,23 @@ class HttpServer:
                     raise one
 
     def close(self) -> None:
-        """Close all connections; requests in flight fail."""
         for connection in tuple(self._open):
             connection.abort()
         self._idle.clear()
 
     def post(self, path: str) -> bytes:
-        """What a `POST` to `path` begins with, up to the length of its body."""
+        """The head of a `POST` to `path`, up to the length of its body."""
         return self._begin("POST", path) + b"\r\nContent-Type: application/json\r\nContent-Length: "
 
     async def send(self, head: bytes, body: bytes, reader: Reader) -> None:
-        """Send a `post`, and return when `reader` has the whole answer. Cancelled, it closes the connection.
+        """Send a `post`; returns when `reader` has the whole answer. Cancelling it closes the connection.
 
-        Raises what `reader` raised, `Unreachable` where there is no connection or it broke before the end,
-        and `ProtocolViolation` where the answer is not HTTP or exceeds its limits.
+        Raises what `reader` raised, `Unreachable` if the connection could not be opened or broke too early,
+        and `ProtocolViolation` if the answer is not HTTP or exceeds its limits.
         """
         await self._exchange(b"%b%d\r\n\r\n%b" % (head, len(body), body), reader)
 
     async def get(self, path: str, reader: Reader) -> None:
-        """The same for a `GET`."""
         await self._exchange(self._begin("GET", path) + b"\r\n\r\n", reader)
 
     def _begin(self, method: str, path: str) -> bytes:
@@ -166,8 +164,6 @@ class HttpServer:
 
 
 class Connection(asyncio.Protocol):
-    """One connection, with at most one request on it."""
-
     def __init__(self, url: str, quote: Quoter, all_open: set[Connection]) -> None:
         self._url = url
         self._quote = quote
@@ -183,10 +179,10 @@ class Connection(asyncio.Protocol):
         self.address: str | None = None
         self.idle_since_s = 0.0
         self.usable = False
-        """Whether a next request may be sent on it."""
+        """Whether another request may be sent on it."""
 
     def exchange(self, request: bytes, reader: Reader) -> asyncio.Future[None]:
-        """Send `request`; the future ends when `reader` has the whole answer, or with what went wrong."""
+        """Send `request`; the future ends when `reader` has the whole answer, or with an error."""
         assert self._transport is not None
         self._reader = reader
         self._headers = {}
@@ -198,13 +194,12 @@ class Connection(asyncio.Protocol):
         return ended
 
     def abort(self) -> None:
-        """Close it at once."""
         self.usable = False
         self._ended = self._reader = None
         if self._transport is not None:
             self._transport.abort()
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -217,7 +212,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._ended is None:
-            # Bytes that nobody asked for: what follows on this connection cannot be trusted.
+            # Unsolicited bytes: this connection cannot be trusted any more.
             self.abort()
             return
         if not self._in_body:
@@ -235,12 +230,12 @@ class Connection(asyncio.Protocol):
         if self._failure is not None:
             self._fail(self._failure)
         elif self._reader is not None and self._reader.done:
-            # Complete, but its body is not: the connection is given up unless that ends soon.
+            # The answer is complete but its body is not: drop the connection unless that ends soon.
             self._transport_loop.call_later(CLOSE_GRACE_S, self._give_up, self._ended)
 
     def eof_received(self) -> None:
         if self._in_body and not {"content-length", "transfer-encoding"} & self._headers.keys():
-            # Its end is the connection's.
+            # The body ends with the connection.
             self._finish(usable=False)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -252,7 +247,7 @@ class Connection(asyncio.Protocol):
             self._fail(Unreachable(f"{self._url} closed the connection {where}{said}"))
         self._transport = None
 
-    # What httptools calls.
+    # Called by httptools.
 
     def on_message_begin(self) -> None:
         if self._ended is None:

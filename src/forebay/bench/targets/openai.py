@@ -1,8 +1,8 @@
-"""Servers that speak the OpenAI protocol: vLLM, Ray Serve, SGLang, TensorRT-LLM's server, llama.cpp.
+"""Servers with the OpenAI protocol: vLLM, Ray Serve, SGLang, TensorRT-LLM's server, llama.cpp.
 
-`/v1/completions` takes prompts as text or as tokens; `/v1/chat/completions` takes each text as one message of
-a user. What goes beyond OpenAI's own protocol is vLLM's and those servers' that follow it: `ignore_eos` and
-`min_tokens` for an answer of exact length, `continuous_usage_stats` for the number of tokens in each event.
+`/v1/completions` takes prompts as text or token ids; `/v1/chat/completions` takes each text as one user
+message. Extensions of vLLM, also in servers that follow it: `ignore_eos` and `min_tokens` for answers of
+exact length, `continuous_usage_stats` for the number of tokens in each event.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from forebay.errors import BadRequest, EngineError, ProtocolViolation, ServerFau
 
 MODELS_PATH = "/v1/models"
 OTHER_PARTS = ("reasoning", "reasoning_content", "tool_calls", "refusal", "function_call")
-"""What the model generates in a chat's delta besides its content: tokens, too."""
+"""Fields of a chat's delta that hold generated tokens besides its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAiOptions:
-    """`model` None: the one that the server says it serves. `extensions`: whether to send what vLLM adds to
-    the protocol; None: where the server takes it. `extra`: further fields of each request."""
+    """`model` None: the one that the server lists. `extensions`: whether to send vLLM's extensions; None: if
+    the server accepts them. `extra`: further fields of each request."""
 
     model: str | None = None
     chat: bool = False
@@ -50,8 +50,6 @@ class OpenAiOptions:
 
 
 class OpenAiTarget:
-    """A `Target` that streams completions or chat completions."""
-
     def __init__(self, url: str, options: OpenAiOptions | None = None) -> None:
         self.url = replica_url(url)
         self._options = options or OpenAiOptions()
@@ -73,15 +71,15 @@ class OpenAiTarget:
 
     @property
     def extensions(self) -> bool:
-        """Whether requests carry what vLLM adds to the protocol; known once the target is open."""
+        """Whether requests carry vLLM's extensions; known once the target is open."""
         return self._extensions
 
     @asynccontextmanager
     async def open(
         self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
     ) -> AsyncIterator[None]:
-        """As `Target` has it. Asks for the model unless it is set. The trial requests show whether the server
-        takes vLLM's extensions; if that is set, none is sent."""
+        """As in `Target`. Asks for the model unless it is set. Trial requests show whether the server accepts
+        vLLM's extensions; none is sent if that is set."""
         self._server = HttpServer(self.url, headers=request_headers(self._options.api_key), quote=self._quote)
         try:
             await self._server.connect()
@@ -142,7 +140,7 @@ class OpenAiTarget:
         return names[0]
 
     async def _try_out(self, trials: Sequence[LoadRequest]) -> None:
-        """Send the trial requests, and find out whether the server takes vLLM's extensions."""
+        """Send the trial requests, and find out whether the server accepts vLLM's extensions."""
         self._extensions = True
         for trial in trials:
             try:
@@ -154,7 +152,7 @@ class OpenAiTarget:
                     raise
 
     async def _try_with_or_without(self, trial: LoadRequest) -> None:
-        """Send a trial request; if it is refused, once more without vLLM's extensions."""
+        """Send a trial request; if it is rejected, repeat it without vLLM's extensions."""
         try:
             await try_one(self, trial, faults=True)
         except BadRequest:
@@ -171,14 +169,12 @@ class OpenAiTarget:
         except (BadRequest, ServerFault):
             return
         raise SettingError(
-            f"{self.name} answers a prompt of text, but not one of token ids, which this load has; measure "
-            f"with --protocol chat, or with texts from --data. The server said: {error}"
+            f"{self.name} answers text prompts but not token ids, which this load has; measure "
+            f"with --protocol chat, or with texts from --data. The server's answer: {error}"
         ) from None
 
 
 class _OpenAiEvents:
-    """What the events of one answer tell."""
-
     __slots__ = ("_chat", "_model", "_quote", "_tokens", "_untold", "_url")
 
     def __init__(self, url: str, model: str, quote: Quoter, *, chat: bool) -> None:
@@ -200,14 +196,14 @@ class _OpenAiEvents:
         text = self._text(choice)
         total = None if usage is None else count(usage["completion_tokens"])
         tokens = None
-        # Where it was not told with each piece before, the total is that of the whole answer.
+        # If earlier pieces had no count, the total is that of the whole answer.
         if total is not None and not self._untold:
             tokens = max(0, total - self._tokens)
         elif choice.get("token_ids") is not None:
             tokens = len(choice["token_ids"])
         if total is not None:
             self._tokens = total
-        # A token may have no text of its own: a special one, or a part of a character.
+        # A token may have no text: a special one, or part of a character.
         content = text or bool(tokens)
         self._untold = self._untold or (content and usage is None)
         if reason is None and usage is None:

@@ -1,7 +1,7 @@
-"""Hugging Face's Text Generation Inference: `/generate_stream`, one event a token.
+"""Hugging Face's Text Generation Inference: `/generate_stream`, one event per token.
 
-The protocol is that of its OpenAPI document: prompts are texts; the last event has `details` with the reason
-of the end and the number of tokens. It has no way to ask for an answer of exact length.
+Follows its OpenAPI document: prompts are texts; the last event has `details` with the finish reason and the
+number of tokens. Answers of exact length cannot be requested.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ PATH = "/generate_stream"
 
 
 class TgiTarget:
-    """A `Target` that streams from Text Generation Inference."""
-
     def __init__(self, url: str, *, api_key: str | None = None) -> None:
         self.url = replica_url(url)
         self._api_key = api_key
@@ -39,7 +37,7 @@ class TgiTarget:
 
     @property
     def model(self) -> None:
-        """It serves one, and requests do not name it."""
+        """Requests do not name the model."""
 
     @asynccontextmanager
     async def open(

@@ -1,9 +1,8 @@
 """NVIDIA's Triton Inference Server: the generate extension's `generate_stream`.
 
-The protocol leaves to the model which fields a request has. Two are known here: Triton's vLLM backend, which
-takes vLLM's sampling parameters among the `parameters`, and the ensemble of its TensorRT-LLM backend, whose
-inputs are fields of the request itself. An event has a piece of text; none has a number of tokens, a usage or
-a reason of the end, which is that of the body.
+A request's fields depend on the model. Two kinds are supported: Triton's vLLM backend, with vLLM's sampling
+parameters in `parameters`, and the ensemble of its TensorRT-LLM backend, whose inputs are fields of the
+request. Events have text, but no token counts, usage or finish reason; the answer ends with the body.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ VLLM, TENSORRT_LLM = "vllm", "tensorrtllm"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonOptions:
-    """`model`: the model's name in Triton's repository. `backend`: `vllm` or `tensorrtllm`. `extra`: further
-    fields, of `parameters` or of the request itself as the backend takes them."""
+    """`model`: its name in Triton's repository. `backend`: `vllm` or `tensorrtllm`. `extra`: further fields,
+    of `parameters` or of the request, depending on the backend."""
 
     model: str
     backend: str = VLLM
@@ -47,8 +46,6 @@ class TritonOptions:
 
 
 class TritonTarget:
-    """A `Target` that streams from a model of Triton's."""
-
     def __init__(self, url: str, options: TritonOptions) -> None:
         self.url = replica_url(url)
         self._options = options
@@ -63,7 +60,6 @@ class TritonTarget:
 
     @property
     def model(self) -> str:
-        """The model's name."""
         return self._options.model
 
     @asynccontextmanager

@@ -1,0 +1,1 @@
+"""Compares scaling policies in a simulator."""

@@ -1,0 +1,318 @@
+"""`python -m benchmarks batching` and `burst`: two published measurements, each as one command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from benchmarks.cli.options import INTERRUPTED, Cores, Dtype, Plot, Url, check_plot, command_line
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    check_writable,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
+from forebay.errors import ForebayError, SettingError
+from forebay.settings import load_settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from benchmarks.batching.measurement import Batching, BatchingOptions, Cell
+    from benchmarks.batching.static_sweep import BatchCost
+
+GPU = Path("/dev/nvidiactl")
+
+Python = Annotated[
+    Path | None, typer.Option(help="A Python with torch and transformers; default: the local engine's.")
+]
+Model = Annotated[
+    str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME; with --url, the served model.")
+]
+
+
+def batching(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Few requests: minutes, less accurate.")] = False,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the study's 1,000 requests; default: 1 with a GPU, else 0.064. Below 1, the "
+            "study's rates are scaled to the engine's throughput."
+        ),
+    ] = None,
+    limit: Annotated[
+        list[int] | None, typer.Option(help="A length limit to measure; may be repeated; default: all four.")
+    ] = None,
+    system: Annotated[
+        list[str] | None, typer.Option(help="`static` or `continuous`; may be repeated; default: both.")
+    ] = None,
+    batch_size: Annotated[
+        list[int] | None,
+        typer.Option(help="A batch size for static batching; may be repeated; default: powers of 2."),
+    ] = None,
+    attention: Annotated[
+        list[str] | None,
+        typer.Option(help="An attention of transformers; may be repeated; default: sdpa and eager."),
+    ] = None,
+    longest_of_all: Annotated[
+        bool,
+        typer.Option("--longest-of-all", help="Also measure the study's stricter form of static batching."),
+    ] = False,
+    random_lengths: Annotated[
+        bool,
+        typer.Option(
+            "--random-lengths",
+            help="Draw the answers' lengths at random also for few requests, instead of quantiles.",
+        ),
+    ] = False,
+    latency: Annotated[bool, typer.Option(help="Also measure latency at two rates.")] = True,
+    url: Url = None,
+    model: Model = "default",
+    python: Python = None,
+    dtype: Dtype = None,
+    cores: Cores = None,
+    seed: Annotated[int, typer.Option(help="Seed of lengths and times.")] = 0,
+    plot: Plot = None,
+    requests: Annotated[
+        Path | None, typer.Option(help="Write every run to this JSON, and its requests next to it.")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Compare static batching (transformers) with continuous batching (vLLM), as the study of 2023 did."""
+    from benchmarks.batching.document import batching_document
+    from benchmarks.batching.measurement import CONTINUOUS, STATIC, Batching, Measurement
+    from benchmarks.batching.picture import batching_figure
+    from benchmarks.batching.systems import Systems
+    from forebay.bench.report.document import Report, write_report
+    from forebay.engine.launch import ConsoleProgress, parse_cores
+
+    check_json(json)
+    check_plot(plot)
+    if requests is not None:
+        check_writable("--requests", requests)
+    wanted = set(system or (STATIC, CONTINUOUS))
+    if unknown := wanted - {STATIC, CONTINUOUS}:
+        raise SettingError(
+            f"--system: expected {STATIC} or {CONTINUOUS}, found {', '.join(sorted(unknown))[:80]}"
+        )
+    sizes = _sizes(quick=quick, scale=scale)
+    options = replace(
+        sizes,
+        limits=tuple(limit or sizes.limits),
+        latency_requests=sizes.latency_requests if latency else 0,
+        batch_sizes=tuple(batch_size or sizes.batch_sizes),
+        attentions=tuple(attention or sizes.attentions),
+        longest_of_all=longest_of_all,
+        even_lengths=sizes.even_lengths and not random_lengths,
+        seed=seed,
+    )
+    console = errors_console()
+    progress = ConsoleProgress(console)
+    systems = Systems(
+        settings=load_settings(),
+        progress=progress,
+        url=url,
+        python=python,
+        model=model,
+        dtype=dtype,
+        cores=parse_cores(cores) if cores is not None else (),
+        max_model_len=max(2048, options.prompt_tokens + max(options.limits)),
+    )
+    systems.model_directory()  # refuses a wrong name before anything starts
+    measurement = Measurement(options, lambda words: say(console, words), local=url is None)
+    cells: list[Cell] = []
+    costs: list[BatchCost] = []
+
+    def note(cell: Cell) -> None:
+        cells.append(cell)
+        say(console, cell_line(cell))
+
+    failure: ForebayError | None = None
+    try:
+        if CONTINUOUS in wanted:
+            with systems.continuous() as target:
+                for cell in measurement.continuous(target):
+                    note(cell)
+        if STATIC in wanted and measurement.complete:
+            for cell in measurement.static(systems.transformers, costs):
+                note(cell)
+    except KeyboardInterrupt:
+        measurement.complete = False
+    except ForebayError as error:
+        if not cells:
+            raise
+        # What was measured so far took long: write it, then raise.
+        failure, measurement.complete = error, False
+    found = Batching(options, tuple(cells), tuple(costs), measurement.complete)
+    origin = systems.provenance(command_line(), seed=seed)
+    document = batching_document(found, held_equal=systems.held_equal(), provenance=origin)
+    write_json(json, document)
+    if requests is not None:
+        runs = (
+            replace(
+                cell.measured,
+                run=replace(cell.run, provenance={**origin, "target": cell.run.asked["target"]}),
+            )
+            for cell in found.cells
+        )
+        write_report(requests, Report("batching", tuple(runs)))
+    if plot is not None:
+        title = f"{systems.held_equal()['model']}, {systems.number_type()}"
+        batching_figure(document, title).savefig(plot)
+    if shows_text(json):
+        show_batching(found, results_console())
+    if failure is not None:
+        raise failure
+    if not found.complete:
+        raise typer.Exit(INTERRUPTED)
+    if not document["valid"]:
+        raise typer.Exit(1)
+
+
+def burst(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="100 requests.")] = False,
+    requests: Annotated[
+        int | None, typer.Option(help="Requests in the batch; default: 5000 with a GPU, else 500.")
+    ] = None,
+    url: Url = None,
+    model: Annotated[
+        str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME, for a vLLM started here.")
+    ] = "default",
+    dtype: Dtype = None,
+    cores: Cores = None,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
+    json: JsonFile = None,
+) -> None:
+    """Send many short requests as one batch, and one alone."""
+    from benchmarks.batching.burst import REQUESTS, BurstOptions, burst_document, measure_burst
+    from benchmarks.batching.systems import Systems
+    from forebay.bench.other_programs import processor_use
+    from forebay.engine.launch import ConsoleProgress, parse_cores
+
+    check_json(json)
+    if quick and requests is not None:
+        raise SettingError("--quick and --requests: use only one of them")
+    if requests is None:
+        requests = 100 if quick else REQUESTS if GPU.exists() else 500
+    options = BurstOptions(requests=requests, seed=seed)
+    systems = Systems(
+        settings=load_settings(),
+        progress=ConsoleProgress(errors_console()),
+        url=url,
+        model=model,
+        dtype=dtype,
+        cores=parse_cores(cores) if cores is not None else (),
+    )
+    with systems.continuous() as target:
+        before = processor_use()
+        found = measure_burst(target.url, None, options)
+        others = before.others_cores(processor_use()) if url is None else None
+    document = burst_document(
+        found, provenance=systems.provenance(command_line(), seed=seed), others_cores=others
+    )
+    write_json(json, document)
+    if shows_text(json):
+        show_burst(document, results_console())
+    if not found.complete:
+        raise typer.Exit(INTERRUPTED)
+    if document["reasons"]:
+        raise typer.Exit(1)
+
+
+def show_burst(document: dict[str, Any], console: Console) -> None:
+    from rich.table import Table
+
+    table = Table("", "s", "requests/s", box=None)
+    alone, count = document["alone"]["p50_s"], document["requests"]
+    if alone:
+        table.add_row("one alone (median)", f"{alone:.3f}", f"{1 / alone:.1f}")
+    for name, words in (("batch", f"{count} prompts, one HTTP request"), ("apart", f"{count} HTTP requests")):
+        if one := document.get(name):
+            table.add_row(words, f"{one['latency_s']:.2f}", f"{one['requests_per_s']:.1f}")
+    console.print(table)
+    if gain := document.get("gain"):
+        say(console, f"In the batch, a request takes {gain:.1f} times less engine time than alone.")
+    for reason in document["reasons"]:
+        say(console, f"INVALID: {reason}")
+
+
+def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:
+    from benchmarks.batching.measurement import PROCESSOR, QUICK, BatchingOptions
+
+    if quick and scale is not None:
+        raise SettingError("--quick and --scale: use only one of them")
+    whole = BatchingOptions() if GPU.exists() else PROCESSOR
+    if scale is None:
+        return QUICK if quick else whole
+    if not 0 < scale <= 1:
+        raise SettingError(f"--scale: expected more than 0 and at most 1, found {scale:g}")
+    count = max(1, round(scale * BatchingOptions().requests))
+    return replace(
+        whole, requests=count, latency_requests=count, relative_rates=scale < 1, even_lengths=scale < 1
+    )
+
+
+def cell_line(cell: Cell) -> str:
+    where = f"limit {cell.limit}" if cell.limit else f"{cell.rate_per_s:.3g} requests/s"
+    how = f" (batches of {cell.batch_size}, {cell.attention})" if cell.batch_size else ""
+    tokens = cell.figures.total_tokens_per_s
+    rate = "no figure" if tokens is None else f"{tokens:.0f} tokens/s"
+    invalid = f"; INVALID: {'; '.join(cell.reasons)}" if cell.reasons else ""
+    return f"{cell.system}{how}, {where}: {rate}, {cell.run.duration_s:.1f} s{invalid}"
+
+
+def show_batching(found: Batching, console: Console) -> None:
+    """Print both tables of the study."""
+    from rich.table import Table
+
+    from benchmarks.batching.document import latencies_s, ratio
+    from benchmarks.batching.measurement import CONTINUOUS, STATIC, SYSTEMS
+    from benchmarks.batching.picture import NAMES
+    from forebay.bench.statistics import can_tell, percentile
+
+    systems = [name for name in SYSTEMS if any(cell.system == name for cell in found.cells)]
+    limits = [limit for limit in found.options.limits if any(cell.limit == limit for cell in found.cells)]
+    table = Table("tokens/s, prompts and answers", *(f"max {limit}" for limit in limits), box=None)
+    for system in systems:
+        row = []
+        for limit in limits:
+            cell = found.cell(system, limit=limit)
+            tokens = None if cell is None else cell.figures.total_tokens_per_s
+            row.append("" if tokens is None else f"{tokens:,.0f}")
+        table.add_row(NAMES[system], *row)
+    for system in systems:
+        if system != CONTINUOUS:
+            multiples = [ratio(found, limit, system) for limit in limits]
+            table.add_row(
+                "continuous over " + system.replace("_", " "),
+                *("" if each is None else f"{each:.1f} x" for each in multiples),
+            )
+    console.print(table)
+    rates = [rate for rate in found.options.rates_per_s if any(cell.rate == rate for cell in found.cells)]
+    if not rates:
+        return
+    table = Table("latency, s", box=None)
+    for rate in rates:
+        sent = next(cell.rate_per_s for cell in found.cells if cell.rate == rate)
+        table.add_column(f"p50 at {sent:.3g}/s")
+        table.add_column("p90")
+    for system in (STATIC, CONTINUOUS):
+        row = []
+        for rate in rates:
+            cell = found.cell(system, rate=rate)
+            ordered = [] if cell is None else latencies_s(cell)
+            row += [
+                f"{percentile(ordered, percent):.2f}" if can_tell(len(ordered), percent) else "–"
+                for percent in (50, 90)
+            ]
+        table.add_row(NAMES[system], *row)
+    console.print(table)

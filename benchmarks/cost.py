@@ -1,0 +1,365 @@
+"""Measures processor and memory of each part of a run, from idle to its highest rate.
+
+The run is an ordinary `forebay run` over a feed, with an engine over HTTP. Both are scripted and run in their
+own processes, so that their use is separate.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any
+
+import orjson
+import psutil
+
+from forebay.bench.processor import ProcessUse, check_proc, process_use, used_between
+from forebay.errors import LaunchError
+from forebay.flink.class_archive import LISTS_CLASSES
+from forebay.processes import module_command, parent_death_signal
+from forebay.runtime.job_graph import OPERATOR
+from forebay.testing.replica import ReplicaProcess, ReplicaScript, fetch_work
+from forebay.testing.script import Fixed
+
+WARM_PER_S = 100.0
+CALL_S = 0.05
+CAPACITY = 256
+START_TIMEOUT_S = 300.0
+ARCHIVE_S = 180.0
+"""The longest wait for the class archive that a machine's first run makes."""
+STOP_S = 60.0
+REST_S = 3.0
+"""A run without answers for this long is idle."""
+POLL_S = 0.05
+
+JVM, CLIENT, COMMAND = "jvm", "client", "command"
+"""The processes of a run: Flink's JVM, with the Python in it; the Python process that holds it; `forebay
+run`."""
+JIT, MEMORY, FLINK, SOURCE, TASK, CALLS = "jit", "memory", "flink", "source", "operator", "calls"
+"""The parts of the JVM: its compilers, its garbage collector, Flink's own threads, the source's task, the
+operator's task, and the event loop with the HTTP client."""
+PARTS = (JIT, MEMORY, FLINK, SOURCE, TASK, CALLS, CLIENT, COMMAND)
+NAMES = {
+    "C1 Comp": JIT,
+    "C2 Comp": JIT,
+    "VM Thre": MEMORY,
+    "GC Thre": MEMORY,
+    "G1 ": MEMORY,
+    "Source:": SOURCE,
+    "Source ": SOURCE,
+    "forebay-feed": SOURCE,
+    "kafka-c": SOURCE,
+    f"{OPERATOR} ": TASK,
+    "forebay-calls": CALLS,
+}
+"""Prefixes of thread names by part; newer versions of Java keep 7 characters of the beginning. All others are
+Flink's."""
+
+
+def part_of(thread: str) -> str:
+    return next((part for name, part in NAMES.items() if thread.startswith(name)), FLINK)
+
+
+@dataclass(frozen=True, slots=True)
+class CostOptions:
+    """Seconds per load, of the warm-up, and of settling at each new load. `loads`: events per second;
+    infinite: as many as the run takes."""
+
+    seconds: float = 30.0
+    warm_s: float = 45.0
+    settle_s: float = 20.0
+    loads: tuple[float, ...] = (0.0, 1.0, 100.0, math.inf)
+
+
+QUICK = CostOptions(10.0, 15.0, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCost:
+    """What a run used under one load.
+
+    `rate_per_s`: events offered per second; None: as many as the run takes. `processor_s`: by part;
+    `outside_s`: of the scripted engine and the source. `memory_mb`: of each process at the end, shared pages
+    by proportion. `threads`: processor seconds by process and thread name.
+    """
+
+    rate_per_s: float | None
+    seconds: float
+    events: int
+    processor_s: Mapping[str, float]
+    outside_s: Mapping[str, float]
+    memory_mb: Mapping[str, float]
+    threads: Mapping[str, Mapping[str, float]]
+
+    @property
+    def events_per_s(self) -> float:
+        return self.events / self.seconds
+
+    @property
+    def cores(self) -> float:
+        return sum(self.processor_s.values()) / self.seconds
+
+    def ms_per_event(self, processor_s: float) -> float | None:
+        """Milliseconds of processor per event; None without events."""
+        return 1000 * processor_s / self.events if self.events else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """`first_request_s`: from the start of the command to the first request at the engine."""
+
+    processor: str
+    cores: int
+    first_request_s: float
+    loads: tuple[LoadCost, ...]
+
+
+Note = Callable[[str], None]
+
+
+def measure_cost(options: CostOptions, note: Note = lambda _: None) -> Cost:
+    """Measure a run under one load after the other; blocks for minutes.
+
+    The run is warmed up first: what is compiled and loaded at the start does not count. If this machine's
+    JVMs have no class archive yet, an extra run makes it. Raises `SetupError` on a system without /proc,
+    `LaunchError` if the run does not start or ends.
+    """
+    check_proc()
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(TemporaryDirectory(prefix="forebay-cost-")))
+        replica = opened.enter_context(ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))))
+        feed = opened.enter_context(started_feed())
+        note("starting the run")
+        with _run(folder / "first", replica.url, feed) as run:
+            if not run.makes_archive:
+                return _measure(run, feed, replica, options, note)
+            note("first run on this machine: an archive of its JVM's classes is made")
+            run.await_archive()
+        with _run(folder / "second", replica.url, feed) as run:
+            return _measure(run, feed, replica, options, note)
+
+
+def _measure(run: Run, feed: Feed, replica: ReplicaProcess, options: CostOptions, note: Note) -> Cost:
+    note(f"warming up: {options.warm_s:.0f} s")
+    feed.pace(WARM_PER_S)
+    time.sleep(options.warm_s)
+    loads = []
+    for rate_per_s in options.loads:
+        note(f"{_words(rate_per_s)}: {options.seconds:.0f} s")
+        feed.pace(rate_per_s)
+        time.sleep(options.settle_s)
+        if not rate_per_s:
+            _await_rest(run, replica)
+        before, events, began_s = _look(run, feed, replica), _answers(replica), time.monotonic()
+        time.sleep(options.seconds)
+        run.check()
+        after = _look(run, feed, replica)
+        seconds, events = time.monotonic() - began_s, _answers(replica) - events
+        loads.append(_load_cost(rate_per_s, seconds, events, before, after))
+    return Cost(_processor(), len(os.sched_getaffinity(0)), run.first_request_s, tuple(loads))
+
+
+def _await_rest(run: Run, replica: ReplicaProcess) -> None:
+    """Block until no answer came for `REST_S`, at most `START_TIMEOUT_S`."""
+    until_s = time.monotonic() + START_TIMEOUT_S
+    answers, before = _answers(replica), -1
+    while answers != before and time.monotonic() < until_s:
+        run.check()
+        time.sleep(REST_S)
+        answers, before = _answers(replica), answers
+
+
+def _words(rate_per_s: float) -> str:
+    if math.isinf(rate_per_s):
+        return "as many events as the run takes"
+    return f"{rate_per_s:g} events/s" if rate_per_s else "idle"
+
+
+def _load_cost(
+    rate_per_s: float,
+    seconds: float,
+    events: int,
+    before: Mapping[str, ProcessUse],
+    after: Mapping[str, ProcessUse],
+) -> LoadCost:
+    threads = {name: used_between(before[name], after[name]) for name in after}
+    parts = dict.fromkeys(PARTS, 0.0)
+    for thread, processor_s in threads[JVM].items():
+        parts[part_of(thread)] += processor_s
+    for process in (CLIENT, COMMAND):
+        parts[process] = sum(threads[process].values())
+    return LoadCost(
+        rate_per_s=None if math.isinf(rate_per_s) else rate_per_s,
+        seconds=round(seconds, 2),
+        events=events,
+        processor_s={part: round(used_s, 3) for part, used_s in parts.items()},
+        outside_s={name: round(sum(threads[name].values()), 3) for name in ("engine", "source")},
+        memory_mb={name: round(after[name].memory_mb, 1) for name in (JVM, CLIENT, COMMAND)},
+        threads={
+            name: {thread: round(used_s, 3) for thread, used_s in used.items() if used_s >= 0.005}
+            for name, used in threads.items()
+        },
+    )
+
+
+def _look(run: Run, feed: Feed, replica: ReplicaProcess) -> dict[str, ProcessUse]:
+    assert replica.pid is not None
+    processes = {**run.processes(), "engine": replica.pid, "source": feed.pid}
+    return {name: process_use(pid) for name, pid in processes.items()}
+
+
+def _answers(replica: ReplicaProcess) -> int:
+    return fetch_work(replica.url).answers
+
+
+def _processor() -> str:
+    from forebay.engine.launch.dtype import read_processor
+
+    return read_processor().name
+
+
+class Feed:
+    """The source's process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+        self._process = process
+        self.url = url
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def pace(self, rate_per_s: float) -> None:
+        """Set the rate."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{rate_per_s}\n".encode())
+        self._process.stdin.flush()
+
+
+@contextmanager
+def started_feed() -> Iterator[Feed]:
+    """A feed in its own process for the length of the block; it sends nothing yet."""
+    command = [sys.executable, "-m", "benchmarks.paced_feed"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().decode().strip()
+            if not url:
+                raise LaunchError("the feed did not start; see its standard error")
+            yield Feed(process, url)
+        finally:
+            process.kill()
+
+
+class Run:
+    """A `forebay run` that has sent its first request."""
+
+    def __init__(self, process: subprocess.Popen[bytes], errors: Path, replica_url: str) -> None:
+        self._process = process
+        self._errors = errors
+        before, began_s = fetch_work(replica_url).calls, time.monotonic()
+        while fetch_work(replica_url).calls == before:
+            self.check()
+            if time.monotonic() - began_s > START_TIMEOUT_S:
+                raise LaunchError(f"the run made no request within {START_TIMEOUT_S:.0f} s: {self._said()}")
+            time.sleep(POLL_S)
+        self.first_request_s = round(time.monotonic() - began_s, 2)
+        # The one that is measured; another Java process may be making an archive.
+        java = next(
+            child for child in psutil.Process(process.pid).children(recursive=True) if _is_java(child)
+        )
+        self._jvm, self._client = java, java.parent()
+        self.makes_archive = any(LISTS_CLASSES in word for word in java.cmdline())
+
+    def processes(self) -> dict[str, int]:
+        assert self._client is not None
+        return {JVM: self._jvm.pid, CLIENT: self._client.pid, COMMAND: self._process.pid}
+
+    def check(self) -> None:
+        """Raise `LaunchError` if it has ended."""
+        if self._process.poll() is not None:
+            raise LaunchError(f"the run that was measured ended: {self._said()}")
+
+    def await_archive(self) -> None:
+        """Block until the class archive is made, or for `ARCHIVE_S`."""
+        assert self._client is not None
+        until_s, seen = time.monotonic() + ARCHIVE_S, False
+        while time.monotonic() < until_s:
+            self.check()
+            making = sum(map(_is_java, self._client.children())) > 1
+            if seen and not making:
+                return
+            seen = seen or making
+            time.sleep(POLL_S)
+
+    def _said(self) -> str:
+        return self._errors.read_text(errors="replace").strip()[-2000:]
+
+
+def _is_java(process: psutil.Process) -> bool:
+    return process.name() == "java"
+
+
+@contextmanager
+def _run(folder: Path, replica_url: str, feed: Feed) -> Iterator[Run]:
+    """A run over the feed, starting with one event; interrupted at the end."""
+    folder.mkdir()
+    document = {
+        "name": "cost",
+        "source": {"type": "sse", "url": feed.url},
+        "prompt": "In one word, what is this about? {{ text }}",
+        "capacity": CAPACITY,
+        "sink": {"type": "jsonl", "path": str(folder / "out")},
+        "checkpoint": {"dir": str(folder / "state")},
+    }
+    pipeline, errors = folder / "cost.yaml", folder / "errors.txt"
+    pipeline.write_bytes(orjson.dumps(document))
+    feed.pace(1)
+    with (
+        errors.open("wb") as file,
+        _started(("run", str(pipeline), "--engine", replica_url), file) as process,
+    ):
+        yield Run(process, errors, replica_url)
+
+
+@contextmanager
+def _started(words: Sequence[str], errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        module_command("forebay", *words),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        start_new_session=True,
+        preexec_fn=parent_death_signal(signal.SIGKILL),  # noqa: PLW1509
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def cost_document(found: Cost) -> dict[str, Any]:
+    loads = [
+        {
+            **asdict(load),
+            "events_per_s": round(load.events_per_s, 2),
+            "cores": round(load.cores, 4),
+            "ms_per_event": load.ms_per_event(sum(load.processor_s.values())),
+        }
+        for load in found.loads
+    ]
+    return {**asdict(found), "loads": loads}

@@ -1,0 +1,1 @@
+"""`python -m benchmarks grid`: models × parallelism × arrival × output tail."""

@@ -1,1 +1,0 @@
-"""Scaling policies side by side, in the simulator."""

@@ -1,1 +1,0 @@
-"""Measurements that were published elsewhere, each as one command."""

@@ -1,1 +1,0 @@
-"""`forebay bench grid`: models × parallelism × arrival × output tail."""

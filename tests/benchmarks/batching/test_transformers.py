@@ -1,0 +1,209 @@
+"""Static batching: how batches are made of what waits, and what a process that misbehaves does to a run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from benchmarks.batching.transformers import StaticBatchTarget, TransformersWorker, WorkerOptions
+
+from forebay.bench.client import measure, run_load
+from forebay.bench.load.lengths import CappedExponential, Exactly
+from forebay.bench.load.plan import Load, make_load
+from forebay.bench.load.request import LoadRequest
+from forebay.bench.load.schedules import Bursts
+from forebay.bench.load.workloads import RandomTokens
+from forebay.engine.launch import ensure_engine
+from forebay.errors import LaunchError, SettingError, Unreachable
+from forebay.settings import Settings, load_settings
+from forebay.testing.waiting import wait_until
+
+SCRIPTED = Path(__file__).with_name("scripted_worker.py")
+Start = Callable[..., TransformersWorker]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(tmp_path, Path(sys.executable))
+
+
+@pytest.fixture
+def start(tmp_path: Path, settings: Settings) -> Iterator[Start]:
+    workers = []
+
+    def start(
+        dtype: str = "bfloat16", start_timeout_s: float = 60.0, batch_timeout_s: float = 60.0
+    ) -> TransformersWorker:
+        options = WorkerOptions(
+            python=Path(sys.executable),
+            model=str(tmp_path / "batches"),
+            dtype=dtype,
+            script=SCRIPTED,
+            start_timeout_s=start_timeout_s,
+            batch_timeout_s=batch_timeout_s,
+        )
+        workers.append(TransformersWorker(options, settings).__enter__())
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.close()
+
+
+def burst(lengths: Sequence[int], prompt: str | Sequence[int] = (1, 2, 3)) -> Load:
+    requests = [
+        LoadRequest(index, 0.0, prompt, tokens, prompt_tokens=len(prompt))
+        for index, tokens in enumerate(lengths)
+    ]
+    return Load(requests, None, {})
+
+
+def batches(tmp_path: Path) -> list[list[int]]:
+    return [json.loads(line) for line in (tmp_path / "batches").read_text().splitlines()]
+
+
+def test_a_batch_is_as_long_as_its_longest_and_its_answers_come_together(
+    start: Start, tmp_path: Path
+) -> None:
+    target = StaticBatchTarget(start(), 3)
+    run = measure(target, burst([5, 9, 2, 7, 1, 1, 4]))
+    assert batches(tmp_path) == [[3, 9], [3, 7], [1, 4]]
+    assert [record.output_tokens for record in run.records] == [5, 9, 2, 7, 1, 1, 4]
+    assert [record.prompt_tokens for record in run.records] == [3] * 7
+    assert all(record.answered and record.finish_reason == "length" for record in run.records)
+    assert [len(record.chunks) for record in run.records] == [1] * 7
+    assert [chunk.tokens for chunk in run.records[1].chunks] == [9]
+    assert run.asked["target"] == "transformers, static batches of 3"
+    assert len(target.batches) == 3
+
+
+def test_the_form_of_the_study_runs_each_batch_as_long_as_the_longest_of_all(
+    start: Start, tmp_path: Path
+) -> None:
+    target = StaticBatchTarget(start(), 2, least_steps=9)
+    run = measure(target, burst([5, 2, 1, 9]))
+    assert batches(tmp_path) == [[2, 9], [2, 9]]
+    assert [record.output_tokens for record in run.records] == [5, 2, 1, 9]
+    assert "longest of all" in target.name
+
+
+def test_a_batch_that_fails_is_an_error_of_its_requests_and_no_others(start: Start) -> None:
+    worker = start()
+    run = measure(StaticBatchTarget(worker, 2), burst([1, 1], "fail"))
+    assert [record.error is not None and "buy more" in record.error for record in run.records] == [True, True]
+    assert all(record.answered for record in measure(StaticBatchTarget(worker, 2), burst([1, 1])).records)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "word"),
+    [
+        ("die", "status -9; it was killed"),
+        ("nonsense", "not a JSON object"),
+        ("short", "requested"),
+        ("endless", "more than"),
+    ],
+)
+def test_a_process_that_misbehaves_is_an_error_and_never_an_answer(
+    start: Start, prompt: str, word: str
+) -> None:
+    run = measure(StaticBatchTarget(start(), 2), burst([4, 4], prompt))
+    assert [record.error is not None and word in record.error for record in run.records] == [True, True]
+
+
+def test_a_process_that_has_ended_is_told_when_the_target_opens(start: Start) -> None:
+    worker = start()
+    worker.close()
+    assert not worker.alive
+    with pytest.raises(Unreachable, match="not running"):
+        measure(StaticBatchTarget(worker, 2), burst([1]))
+
+
+def test_a_batch_that_takes_too_long_is_ended(start: Start) -> None:
+    worker = start(batch_timeout_s=0.2)
+    (record,) = measure(StaticBatchTarget(worker, 2), burst([4], "hang")).records
+    assert record.error is not None
+    assert "no answer within 0.2 s" in record.error
+    assert not worker.alive
+
+
+def test_a_run_that_is_stopped_does_not_wait_for_its_batch(start: Start, tmp_path: Path) -> None:
+    worker = start()
+
+    async def run() -> bool:
+        stop, target = asyncio.Event(), StaticBatchTarget(worker, 2)
+        async with target.open():
+            running = asyncio.create_task(run_load(target, burst([4], "hang"), stop=stop))
+            await asyncio.to_thread(wait_until, (tmp_path / "batches").exists)
+            stop.set()
+            return (await running).complete
+
+    assert asyncio.run(run()) is False
+    assert not worker.alive
+
+
+def test_a_model_that_does_not_load_is_told_with_the_log(start: Start) -> None:
+    with pytest.raises(LaunchError, match=r"no such number type(.|\n)*what is wrong"):
+        start("none")
+    with pytest.raises(LaunchError, match=r"within 0.1 s"):
+        start("silent", start_timeout_s=0.1)
+
+
+def test_a_python_that_is_not_there_is_told(settings: Settings) -> None:
+    options = WorkerOptions(python=Path("/nowhere/python"), model="m", dtype="bfloat16")
+    with pytest.raises(LaunchError, match=r"/nowhere/python cannot be started"):
+        TransformersWorker(options, settings).__enter__()
+
+
+def test_a_batch_has_a_size(start: Start) -> None:
+    with pytest.raises(SettingError, match="batch size: expected 1 to"):
+        StaticBatchTarget(start(), 0)
+
+
+def test_the_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
+    program = """if True:
+        import sys, time
+        from pathlib import Path
+        from benchmarks.batching.transformers import TransformersWorker, WorkerOptions
+        from forebay.settings import Settings
+
+        python, script, home = map(Path, (sys.executable, *sys.argv[1:]))
+        options = WorkerOptions(python=python, model=str(home / "batches"), dtype="float32", script=script)
+        with TransformersWorker(options, Settings(home, python)) as worker:
+            print(worker.about["versions"]["pid"], flush=True)
+            time.sleep(600)
+    """
+    command = [sys.executable, "-c", program, str(SCRIPTED), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.long
+@pytest.mark.vllm
+def test_transformers_answers_in_batches(tmp_path: Path) -> None:
+    settings = load_settings()
+    engine = ensure_engine(settings)
+    options = WorkerOptions(python=engine.python, model=str(engine.model), dtype="float32")
+    load = make_load(Bursts(), RandomTokens(Exactly(8), CappedExponential(3, 6)), 5, seed=1)
+    with TransformersWorker(options, settings) as worker:
+        target = StaticBatchTarget(worker, 2)
+        run = measure(target, load)
+        assert [record.error for record in run.records] == [None] * 5
+        lengths = [one.output_tokens for one in load.requests]
+        assert [batch.steps for batch in target.batches] == [max(lengths[:2]), max(lengths[2:4]), lengths[4]]
+        assert all(0 < batch.prefill_s <= batch.took_s for batch in target.batches)
+        (refused,) = measure(target, burst([1], [10**6])).records
+        assert refused.error is not None
+        assert "has a token outside of" in refused.error
+        (refused,) = measure(target, burst([20_000])).records
+        assert refused.error is not None
+        assert "the model takes" in refused.error
+        assert measure(target, burst([2], "The capital of France is")).records[0].prompt_tokens == 5

@@ -1,0 +1,121 @@
+"""`python -m benchmarks batching` from the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+from benchmarks.__main__ import application
+from benchmarks.batching.systems import Systems
+from benchmarks.batching.transformers import TransformersWorker, WorkerOptions
+from typer.testing import CliRunner, Result
+
+from forebay.bench.report.document import read_report
+from forebay.errors import LaunchError, SettingError
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
+
+SCRIPTED = Path(__file__).parents[1] / "batching" / "scripted_worker.py"
+
+
+def run(*args: str) -> Result:
+    result = CliRunner().invoke(application(), ["batching", *args])
+    if isinstance(result.exception, SettingError):
+        raise result.exception
+    return result
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--quick", "--scale", "0.5"], "--quick and --scale: use only one"),
+        (["--scale", "0"], "--scale: expected more than 0 and at most 1, found 0"),
+        (["--scale", "1.5"], "found 1.5"),
+        (["--system", "dynamic"], "--system: expected static or continuous, found dynamic"),
+        (["--limit", "0", "--url", "http://127.0.0.1:9"], "length limit: expected 1"),
+        (["--batch-size", "0", "--url", "http://127.0.0.1:9"], "batch size: expected 1 to"),
+        (["--attention", "flashy", "--url", "http://127.0.0.1:9"], "attention: expected sdpa or eager"),
+        (["--plot", "nowhere/here.png"], "--plot: there is no folder nowhere"),
+        (["--requests", "nowhere/here.json"], "--requests: there is no folder nowhere"),
+        (["--model", "not there"], "'not there' is not a directory"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told_before_anything_starts(args: list[str], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        run(*args)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Transformers is the scripted worker."""
+
+    @contextmanager
+    def transformers(systems: Systems, attention: str) -> Iterator[TransformersWorker]:
+        options = WorkerOptions(
+            python=Path(sys.executable),
+            model=str(tmp_path / "batches"),
+            dtype="float32",
+            attention=attention,
+            script=SCRIPTED,
+        )
+        with TransformersWorker(options, systems.settings) as worker:
+            yield worker
+
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path))
+    monkeypatch.setattr(Systems, "transformers", transformers)
+
+
+@pytest.mark.usefixtures("scripted")
+def test_a_server_that_runs_is_compared_with_transformers(tmp_path: Path) -> None:
+    report, requests = tmp_path / "report.json", tmp_path / "all.json"
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.002))) as replica:
+        result = run(
+            *("--url", replica.url, "--scale", "0.005", "--limit", "4", "--limit", "8", "--batch-size", "2"),
+            *("--json", str(report), "--requests", str(requests)),
+        )
+    document = orjson.loads(report.read_bytes())
+    assert set(document["throughput"]) == {"4", "8"}
+    assert document["ratio"]["8"] > 0
+    assert set(document["latency"]) == {"1", "4"}
+    assert document["provenance"]["command"].startswith("python -m benchmarks")
+    assert document["held_equal"]["model"] == "smollm2-135m-instruct"
+    runs = read_report(requests).runs
+    assert len(runs) == 8
+    assert {len(one.run.records) for one in runs} == {5}
+    assert "transformers, static batches of 2" in {one.run.provenance["target"] for one in runs}
+    assert "continuous over static" in result.stdout
+    assert "p50 at" in result.stdout
+    assert result.exit_code == (0 if document["valid"] else 1)
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"), [(KeyboardInterrupt(), 130), (LaunchError("no room for the model"), 1)]
+)
+def test_what_was_measured_before_an_end_is_kept_and_marked(
+    ends: BaseException, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(systems: Systems, attention: str) -> None:
+        raise ends
+
+    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path))
+    monkeypatch.setattr(Systems, "transformers", end)
+    args = ["--scale", "0.003", "--limit", "4", "--no-latency", "--json", str(tmp_path / "report.json")]
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.002))) as replica:
+        result = run("--url", replica.url, *args)
+    document = orjson.loads((tmp_path / "report.json").read_bytes())
+    assert (document["complete"], document["valid"]) == (False, False)
+    assert set(document["throughput"]["4"]) == {"continuous"}
+    assert result.exit_code == status
+
+
+@pytest.mark.usefixtures("scripted")
+def test_one_system_alone_has_no_ratio(tmp_path: Path) -> None:
+    args = ["--system", "static", "--scale", "0.003", "--limit", "4", "--batch-size", "2", "--no-latency"]
+    document = orjson.loads(run(*args, "--dtype", "float32", "--json").stdout)
+    assert document["ratio"] == {"4": None}
+    assert set(document["throughput"]["4"]) == {"static"}
+    assert document["latency"] == {}

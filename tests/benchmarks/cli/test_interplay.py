@@ -1,0 +1,95 @@
+"""`python -m benchmarks interplay` from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+from benchmarks.__main__ import application
+from benchmarks.interplay.measurement import InterplayMeasurement
+from tests.benchmarks.grid.scripted_session import ScriptedPipelines, ScriptedSession
+from typer.testing import CliRunner, Result
+
+from forebay.errors import SettingError
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
+
+SMALL = ("--events", "12", "--prompt-tokens", "4", "--mean-tokens", "4", "--limit", "16")
+
+
+def run(*args: str) -> Result:
+    result = CliRunner().invoke(application(), ["interplay", *args])
+    if isinstance(result.exception, SettingError):
+        raise result.exception
+    return result
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--factor", "weather"], "--factor: expected capacity, checkpoint"),
+        (["--model", "random:gpt-9"], "expected one of random:opt-125m"),
+        (["--load", "-1"], "--load: expected more than 0"),
+        (["--plot", "nowhere/here.png"], "--plot: there is no folder nowhere"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told_before_anything_starts(args: list[str], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        run(*args)
+
+
+@pytest.fixture
+def pipelines(monkeypatch: pytest.MonkeyPatch) -> ScriptedPipelines:
+    """In place of Flink's."""
+    scripted = ScriptedPipelines()
+    whole = InterplayMeasurement.__init__
+
+    def init(self: InterplayMeasurement, *args: object, **options: object) -> None:
+        whole(self, *args, **{**options, "open": scripted})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(InterplayMeasurement, "__init__", init)
+    return scripted
+
+
+@pytest.mark.long
+def test_a_server_that_runs_is_measured_without_its_kv_cache_being_changed(
+    tmp_path: Path, pipelines: ScriptedPipelines
+) -> None:
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.001))) as replica:
+        result = run("--url", replica.url, *SMALL, "--json", str(tmp_path / "found.json"))
+    document = orjson.loads((tmp_path / "found.json").read_bytes())
+    factors = {cell["factor"] for cell in document["cells"]}
+    assert factors == {
+        "base",
+        "capacity",
+        "checkpoint",
+        "ordering",
+        "prefix",
+        "subtasks",
+        "windows",
+        "bundle",
+    }
+    assert "capacity: 64" in " ".join(result.stdout.split())
+    assert result.exit_code == (0 if document["valid"] else 1)
+
+
+def test_what_was_measured_before_ctrl_c_is_kept(
+    tmp_path: Path, pipelines: ScriptedPipelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ScriptedSession.measure
+    measured = []
+
+    def measure(self: ScriptedSession, load: object) -> object:
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append(load)
+        return whole(self, load)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ScriptedSession, "measure", measure)
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.001))) as replica:
+        result = run("--url", replica.url, *SMALL, "--json", str(tmp_path / "found.json"))
+    document = orjson.loads((tmp_path / "found.json").read_bytes())
+    assert (document["complete"], document["valid"]) == (False, False)
+    assert len(document["cells"]) == 2
+    assert result.exit_code == 130

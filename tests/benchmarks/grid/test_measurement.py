@@ -1,0 +1,225 @@
+"""A grid over scripted servers: cells that fail are told, and the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.grid.cells import GridOptions, Parallelism
+from benchmarks.grid.document import grid_document
+from benchmarks.grid.measurement import Capacity, Cell, Measurement, RunningEngine
+from benchmarks.grid.picture import grid_figure
+from benchmarks.grid.streams import grid_pipeline
+from benchmarks.grid.table import NONE, cell_rows, engine_rows
+from tests.benchmarks.grid.scripted_session import ANSWER_S, COMMIT_S, ScriptedPipelines, ScriptedSession
+
+from forebay.bench.stream.options import EventLoad
+from forebay.bench.stream.records import StreamRun
+from forebay.config import parse_spec
+from forebay.errors import LaunchError
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
+
+SMALL: dict[str, Any] = {
+    "models": ("default", "random:opt-125m"),
+    "parallelisms": (Parallelism(1, 2), Parallelism(2, 1)),
+    "arrivals": ("constant", "bursts"),
+    "requests": 6,
+    "prompt_tokens": 4,
+    "mean_tokens": 4,
+    "limit_tokens": 16,
+    "stream": False,
+}
+
+
+@contextmanager
+def scripted(model: str, parallelism: Parallelism) -> Iterator[RunningEngine]:
+    """As many scripted replicas; of a model named `broken`, none."""
+    if model == "broken":
+        raise LaunchError("no room for the model\nand its log")
+    script = ReplicaScript(delay=Fixed(0.001))
+    with ReplicaThread(script) as first, ReplicaThread(script) as second:
+        yield RunningEngine((first.url, second.url)[: parallelism.replicas], None)
+
+
+def measured(**changed: Any) -> tuple[Measurement, list[Capacity | Cell]]:
+    options = GridOptions(**{**SMALL, **changed})
+    measurement = Measurement(options, scripted, lambda words: None, local=False)
+    return measurement, list(measurement.found())
+
+
+def test_a_grid_has_what_each_engine_can_do_and_all_its_cells() -> None:
+    measurement, found = measured()
+    document = grid_document(measurement.options, found, complete=True, provenance={"command": "here"})
+    assert len(document["engines"]) == 4
+    assert len(document["cells"]) == 4 * 2 * 2
+    engine, cell = document["engines"][0], document["cells"][-1]
+    assert set(engine["at_once"]) == {"exact", "heavy"}
+    assert engine["requests_per_s"] == engine["at_once"]["exact"]["requests_per_s"] > 0
+    assert (cell["model"], cell["parallelism"]) == ("random:opt-125m", {"replicas": 2, "cores_each": 1})
+    assert (cell["arrival"], cell["tail"]) == ("bursts", "heavy")
+    # The rate is a share of what this engine can do.
+    assert cell["rate_per_s"] == pytest.approx(document["engines"][-1]["requests_per_s"] * 0.6, abs=1e-3)
+    assert cell["serving"]["requests"] == 6
+    assert cell["serving"]["e2el_s"]["p50"] > 0
+    assert cell["serving"]["e2el_s"]["p99"] is None
+    assert document["provenance"] == {"command": "here"}
+
+
+def test_an_engine_that_does_not_start_stops_no_other() -> None:
+    measurement, found = measured(models=("broken", "default"), parallelisms=(Parallelism(1),))
+    document = grid_document(measurement.options, found, complete=measurement.complete, provenance={})
+    broken, other = document["engines"]
+    assert broken["error"] == "no room for the model"
+    assert other["error"] is None
+    assert {cell["model"] for cell in document["cells"]} == {"default"}
+    assert (document["complete"], document["valid"]) == (True, False)
+    assert engine_rows(document)[1][2:4] == [NONE, NONE]
+
+
+def test_a_cell_that_fails_is_told_and_the_others_go_on() -> None:
+    replica = ReplicaThread(ReplicaScript(delay=Fixed(0.001)))
+
+    @contextmanager
+    def dying(model: str, parallelism: Parallelism) -> Iterator[RunningEngine]:
+        replica.__enter__()
+        yield RunningEngine((replica.url,), None)
+
+    options = GridOptions(**{**SMALL, "models": ("default",), "parallelisms": (Parallelism(1),)})
+    measurement = Measurement(options, dying, lambda words: None, local=False)
+    found = measurement.found()
+    engine = next(found)
+    replica.__exit__()
+    document = grid_document(options, [engine, *found], complete=True, provenance={})
+    assert document["engines"][0]["error"] is None
+    errors = [cell["error"] for cell in document["cells"]]
+    assert len(errors) == 4
+    assert all("127.0.0.1" in error for error in errors)
+    assert document["valid"] is False
+
+
+def test_after_an_interruption_no_cell_is_measured() -> None:
+    options = GridOptions(**SMALL)
+    measurement = Measurement(options, scripted, lambda words: None, local=False)
+    cells = measurement.found()
+    first = next(cells)
+    measurement.complete = False
+    assert list(cells) == []
+    document = grid_document(options, [first], complete=measurement.complete, provenance={})
+    assert (document["complete"], document["valid"], len(document["engines"])) == (False, False, 1)
+
+
+def test_repeats_have_an_interval() -> None:
+    measurement, found = measured(
+        models=("default",),
+        parallelisms=(Parallelism(1),),
+        arrivals=("constant",),
+        tails=("exact",),
+        repeats=3,
+    )
+    (repeats,) = grid_document(measurement.options, found, complete=True, provenance={})["repeats"]
+    interval = repeats["serving_e2el_p50_s"]
+    assert interval["count"] == 3
+    assert interval["low"] <= interval["mean"] <= interval["high"]
+
+
+def test_two_replicas_get_half_of_the_requests_each() -> None:
+    script = ReplicaScript(delay=Fixed(0.001))
+    with ReplicaThread(script) as first, ReplicaThread(script) as second:
+
+        @contextmanager
+        def both(model: str, parallelism: Parallelism) -> Iterator[RunningEngine]:
+            yield RunningEngine((first.url, second.url), None)
+
+        options = GridOptions(**{**SMALL, "models": ("default",), "parallelisms": (Parallelism(2, 1),)})
+        list(Measurement(options, both, lambda words: None, local=False).found())
+        counts = [replica.report().completed for replica in (first, second)]
+    assert counts[0] == counts[1] > 12
+
+
+def streamed(pipelines: ScriptedPipelines, **changed: Any) -> dict[str, Any]:
+    sizes = {"models": ("default",), "parallelisms": (Parallelism(2, 1),), "stream": True, **changed}
+    options = GridOptions(**{**SMALL, **sizes})
+    measurement = Measurement(options, scripted, lambda words: None, local=False, session=pipelines)
+    found = list(measurement.found())
+    return grid_document(options, found, complete=measurement.complete, provenance={})
+
+
+def test_all_cells_of_an_engine_go_through_one_pipeline_for_each_number_of_subtasks() -> None:
+    pipelines = ScriptedPipelines()
+    document = streamed(pipelines, subtasks=(1, 2))
+    assert [asked[3] for asked in pipelines.opened] == [1, 2]
+    assert len(pipelines.opened[0][0]) == 2, "both replicas"
+    assert len(document["cells"]) == 2 * 4
+    cell = document["cells"][0]
+    assert cell["stream"]["answered_s"]["p50"] == pytest.approx(ANSWER_S)
+    assert cell["stream"]["committed_s"]["max"] == pytest.approx(COMMIT_S)
+    assert cell["stream"]["resources"]["preemptions"] == 5
+    assert cell["stream"]["resources"]["run_cores_mean"] == 0.25
+    assert cell["stream"]["checkpoint_s"]["p50"] == pytest.approx(0.02)
+    assert cell["serving"]["requests"] == 6
+    # The engine alone is the same for both.
+    assert document["cells"][4]["serving"] == cell["serving"]
+    heads = cell_rows(document)[0]
+    assert {"event to answer p50, s", "engine alone p50"} < set(heads)
+
+
+def test_the_stream_gets_the_same_rate_and_lengths_as_the_engine_alone() -> None:
+    pipelines = ScriptedPipelines()
+    document = streamed(pipelines, arrivals=("constant",), tails=("heavy",), rate_per_s=50.0)
+    (session,) = pipelines.sessions
+    (load,), (events,) = session.loads, session.events
+    assert load.schedule.asked() == {"kind": "constant", "rate_per_s": 50.0}
+    assert document["cells"][0]["rate_per_s"] == 50.0
+    assert sum(event["tokens"] for event in events) == 24
+    assert {len(event["text"].split()) for event in events} == {4}
+
+
+def test_a_pipeline_that_ended_is_started_again_for_the_next_cell() -> None:
+    pipelines = ScriptedPipelines(lambda: ScriptedSession(fails=lambda number: number == 1))
+    document = streamed(pipelines)
+    assert [cell["error"] for cell in document["cells"]] == [None, "the JVM was killed"] * 2
+    assert len(pipelines.opened) == 2
+    assert (document["complete"], document["valid"]) == (True, False)
+
+
+def test_a_pipeline_that_does_not_start_leaves_the_engines_figures() -> None:
+    pipelines = ScriptedPipelines(starts=False)
+    document = streamed(pipelines)
+    assert len(pipelines.opened) == 1
+    assert {cell["error"] for cell in document["cells"]} == {"stream: Flink did not start"}
+    assert all(cell["serving"] for cell in document["cells"])
+
+
+def test_ctrl_c_in_the_pipeline_keeps_what_was_measured() -> None:
+    class Interrupted(ScriptedSession):
+        def measure(self, load: EventLoad) -> StreamRun:
+            if self.loads:
+                raise KeyboardInterrupt
+            return super().measure(load)
+
+    document = streamed(ScriptedPipelines(Interrupted))
+    assert (document["complete"], document["valid"]) == (False, False)
+    assert len(document["cells"]) == 4
+    assert [cell["stream"] is not None for cell in document["cells"]] == [True, False, False, False]
+    assert all(cell["serving"] for cell in document["cells"])
+
+
+def test_the_pipeline_of_a_grid_is_one_that_forebay_runs() -> None:
+    options = GridOptions(**SMALL)
+    spec = parse_spec(grid_pipeline(("http://127.0.0.1:9", "http://127.0.0.1:10"), "m", options, 2))
+    assert (spec.parallelism, spec.engine.model, len(spec.engine.url)) == (2, "m", 2)
+    assert spec.answer_tokens_template() is not None
+
+
+def test_a_grid_can_be_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    document = streamed(ScriptedPipelines(), models=("default", "broken"))
+    grid_figure(document).savefig(tmp_path / "grid.svg")
+    picture = (tmp_path / "grid.svg").read_text()
+    assert picture.count("<svg") == 1
+    grid_figure({**document, "cells": [], "engines": []}).savefig(tmp_path / "grid.png")
+    assert (tmp_path / "grid.png").stat().st_size > 1000
