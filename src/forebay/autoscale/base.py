@@ -80,6 +80,8 @@ class Signals:
         wall_s: The same moment by the wall clock, in seconds since 1970, which may jump; None: `now_s` stands
             for it. It tells the time of day: days are 86,400 s and begin at midnight in UTC.
         silent: Subtasks that have stopped telling and may still have work: what they told last is counted.
+        asked: How many replicas were asked for last, if others share them and ask for theirs; None: all that
+            there are were asked for here.
     """
 
     now_s: float
@@ -95,6 +97,12 @@ class Signals:
     age_s: float = 0.0
     wall_s: float | None = None
     silent: int = 0
+    asked: int | None = None
+
+    @property
+    def kept(self) -> int:
+        """The number to ask for if nothing is to change."""
+        return self.replicas if self.asked is None else self.asked
 
     @property
     def replicas(self) -> int:
@@ -279,7 +287,7 @@ class Scaler:
             # A policy may be anybody's code, and the replicas must outlive its mistakes.
             words = f"the policy failed: {type(error).__name__}: {str(error)[:200]}"
             return self._as_it_is(signals, floor, words, failed=True)
-        kept = max(found.wanted, signals.replicas) if signals.silent else found.wanted
+        kept = max(found.wanted, signals.kept) if signals.silent else found.wanted
         wanted = self._bound(kept, floor)
         if wanted == found.wanted:
             return found
@@ -291,7 +299,7 @@ class Scaler:
         return Decision(wanted, f"{found.reason}; {wanted} in place of {found.wanted}: {why}")
 
     def _as_it_is(self, signals: Signals, floor: int, why: str, *, failed: bool = False) -> Decision:
-        now = signals.replicas
+        now = signals.kept
         wanted = self._bound(now, floor)
         then = "nothing changes" if wanted == now else f"{wanted} in place of {now} only for the limits"
         return Decision(wanted, f"{why}: {then}", failed)

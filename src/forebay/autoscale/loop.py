@@ -21,12 +21,14 @@ class ReplicaCounts:
 
     `starting`: for each that boots, the seconds since it was started. `draining`: those that finish their
     requests and take no new ones. `booted_s`: how long each boot took that ended since the last counts.
+    `asked`: how many were asked for last, if others share them and ask for theirs.
     """
 
     ready: int = 0
     starting: tuple[float, ...] = ()
     draining: int = 0
     booted_s: tuple[float, ...] = ()
+    asked: int | None = None
 
 
 class ReplicaOwner(Protocol):
@@ -82,7 +84,7 @@ class ScalingStep:
     @property
     def changes(self) -> bool:
         """Whether replicas are started or taken away."""
-        return self.decision.wanted != self.signals.replicas
+        return self.decision.wanted != self.signals.kept
 
 
 @dataclass(slots=True)
@@ -116,7 +118,7 @@ class ScalingLoop:
         except ForebayError as error:
             before = self.last
             signals = Signals(now_s) if before is None else before.signals
-            return ScalingStep(signals, Decision(signals.replicas, "replicas are not known"), str(error))
+            return ScalingStep(signals, Decision(signals.kept, "replicas are not known"), str(error))
         signals = signals_of(now_s, counts, self.demand.take(now_s))
         decision = self.scaler.decide(signals)
         try:
@@ -142,4 +144,5 @@ def signals_of(now_s: float, counts: ReplicaCounts, demand: Demand) -> Signals:
         age_s=demand.age_s,
         wall_s=demand.wall_s,
         silent=demand.silent,
+        asked=counts.asked,
     )

@@ -36,6 +36,7 @@ class PublishedReplicas:
     `boot_s`, does not count until it is there: the platform may have no room for it. If it comes after all,
     its boot counts as so long, for nobody knows when it was started. What is known of boots is
     remembered, as it is by a policy: a boot that counts as so long would otherwise lower what that one knows.
+    The replicas may be more than were asked for here: a gateway that shares them has its own added.
     `ready` is what the router may send to.
     """
 
@@ -45,6 +46,7 @@ class PublishedReplicas:
         self._boot_s = boot_s
         self._asked_s: list[float] = []
         self._was_ready: int | None = None
+        self._asked: int | None = None
 
     def remembers(self) -> Mapping[str, object]:
         """What outlives a restart."""
@@ -66,10 +68,12 @@ class PublishedReplicas:
         self._asked_s = late + awaited
         for took_s in booted_s:
             self._boot_s += LEARNED * (took_s - self._boot_s)
-        return ReplicaCounts(ready, tuple(now_s - at_s for at_s in awaited), booted_s=booted_s)
+        starting = tuple(now_s - at_s for at_s in awaited)
+        return ReplicaCounts(ready, starting, booted_s=booted_s, asked=self._asked)
 
     def scale(self, wanted: int, now_s: float) -> None:
         missing = max(wanted - (self._was_ready or 0), 0)
         del self._asked_s[missing:]
         self._asked_s += [now_s] * (missing - len(self._asked_s))
+        self._asked = wanted
         self._publish(wanted)

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from forebay.errors import SetupError
 from forebay.fleet.client import FleetClient
 from forebay.gateway.access_log import AccessLog
+from forebay.gateway.peak_load import PEAK_LOAD, PEAK_S, PeakLoad
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -29,7 +30,11 @@ class GatewayMetrics:
     """Counters of one gateway, in a registry of their own. Labels come from settings and routes only."""
 
     def __init__(
-        self, fleet: FleetClient, prefill: FleetClient | None = None, log: AccessLog | None = None
+        self,
+        fleet: FleetClient,
+        load: PeakLoad,
+        prefill: FleetClient | None = None,
+        log: AccessLog | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
@@ -84,6 +89,11 @@ class GatewayMetrics:
         self.in_flight = Gauge(
             "forebay_gateway_in_flight", "Requests that are being answered.", registry=self.registry
         )
+        Gauge(
+            PEAK_LOAD,
+            f"Most requests that were at replicas or waited for one, in the last {PEAK_S:.0f} s.",
+            registry=self.registry,
+        ).set_function(load.peak)
         self.registry.register(_Fleet(fleet, prefill))
         if log is not None:
             self.registry.register(_LostLines(log))
@@ -119,7 +129,7 @@ class _Fleet(Collector):
         for url, why in (prefill | self._fleet.replicas()).items():
             available.add_metric((url,), float(not why))
         waiting = GaugeMetricFamily(
-            "forebay_gateway_waiting", "Requests that wait for a replica with room.", self._fleet.waiting
+            "forebay_gateway_waiting", "Requests that wait for a replica.", self._fleet.waiting
         )
         return available, waiting
 
