@@ -29,21 +29,28 @@ if TYPE_CHECKING:
     from forebay.deploy.kubernetes.cluster import Done
     from forebay.deploy.ray.settings import RayFleetSpec
 
-deploy = typer.Typer(cls=Group, help="Put a pipeline on Kubernetes, a fleet on Ray.", no_args_is_help=True)
+deploy = typer.Typer(
+    cls=Group, help="Put a pipeline or a gateway on Kubernetes, a fleet on Ray.", no_args_is_help=True
+)
 
 
 @deploy.callback()
 def _deploy() -> None:
-    """Put a pipeline on Kubernetes, a fleet on Ray."""
+    """Put a pipeline or a gateway on Kubernetes, a fleet on Ray."""
 
 
 @deploy.command(cls=Command)
 def kubernetes(
-    pipeline: Annotated[Path, typer.Argument(help="A pipeline file (YAML).", metavar="PIPELINE")],
+    pipeline: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A pipeline file (YAML); none for a gateway and its engine alone.", metavar="[PIPELINE]"
+        ),
+    ] = None,
     *,
     config: Annotated[
         Path | None,
-        typer.Option(help="The deployment file; by default deploy.yaml beside the pipeline file."),
+        typer.Option(help="The deployment file; by default deploy.yaml in the pipeline file's folder."),
     ] = None,
     set: Annotated[
         list[str] | None,
@@ -74,7 +81,8 @@ def kubernetes(
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Render the manifests of a pipeline, its engine and what belongs to them, and apply them.
+    """Render the manifests of a pipeline, or of a gateway without one, its engine and what belongs to them,
+    and apply them.
 
     Without --out, --apply, --dry-run and --remove they go to standard output. Secrets are only referred to:
     no manifest holds one.
