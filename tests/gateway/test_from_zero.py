@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from forebay.documents import check_document
 from forebay.gateway.peak_load import PEAK_LOAD
+from forebay.gateway.spec import GatewaySpec
 from forebay.ports import free_port
 from forebay.testing.replica import FakeReplica
 
@@ -73,3 +76,19 @@ async def test_health_is_good_without_a_replica_only_if_requests_wait(
         assert served.gateway.health()[1]["status"] == "no_replica"
         served.gateway.drain()
         assert served.gateway.health()[0] == 503
+
+
+async def test_a_request_after_the_last_replica_has_gone_waits_for_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "replicas"
+    settings: dict[str, Any] = {"engine": {"file": str(path), "model": "fake"}, "relay": WAIT}
+    async with FakeReplica(QUICK) as first, FakeReplica(QUICK) as second:
+        path.write_text(first.url)
+        spec = check_document(GatewaySpec, settings, what="gateway", name="gateway")
+        async with serving(spec) as served:
+            assert (await chat(served))[0] == 200
+            path.write_text("[]")
+            await until(lambda: not served.gateway._fleet.replicas())
+            asked = asyncio.ensure_future(chat(served))
+            await until(lambda: served.gateway._fleet.waiting == 1)
+            path.write_text(second.url)
+            assert (await asked)[0] == 200
