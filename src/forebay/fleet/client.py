@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 
@@ -82,11 +83,12 @@ class FleetClient:
         self.on_usable: Callable[[int], None] = lambda usable: None
         """Called with `usable` within a quarter of a second after it has changed, and once it is known."""
         self._told_usable: int | None = None
+        self._unlisted = 0
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for room."""
-        return len(self._dispatcher)
+        """How many requests wait for a replica with room, or for the first one that is up."""
+        return len(self._dispatcher) + self._unlisted
 
     @property
     def full(self) -> bool:
@@ -244,14 +246,36 @@ class FleetClient:
                 raise SettingError(f"no replica serves the model: {members.why_none()}")
             if not told and members.fault:
                 raise SettingError(members.fault)
-            left_s = end_s - self._clock.monotonic_s()
-            if left_s <= 0:
+            if not await self._look(end_s):
                 raise Unreachable(f"no replica can be used after {wait_s:g} s: {members.why_none()}")
-            members.looked.clear()
-            try:
-                await asyncio.wait_for(members.looked.wait(), left_s)
-            except asyncio.TimeoutError:
-                continue
+
+    async def until_listed(self, wait_s: float) -> bool:
+        """Wait until a replica has reported its models; whether one has after `wait_s`."""
+        self.watch()
+        end_s = self._clock.monotonic_s() + wait_s
+        self._unlisted += 1
+        try:
+            while not self.models:
+                if not await self._look(end_s):
+                    return False
+            return True
+        finally:
+            self._unlisted -= 1
+
+    @property
+    def why_none(self) -> str:
+        """Why no replica can be used, in one line."""
+        return self._members.why_none()
+
+    async def _look(self, end_s: float) -> bool:
+        """Wait for the next look at a replica; False if it is `end_s` already."""
+        left_s = end_s - self._clock.monotonic_s()
+        if left_s <= 0:
+            return False
+        self._members.looked.clear()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._members.looked.wait(), left_s if left_s < math.inf else None)
+        return True
 
     async def close(self) -> None:
         """Stop watching and close all connections. What waits is given up; leases in flight are cut."""

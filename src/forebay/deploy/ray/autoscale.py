@@ -1,5 +1,5 @@
-"""Scales a fleet on Ray as a pipeline's metrics ask: read, decide, scale, say why. Whatever fails changes
-nothing, and the next round begins anew from what the cluster says then.
+"""Scales a fleet on Ray by the metrics of a pipeline and a gateway: read, decide, scale, log why. Whatever
+fails changes nothing, and the next round starts from what the cluster reports then.
 
 Where the name of the dashboard has several addresses, a cluster is being replaced by another: each has its
 share of the fleet, which its `target_capacity` says.
@@ -20,9 +20,9 @@ from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.controller.exposition import (
     MAX_CHARS,
     PARTLY_READ,
-    PipelineSays,
+    ObservedLoad,
+    observed_load,
     shown,
-    what_pipeline_says,
 )
 from forebay.errors import DeployError
 from forebay.ray_serve.addresses import each_address
@@ -68,11 +68,12 @@ class FleetPart:
 
 @dataclass(slots=True)
 class RayScaler:
-    """Has the fleet `name` get the number of replicas that the pipeline wants, which `metrics` tell: URLs of
-    text in Prometheus' format, of which the largest number counts. Each address of their names is read, and
-    each one of the dashboard's name is a cluster that has the fleet or a part of it.
+    """Gives the fleet `name` the number of replicas that a pipeline and a gateway need. `metrics` are URLs of
+    the pipeline's metrics and `gateway_metrics` of the gateway's, in Prometheus' format; empty if there is
+    none. Each address of their names is read, and each one of the dashboard's name is a cluster that has the
+    fleet or a part of it.
 
-    Serve knows no condition on which it scales: one scaler for a fleet.
+    Serve has no conditional update: run one scaler for a fleet.
     """
 
     address: str
@@ -82,11 +83,12 @@ class RayScaler:
     clock: Clock
     read: Read
     addresses: Addresses = each_address
+    gateway_metrics: Sequence[str] = ()
     _told: dict[str, str] = field(default_factory=dict, init=False)
 
     async def round(self) -> None:
         """Look once, and scale where it has to be. Raises nothing for what clusters do."""
-        self.decider.hear(await self._heard(), self.clock.monotonic_s())
+        self.decider.observe(await self._load(), self.clock.monotonic_s())
         try:
             parts = await self._parts()
             # A new cluster begins with nothing: what the fleet has is what the one with most of it has.
@@ -126,16 +128,24 @@ class RayScaler:
             await rest.scale(self.name, DEPLOYMENT, replicas)
         log.info("%s: %d -> %d replicas: %s", self.name, before, replicas, reason)
 
-    async def _heard(self) -> PipelineSays:
-        found = [each for named in await asyncio.gather(*map(self._read, self.metrics)) for each in named]
-        problems = [str(each) for each in found if isinstance(each, DeployError)]
-        said = what_pipeline_says((each for each in found if isinstance(each, str)), problems)
-        if said.wanted is None:
-            why = said.problems or "none of the addresses tells it"
-            self._warn("metrics", f"the wanted number of replicas is not known: {why}")
+    async def _load(self) -> ObservedLoad:
+        problems: list[str] = []
+        pipeline = await self._texts(self.metrics, problems)
+        gateway = await self._texts(self.gateway_metrics, problems)
+        load = observed_load(pipeline, gateway, problems)
+        if load.wanted is None:
+            self._warn("metrics", f"the load of the replicas is not known: {load.problems}")
         else:
-            self._warn("metrics", f"{PARTLY_READ}: {said.problems}" if said.problems else "")
-        return said
+            self._warn("metrics", f"{PARTLY_READ}: {load.problems}" if load.problems else "")
+        return load
+
+    async def _texts(self, urls: Sequence[str], problems: list[str]) -> list[str] | None:
+        """The metrics at these URLs; `problems` gets why some are missing."""
+        if not urls:
+            return None
+        found = [each for named in await asyncio.gather(*map(self._read, urls)) for each in named]
+        problems += [str(each) for each in found if isinstance(each, DeployError)]
+        return [each for each in found if isinstance(each, str)]
 
     async def _read(self, named: str) -> list[str | DeployError]:
         """What each address of a name tells, or why it tells nothing."""
