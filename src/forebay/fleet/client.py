@@ -17,19 +17,18 @@ import asyncio
 import math
 from collections.abc import Callable, Collection
 from functools import partial
-from types import TracebackType
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
 from forebay.engine.replica import HttpReplica, ServedModel
-from forebay.errors import EngineError, Overloaded, SettingError, Unreachable
+from forebay.errors import SettingError, Unreachable
 from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
 from forebay.fleet.cache_events import CacheEventCounts
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.lease import ReplicaLease
 from forebay.fleet.listing import Listing
 from forebay.fleet.membership import Connect, Membership
-from forebay.fleet.model_queues import ModelQueues
+from forebay.fleet.placement import PendingPlacement, Placements
 from forebay.fleet.policies import DEFAULT_POLICY, LeastRequests, make_policy
 from forebay.fleet.routing_request import BLOCK_CHARS, RoutingRequest, TokenEstimate, text_blocks
 from forebay.fleet.served import serves
@@ -63,19 +62,26 @@ class FleetClient:
             policy = make_policy(config.routing, instead=LeastRequests())
             make = partial(ImmediateDispatcher, self.fleet, policy)
         self._members = Membership(
-            config, self.fleet, self.api_key, self._clock, self._soon, connect=connect or self._over_http
+            config,
+            self.fleet,
+            self.api_key,
+            self._clock,
+            self._dispatch_soon,
+            connect=connect or self._over_http,
         )
         self.served = self._members.served
         """Which replicas serve which models."""
-        self._dispatcher = ModelQueues(self.fleet, make, self.served.only)
-        self._waker: asyncio.TimerHandle | asyncio.Handle | None = None
-        self._wake_s = math.inf
+        self._placements = Placements(
+            self.fleet,
+            self._members,
+            make,
+            self._tokens,
+            self._clock,
+            watch=self.watch,
+            on_idle=self._idle,
+        )
         self._ticker: asyncio.Task[None] | None = None
         self._stream = config.stream
-        self._placings: set[PendingPlacement] = set()
-        self._sent: set[str] = set()
-        # Requests that still waited after the last dispatch: those that came since may find room.
-        self._held = 0
         self._closed = False
         self.on_idle: Callable[[], None] = lambda: None
         """Called when no request waits for room any more."""
@@ -86,13 +92,13 @@ class FleetClient:
     @property
     def waiting(self) -> int:
         """How many requests wait for room."""
-        return len(self._dispatcher)
+        return len(self._placements)
 
     @property
     def full(self) -> bool:
         """Whether no replica has room for more: some requests wait here for it, or at every replica that may
         get them, as these last reported."""
-        if self._held:
+        if self._placements.held:
             return True
         rows = [row for row, member in self._members.rows.items() if self.fleet.available[row]]
         return bool(rows) and bool((self.fleet.reported_waiting[rows] > 0).all())
@@ -100,12 +106,12 @@ class FleetClient:
     @property
     def sent(self) -> Collection[str]:
         """The ids of the requests that have a replica now, of those that were placed with one."""
-        return self._sent
+        return self._placements.sent
 
     @property
     def in_flight(self) -> int:
         """How many requests are at replicas."""
-        return sum(len(member.leases) for member in self._members.rows.values())
+        return self._members.in_flight()
 
     @property
     def usable(self) -> int:
@@ -210,7 +216,9 @@ class FleetClient:
         the replica counts teaches how many tokens a text has. `id`: what the request is called in `sent`.
         `source`: whose request it is; failures of one source say little of the replica.
         """
-        return PendingPlacement(self, demand, deadline or Deadline(), chars=chars, id=id, source=source)
+        return PendingPlacement(
+            self._placements, demand, deadline or Deadline(), chars=chars, id=id, source=source
+        )
 
     def only(self, lease: ReplicaLease) -> bool:
         """Whether no other replica may get what was sent with `lease`."""
@@ -256,10 +264,7 @@ class FleetClient:
     async def close(self) -> None:
         """Stop watching and close all connections. What waits is given up; leases in flight are cut."""
         self._closed = True
-        for placing in list(self._placings):
-            placing.refuse(Unreachable("the fleet's client was closed", sent=False))
-        if self._waker is not None:
-            self._waker.cancel()
+        self._placements.close()
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
@@ -271,17 +276,13 @@ class FleetClient:
             await asyncio.sleep(TICK_S)
             now_s = self._clock.monotonic_s()
             if now_s > due_s + LATE_S:
-                self._members.resumed()
+                self._members.stalls.resumed()
             due_s = now_s + TICK_S
             self.fleet.forget_stale_reports(now_s)
-            self._members.find_stalled()
+            self._members.stalls.find()
             self._members.forget_evicted()
             self._tell_usable()
-            counts = self._members.time_counts()
-            for placing in list(self._placings):
-                placing.waits(now_s, counts=counts)
-            if len(self._dispatcher):
-                self._soon()
+            self._placements.tick(now_s)
 
     def _tell_usable(self) -> None:
         usable = self.usable
@@ -290,160 +291,11 @@ class FleetClient:
             self._told_usable = usable
             self.on_usable(usable)
 
-    def _add(self, placing: PendingPlacement) -> None:
-        self.watch()
-        now_s = self._clock.monotonic_s()
-        self._placings.add(placing)
-        placing.waits(now_s, counts=self._members.time_counts())
-        self._dispatcher.add(placing, placing.demand, now_s)
-        self._soon()
+    def _dispatch_soon(self) -> None:
+        self._placements.dispatch_soon()
 
-    def _remove(self, placing: PendingPlacement) -> None:
-        self._placings.discard(placing)
-        self._dispatcher.remove(placing)
-        self._soon()
-
-    def _soon(self) -> None:
-        """Dispatch in the loop's next round, once for all that happens in this one."""
-        if self._wake_s == -math.inf or self._closed:
-            return
-        if self._waker is not None:
-            self._waker.cancel()
-        self._wake_s = -math.inf
-        self._waker = asyncio.get_running_loop().call_soon(self._dispatch)
-
-    def _dispatch(self) -> None:
-        self._waker, self._wake_s = None, math.inf
-        now_s = self._clock.monotonic_s()
-        for placing, ticket in self._dispatcher.ready(now_s):
-            self._placings.discard(placing)
-            member = self._members.rows[ticket.replica]
-            placing.grant(
-                ReplicaLease(
-                    member,
-                    ticket,
-                    self.fleet,
-                    self._clock,
-                    self._changed,
-                    blocks=placing.demand.blocks,
-                    source=placing.source,
-                )
-            )
-        for placing in self._dispatcher.expired():
-            placing.expire()
-        if self._wake_s == math.inf and self._dispatcher.wake_s < math.inf:
-            self._wake_s = self._dispatcher.wake_s
-            delay_s = max(0.0, self._wake_s - now_s)
-            self._waker = asyncio.get_running_loop().call_later(delay_s, self._dispatch)
-        self._held = len(self._dispatcher)
-        if not self._held:
-            self.on_idle()
-
-    def _changed(self, lease: ReplicaLease) -> None:
-        member = self._members.rows.get(lease.number)
-        if member is not None:
-            self._members.sync(member)
-        if len(self._dispatcher):
-            self._soon()
+    def _idle(self) -> None:
+        self.on_idle()
 
     def _over_http(self, url: str) -> HttpReplica:
         return HttpReplica(url, api_key=self.api_key, stream=self._stream, clock=self._clock)
-
-    def _learn(self, chars: int, lease: ReplicaLease) -> None:
-        if lease.usage is not None and chars:
-            self._tokens.learn(chars, lease.usage.prompt_tokens)
-            self.fleet.block_tokens = BLOCK_CHARS / self._tokens.chars_per_token
-
-    def _refusal(self, waited_s: float, model: str | None) -> EngineError:
-        if self._members.works(model):
-            replicas = f"{self.usable} replica{'s' * (self.usable != 1)}"
-            return Overloaded(
-                f"no replica had room for the request within {waited_s:.1f} s: {replicas} with "
-                f"{self.in_flight} requests in flight, {len(self._placings)} waiting",
-                sent=False,
-            )
-        why = self._members.why_none()
-        return Unreachable(f"there is no replica to send the request to: {why}", sent=False)
-
-
-class PendingPlacement:
-    """A request that waits for a replica, and then has one."""
-
-    def __init__(
-        self,
-        client: FleetClient,
-        demand: RoutingRequest,
-        deadline: Deadline,
-        *,
-        chars: int,
-        id: str,
-        source: str | None,
-    ) -> None:
-        self.demand = demand
-        self.source = source
-        self._id = id
-        self.deadline = deadline
-        self._client = client
-        self._chars = chars
-        self._lease: ReplicaLease | None = None
-        self._granted: asyncio.Future[ReplicaLease] | None = None
-        self._began_s = 0.0
-
-    async def __aenter__(self) -> ReplicaLease:
-        loop = asyncio.get_running_loop()
-        client = self._client
-        self._granted = loop.create_future()
-        self._began_s = client._clock.monotonic_s()
-        client._add(self)
-        left_s = self.demand.deadline_s - self._began_s
-        timer = loop.call_later(max(0.0, left_s), self.expire) if left_s < math.inf else None
-        try:
-            self._lease = await self._granted
-            if self._id:
-                client._sent.add(self._id)
-            return self._lease
-        except BaseException:
-            if self._granted.done() and not self._granted.cancelled() and not self._granted.exception():
-                self._granted.result().release()
-            else:
-                client._remove(self)
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        lease = self._lease
-        assert lease is not None
-        self._client._sent.discard(self._id)
-        if isinstance(error, EngineError):
-            lease.failed(error)
-        lease.release()
-        self._client._learn(self._chars, lease)
-
-    def grant(self, lease: ReplicaLease) -> None:
-        """The dispatcher found a replica."""
-        assert self._granted is not None
-        if self._granted.done():
-            lease.release()
-        else:
-            self.deadline.begin(lease.sent_s)
-            self._granted.set_result(lease)
-
-    def waits(self, now_s: float, *, counts: bool) -> None:
-        """It has no replica yet; whether the time until then counts against its deadline."""
-        self.deadline.wait(now_s, counts=counts)
-        if self.deadline.left_s(now_s) <= 0:
-            self.expire()
-
-    def expire(self) -> None:
-        """The deadline has passed."""
-        waited_s = self._client._clock.monotonic_s() - self._began_s
-        self.refuse(self._client._refusal(waited_s, self.demand.model))
-
-    def refuse(self, error: EngineError) -> None:
-        """It gets no replica."""
-        if self._granted is not None and not self._granted.done():
-            self._granted.set_exception(error)

@@ -18,7 +18,8 @@ from forebay.fleet.config import FleetConfig
 from forebay.fleet.member import Member
 from forebay.fleet.probes import Probes
 from forebay.fleet.served import ServedModels, names, serves
-from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
+from forebay.fleet.stalls import StallDetector
+from forebay.fleet.state import Fleet, ReplicaLimits
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class Membership:
         )
         self.listed = False
         """Whether the list was ever read."""
-        self._here_since_s = -math.inf
+        self.stalls = StallDetector(self.rows, fleet, clock, config.stall_s, sync=self.sync)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -104,6 +105,10 @@ class Membership:
     def usable(self) -> int:
         """How many replicas may get a request, now or once those in flight there are fewer."""
         return sum(m.health.state != "shut" and not m.fault and not m.leaving for m in self.rows.values())
+
+    def in_flight(self) -> int:
+        """How many requests are at replicas."""
+        return sum(len(member.leases) for member in self.rows.values())
 
     def works(self, model: str | None = None) -> bool:
         """Whether some replica answers requests for `model`, or is started for them, so that what waits is
@@ -150,39 +155,6 @@ class Membership:
                 self._changed()
         if member.leaving and not member.leases:
             self._gone(member)
-
-    def resumed(self) -> None:
-        """This process itself was held up until now: the replicas' silence before means nothing."""
-        self._here_since_s = self._clock.monotonic_s()
-
-    def find_stalled(self) -> None:
-        """Give up what no progress is made on. Shut replicas that hang: soon where another can take over."""
-        now_s = self._clock.monotonic_s()
-        for member in list(self.rows.values()):
-            if self._fleet.reported_s[member.row] < now_s - STALE_S:
-                member.claimed_s = 0.0
-            since_s = max(member.silent_since_s(), self._here_since_s)
-            patience_s = member.patience_s(self._fleet, self._config.stall_s)
-            if now_s - since_s > patience_s and self._others_work(member, since_s):
-                self._lose_all(member, now_s - since_s)
-                continue
-            member.look(self._fleet, now_s)
-            for lease in list(member.leases):
-                silent_s, hangs = lease.overdue(now_s, self._here_since_s)
-                if hangs:
-                    self._lose_all(member, silent_s)
-                    break
-                if silent_s:
-                    lease.mark_stalled(f"{member.url} made no progress on a request for {silent_s:.1f} s")
-
-    def _lose_all(self, member: Member, silent_s: float) -> None:
-        why = f"{member.url} sent nothing for {silent_s:.1f} s with requests in flight"
-        if member.health.state != "shut":
-            member.held = True
-            member.health.accuse(why)
-            self.sync(member)
-        for lease in list(member.leases):
-            lease.mark_stalled(why)
 
     def forget_evicted(self) -> None:
         """Forget the prefix blocks that replicas have evicted since, by their own events."""
@@ -389,12 +361,6 @@ class Membership:
         self.rows[row] = member
         self.served.moved(member)
         log.info("replica %s joins", member.url)
-
-    def _others_work(self, member: Member, since_s: float) -> bool:
-        """Whether another replica may take what this one has, and is not as silent itself."""
-        now_s = self._clock.monotonic_s()
-        others = (other for other in self.rows.values() if other is not member and other.open(now_s))
-        return any(not other.leases or other.moved_since(since_s) for other in others)
 
     def _note_shut(self, member: Member, change: Callable[[], None]) -> None:
         before = member.health.state
