@@ -36,16 +36,16 @@ from forebay.fleet.state import Fleet
 from forebay.settings import read_secret
 
 TICK_S = 0.25
-"""How often replicas that hang are looked for."""
+"""How often to look for stalled replicas."""
 LATE_S = 1.0
-"""A look that comes so late shows that this process was held up itself."""
+"""A tick that is late by this much shows that this process was paused."""
 
 
 class FleetClient:
-    """Places requests. Nothing is opened before the first `watch`, `start` or `place`.
+    """Places requests. Opens nothing before the first `watch`, `start` or `place`.
 
     `connect` opens a replica in place of HTTP. Raises `SettingError` for a missing API key, and `SetupError`
-    where `kv_events` is set without pyzmq.
+    if `kv_events` is set without pyzmq.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class FleetClient:
         self._stream = config.stream
         self._closed = False
         self.on_idle: Callable[[], None] = lambda: None
-        """Called when no request waits for room any more."""
+        """Called when no request waits for room."""
         self.on_usable: Callable[[int], None] = lambda usable: None
-        """Called with `usable` within a quarter of a second after it has changed, and once it is known."""
+        """Called with `usable` within a quarter of a second of a change, and once it is known."""
         self._told_usable: int | None = None
 
     @property
@@ -96,8 +96,7 @@ class FleetClient:
 
     @property
     def full(self) -> bool:
-        """Whether no replica has room for more: some requests wait here for it, or at every replica that may
-        get them, as these last reported."""
+        """Whether no replica has room: requests wait here, or at every replica by its last report."""
         if self._placements.held:
             return True
         rows = [row for row, member in self._members.rows.items() if self.fleet.available[row]]
@@ -105,7 +104,7 @@ class FleetClient:
 
     @property
     def sent(self) -> Collection[str]:
-        """The ids of the requests that have a replica now, of those that were placed with one."""
+        """The ids of requests that are at a replica now, if they were placed with one."""
         return self._placements.sent
 
     @property
@@ -115,29 +114,29 @@ class FleetClient:
 
     @property
     def usable(self) -> int:
-        """How many replicas may get requests, those included that have still to show that they are well."""
+        """How many replicas may get requests, including those that are still on probation."""
         return self._members.usable()
 
     @property
     def kv_usage(self) -> float:
-        """Share of the replicas' KV caches in use, 0 to 1, as they last reported; 0 without a replica."""
+        """Mean share of KV cache in use, 0 to 1, by the last reports; 0 without a replica."""
         rows = list(self._members.rows)
         return float(self.fleet.reported_kv[rows].mean()) if rows else 0.0
 
     @property
     def listing(self) -> int:
-        """The version of the list of replicas that counts now; 0 for a list that has none."""
+        """The version of the current list of replicas; 0 if it has none."""
         found = self._members.listing
         return found.version if isinstance(found, Listing) else 0
 
     @property
     def wanted(self) -> int | None:
-        """How many replicas there should be, where whoever scales them says it with their list."""
+        """How many replicas there should be, if the list includes it."""
         found = self._members.listing
         return found.wanted if isinstance(found, Listing) else None
 
     def at_replicas(self) -> dict[str, int]:
-        """How many requests are at each replica, by URL, those that leave the list included."""
+        """How many requests are at each replica, by URL, including replicas that leave the list."""
         counts = dict.fromkeys(self._members.members, 0)
         for member in self._members.rows.values():
             counts[member.url] = counts.get(member.url, 0) + len(member.leases)
@@ -145,26 +144,26 @@ class FleetClient:
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
-        """What may be asked for."""
+        """The models that may be requested."""
         return self.served.models()
 
     def replicas(self, model: str | None = None) -> dict[str, str]:
-        """Each replica by URL, of those that serve `model`, with why it gets no requests now; empty if it
-        may."""
+        """The replicas that serve `model`, by URL, each with the reason why it gets no requests; empty if it
+        does."""
         return {url: member.why for url, member in self._members.members.items() if serves(member, model)}
 
     @property
     def probed(self) -> bool:
-        """Whether the list of replicas was read, and each of them was asked once."""
+        """Whether the list was read and each replica was asked once."""
         return self._members.listed and all(member.asked for member in self._members.members.values())
 
     @property
     def fault(self) -> str:
-        """Why the list of replicas cannot be read now; empty while it can."""
+        """Why the list of replicas cannot be read now; empty if it can."""
         return self._members.fault
 
     def cache_events(self) -> dict[str, CacheEventCounts]:
-        """What came of the KV-cache events of each replica, by URL; empty without `kv_events`."""
+        """Counts of KV-cache events by URL; empty without `kv_events`."""
         members = self._members.members.items()
         return {url: member.cache.counts for url, member in members if member.cache is not None}
 
@@ -182,8 +181,8 @@ class FleetClient:
         transferred: bool = False,
         model: str | None = None,
     ) -> RoutingRequest:
-        """What a request with this prompt asks for; `deadline_s` is in seconds from now. All others as
-        `RoutingRequest` has them."""
+        """Describe a request with this prompt. `deadline_s` counts from now; the rest is as in
+        `RoutingRequest`."""
         now_s = self._clock.monotonic_s()
         return RoutingRequest(
             prompt_tokens=self._tokens.tokens(len(text)),
@@ -208,29 +207,28 @@ class FleetClient:
         id: str = "",
         source: str | None = None,
     ) -> PendingPlacement:
-        """Wait for a replica with room: an async context manager that gives the `ReplicaLease`.
+        """Wait for a replica with room: an async context manager that returns the `ReplicaLease`.
 
-        Entering raises `Overloaded` at the demand's deadline where none had room until then, and
-        `Unreachable` where there was none to send to; so it does where `deadline` is over. That one counts
-        only while no replica works, until the request is sent. `chars` is the prompt's length; with it, what
-        the replica counts teaches how many tokens a text has. `id`: what the request is called in `sent`.
-        `source`: whose request it is; failures of one source say little of the replica.
+        Entering raises `Overloaded` if no replica had room until the demand's deadline. It raises
+        `Unreachable` if there was no replica, or if `deadline` is over; that one only counts while no replica
+        works, until the request is sent. `chars` is the prompt's length, from which tokens per character are
+        learned. `id` is the name in `sent`. `source`: who sent it; failures of one source alone are weak
+        evidence against a replica.
         """
         return PendingPlacement(
             self._placements, demand, deadline or Deadline(), chars=chars, id=id, source=source
         )
 
     def only(self, lease: ReplicaLease) -> bool:
-        """Whether no other replica may get what was sent with `lease`."""
+        """Whether no other replica may get the request of `lease`."""
         return self._members.only(lease.number)
 
     async def accepts(self, lease: ReplicaLease) -> bool:
-        """Whether the replica of `lease` answers a probe of our own; blocks until that is known."""
+        """Whether the replica of `lease` answers a probe; waits for the probe."""
         return await self._members.accepts(lease.number)
 
     def watch(self) -> None:
-        """Follow the list of replicas from now on, and look at each; returns at once. Raises `Unreachable`
-        where the client is closed."""
+        """Follow the list and check each replica from now on. Raises `Unreachable` if closed."""
         if self._closed:
             raise Unreachable("the fleet's client is closed")
         if self._ticker is None:
@@ -240,8 +238,8 @@ class FleetClient:
     async def start(self, wait_s: float = 30.0) -> None:
         """Return once a replica can take requests.
 
-        Raises `SettingError` where all have answered and none serves the model, or the list cannot be read;
-        `Unreachable` where there is none after `wait_s`.
+        Raises `SettingError` if all have answered and none serves the model, or if the list cannot be read;
+        `Unreachable` if there is no replica after `wait_s`.
         """
         self.watch()
         members = self._members
@@ -262,7 +260,7 @@ class FleetClient:
                 continue
 
     async def close(self) -> None:
-        """Stop watching and close all connections. What waits is given up; leases in flight are cut."""
+        """Close all connections. Waiting requests are refused, requests in flight are cut."""
         self._closed = True
         self._placements.close()
         if self._ticker is not None:
@@ -286,7 +284,7 @@ class FleetClient:
 
     def _tell_usable(self) -> None:
         usable = self.usable
-        # None may be usable because none was asked yet.
+        # Zero may only mean that none was asked yet.
         if usable != self._told_usable and (usable or self.probed):
             self._told_usable = usable
             self.on_usable(usable)

@@ -1,4 +1,4 @@
-"""Keeps a fleet's replicas up to date: who joins and leaves, who is well, what each reports."""
+"""Keeps a fleet's replicas up to date: who joins and leaves, their health and their reports."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from forebay.fleet.state import Fleet, ReplicaLimits
 log = logging.getLogger(__name__)
 
 UNKNOWN = (BadRequest, ModelNotFound, Unauthorized)
-"""How a server answers that does not tell what it is asked."""
+"""How a server answers that does not know a route."""
 LIST_PAUSE_S = 5.0
 RARELY_S = 600.0
-"""How often a server is asked at least what it did not know: twice as long each time, from `check_s` on."""
+"""The longest time until a server is asked again what it did not know; the time doubles from `check_s` on."""
 Connect = Callable[[str], Replica]
 """Opens the replica at a URL, on the running event loop."""
 
 
 class Question:
-    """When to ask a replica again what it may not know: servers elsewhere are not to be pestered."""
+    """When to ask a replica again what it may not know, with backoff to spare the server."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -46,9 +46,9 @@ class Question:
 
 
 class Membership:
-    """The members of a fleet by URL, each watched by a task of its own. Belongs to one event loop.
+    """The replicas of a fleet by URL, each watched by its own task. Belongs to one event loop.
 
-    `changed` is called when a replica may get requests that could not before.
+    `changed` is called when a replica may get requests again.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Membership:
         self.members: dict[str, Member] = {}
         self.rows: dict[int, Member] = {}
         self.fault = ""
-        """Why the list cannot be read now; empty while it can."""
+        """Why the list cannot be read now; empty if it can."""
         self.listing: tuple[str, ...] = ()
-        """The list that counts now."""
+        """The current list."""
         self.looked = asyncio.Event()
-        """Set with every look at a member; whoever waits for one clears it."""
+        """Set with every check of a member; whoever waits for it clears it."""
         self.served = ServedModels(config.model, clock, self.rows, self.members, self._models_changed)
         self._subscriber = None if config.kv_events is None else CacheSubscriber()
         self._probes = Probes(
@@ -87,7 +87,6 @@ class Membership:
         self.stalls = StallDetector(self.rows, fleet, clock, config.stall_s, sync=self.sync)
 
     def start(self) -> None:
-        """Begin to watch."""
         self._list_task = asyncio.get_running_loop().create_task(self._watch_list())
 
     async def close(self) -> None:
@@ -103,7 +102,7 @@ class Membership:
             await member.replica.close()
 
     def usable(self) -> int:
-        """How many replicas may get a request, now or once those in flight there are fewer."""
+        """How many replicas may get a request, now or when they have fewer."""
         return sum(m.health.state != "shut" and not m.fault and not m.leaving for m in self.rows.values())
 
     def in_flight(self) -> int:
@@ -111,14 +110,13 @@ class Membership:
         return sum(len(member.leases) for member in self.rows.values())
 
     def works(self, model: str | None = None) -> bool:
-        """Whether some replica answers requests for `model`, or is started for them, so that what waits is
-        not late."""
+        """Whether a replica answers requests for `model` or is being started for them."""
         awaited = self._config.scaled and not self.members
         return awaited or any(member.works() and serves(member, model) for member in self.rows.values())
 
     def time_counts(self) -> bool:
-        """Whether a request that waits now is late at its deadline: there are replicas, and none works. Where
-        the list says that there is none, one is to be started for it."""
+        """Whether waiting counts against deadlines: no replica works. If the list is empty, one is to be
+        started."""
         return not self.works() and not (self.listed and not self.members)
 
     def only(self, row: int) -> bool:
@@ -127,7 +125,7 @@ class Membership:
         return not any(member.open(now_s) for other, member in self.rows.items() if other != row)
 
     def why_none(self) -> str:
-        """What is wrong with each replica, in one line."""
+        """The problem of each replica, in one line."""
         said = [
             f"{url}: {member.why or member.health.why or 'it is full'}"
             for url, member in list(self.members.items())[:8]
@@ -137,7 +135,7 @@ class Membership:
         return "; ".join(said) + more if said else self.fault or none
 
     def sync(self, member: Member) -> None:
-        """Tell the fleet whether the replica may get requests, and how many."""
+        """Update in the fleet whether the replica may get requests, and how many."""
         row = member.row
         if row is None:
             return
@@ -157,7 +155,7 @@ class Membership:
             self._gone(member)
 
     def forget_evicted(self) -> None:
-        """Forget the prefix blocks that replicas have evicted since, by their own events."""
+        """Forget prefix blocks that replicas have evicted."""
         now_s = self._clock.monotonic_s()
         for row, member in self.rows.items():
             if member.cache is not None:
@@ -169,7 +167,7 @@ class Membership:
             try:
                 await self._follow_list()
             except Exception as error:
-                # Without it the fleet would never change again.
+                # Otherwise the fleet would never change again.
                 log.exception("the list of replicas; the last list of %d stays", len(self.members))
                 self.fault = f"the list of replicas: {type(error).__name__}: {error}"
                 self.looked.set()
@@ -219,7 +217,7 @@ class Membership:
                 self._follow(member)
 
     def _follow(self, member: Member) -> None:
-        """Subscribe to what it publishes of its cache."""
+        """Subscribe to its KV-cache events."""
         if self._subscriber is None or self._config.kv_events is None:
             return
         try:
@@ -256,7 +254,7 @@ class Membership:
             try:
                 await self._look(member, health, metrics)
             except Exception:
-                # A defect here must not leave the replica unwatched for ever.
+                # A defect here must not leave the replica unwatched.
                 log.exception("a look at replica %s failed", member.url)
             member.asked = True
             self.looked.set()
@@ -278,7 +276,7 @@ class Membership:
             if member.row is None:
                 member.fault = why
             self._note_shut(member, lambda: member.health.check_failed(why, began_s, now_s))
-            # Whoever comes back may have been started anew, and serve something else.
+            # It may come back restarted, and serve something else.
             member.doubtful = member.doubtful or member.health.state == "shut"
             self.sync(member)
             return
@@ -291,7 +289,7 @@ class Membership:
         try:
             load, counters = await member.replica.fetch_metrics(timeout_s)
         except EngineError as error:
-            # Own counts must do.
+            # Our own counts remain.
             metrics.answered(began_s, known=not isinstance(error, UNKNOWN))
             return
         metrics.answered(began_s, known=True)
@@ -299,7 +297,7 @@ class Membership:
         self._changed()
 
     async def accepts(self, row: int) -> bool:
-        """Whether a replica answers a probe; what it refused with 401 or 403 was due to the request then."""
+        """Whether a replica answers a probe; if so, a 401 or 403 was due to the request."""
         member = self.rows.get(row)
         return member is not None and not await self._probes.fault(member)
 
@@ -324,7 +322,7 @@ class Membership:
         return fault
 
     def _models_changed(self, row: int) -> None:
-        # What waits for a model that came may go there.
+        # Requests that wait for a new model may go there.
         self._fleet.changed.add(row)
         self._changed()
 
@@ -355,7 +353,7 @@ class Membership:
         row = member.row = self._fleet.add(ReplicaLimits(member.url, math.inf if tokens is None else tokens))
         if tokens is not None:
             member.running.shows()
-        # Unavailable until the caller says so.
+        # Unavailable until `sync`.
         self._fleet.set_available(row, False)
         member.tell(self._fleet)
         self.rows[row] = member

@@ -1,4 +1,4 @@
-"""Small requests of our own, which show whether a replica works: what clients send proves nothing of it."""
+"""Small requests of our own that show whether a replica works; clients' requests alone do not."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from forebay.fleet.member import Member
 log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
-"""Time between two probes of a replica that answers them while requests fail there."""
+"""Time between probes of a replica that answers them while requests fail there."""
 HOLD_S = 0.25
-"""For so long at most a replica that refuses gets nothing while it is probed: under load a probe waits."""
+"""How long a refusing replica gets nothing while it is probed: under load a probe waits."""
 
 
 class Probes:
-    """Probes the replicas of a fleet that serve `model`; None: each what it lists first.
+    """Probes the replicas that serve `model`; None: the first model of each.
 
-    A probe may take `least_s`, or four times as long as a first token took lately. `note_shut` is called with
-    a change that may shut a replica, `sync` after any other. Belongs to one event loop.
+    A probe may take `least_s`, or four times as long as a recent first token. `note_shut` is called with a
+    change that may shut a replica, `sync` after any other. Belongs to one event loop.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Probes:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def fault(self, member: Member) -> str:
-        """Why it does not answer; empty if it does."""
+        """Why the replica does not answer; empty if it does."""
         model = self._model or next((model.name for model in member.models), "")
         try:
             await member.replica.probe(model, max(self._least_s, member.progress.longest_wait_s))
@@ -57,7 +57,7 @@ class Probes:
         return ""
 
     async def reopen(self, member: Member) -> None:
-        """One that is shut gets requests again if it answers."""
+        """Open a shut replica again if it answers."""
         why = await self.fault(member)
         now_s = self._clock.monotonic_s()
         if why:
@@ -67,7 +67,7 @@ class Probes:
             log.info("replica %s is tried again", member.url)
 
     def judge(self, member: Member) -> None:
-        """Find out whether what failed there was its own fault; returns at once."""
+        """Start to find out whether failures there are the replica's fault; returns at once."""
         if member not in self._judging:
             task = self._judging[member] = asyncio.get_running_loop().create_task(self._judge(member))
             task.add_done_callback(lambda _: self._judging.pop(member, None))
@@ -79,7 +79,7 @@ class Probes:
         accused = member.health.accused
         release: asyncio.TimerHandle | None = None
         if accused is not None and not accused.shuts and not member.held:
-            # It may be full: more would only be refused.
+            # It may be full: more requests would only be refused.
             member.held = True
             release = asyncio.get_running_loop().call_later(HOLD_S, self._release, member)
             self._sync(member)
