@@ -67,6 +67,8 @@ WHOLE = 0.99
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
 """How long to pause a replica that gets requests too fast and names no time: doubled until one succeeds. And
 the longest pause, whatever it asks for."""
+EXCUSED_S = 10.0
+"""How long refusals are ignored after probes passed."""
 FADE = 0.1
 USUAL_FADE = 0.02
 MOSTLY = 0.25
@@ -200,10 +202,13 @@ class Member:
     def acquit(self, now_s: float) -> None:
         """Drop accusations: a probe passed, so the requests were at fault."""
         self._wish_s = 0.0
-        self.acquitted_s = now_s
         self.health.acquit()
-        # It is unknown again how many it takes.
-        self.refusals = Refusals(self.refusals.seen)
+        self.excuse(now_s)
+
+    def excuse(self, now_s: float) -> None:
+        """Ignore refusals for a while: probes passed, so they were due to the requests."""
+        self.acquitted_s = now_s
+        self.refusals = Refusals(self.refusals.seen, now_s + EXCUSED_S)
 
     def works(self) -> bool:
         """Whether it answers requests: in use and not on probation."""
@@ -216,6 +221,11 @@ class Member:
 
     def moved_since(self, moment_s: float) -> bool:
         return self.progress.moved_s > moment_s
+
+    @property
+    def throttled(self) -> bool:
+        """Whether requests may wait because of a limit that no probe has checked."""
+        return not self.refusals.checked and len(self.leases) >= self.refusals.most
 
     def silent_since_s(self) -> float:
         """Since when it is silent although answers are awaited; infinite if none is."""

@@ -141,7 +141,7 @@ class Membership:
             return
         now_s = self._clock.monotonic_s()
         open = member.open(now_s)
-        if member.health.accused is not None:
+        if member.health.accused is not None or member.throttled:
             self._probes.judge(member)
         if now_s < member.paused_until_s != member.wakes_s:
             member.wakes_s = member.paused_until_s

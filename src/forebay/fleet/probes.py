@@ -14,6 +14,8 @@ log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
 """Time between probes of a replica that answers them while requests fail there."""
+PROOF = 3
+"""Probes in a row that show that a replica takes more requests than a limit allows."""
 HOLD_S = 0.25
 """How long a refusing replica gets nothing while it is probed: under load a probe waits."""
 
@@ -77,13 +79,16 @@ class Probes:
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         accused = member.health.accused
+        if accused is None:
+            await self._check_limit(member)
+            return
         release: asyncio.TimerHandle | None = None
-        if accused is not None and not accused.shuts and not member.held:
+        if not accused.shuts and not member.held:
             # It may be full: more requests would only be refused.
             member.held = True
             release = asyncio.get_running_loop().call_later(HOLD_S, self._release, member)
             self._sync(member)
-        why = await self.fault(member) if accused is not None else ""
+        why = await self.fault(member)
         now_s = self._clock.monotonic_s()
         if release is not None:
             release.cancel()
@@ -91,12 +96,25 @@ class Probes:
         if why:
             self._note_shut(member, lambda: member.convict(now_s))
             return
-        if accused is not None:
-            log.warning(
-                "replica %s answers a probe, though requests failed there: %s", member.url, accused.why
-            )
-            member.acquit(now_s)
+        log.warning("replica %s answers a probe, though requests failed there: %s", member.url, accused.why)
+        member.acquit(now_s)
         self._sync(member)
+
+    async def _check_limit(self, member: Member) -> None:
+        """Find out whether the number of requests was the reason for refusals: probes are refused then, too.
+
+        One that passes may just have met a free place.
+        """
+        refusals = member.refusals
+        while refusals.probes < PROOF and member.throttled and member.refusals is refusals:
+            if await self.fault(member):
+                refusals.checked = True
+                return
+            refusals.probes += 1
+        if refusals.probes == PROOF and member.refusals is refusals:
+            log.warning("replica %s answers probes, though it refuses requests", member.url)
+            member.excuse(self._clock.monotonic_s())
+            self._sync(member)
 
     def _release(self, member: Member) -> None:
         member.held = False

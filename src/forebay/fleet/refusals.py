@@ -32,7 +32,7 @@ class Refusals:
     for a minute refusals change nothing.
     """
 
-    def __init__(self, seen: int = 0) -> None:
+    def __init__(self, seen: int = 0, ignored_until_s: float = -math.inf) -> None:
         self.seen = seen
         """Refusals so far."""
         self._most = math.inf
@@ -42,7 +42,12 @@ class Refusals:
         self._at_first = math.inf
         self._share = 0.0
         self._calls = 0
-        self._first_s = self._refused_s = self._changed_s = self._hold_s = self._ignored_until_s = -math.inf
+        self._first_s = self._refused_s = self._changed_s = self._hold_s = -math.inf
+        self._ignored_until_s = ignored_until_s
+        self.checked = True
+        """Whether probes need not check the limit: none was set, or a probe was refused, too."""
+        self.probes = 0
+        """How many probes the replica has answered since."""
 
     @property
     def most(self) -> float:
@@ -68,8 +73,12 @@ class Refusals:
             kind = "one too many"
         else:
             kind = "shut" if often else "passing"
-        if now_s < self._ignored_until_s or kind == "passing":
+        if now_s < self._ignored_until_s:
+            return "passing"
+        if kind == "passing":
             return kind
+        if others < self._proven or math.isinf(self._most):
+            self.checked, self.probes = False, 0
         if math.isinf(self._most):
             self._at_first, self._first_s = others + 1.0, self._refused_s
         elif self._refused_s == self._first_s:
