@@ -1,11 +1,11 @@
-"""A fleet of real replicas: places each request at one of them, when it has room.
+"""A fleet of real replicas: sends each request to one of them, once it has room.
 
     client = FleetClient(FleetConfig(FixedReplicas((url, other_url)), model="m"))
-    await client.start(wait_s=30)              # optional: raises where no replica can serve
+    await client.start(wait_s=30)              # optional: raises if no replica can serve
     demand = client.demand(text, deadline_s=60)
     async with client.place(demand) as lease:  # waits for room
         ...                                    # send it to lease.url; lease.progress() as bytes come
-        lease.done(usage)                      # or lease.failed(error); without either it was nobody's fault
+        lease.done(usage)                      # or lease.failed(error); without either, no fault is counted
     await client.close()
 
 `forebay.fleet.engine` makes an `Engine` of it. Everything belongs to one event loop.
