@@ -255,6 +255,7 @@ class Progress:
         self.moved_s = -math.inf
         """When the replica last showed that it works."""
         self._in_order: OrderedDict[Tracked, None] = OrderedDict()
+        self._overtaken: set[Tracked] = set()
         self._silences = Peak()
         self._firsts = Peak()
         self._gaps = Peak()
@@ -263,6 +264,11 @@ class Progress:
     def longest_wait_s(self) -> float:
         """The longest time that a first token may take."""
         return PATIENCE * self._firsts.seconds
+
+    @property
+    def overtaken(self) -> int:
+        """How many requests have not begun although later ones have: they wait for no place."""
+        return len(self._overtaken)
 
     def moved(self, now_s: float) -> None:
         """Note a sign that the replica works."""
@@ -274,6 +280,7 @@ class Progress:
     def began(self, request: Tracked, now_s: float) -> None:
         """Note the first content of an answer. Requests sent before it are overtaken."""
         self._firsts.add(now_s - request.sent_s)
+        self._overtaken.discard(request)
         if math.isnan(request.passed_s):
             self._silences.add(now_s - max(self.moved_s, request.sent_s))
             while self._in_order:
@@ -281,6 +288,7 @@ class Progress:
                 if first is request:
                     break
                 first.passed_s = now_s
+                self._overtaken.add(first)
                 first.set_aside()
         self.moved_s = request.moved_s = now_s
 
@@ -298,6 +306,7 @@ class Progress:
 
     def ended(self, request: Tracked) -> None:
         self._in_order.pop(request, None)
+        self._overtaken.discard(request)
 
     def overdue(
         self, request: Tracked, *, begun: bool, now_s: float, here_since_s: float

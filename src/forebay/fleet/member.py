@@ -170,7 +170,8 @@ class Member:
         """Let go what slow requests hold back; call it now and then."""
         self.progress.set_aside_stale(now_s)
         if self.row is not None:
-            self.running.look(int(fleet.requests[self.row]), now_s)
+            # Requests that others overtake would not begin sooner at a replica with fewer of them.
+            self.running.look(int(fleet.requests[self.row]) - self.progress.overtaken, now_s)
             self.beside.look(int(fleet.waiting[self.row]), now_s)
         self.tell(fleet)
 
