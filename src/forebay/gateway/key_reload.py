@@ -1,4 +1,4 @@
-"""The API keys of the settings, read again when the files that hold them change."""
+"""Reloads API keys when their files change."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from forebay.settings import read_secret
 
 LOG = logging.getLogger("forebay.gateway")
 LOOK_S = 2.0
-"""How often it is checked whether a file has changed."""
+"""Pause between two checks for changed files."""
 
 Keys = list[tuple[str, str, KeyLimits]]
 Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
 def read_keys(spec: GatewaySpec) -> Keys:
-    """Name, secret and limits of each key; blocks. Raises `SettingError` for a secret that is missing, or
-    used twice."""
+    """Name, secret and limits of each key; blocks. Raises `SettingError` for a missing or duplicate secret."""
     keys = [(key.name, read_secret(key.key.ref()), key.limits()) for key in spec.keys]
     secrets = {secret for _, secret, _ in keys}
     if len(secrets) < len(keys):
@@ -35,10 +34,10 @@ def read_keys(spec: GatewaySpec) -> Keys:
 
 
 class KeyReload:
-    """Replaces the keys of `ring` when the settings at `path`, or a file that a key is in, have changed.
+    """Replaces the keys of `ring` when the settings at `path`, or a file with a key, change.
 
-    `load` reads the settings again. Settings that cannot be used leave the last keys in place, and the log
-    says why; so do settings without keys, which would let everybody in.
+    `load` reads the settings again. Invalid settings, and settings without keys, which would open the gateway
+    to everybody, leave the old keys in place and are logged.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class KeyReload:
         self._stamps = self._look()
 
     async def run(self) -> None:
-        """Look for changes until cancelled."""
+        """Check for changes until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(LOOK_S)
@@ -74,8 +73,9 @@ class KeyReload:
                     self.apply(keys)
 
     def changed(self) -> Keys | None:
-        """The keys if a file has changed since the last call, else None; blocks. Raises `SettingError` once
-        per change for settings that cannot be used."""
+        """New keys if a file has changed since the last call, else None; blocks. Raises `SettingError` once
+        per change for invalid settings.
+        """
         stamps = self._look()
         if stamps == self._stamps:
             return None

@@ -1,4 +1,4 @@
-"""The gateway's OpenAPI description: what it checks itself, and nothing of what engines check."""
+"""The gateway's OpenAPI description: only what the gateway itself checks."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ SCHEMAS = {
     PROMPT_PATH: ("CompletionRequest", "Completion"),
     EMBED_PATH: ("EmbeddingRequest", "Embeddings"),
 }
-"""What the gateway checks in a body, and the schema of the answer, for the calls that have more of either
-than a model's name."""
+"""Schemas of the checked fields of a body and of the answer, for calls with more than a model's name."""
 
 
 def _schema(name: str) -> dict[str, str]:
