@@ -195,7 +195,7 @@ class Gateway:
             allow = (b"allow", METHODS[path].encode())
             await self._refuse(exchange, refusal, receive, send, allow)
         else:
-            message = f"there is no {method} {path[:200]}; /openapi.json says what there is"
+            message = f"there is no {method} {path[:200]}; /openapi.json lists all paths"
             await self._refuse(exchange, Refusal(404, "unknown_url", message), receive, send)
 
     async def _open_route(self, exchange: Exchange, receive: Receive, send: Send) -> None:
@@ -255,7 +255,7 @@ class Gateway:
             forget_cancelling()
             await self._refuse(exchange, draining(), receive, send)
         except Exception:
-            LOG.exception("request %s failed by a mistake in the gateway", exchange.id)
+            LOG.exception("request %s failed by an error in the gateway", exchange.id)
             if exchange.begun:
                 raise
             await self._refuse(exchange, own_mistake(), receive, send)

@@ -118,7 +118,7 @@ def check_transfers(document: Mapping[str, Any]) -> None:
     for where, fields in (("", document), ("vllm_xargs.", arguments if isinstance(arguments, dict) else {})):
         for name in TRANSFERS:
             if fields.get(name) is not None:
-                message = "expected none: clients may not say which caches are handed over"
+                message = "expected none: clients must not choose which KV caches are handed over"
                 raise invalid_value(f"{where}{name}", message)
 
 

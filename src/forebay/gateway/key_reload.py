@@ -22,7 +22,7 @@ Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
 def read_keys(spec: GatewaySpec) -> Keys:
-    """Name, secret and limits of each key; blocks. Raises `SettingError` for a missing or duplicate secret."""
+    """Name, secret and limits of each key; blocks. Raises `SettingError` for a missing or repeated secret."""
     keys = [(key.name, read_secret(key.key.ref()), key.limits()) for key in spec.keys]
     secrets = {secret for _, secret, _ in keys}
     if len(secrets) < len(keys):
@@ -64,10 +64,10 @@ class KeyReload:
                 keys = await loop.run_in_executor(None, self.changed)
             except SettingError as error:
                 LOG.error(
-                    "the keys were not read again, and the last %d stay: %s", len(self._ring.names), error
+                    "the keys were not reloaded; the last %d stay valid: %s", len(self._ring.names), error
                 )
             except Exception:
-                LOG.exception("the keys were not read again, and the last %d stay", len(self._ring.names))
+                LOG.exception("the keys were not reloaded; the last %d stay valid", len(self._ring.names))
             else:
                 if keys is not None:
                     self.apply(keys)
@@ -88,7 +88,7 @@ class KeyReload:
             )
         rest = {"keys": ()}
         if spec.model_copy(update=rest) != self._spec.model_copy(update=rest):
-            LOG.warning("only the keys were read again; the other changed settings need a restart")
+            LOG.warning("only the keys were reloaded; the other changed settings need a restart")
         self._spec = spec
         self._stamps = self._look()
         return keys
@@ -99,7 +99,7 @@ class KeyReload:
         after = set(self._ring.names)
         changes = [f"added {name}" for name in sorted(after - before)]
         changes += [f"removed {name}" for name in sorted(before - after)]
-        LOG.info("%d keys were read again: %s", len(after), ", ".join(changes) or "the same names")
+        LOG.info("%d keys were reloaded: %s", len(after), ", ".join(changes) or "the same names")
 
     def _look(self) -> Stamps:
         return tuple(map(_stamp, self._files()))

@@ -56,7 +56,7 @@ class ModelNames:
             raise unknown_model(name)
         if not await self._fleet.until_listed(self._absent_s):
             LOG.warning("a request for %r: %s", name[:200], self._fleet.why_none)
-            raise no_replica("no replica is in reach; try again later")
+            raise no_replica("no replica is reachable; try again later")
         if not name:
             return (self._only_base(),)
         alias = self._aliases.get(name)
@@ -72,7 +72,7 @@ class ModelNames:
             models = " or ".join(wanted)
             raise no_replica(f"no replica serves {models} ({name!r} stands for it); try again later")
         if not served.all_listed:
-            message = f"no replica in reach serves {name[:200]!r}, and not all are in reach; try again later"
+            message = f"no reachable replica serves {name[:200]!r}, not all are reachable; try again later"
             raise no_replica(message)
         raise unknown_model(name)
 
