@@ -1,2 +1,3 @@
-"""What scales Deployments where there is neither KEDA nor an adapter of metrics: the pipeline says how many
-replicas it wants, and this patches the Deployments' scale."""
+"""Scales Deployments without KEDA or a metrics adapter: reads how many replicas are needed, and patches the
+Deployments' scale.
+"""

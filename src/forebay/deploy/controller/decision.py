@@ -1,4 +1,4 @@
-"""How many replicas a Deployment is to have. Pure: the moment is passed in, nothing is asked or written."""
+"""How many replicas a Deployment should have. Pure: the time is passed in."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from forebay.deploy.controller.exposition import ObservedLoad
 from forebay.errors import DeployError
 
 ANY_SPEED_S = 1.0
-"""The wanted number comes from the load: no work is counted here."""
+"""The wanted number comes from the load, so no speed is measured here."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """A Deployment as it was read. `version` is what a patch must name, so that it fails where another one
-    has written since. `trouble`: why replicas that it ought to have do not come; empty where they do."""
+    """A Deployment as it was read. A patch names `version` to fail if somebody has written since. `trouble`:
+    why wanted replicas do not start, or empty.
+    """
 
     name: str
     uid: str
@@ -31,7 +32,7 @@ class DeploymentState:
 
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> DeploymentState:
-        """Of the object that the API server gives. Raises `DeployError` for another form."""
+        """Parse the API server's object. Raises `DeployError` for an unknown form."""
         try:
             metadata, status = body["metadata"], body.get("status") or {}
             replicas, ready = body["spec"]["replicas"], status.get("readyReplicas", 0)
@@ -61,8 +62,9 @@ def _trouble(conditions: Mapping[str, Mapping[str, Any]]) -> str:
 
 @dataclass(slots=True)
 class _ByLoad:
-    """What the pipeline's own policy has decided, and replicas for the gateway's requests; fewer must have
-    been enough for a while."""
+    """The pipeline's own decision plus replicas for the gateway's requests. Scales down only if fewer
+    replicas were enough for a while.
+    """
 
     hold: Hold
     share: Share
@@ -74,7 +76,7 @@ class _ByLoad:
         total = load.replicas(self.requests_per_replica)
         needed = here = math.ceil(self.share.of_work(total) - 1e-9)
         if needed > there:
-            # Requests that wait for replicas that boot already ask for no others; a wish is exact.
+            # Requests that wait for booting replicas need no further ones; a wanted number is exact.
             least = max(there, self.share.of_replicas(load.wanted or 0))
             here = max(needed - len(signals.starting), least)
         held = self.hold.add(here, signals.now_s)
@@ -94,14 +96,17 @@ class _ByLoad:
 class Decider:
     """Decides for one Deployment, and remembers which numbers were needed in the last `settle_s`.
 
-    The replicas that exist at the first look, and while nothing is known of the load, count as needed until
-    then. If the fleet `begins_with_most`, `limits.most` replicas of which none is ready do not. `limits` hold
-    if anything changes. There are never fewer replicas than the requests of pipeline and gateway need, at
-    `requests_per_replica` each. A load that is older than `limits.stale_after_s` changes nothing. While some
-    metrics are not read, no replica is taken away: more may be needed. While pods are refused, or one does
-    not get ready, no more are asked for.
+    There are never fewer replicas than the requests of pipeline and gateway need, at `requests_per_replica`
+    each.
+    `limits` apply to changes only. A load older than `limits.stale_after_s` changes nothing. Replicas are not
+    removed while some metrics are missing, and not added while pods are rejected or one does not become
+    ready.
 
-    Of several Deployments, this one has its `share` of the load; `limits` are its own.
+    Existing replicas count as needed at first, and while no load is known; but if the fleet
+    `begins_with_most`,
+    `limits.most` replicas of which none is ready do not count.
+
+    Of several Deployments, this one has its `share` of the load, and its own `limits`.
     """
 
     limits: Limits
@@ -122,13 +127,13 @@ class Decider:
         self._scaler = Scaler(self._policy, speed, self.limits)
 
     def observe(self, load: ObservedLoad, now_s: float) -> None:
-        """Go by this load from now on, unless nothing of it is known."""
+        """Use this load from now on, unless it is unknown."""
         self._problems = load.problems
         if load.wanted is not None:
             self._policy.load, self._read_s = load, now_s
 
     def decide(self, state: DeploymentState, now_s: float) -> Decision:
-        """The number of replicas, and why."""
+        """The number of replicas, and the reason."""
         age_s = now_s - self._read_s
         if age_s > self.limits.stale_after_s:
             since = "yet" if age_s == math.inf else f"for {age_s:.0f} s"
@@ -163,5 +168,5 @@ class Decider:
             self._keep(state, now_s)
 
     def _keep(self, state: DeploymentState, now_s: float) -> None:
-        """What there is counts as wanted, so that the next number that is sure takes none away at once."""
+        """Existing replicas count as wanted, so that the next certain number removes none at once."""
         self._policy.hold.add(min(state.replicas, self.limits.ceiling), now_s)

@@ -1,5 +1,4 @@
-"""What the pods of a pipeline and of a gateway report: Prometheus' text format, of which only numbers by
-metric are read."""
+"""Reads the load from the metrics of pipeline and gateway pods (Prometheus' text format, numbers only)."""
 
 from __future__ import annotations
 
@@ -25,12 +24,13 @@ SAMPLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ObservedLoad:
-    """What the replicas have to do.
+    """The replicas' load.
 
-    `wanted`: how many of them the pipeline wants; None if nothing is known at all. `in_flight`: requests of
-    the pipeline that are at replicas. `gateway`: requests of the gateway that are at replicas or wait for
-    one. `pipeline`: whether it is known what the pipeline wants; `gateway` is None if it is not known, or
-    there is none. `problems`: why the load may be larger; empty if all of it is known.
+    `wanted`: replicas that the pipeline needs; None if nothing is known. `in_flight`: the pipeline's requests
+    at replicas. `gateway`: the gateway's requests at replicas or waiting; None if unknown or without a
+    gateway.
+    `pipeline`: whether the pipeline reports what it needs. `problems`: why the load may be higher; empty if
+    all of it is known.
     """
 
     wanted: int | None = None
@@ -41,12 +41,11 @@ class ObservedLoad:
 
     @property
     def requests(self) -> float:
-        """Those at replicas, or waiting for one."""
+        """Requests at replicas or waiting for one."""
         return self.in_flight + (self.gateway or 0.0)
 
     def replicas(self, requests_per_replica: int) -> float:
-        """The replicas that pipeline and gateway need together: both send to the same ones, so they add
-        up."""
+        """Replicas that pipeline and gateway need together. Both use the same ones, so their loads add up."""
         return (self.wanted or 0) + (self.gateway or 0.0) / requests_per_replica
 
     def __str__(self) -> str:
@@ -57,7 +56,7 @@ class ObservedLoad:
 
 
 def values(text: str, metric: str) -> tuple[float, ...]:
-    """The finite values of a metric, over all its labels."""
+    """The finite values of a metric over all labels."""
     found = []
     for match in SAMPLE.finditer(text):
         if match[1] != metric:
@@ -72,21 +71,20 @@ def values(text: str, metric: str) -> tuple[float, ...]:
 
 
 def shown(url: str) -> str:
-    """`url` for people and logs: without what may hold a password, which is the user, the query and the
-    fragment."""
+    """`url` for logs: without user, query and fragment, which may hold a password."""
     scheme = "https://" if url.startswith("https://") else "http://" if url.startswith("http://") else ""
-    # A password that is not encoded may hold any of the signs that end a host.
+    # An unencoded password may contain any character that ends a host.
     return scheme + re.split(r"[?#]", url.removeprefix(scheme).rpartition("@")[2])[0]
 
 
 def observed_load(
     pipeline: Iterable[str] | None, gateway: Iterable[str] | None = None, problems: Sequence[str] = ()
 ) -> ObservedLoad:
-    """What the pods of a pipeline and of a gateway report together, None for one that does not exist;
-    `problems` are why other pods were not read.
+    """The load that the pods report together. None: there is no such pipeline or gateway. `problems`: why
+    other pods were not read.
 
-    Every subtask of a pipeline that decides sees its own part of the stream, and decides for all: the largest
-    number counts. Each pod of a gateway reports its own requests: they add up.
+    Every subtask that decides sees a part of the stream, and decides for all: the largest number counts.
+    Gateway pods report their own requests: they add up.
     """
     texts, unknown = list(pipeline or ()), list(problems)
     wanted = [value for text in texts for value in values(text, WANTED) if 0 <= value <= MAX_WANTED]

@@ -1,5 +1,4 @@
-"""The controller's rounds: read, decide, patch, say why. Whatever fails changes nothing, and the next round
-begins anew from what the API server says then."""
+"""The controller's rounds: read, decide, patch, log. A failure changes nothing; the next round reads again."""
 
 from __future__ import annotations
 
@@ -23,14 +22,16 @@ from forebay.errors import DeployError
 log = logging.getLogger(__name__)
 
 TRIES = 4
-"""How often one round reads a Deployment anew that others write at the same time."""
+"""Attempts in one round to read and patch a Deployment that others write at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What is scaled, by whose load, and within which bounds: `deployments` by how many parts of the replicas
-    each gets, `limits` of all together. `pods` selects the pods of the pipeline, `gateway_pods` those of the
-    gateway; None if there is none."""
+    """What is scaled, by whose load, and within which limits.
+
+    `deployments`: each one's parts of the replicas. `limits`: of all together. `pods`, `gateway_pods`:
+    selectors of the pipeline's and the gateway's pods, or None.
+    """
 
     deployments: Mapping[str, int]
     pods: str | None
@@ -41,7 +42,7 @@ class Scaling:
 
 
 def deciders(scaling: Scaling) -> dict[str, Decider]:
-    """What decides for each Deployment, with nothing to remember yet."""
+    """A new decider for each Deployment."""
     parts = tuple(scaling.deployments.values())
     each = zip(scaling.deployments, shares(parts), limits_of_pools(scaling.limits, parts), strict=True)
     return {
@@ -52,11 +53,11 @@ def deciders(scaling: Scaling) -> dict[str, Decider]:
 
 @dataclass(slots=True)
 class Controller:
-    """Scales the Deployments, which together get the number that pipeline and gateway need, each its share,
+    """Scales Deployments. Together they get the replicas that pipeline and gateway need, each its share,
     rounded up. Raises `SettingError` if the limits leave some without a replica.
 
-    Of several controllers the one that holds a Deployment's Lease scales it; `identity` is this one's, which
-    no other has. Each patch names the version that was read, so that none overwrites what it has not seen.
+    Of several controllers, the holder of a Deployment's Lease scales it; `identity` is unique to this one.
+    Each patch names the version that was read, so that it overwrites nothing unseen.
     """
 
     scaling: Scaling
@@ -76,12 +77,12 @@ class Controller:
         }
 
     def round(self) -> None:
-        """Look once at everything, and scale what has to be. Raises nothing for what clusters do."""
+        """Read everything once, and scale. Raises nothing for failures of the cluster."""
         load = self._load()
         for name, lease in self._leases.items():
             try:
                 if not lease.held():
-                    # What this one remembers is old when it is its turn.
+                    # What this one remembers is outdated when it gets the Lease.
                     self._deciders[name] = deciders(self.scaling)[name]
                     self._warn(name, f"{name}: another controller scales it: {lease.holder}")
                     continue
@@ -114,7 +115,7 @@ class Controller:
         return load
 
     def _read(self, pods: str | None, port: int, problems: list[str]) -> list[str] | None:
-        """The metrics of the pods with these labels; `problems` gets why those of others are missing."""
+        """The metrics of the pods with these labels; appends to `problems` why some are missing."""
         if pods is None:
             return None
         try:
@@ -146,7 +147,7 @@ class Controller:
             return
 
     def _trouble(self, state: DeploymentState, reason: str) -> None:
-        """Say once why replicas that are wanted do not come."""
+        """Report once why wanted replicas do not start."""
         key = f"trouble of {state.name}"
         if not state.trouble:
             self._told.pop(key, None)
@@ -160,11 +161,11 @@ class Controller:
         try:
             self.calls.tell(state, reason, message, at.strftime("%Y-%m-%dT%H:%M:%SZ"), warning=warning)
         except DeployError as error:
-            # The scale is right all the same.
+            # The scale is right without the Event.
             self._warn("events", str(error))
 
     def _warn(self, key: str, text: str) -> bool:
-        """Log what is new; whether it is."""
+        """Log a new text; returns whether it is new."""
         if self._told.get(key) == text:
             return False
         self._told[key] = text

@@ -1,4 +1,4 @@
-"""Reads the metrics of many pods side by side, in a time that none of them can stretch."""
+"""Reads the metrics of many pods in parallel, within a fixed time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ AT_ONCE = 32
 MAX_LINE = 64 << 10
 OWN = (PREFIX.encode(), PEAK_LOAD.encode())
 Told = Sequence["str | DeployError"]
-"""For each URL its text, or why there is none."""
+"""For each URL its text, or why it is missing."""
 Scrape = Callable[[Sequence[str]], Told]
-"""The texts at some URLs, in their order. Raises nothing for what they answer, or do not."""
+"""Reads some URLs, in order. Raises nothing for failures."""
 
 
 def scrape(urls: Sequence[str]) -> Told:
-    """What Forebay reports at each of `urls`, read without proxies, side by side; blocks for `ROUND_S` at
-    most, and gives each URL at most `POD_S`, however slowly it drips."""
+    """Forebay's metrics at each of `urls`, read in parallel and without proxies; blocks for at most
+    `ROUND_S`, and `POD_S` per URL, however slowly it sends.
+    """
     return asyncio.run(_scrape(urls))
 
 
@@ -46,8 +47,9 @@ async def read_all(
     round_s: float = ROUND_S,
     at_once: int = AT_ONCE,
 ) -> Told:
-    """What `read` gives for each URL, at most `at_once` side by side. One that takes longer than `pod_s`, or
-    whose turn does not come in `round_s`, is a `DeployError` that says so."""
+    """Call `read` for each URL, `at_once` in parallel. A call longer than `pod_s`, or not started within
+    `round_s`, becomes a `DeployError`.
+    """
     room = asyncio.Semaphore(at_once)
 
     async def one(url: str) -> str | DeployError:
@@ -71,11 +73,11 @@ async def read_all(
 
 
 async def read_metrics(http: httpx2.AsyncClient, url: str) -> str:
-    """Forebay's metrics at `url`, of which no more is kept. Raises `DeployError`."""
+    """Forebay's own metrics at `url`; the others are dropped. Raises `DeployError`."""
     import httpx2
 
     try:
-        # As it is: what is packed may be of any size once unpacked.
+        # Uncompressed: a compressed answer could unpack to any size.
         async with http.stream("GET", url, headers={"accept-encoding": "identity"}) as answer:
             answer.raise_for_status()
             own: list[bytes] = []

@@ -9,7 +9,7 @@ from forebay.deploy.kubernetes.manifest import Manifest, manifest
 
 
 def inference_pool_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """The pool, where one is wanted."""
+    """The pool's manifest, if one is configured."""
     wanted = deployment.settings.inference_pool
     if wanted is None:
         return

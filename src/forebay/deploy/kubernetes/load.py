@@ -1,4 +1,4 @@
-"""From a pipeline file, if there is a pipeline, and a deployment file to a checked `Deployment`."""
+"""Loads a checked `Deployment` from a deployment file and an optional pipeline file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from forebay.secret_text import secrets_written_in
 FILE = "deploy.yaml"
 WHAT = "deployment"
 NAMESPACE = "{namespace}"
-"""What stands for the namespace in the state's place."""
+"""Placeholder for the namespace in the state's URI."""
 REFERENCES = frozenset(("secret", "secrets", "pull_secrets", "token_secret"))
 """Keys of a deployment file that name a Secret, and hold none."""
 
@@ -38,12 +38,10 @@ def load_deployment(
     settings: Sequence[str] = (),
     namespace: str | None = None,
 ) -> Deployment:
-    """The pipeline in the file `pipeline`, if there is one, with the deployment in `config`, by default
-    `deploy.yaml` in the same folder; blocks on the file system.
+    """Load `config` (by default `deploy.yaml` next to the pipeline file); blocks on the file system.
 
-    `settings` are `path.to.key=value` of the deployment, which win, and so does `namespace`. Raises
-    `SettingError` with one line per mistake, also where the pipeline needs what its pods would not have: a
-    path of this machine, a secret, an engine.
+    `settings` (`path.to.key=value`) and `namespace` override the file. Raises `SettingError` with one line
+    per mistake, also if the pipeline needs what its pods lack: a local path, a secret, an engine.
     """
     file = None if pipeline is None else _read_pipeline(pipeline)
     chosen = _settings(Path() if pipeline is None else pipeline.parent, config, settings, namespace)
@@ -58,7 +56,7 @@ def load_deployment(
     problems += [*_gateway_problems(made), *_written_secrets(chosen, gateway_value)]
     if problems:
         raise SettingError("\n".join(problems))
-    # What is written into the manifests is what the job and the gateway will read.
+    # The manifests contain what the job and the gateway will read.
     if job is not None:
         name = f"{pipeline} as rendered for the job"
         parse_spec(job_document(made, job), base=Path(CONFIG_PATH), name=name)
@@ -108,15 +106,15 @@ def _settings(
         lines=lines,
         given=given,
     )
-    # A state that is given beside the namespace is meant for it.
+    # A state that is given together with the namespace is for that namespace.
     meant = namespace in (None, own) or ("pipeline", "state") in given
     return _with_state_of_namespace(chosen, meant=meant)
 
 
 def _with_state_of_namespace(settings: DeploymentSpec, *, meant: bool) -> DeploymentSpec:
-    """The settings with the namespace in place of `{namespace}` in the state. Refuses a state that is not
-    `meant` for this namespace: the same job in two namespaces would take each other's transactions and
-    checkpoints."""
+    """The settings with the namespace in place of `{namespace}` in the state. Rejects a state that is not
+    `meant` for this namespace: the same job in two namespaces would share transactions and checkpoints.
+    """
     if settings.pipeline is None:
         return settings
     state, namespace = settings.pipeline.state, settings.namespace
@@ -155,8 +153,7 @@ def _gateway(settings: DeploymentSpec) -> tuple[GatewaySpec | None, dict[str, An
 
 
 def _with_place(engine: Any) -> Any:
-    """`engine` of a gateway's settings, with replicas if it names none: those of the deployment take their
-    place."""
+    """Add a placeholder if a gateway's `engine` names no replicas: those of the deployment replace it."""
     if engine is None:
         return "http://replicas.invalid"
     if isinstance(engine, dict) and not engine.keys() & set(PLACES):
@@ -218,7 +215,7 @@ def _problems(job: Job, settings: DeploymentSpec) -> Iterator[str]:
 
 
 def warnings_of(deployment: Deployment) -> Iterator[str]:
-    """What works, but not as it seems to be meant."""
+    """What works, but probably not as intended."""
     yield from _scaling_warnings(deployment)
     job = deployment.job
     if job is None:
@@ -267,7 +264,7 @@ def _left_out(deployment: Deployment, job: Job) -> Iterator[str]:
     written, rendered = job.document, job_document(deployment, job)
     yield from sorted(written.keys() - rendered.keys())
     before, after = written.get("engine"), rendered.get("engine")
-    # Where other replicas are makes room for those of the deployment, as it is meant.
+    # The addresses of other replicas give way to those of the deployment, as intended.
     if isinstance(before, dict) and isinstance(after, dict) and "kv_events" in before.keys() - after.keys():
         yield "engine.kv_events"
 
@@ -283,7 +280,7 @@ def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Itera
 
 
 def _written_in_pipeline(job: Job) -> Iterator[str]:
-    """What the job's ConfigMap would have and looks like a secret; the message does not quote it."""
+    """Values that look like secrets and would be in the job's ConfigMap; messages do not quote them."""
     for key in secrets_written_in(job.document):
         mend = (
             "the job has the variables of pipeline.secrets, such as AWS_SECRET_ACCESS_KEY, and files of "
@@ -295,7 +292,7 @@ def _written_in_pipeline(job: Job) -> Iterator[str]:
 
 
 def _written_secrets(settings: DeploymentSpec, gateway_value: dict[str, Any] | None) -> Iterator[str]:
-    """The same for the other manifests."""
+    """Likewise for the other manifests."""
     for key in secrets_written_in(settings.model_dump(mode="json"), skipped=REFERENCES):
         part = key.partition(".")[0]
         yield (
@@ -311,14 +308,14 @@ def _written_secrets(settings: DeploymentSpec, gateway_value: dict[str, Any] | N
 
 
 def _paths(spec: PipelineSpec, settings: DeploymentSpec) -> Iterator[tuple[str, str]]:
-    """What the job reads and writes on its machine, by the keys that say it."""
+    """Local paths that the job reads and writes, by key."""
     read = getattr(spec.source, "path", None)
     if isinstance(read, str):
         yield "source.path", read
     yield from spec.written().items()
     if spec.journal is not None:
         yield "journal.path", spec.journal.path
-    # Where the deployment has an engine, its replicas take the place of those.
+    # The deployment's own engine replaces those replicas.
     if spec.engine.file is not None and settings.engine is None:
         yield "engine.file", spec.engine.file
     prefill = spec.engine.prefill

@@ -1,4 +1,4 @@
-"""What Prometheus reads, and what it tells people of."""
+"""What Prometheus scrapes, and its alerts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _pod_monitor(deployment: Deployment) -> Manifest:
         components.append(GATEWAY)
     if settings.engine is not None and settings.ray is None:
         components.append(ENGINE)
-        # The gateway has a port of this name, too, and no metrics there.
+        # The gateway has a port of this name too, without metrics.
         source = "__meta_kubernetes_pod_label_app_kubernetes_io_component"
         only = {"sourceLabels": [source], "regex": ENGINE, "action": "keep"}
         endpoints.append({"port": "http", "interval": EVERY, "relabelings": [only]})
@@ -78,7 +78,7 @@ def _pod_monitor(deployment: Deployment) -> Manifest:
 
 
 def _recorded(deployment: Deployment) -> Iterator[dict[str, Any]]:
-    """What a HorizontalPodAutoscaler scales by: KEDA and the controller compute it themselves."""
+    """The metric for a HorizontalPodAutoscaler: KEDA and the controller compute it themselves."""
     scaling = deployment.settings.scaling
     if scaling is not None and scaling.by == "hpa":
         yield {
@@ -89,7 +89,7 @@ def _recorded(deployment: Deployment) -> Iterator[dict[str, Any]]:
 
 
 def rules(deployment: Deployment) -> Iterator[dict[str, Any]]:
-    """The alerts: what a person has to act on, each with what to do."""
+    """Alerts that need a person, each with what to do."""
     if deployment.settings.gateway is not None:
         name = deployment.name(GATEWAY)
         yield _alert(

@@ -1,4 +1,4 @@
-"""Who may call whom."""
+"""NetworkPolicies: who may call whom."""
 
 from __future__ import annotations
 
@@ -96,8 +96,9 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
 def _ray_policies(
     deployment: Deployment, ray: RaySpec, engine: EnginePods, routers: list[Rule]
 ) -> Iterator[Manifest]:
-    """Whoever calls a dashboard with the token can run programs on its cluster, and engines ask nobody who he
-    is."""
+    """Restricts dashboards, which run programs for anybody with the token, and engines, which do not
+    authenticate.
+    """
     settings = deployment.settings
     nodes = [_pods(deployment, ENGINE), _pods(deployment, RAY)]
     callers = [*routers, _namespace(ray.operator_namespace)]

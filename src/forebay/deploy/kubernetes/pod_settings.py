@@ -1,5 +1,4 @@
-"""The pods of each component as a deployment file has them: which image, how large, what is mounted, what the
-container is told."""
+"""Pod settings of each component in a deployment file: image, size, mounts, environment."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ Volumes = Annotated[tuple[VolumeSpec, ...], Field(max_length=MAX_ENTRIES)]
 
 
 class TolerationSpec(Model):
-    """A taint of nodes that pods may run on all the same."""
+    """A tolerated taint of nodes."""
 
     key: Text = Field(description="Key of the taint.")
     value: Text | None = Field(None, description="Its value; null: any.")
@@ -59,7 +58,7 @@ class TolerationSpec(Model):
 
 
 class PodSpec(Model):
-    """What the pods of every component have in common."""
+    """Settings that the pods of all components share."""
 
     image: Image = Field(description="Image of the container.")
     cpu: Quantity = Field("1", description="Processor cores that each pod requests.")
@@ -82,7 +81,7 @@ class PodSpec(Model):
 
 
 class PipelinePods(PodSpec):
-    """The Flink cluster that runs the pipeline; the Flink Kubernetes operator makes it."""
+    """The Flink cluster that runs the pipeline, created by the Flink Kubernetes operator."""
 
     state: StoreUri = Field(
         description="Where checkpoints, savepoints and the job's metadata are: `s3://bucket/prefix`; "
@@ -120,7 +119,7 @@ class GpuSpec(Model):
 
 
 class CacheSpec(Model):
-    """Where weights and compiled kernels are kept."""
+    """Where weights and compiled kernels are stored."""
 
     claim: ObjectName | None = Field(
         None, description="A PersistentVolumeClaim that all replicas can mount; null: each loads its own."
@@ -129,7 +128,7 @@ class CacheSpec(Model):
 
 
 class PoolSpec(Model):
-    """Replicas of one kind, with a Deployment and a Service of their own."""
+    """Replicas of one kind, with their own Deployment and Service."""
 
     name: PoolName = Field(description="Name of the pool, such as `decode`.")
     replicas: Replicas = Field(1, description="Replicas to begin with.")
@@ -185,7 +184,7 @@ class EnginePods(PodSpec):
 
 
 class GatewayPods(PodSpec):
-    """The gateway: the fleet behind one OpenAI-compatible address, for clients beside the pipeline."""
+    """The gateway: one OpenAI-compatible address for the fleet, for clients other than the pipeline."""
 
     memory: Quantity = Field("1Gi", description="Memory that each pod requests, and may use.")
     replicas: Replicas = Field(2, description="Replicas.")

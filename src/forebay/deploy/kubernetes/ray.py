@@ -1,6 +1,7 @@
 """The engine as a RayService of KubeRay: the fleet that `forebay deploy ray` submits, on clusters that
-KubeRay starts. Routers find the engines by the dashboards of the clusters, and call them: no token passes
-through Serve's proxies, of which there are none."""
+KubeRay starts. Routers find the engines through the clusters' dashboards and call them directly; there are no
+Serve proxies.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ PART = RAY
 HEAD_CPU, HEAD_MEMORY = "2", "4Gi"
 AGENT_PORT = 52365
 NODE_HEALTH = "/api/healthz"
-"""What the agent of a node tells without a token."""
+"""What a node's agent reports without a token."""
 HEAD_PORTS = {"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "client": 10001, "serve": 8000}
 OBJECT_STORE_BYTES = 128 << 20
 IDLE_S = 60
@@ -43,7 +44,7 @@ GONE_S = 60
 
 
 def ray_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """The service and what belongs to it, where one is wanted."""
+    """The service and its other manifests, if configured."""
     ray, engine = deployment.settings.ray, deployment.settings.engine
     if ray is None or engine is None:
         return
@@ -169,7 +170,7 @@ def _service(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Manife
 
 
 def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
-    """The fleet as `forebay deploy ray` and `forebay autoscale ray` know it."""
+    """The fleet for `forebay deploy ray` and `forebay autoscale ray`."""
     return RayFleetSpec(
         address=deployment.ray_dashboard,
         name=deployment.instance,
@@ -193,9 +194,9 @@ def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
 
 
 def _submitted(deployment: Deployment, engine: EnginePods) -> int:
-    """The replicas that Serve is configured with. With `scaling` they are the most: at each step of an
-    upgrade Serve wants its share of them until the autoscaler says otherwise, and fewer than there are would
-    stop engines at work."""
+    """Replicas in Serve's config. With `scaling` the maximum: at each step of an upgrade Serve wants its
+    share of them until the autoscaler sets a number, and a lower one would stop engines at work.
+    """
     scaling = deployment.settings.scaling
     return max(1, engine.replicas) if scaling is None else scaling.max
 
@@ -244,7 +245,7 @@ def _cluster(
 
 
 def _cpus(engine: EnginePods) -> int:
-    """What Ray counts of a pod, all of which one replica takes: it sets the threads of libraries by it."""
+    """The pod's CPUs in Ray, all for one replica: Ray sets libraries' threads by it."""
     return max(1, math.floor(quantity(engine.cpu)))
 
 
@@ -270,7 +271,7 @@ def _head_pod(engine: EnginePods) -> dict[str, Any]:
         "resources": resources(size),
         **_probes(),
     }
-    # The autoscaler beside it calls the API server, with the account that KubeRay makes for it.
+    # The autoscaler next to it calls the API server, with the account that KubeRay creates.
     head = size.model_copy(update={"node_selector": {}, "tolerations": ()})
     volumes = [scratch("tmp", "/tmp", "20Gi"), scratch("shm", "/dev/shm", "1Gi", memory=True)]
     return _pod(container, volumes, {"automountServiceAccountToken": True, **placement(head)})

@@ -1,8 +1,6 @@
-"""How the replicas are scaled: by a ScaledObject of KEDA, a HorizontalPodAutoscaler, or a controller of our
-own.
+"""Scales the replicas by a ScaledObject of KEDA, a HorizontalPodAutoscaler, or Forebay's own controller.
 
-The loads of the pipeline and the gateway add up: both send to the same replicas, and what one of them needs
-is not there for the other.
+The loads of pipeline and gateway add up, because both send to the same replicas.
 """
 
 from __future__ import annotations
@@ -54,9 +52,10 @@ def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
 
 
 def _behavior(pool: Pool, scaling: ScalingSpec, *, parts: int = 1) -> dict[str, Any]:
-    """Up at once, as far as is wanted; down after a while, and then one replica a time. The number that is
-    compared is of whole replicas, or of the `parts` of one."""
-    # A tenth more or less counts as equal by default: from ten replicas on, one more would not come.
+    """Scale up at once to what is wanted; down after a while, one replica at a time. The compared number
+    counts replicas, or `parts` of one.
+    """
+    # By default a tenth more or less counts as equal: from ten replicas on, one more would not start.
     exact = {"tolerance": "0"} if pool.limits.most * parts >= BLURRED_FROM else {}
     return {
         "scaleUp": {
@@ -73,11 +72,11 @@ def _behavior(pool: Pool, scaling: ScalingSpec, *, parts: int = 1) -> dict[str, 
 
 
 def formula(deployment: Deployment, scaling: ScalingSpec) -> str:
-    """What KEDA computes; a trigger that could not be read is null.
+    """KEDA's formula; a trigger that cannot be read is null.
 
-    `wanted` counts replicas that boot already, requests do not: those that boot are subtracted from the load,
-    but no replica is taken away for it. While the load is known in part only, none is taken away either. All
-    numbers are floats, as KEDA's own are: integer division would turn -1/8 into 0.
+    `wanted` includes booting replicas, requests do not: booting replicas are subtracted from the load, but
+    never cause a removal. While part of the load is unknown, none is removed either. All numbers are floats,
+    as KEDA's own are: integer division would turn -1/8 into 0.
     """
     requests = f"{scaling.requests_per_replica}.0"
     lines = ["let there = replicas ?? 1.0;", "let unready = max(there - (ready ?? there), 0.0);"]
@@ -100,24 +99,24 @@ def formula(deployment: Deployment, scaling: ScalingSpec) -> str:
 
 
 def wanted_query(deployment: Deployment, share: Share) -> str:
-    """Prometheus' query for the pool's part of the replicas that the pipeline wants. Subtasks see equal parts
-    of the stream, and each decides for all: the largest number counts."""
+    """Query for the pool's part of the replicas that the pipeline wants. Subtasks see equal parts of the
+    stream and decide for all: the largest number counts.
+    """
     return _part(f"max({of_pipeline(deployment, WANTED)})", share)
 
 
 def held_query(deployment: Deployment, share: Share) -> str:
-    """The query for the pool's part of the requests that the pipeline holds."""
+    """Query for the pool's part of the pipeline's requests."""
     return _part(_held(deployment), share)
 
 
 def gateway_query(deployment: Deployment, share: Share) -> str:
-    """The query for the pool's part of the gateway's requests. Each pod counts its own: they add up."""
+    """Query for the pool's part of the gateway's requests. Pods count their own: they add up."""
     return _part(f"sum({gateway_load(deployment)})", share)
 
 
 def total_query(deployment: Deployment, scaling: ScalingSpec) -> str:
-    """The query for the replicas that pipeline and gateway need together; no result if one of them is not
-    known."""
+    """Query for the replicas that pipeline and gateway need together; empty if one is unknown."""
     requests, parts = scaling.requests_per_replica, []
     if deployment.job is not None:
         wanted, held = f"max({of_pipeline(deployment, WANTED)})", _held(deployment)
@@ -146,7 +145,7 @@ def _triggers(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Itera
 
 
 def _parts(pool: Pool) -> int:
-    """In how many parts a replica comes, of what this pool is scaled by."""
+    """How many parts make one replica in this pool's metric."""
     return pool.share.of // math.gcd(pool.share.of, pool.share.parts)
 
 
@@ -222,7 +221,7 @@ def _trigger(scaling: ScalingSpec, name: str, query: str) -> dict[str, Any]:
 
 
 def _pods(pool: Pool) -> dict[str, Any]:
-    """The pods that there are, by the API server itself: known also where Prometheus is away."""
+    """The existing pods, by the API server: known even without Prometheus."""
     selector = ",".join(f"{key}={value}" for key, value in pool.selector.items())
     return {
         "type": "kubernetes-workload",
@@ -235,7 +234,7 @@ def _pods(pool: Pool) -> dict[str, Any]:
 def _autoscaler(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Manifest:
     chosen = {"matchLabels": {series_label(INSTANCE): deployment.instance}}
     share = pool.share
-    # Rounded up: of 7 wanted, 3 of 7 parts are 3 replicas and no fourth.
+    # Rounded up: of 7 wanted, 3 of 7 parts are exactly 3 replicas.
     thousandths = -(-1000 * share.of // share.parts)
     average = f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
     metric = {

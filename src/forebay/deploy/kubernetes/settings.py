@@ -1,5 +1,6 @@
-"""A deployment as a person writes it, in a file next to the pipeline file: which images, how large, where
-state is, what scales it. One pipeline file serves every environment, and each has a file like this."""
+"""A deployment file: images, sizes, location of state, scaling. One pipeline file serves all environments,
+and each has its own deployment file.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from forebay.documents.fields import HttpUrl, Model, Switch, wrong
 
 
 class ScalingSpec(Model):
-    """How many replicas there are, of all pools together, and who decides."""
+    """How many replicas there are, over all pools, and what scales them."""
 
     by: Literal["keda", "hpa", "controller"] = Field(
         "keda",
@@ -48,7 +49,7 @@ class ScalingSpec(Model):
 
 
 class MonitoringSpec(Model):
-    """What Prometheus is told."""
+    """What Prometheus scrapes, and its alerts."""
 
     pod_monitor: Switch = Field(True, description="Render a PodMonitor, for the Prometheus operator.")
     rules: Literal["config_map", "prometheus_rule", "none"] = Field(
@@ -66,8 +67,9 @@ class EndpointPicker(Model):
 
 
 class InferencePoolSpec(Model):
-    """An InferencePool of the Gateway API over the replicas. The gateway's endpoint picker then chooses the
-    replica; Forebay's router steps aside, and tells it by headers how urgent each request is."""
+    """An InferencePool of the Gateway API over the replicas. The gateway's endpoint picker chooses the
+    replica instead of Forebay's router, which sends each request's priority in headers.
+    """
 
     url: HttpUrl = Field(description="Address of your inference gateway, which the pipeline calls.")
     endpoint_picker: EndpointPicker = Field(description="The endpoint picker.")
@@ -83,8 +85,9 @@ class InferencePoolSpec(Model):
 
 
 class RaySpec(Model):
-    """A RayService of KubeRay in place of vLLM's Deployments: the fleet that `forebay deploy ray` submits.
-    The engine's image has Ray Serve, vLLM and Forebay in it."""
+    """A RayService of KubeRay instead of vLLM's Deployments: the fleet of `forebay deploy ray`. The engine's
+    image contains Ray Serve, vLLM and Forebay.
+    """
 
     version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] = Field(
         "2.60.0", description="Version of Ray in the image."
@@ -117,7 +120,7 @@ class FlinkOperatorSpec(Model):
 
 
 class DeploymentSpec(Model):
-    """A deployment of one pipeline, or of a gateway and its engine without one."""
+    """A deployment of one pipeline, or of a gateway with its engine."""
 
     name: Label | None = Field(
         None,
@@ -242,7 +245,7 @@ class DeploymentSpec(Model):
 
 
 def _problems_of_replicas(engine: EnginePods, scaling: ScalingSpec) -> Iterator[tuple[str, str]]:
-    """Where there would be more replicas to begin with than there may be."""
+    """More initial replicas than the limits allow."""
     pools = engine.pools or (engine,)
     begin = sum(pool.replicas for pool in pools)
     if len(pools) > scaling.max:

@@ -1,4 +1,4 @@
-"""Manifests as files that are kept with the code: one for each part, a kustomization, and Dockerfiles."""
+"""Writes manifests as files for version control: one per part, a kustomization, and Dockerfiles."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def write_manifests(
     manifests: Sequence[Manifest], folder: Path, namespace: str | None, connectors: Collection[str] = ()
 ) -> tuple[Path, ...]:
     """Write `PART.yaml` for each part, a kustomization, and a Dockerfile for each image; returns their paths.
-    That of the pipeline has the jars of `connectors`, which the job needs.
+    The pipeline's image gets the jars of `connectors`.
 
-    Files of parts that are no longer there are deleted, others are left alone. Raises `SettingError` where
-    the folder cannot be written.
+    Deletes files of parts that no longer exist, and no others. Raises `SettingError` if the folder is not
+    writable.
     """
     files: dict[str, str] = {}
     for part in PARTS:

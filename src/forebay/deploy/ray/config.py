@@ -1,4 +1,4 @@
-"""What Ray Serve is to run, as `serve deploy` and its REST interface take it. Pure."""
+"""Ray Serve's config for `serve deploy` and its REST interface. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 AFTER_DRAIN_S = 10
 HEALTH_TIMEOUT_S = 10
 ROUTER = "forebay.deploy.ray.router.FleetRouter"
-"""What Serve imports on the cluster."""
+"""Imported by Serve on the cluster."""
 PORT_KEYS = ("first_port", "ports")
 
 
 def serve_application(
     name: str, import_path: str, args: Mapping[str, Any], *, route_prefix: str | None
 ) -> dict[str, Any]:
-    """One application: what is imported on the cluster, and with which arguments it is built."""
+    """One application: its import path on the cluster, and its builder's arguments."""
     return {
         "name": name,
         "route_prefix": route_prefix,
@@ -74,11 +74,11 @@ def whole_config(spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
-    """All that is to run once the fleet is there: the others as they were submitted, the fleet in place of
-    its last version. A fleet that is there keeps the number of replicas that it has.
+    """The config that adds or replaces the fleet and keeps all other applications as submitted. An existing
+    fleet keeps its number of replicas.
 
-    Raises `DeployError` where another's application has the name, where the fleet is being removed, and where
-    its ports would change.
+    Raises `DeployError` if another application has the name, if the fleet is being removed, or if its ports
+    would change.
     """
     found = instance.applications.get(spec.name)
     made = fleet_config(spec)
@@ -99,12 +99,12 @@ def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def without_fleet(instance: ServeInstance, name: str) -> dict[str, Any]:
-    """All that is to run once the application `name` is gone."""
+    """The config without the application `name`."""
     return dict(instance.settings) | {"applications": _others(instance, name)}
 
 
 def _check_ports(found: ServeApplication, args: Mapping[str, Any]) -> None:
-    """The engines that run are found by the ports that were submitted last."""
+    """Running engines are found by the ports of the last submission."""
     before = (found.config or {}).get("args")
     if not isinstance(before, Mapping):
         return
@@ -118,7 +118,7 @@ def _check_ports(found: ServeApplication, args: Mapping[str, Any]) -> None:
 
 
 def _replicas(found: ServeApplication) -> int | None:
-    """How many replicas the fleet is to have; while Serve builds it, how many were submitted last."""
+    """The fleet's target; while Serve builds it, the submitted number."""
     there = found.deployments.get(DEPLOYMENT)
     if there is not None:
         return there.target
@@ -131,9 +131,10 @@ def _replicas(found: ServeApplication) -> int | None:
 
 
 def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
-    """Every application that was submitted, but this one and those that are being deleted. Those that a
-    program started are not in it: no submission touches them. Raises `DeployError` where Serve does not tell
-    what was submitted: without that, the application would be deleted."""
+    """Every other submitted application that is not being deleted. Those that a program started are not
+    included: submissions do not touch them. Raises `DeployError` if Serve does not report how one was
+    submitted: leaving it out would delete it.
+    """
     found = []
     for each in instance.applications.values():
         if each.name == name or each.deleting:

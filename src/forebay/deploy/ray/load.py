@@ -1,4 +1,4 @@
-"""From a fleet file to a checked `RayFleetSpec`."""
+"""Loads a checked `RayFleetSpec` from a fleet file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ WHAT = "Ray fleet"
 
 
 def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = None) -> RayFleetSpec:
-    """The fleet in the file at `path`; blocks on the file system.
+    """Load the fleet file at `path`; blocks on the file system.
 
-    `settings` are `key=value`, which win, and so does `address`. Raises `SettingError` with one line per
-    mistake, also for what looks like a secret: who may look at the cluster can read it there.
+    `settings` (`key=value`) and `address` override the file. Raises `SettingError` with one line per mistake,
+    also for values that look like secrets: everybody with access to the cluster could read them.
     """
     value, lines = read_document(path, WHAT)
     given: list[Where] = []

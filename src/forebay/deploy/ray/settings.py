@@ -1,4 +1,4 @@
-"""A fleet on Ray as a person writes it: where the cluster is, what a replica starts, how many there are."""
+"""A fleet file for Ray: the cluster, what a replica starts, how many there are."""
 
 from __future__ import annotations
 
