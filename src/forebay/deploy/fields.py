@@ -64,7 +64,7 @@ StoreUri = Annotated[
     str,
     _matches(
         r"(s3|s3a|gs|abfss?|wasbs?|oss|hdfs|file)://[^\s@?#]+",
-        "the URI of a store that Flink knows, such as s3://bucket/prefix, without keys",
+        "the URI of a store that Flink supports, such as s3://bucket/prefix, without keys",
         1000,
     ),
 ]

@@ -140,20 +140,20 @@ class ClusterCalls:
         except httpx2.HTTPError as error:
             raise DeployError(f"{what}: {unreachable(str(self._http.base_url), error)}") from None
         except (ConfigError, OSError) as error:
-            raise DeployError(f"{what}: the log-in failed: {plain(str(error))[:300]}") from None
+            raise DeployError(f"{what}: login failed: {plain(str(error))[:300]}") from None
         if not answer.is_success:
             found = refusal(answer.status_code, answer.reason_phrase, answer.content)
             if found.code == 409:
                 raise Changed(f"{what}: {found.said}")
             if found.code == 404 and "namespaces" not in found.said:
-                raise Missing(f"{what}: there is none in the namespace {self.namespace}: {found.said}")
+                raise Missing(f"{what}: not found in the namespace {self.namespace}: {found.said}")
             raise DeployError(f"{what}: {found.text(self.namespace)}")
         try:
             body = orjson.loads(answer.content)
         except orjson.JSONDecodeError:
             body = None
         if not isinstance(body, dict):
-            raise DeployError(f"{what}: the API server's answer is no object")
+            raise DeployError(f"{what}: the API server's answer is not an object")
         return body
 
 

@@ -48,15 +48,15 @@ class DeploymentState:
                 _trouble(conditions),
             )
         except (AttributeError, KeyError, TypeError) as error:
-            raise DeployError(f"the API server's Deployment is of an unknown form: {error}") from None
+            raise DeployError(f"the API server's Deployment has an unknown format: {error}") from None
 
 
 def _trouble(conditions: Mapping[str, Mapping[str, Any]]) -> str:
     failure, progress = conditions.get("ReplicaFailure", {}), conditions.get("Progressing", {})
     if failure.get("status") == "True":
-        return f"pods are refused: {str(failure.get('message', ''))[:500]}"
+        return f"pods are rejected: {str(failure.get('message', ''))[:500]}"
     if progress.get("status") == "False":
-        return f"a replica does not get ready: {str(progress.get('message', ''))[:500]}"
+        return f"a replica does not become ready: {str(progress.get('message', ''))[:500]}"
     return ""
 
 
@@ -86,7 +86,7 @@ class _ByLoad:
         if not self.share.whole:
             words += f", {needed} of them here (share {self.share})"
         if here != needed:
-            words += f", {len(signals.starting)} start already"
+            words += f", {len(signals.starting)} are starting"
         if held == here:
             return Decision(held, words)
         return Decision(held, f"{words}, and {held} were needed a while ago")
@@ -137,7 +137,7 @@ class Decider:
         age_s = now_s - self._read_s
         if age_s > self.limits.stale_after_s:
             since = "yet" if age_s == math.inf else f"for {age_s:.0f} s"
-            why = f"the load was not read {since}: nothing changes"
+            why = f"the load was not read {since}: no change"
             self._keep_wanted(state, now_s)
             return Decision(state.replicas, why)
         if not self._begun:
@@ -155,10 +155,10 @@ class Decider:
         if self._problems:
             self._keep(state, now_s)
             if decision.wanted < state.replicas:
-                why = f"{decision.reason}; none is taken away: not all metrics are read: {self._problems}"
+                why = f"{decision.reason}; none is removed: some metrics are missing: {self._problems}"
                 return Decision(state.replicas, why)
         if state.trouble and decision.wanted > state.replicas:
-            why = f"{decision.reason}; no more than {state.replicas} are asked for: {state.trouble}"
+            why = f"{decision.reason}; not raised above {state.replicas}: {state.trouble}"
             return Decision(state.replicas, why)
         return decision
 

@@ -15,7 +15,7 @@ MAX_CHARS = 16 << 20
 MAX_WANTED = 10_000
 MAX_LOAD = 1_000_000
 MAX_PROBLEMS = 4
-PARTLY_READ = "not all metrics are read, so no replica is taken away"
+PARTLY_READ = "some metrics are missing, so no replica is removed"
 SAMPLE = re.compile(
     r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\})?[ \t]+(\S+)(?:[ \t]+\S+)?[ \t]*$',
     re.MULTILINE,
@@ -49,7 +49,7 @@ class ObservedLoad:
         return (self.wanted or 0) + (self.gateway or 0.0) / requests_per_replica
 
     def __str__(self) -> str:
-        said = [f"the pipeline wants {self.wanted}"] if self.pipeline else []
+        said = [f"the pipeline needs {self.wanted}"] if self.pipeline else []
         if self.gateway is not None:
             said.append(f"the gateway has {counted(round(self.gateway), 'request')}")
         return " and ".join(said)
@@ -90,7 +90,7 @@ def observed_load(
     wanted = [value for text in texts for value in values(text, WANTED) if 0 <= value <= MAX_WANTED]
     in_flight = sum(max(0.0, value) for text in texts for value in values(text, IN_FLIGHT))
     if pipeline is not None and not wanted:
-        unknown.append("no pod of the pipeline reports how many replicas it wants")
+        unknown.append("no pod of the pipeline reports how many replicas it needs")
     loads = [value for text in gateway or () for value in values(text, PEAK_LOAD) if 0 <= value <= MAX_LOAD]
     if gateway is not None and not loads:
         unknown.append("no pod of the gateway reports its load")

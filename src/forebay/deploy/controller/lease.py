@@ -47,7 +47,7 @@ class LeaseState:
                 int(spec.get("leaseTransitions") or 0),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DeployError(f"the API server's Lease is of an unknown form: {error}") from None
+            raise DeployError(f"the API server's Lease has an unknown format: {error}") from None
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The controller's rounds: read, decide, patch, log. A failure changes nothing; the next round reads again."""
+"""The controller's rounds: read, decide, patch, log. A failure changes nothing; the next round retries."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Controller:
         gateway = self._read(self.scaling.gateway_pods, METRICS_PORT, problems)
         load = observed_load(pipeline, gateway, problems)
         if load.wanted is None:
-            self._warn("metrics", f"the load of the replicas is not known: {load.problems}")
+            self._warn("metrics", f"the load of the replicas is unknown: {load.problems}")
         elif load.problems:
             self._warn("metrics", f"{PARTLY_READ}: {load.problems}")
         else:

@@ -57,7 +57,7 @@ async def read_all(
             try:
                 return await asyncio.wait_for(read(url), pod_s)
             except asyncio.TimeoutError:
-                return DeployError(f"{url} tells no metrics within {pod_s:g} s")
+                return DeployError(f"{url}: reading metrics timed out after {pod_s:g} s")
             except DeployError as error:
                 return error
 
@@ -67,7 +67,7 @@ async def read_all(
     late = {task for task in tasks if task.cancel()}
     await asyncio.gather(*late, return_exceptions=True)
     return [
-        DeployError(f"{url} is not read within the {round_s:g} s for all") if task in late else task.result()
+        DeployError(f"{url} was not read within the {round_s:g} s for all") if task in late else task.result()
         for url, task in zip(urls, tasks, strict=True)
     ]
 
@@ -92,5 +92,5 @@ async def read_metrics(http: httpx2.AsyncClient, url: str) -> str:
                 own += [line for line in lines if line.startswith(OWN)]
             own += [rest] if rest.startswith(OWN) else []
     except httpx2.HTTPError as error:
-        raise DeployError(f"{url} tells no metrics: {str(error) or type(error).__name__}") from None
+        raise DeployError(f"{url}: cannot read metrics: {str(error) or type(error).__name__}") from None
     return b"\n".join(own).decode("utf-8", "replace")

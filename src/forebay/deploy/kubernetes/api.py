@@ -1,4 +1,4 @@
-"""The API server: apply, list and delete, with errors that say what to do.
+"""The API server: apply, list and delete, with errors that suggest a fix.
 
 Requests are made here, not by lightkube, so that the manifests are sent as they are and the server checks
 every field by name (`fieldValidation=Strict`).
@@ -76,7 +76,7 @@ class Applied:
 
 
 class KubeApi:
-    """The API server of a kubeconfig context; a context manager. Every call blocks and raises `DeployError`."""
+    """The API server of a kubeconfig context; a context manager. Calls block and raise `DeployError`."""
 
     def __init__(
         self, http: httpx2.Client, namespace: str, sleep: Callable[[float], None] = time.sleep
@@ -178,4 +178,4 @@ def _refused(found: Refusal, what: str, namespace: str) -> str:
 def _unknown_kind(what: str) -> str:
     kind = what.partition(" ")[0]
     comes_with = next(each.comes_with for (_, name), each in KINDS.items() if name == kind)
-    return f"this cluster knows no {kind}; install {comes_with} first"
+    return f"this cluster has no {kind}; install {comes_with} first"

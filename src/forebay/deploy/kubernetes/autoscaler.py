@@ -29,8 +29,8 @@ def autoscaler_manifests(deployment: Deployment, scaling: ScalingSpec) -> Iterat
         AUTOSCALER, "v1", "ServiceAccount", name, {"automountServiceAccountToken": False}, labels=labels
     )
     why = (
-        "It reads the replicas, patches their number, finds the pods with the metrics, and writes down why. "
-        "Its Leases say which of two controllers scales."
+        "It reads the replicas, patches their number, finds the pods with the metrics, and writes events. "
+        "Its Leases decide which of two controllers scales."
     )
     yield from role(deployment, AUTOSCALER, _rules(deployment), why)
     yield _deployment(deployment, scaling)

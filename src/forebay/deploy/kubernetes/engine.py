@@ -122,7 +122,7 @@ def _deployment(deployment: Deployment, pool: Pool) -> Manifest:
         (
             *CONTAINER,
             "lifecycle",
-        ): "A replica that is taken away finishes what it has begun; no request is cut off.",
+        ): "A removed replica finishes its requests; none is cut off.",
         (
             *CONTAINER,
             "startupProbe",

@@ -149,11 +149,11 @@ def _deployment(deployment: Deployment, spec: GatewayPods) -> Manifest:
             (
                 *CONTAINER,
                 "readinessProbe",
-            ): "Says `draining` on SIGTERM, before the port closes. Good without a "
+            ): "Reports `draining` on SIGTERM, before the port closes. Healthy without a "
             "replica if requests wait for one (relay.absent_s: null).",
             (
                 *CONTAINER,
                 "livenessProbe",
-            ): "Not /health: without a replica it is 503, which a restart does not mend.",
+            ): "Not /health: without a replica it is 503, which a restart does not fix.",
         },
     )

@@ -29,7 +29,7 @@ WHAT = "deployment"
 NAMESPACE = "{namespace}"
 """Placeholder for the namespace in the state's URI."""
 REFERENCES = frozenset(("secret", "secrets", "pull_secrets", "token_secret"))
-"""Keys of a deployment file that name a Secret, and hold none."""
+"""Keys of a deployment file that name a Secret instead of holding a secret."""
 
 
 def load_deployment(
@@ -48,7 +48,7 @@ def load_deployment(
     job = _job(chosen, *file) if file is not None else None
     if job is None and chosen.pipeline is not None:
         raise SettingError(
-            "PIPELINE: missing; the deployment file has 'pipeline', and no file says what it runs"
+            "PIPELINE: missing; the deployment file has 'pipeline', so give the pipeline file, too"
         )
     gateway, gateway_value = _gateway(chosen)
     made = Deployment(chosen, job, gateway, gateway_value)
@@ -86,7 +86,7 @@ def _settings(
     path = config or folder / FILE
     if config is None and not path.exists():
         raise SettingError(
-            f"{path}: there is no such file; it says which images to use and where state is kept: "
+            f"{path}: not found; it names the images and where state is stored: "
             f"`pipeline: {{image: IMAGE, state: s3://BUCKET/PREFIX}}` is enough. --config names another one"
         )
     value, lines = read_document(path, WHAT)
@@ -121,14 +121,14 @@ def _with_state_of_namespace(settings: DeploymentSpec, *, meant: bool) -> Deploy
     if NAMESPACE not in state:
         if not meant:
             raise SettingError(
-                f"pipeline.state: {state} may be that of another namespace, and two jobs must not share it: "
+                f"pipeline.state: {state} may belong to another namespace, and two jobs must not share it: "
                 f"write {state.rstrip('/')}/{NAMESPACE}, or give the one for {namespace} by "
                 f"--set pipeline.state=URI"
             )
         return settings
     if namespace is None:
         raise SettingError(
-            f"pipeline.state: {state} names the namespace, and none is given: add --namespace, or write "
+            f"pipeline.state: {state} needs a namespace, and none is given: add --namespace, or write "
             f"namespace into the deployment file"
         )
     pipeline = settings.pipeline.model_copy(update={"state": state.replace(NAMESPACE, namespace)})
@@ -183,17 +183,17 @@ def _problems(job: Job, settings: DeploymentSpec) -> Iterator[str]:
         yield ("sink.type: expected a topic or files, found stdout: it would be the output of a task manager")
     if spec.task_managers > 1:
         yield (
-            f"task_managers: expected 1, found {spec.task_managers}: on Kubernetes parallelism and "
-            f"pipeline.slots of the deployment file say how many there are"
+            f"task_managers: expected 1, found {spec.task_managers}: on Kubernetes, parallelism and "
+            f"pipeline.slots of the deployment file set their number"
         )
     if settings.engine is None and spec.asks_model and spec.engine.replicas() is None:
         yield (
-            "engine: expected one in the deployment file, or the address of one that runs already in the "
-            "pipeline file, found neither; a pod starts no engine of its own"
+            "engine: expected one in the deployment file, or the address of a running one in the "
+            "pipeline file, found neither; pods do not start engines"
         )
     if settings.scaling is not None and settings.scaling.by == "controller" and spec.scaling is None:
         yield (
-            "scaling.by: controller goes by what the pipeline wants, and the pipeline file has no scaling: "
+            "scaling.by: controller needs the pipeline's own scaling, and the pipeline file has none: "
             f"add `scaling: {{min: {settings.scaling.min}, max: {settings.scaling.max}}}` there"
         )
     yield from _missing_secrets("pipeline", pods, secret_variables(spec))
@@ -201,7 +201,7 @@ def _problems(job: Job, settings: DeploymentSpec) -> Iterator[str]:
     for key, path in _paths(spec, settings):
         if "://" not in path and not any(_within(path, mount) for mount in mounts):
             yield (
-                f"{key}: {path} is on this machine, and no pod has it: mount it (pipeline.volumes of the "
+                f"{key}: {path} is on this machine, not in the pods: mount it (pipeline.volumes of the "
                 f"deployment file), or use a topic"
             )
     state = pods.state
@@ -232,13 +232,13 @@ def warnings_of(deployment: Deployment) -> Iterator[str]:
     most = wanted.limits.ceiling
     if most > allowed.max:
         yield (
-            f"scaling.max: the pipeline file wants up to {most} replicas, and the deployment file "
-            f"allows {allowed.max}: those above never come; give both the same"
+            f"scaling.max: the pipeline file asks for up to {most} replicas, but the deployment file "
+            f"allows {allowed.max}: the others never start; give both the same number"
         )
     if most < allowed.min:
         yield (
             f"scaling.min: the deployment file keeps at least {allowed.min} replicas, and the pipeline file "
-            f"never wants more than {most}: raise its scaling.max or its budget, or lower this"
+            f"never asks for more than {most}: raise its scaling.max or its budget, or lower this"
         )
 
 
@@ -248,14 +248,14 @@ def _scaling_warnings(deployment: Deployment) -> Iterator[str]:
         return
     if settings.scaling.by == "hpa" and settings.monitoring.rules == "none":
         yield (
-            f"monitoring.rules: none leaves out the rule that records {EXTERNAL_METRIC}: without another one "
+            f"monitoring.rules: with none, no rule records {EXTERNAL_METRIC}: without another one "
             f"the HorizontalPodAutoscaler changes nothing"
         )
     policy = None if job is None or job.spec.scaling is None else job.spec.scaling.policy
     if policy == "kv_cache" and settings.gateway is not None:
         yield (
-            "scaling.policy: kv_cache of the pipeline file also sees what the gateway's requests hold in the "
-            "replicas, so they count twice; another policy sees the pipeline's own"
+            "scaling.policy: kv_cache of the pipeline file also includes the gateway's requests in the "
+            "replicas, so they count twice; another policy counts only the pipeline's own"
         )
 
 
@@ -272,7 +272,7 @@ def _left_out(deployment: Deployment, job: Job) -> Iterator[str]:
 def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Iterator[str]:
     for name in sorted(needed - pods.secrets.keys() - pods.env.keys()):
         yield (
-            f"{where}.secrets: {name} is missing, which holds a secret: name its Secret in the deployment "
+            f"{where}.secrets: {name} is missing and holds a secret: name its Secret in the deployment "
             f"file, such as {name}: {{name: forebay, key: {name.lower().replace('_', '-')}}}"
         )
     for name in sorted(needed & pods.env.keys()):
@@ -288,7 +288,7 @@ def _written_in_pipeline(job: Job) -> Iterator[str]:
             if key.startswith("flink.")
             else "write {env: NAME} where the key takes it, and give NAME under pipeline.secrets"
         )
-        yield f"{key}: it looks like a secret, and everybody who may read the ConfigMap could read it: {mend}"
+        yield f"{key}: it looks like a secret, and everybody with access to its ConfigMap can read it: {mend}"
 
 
 def _written_secrets(settings: DeploymentSpec, gateway_value: dict[str, Any] | None) -> Iterator[str]:
@@ -296,7 +296,7 @@ def _written_secrets(settings: DeploymentSpec, gateway_value: dict[str, Any] | N
     for key in secrets_written_in(settings.model_dump(mode="json"), skipped=REFERENCES):
         part = key.partition(".")[0]
         yield (
-            f"{key}: it looks like a secret, and everybody who may read the manifest could read it: put it "
+            f"{key}: it looks like a secret, and everybody with access to the manifest could read it: put it "
             f"into a Secret, name that under {part}.secrets as NAME: {{name: SECRET, key: KEY}}, and write "
             f"$(NAME) for it in arguments"
         )

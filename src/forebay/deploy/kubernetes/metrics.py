@@ -12,7 +12,7 @@ from forebay.gateway.peak_load import PEAK_LOAD
 
 PREFIX = "flink_taskmanager_job_task_operator_forebay"
 WANTED = f"{PREFIX}_wanted_replicas"
-"""Replicas that the scaling policy wants, booting ones included."""
+"""Replicas requested by the scaling policy, booting ones included."""
 BACKLOG_TOKENS = f"{PREFIX}_backlog_tokens"
 DEADLINE_S = f"{PREFIX}_next_deadline_s"
 REPLICAS = f"{PREFIX}_replicas"

@@ -73,7 +73,7 @@ def _pod_monitor(deployment: Deployment) -> Manifest:
         deployment.instance,
         {"spec": spec},
         labels=deployment.labels(PART),
-        notes={("spec", "podTargetLabels"): "Alerts and autoscaler tell deployments apart by these."},
+        notes={("spec", "podTargetLabels"): "Alerts and autoscaler distinguish deployments by these."},
     )
 
 
@@ -96,7 +96,7 @@ def rules(deployment: Deployment) -> Iterator[dict[str, Any]]:
             "ForebayGatewayNoMetrics",
             f"absent({gateway_load(deployment)})",
             "10m",
-            f"Gateway {name} has reported no metrics for ten minutes: its load is not known.",
+            f"Gateway {name} has reported no metrics for ten minutes: its load is unknown.",
             f"kubectl get pods -l {INSTANCE}={deployment.instance},{COMPONENT}={GATEWAY}",
         )
     if deployment.job is not None:
@@ -112,7 +112,7 @@ def _pipeline_alerts(deployment: Deployment, pipeline: PipelineSpec) -> Iterator
         "ForebayNoMetrics",
         f"absent({of(RESULTS)})",
         "10m",
-        f"Pipeline {name} has told no metrics for ten minutes: is its job running?",
+        f"Pipeline {name} has reported no metrics for ten minutes: is its job running?",
         f"kubectl get flinkdeployment {name}",
     )
     held = f"sum({of(IN_FLIGHT)}) + sum({of(PENDING)})"
@@ -138,8 +138,8 @@ def _pipeline_alerts(deployment: Deployment, pipeline: PipelineSpec) -> Iterator
             "ForebayBehind",
             f"({held}) >= {full}",
             "15m",
-            f"Pipeline {name} had no free place for 15 minutes: the engine is slower than the stream.",
-            f"Raise {more}, or capacity where the replicas are not busy.",
+            f"Pipeline {name} was full for 15 minutes: the engine is slower than the stream.",
+            f"Raise {more}, or capacity if the replicas are not busy.",
         )
 
 

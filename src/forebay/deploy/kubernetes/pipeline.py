@@ -240,16 +240,16 @@ def _flink_deployment(deployment: Deployment, job: Job) -> Manifest:
         (*options, "jobmanager.memory.jvm-overhead.min"): (
             "The pipeline's program stays in the job manager's pod to count what waits, outside of the heap."
         ),
-        (*options, "web.submit.enable"): "Nobody adds or ends jobs by Flink's web page.",
+        (*options, "web.submit.enable"): "Flink's web page cannot add or end jobs.",
         (*options, "kubernetes.operator.job.autoscaler.enabled"): (
             "Flink's autoscaler measures how busy an operator is, and one that waits for an engine is idle."
         ),
         ("spec", "jobManager", "resource", "memory"): "Flink's unit: m is MiB.",
         ("spec", "job", "entryClass"): (
-            "No jarURI: flink-python lies in the image's lib/. A jar that comes with the job can be loaded "
+            "No jarURI: flink-python lies in the image's lib/. A jar submitted with the job can be loaded "
             "once in the life of a task manager only."
         ),
-        ("spec", "job", "args"): "Flink's own arguments first; what follows is the pipeline's.",
+        ("spec", "job", "args"): "Flink's own arguments first, then the pipeline's.",
     }
     return manifest(
         PIPELINE,

@@ -85,8 +85,8 @@ def _heads(deployment: Deployment) -> Manifest:
         }
     }
     why = (
-        "Headless: every head. KubeRay's own Service names the old cluster until the new one has taken over "
-        "all of it; routers and autoscaler see both meanwhile."
+        "Headless: every head. KubeRay's own Service means the old cluster until the new one has replaced "
+        "it; routers and autoscaler need both meanwhile."
     )
     return manifest(
         PART,
@@ -124,22 +124,26 @@ def _service(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Manife
     notes: dict[Where, str] = {
         ("spec", "serveConfigV2"): "The fleet of `forebay deploy ray`: Serve starts and watches engines, and "
         "no request passes through it.",
-        ("spec", "rayClusterDeletionDelaySeconds"): "An old cluster's last replicas finish what they have.",
+        ("spec", "rayClusterDeletionDelaySeconds"): "An old cluster's last replicas finish their requests.",
         (
             "spec",
             "upgradeStrategy",
-        ): "A new cluster beside the old one takes the fleet over step by step, by Serve's target_capacity.",
+        ): "A new cluster takes over from the old one step by step, by Serve's target_capacity.",
         (
             *cluster,
             "enableInTreeAutoscaling",
-        ): "KubeRay wants it for this strategy: a pod comes with each replica "
-        "that Serve wants, and goes when it is idle.",
+        ): "KubeRay requires it for this strategy: a pod starts with each replica "
+        "that Serve needs, and ends when it is idle.",
         (
             *cluster,
             "authOptions",
         ): "KubeRay gives every node the token. Without a name of the Secret it would "
-        "make one for each cluster, which nobody beside it knows.",
-        (*cluster, "headGroupSpec", "rayStartParams"): "No replica on the head: it may not die with one.",
+        "make one for each cluster, and nothing else would have it.",
+        (
+            *cluster,
+            "headGroupSpec",
+            "rayStartParams",
+        ): "No replica on the head: it must outlive them.",
         (*worker, "minReplicas"): "A new cluster begins without pods.",
         (
             *worker,
@@ -156,7 +160,7 @@ def _service(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Manife
             "containers",
             0,
             "readinessProbe",
-        ): "KubeRay's own asks Serve's proxy as well, and there is none.",
+        ): "KubeRay's own also checks Serve's proxy, and there is none.",
     }
     return manifest(
         PART,
@@ -194,7 +198,7 @@ def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
 
 
 def _submitted(deployment: Deployment, engine: EnginePods) -> int:
-    """Replicas in Serve's config. With `scaling` the maximum: at each step of an upgrade Serve wants its
+    """Replicas in Serve's config. With `scaling` the maximum: at each step of an upgrade Serve starts its
     share of them until the autoscaler sets a number, and a lower one would stop engines at work.
     """
     scaling = deployment.settings.scaling

@@ -60,8 +60,8 @@ def _service(deployment: Deployment, name: str, part: str, port: int) -> Manifes
         {"spec": spec},
         labels=deployment.labels(AUTOSCALER),
         notes={
-            ("spec", "clusterIP"): f"Headless: every pod of the {part}, each of which reports a part.",
-            ("spec", "publishNotReadyAddresses"): "While a pod is not read, no replica is taken away.",
+            ("spec", "clusterIP"): f"Headless: every pod of the {part} reports a part.",
+            ("spec", "publishNotReadyAddresses"): "While a pod cannot be read, no replica is removed.",
         },
     )
 
@@ -110,5 +110,10 @@ def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
         name,
         content,
         labels=deployment.labels(AUTOSCALER),
-        notes={("spec", "strategy"): "One at a time: Serve scales without a condition, and two may differ."},
+        notes={
+            (
+                "spec",
+                "strategy",
+            ): "One at a time: Serve scales unconditionally, and two may differ."
+        },
     )

@@ -99,7 +99,7 @@ def formula(deployment: Deployment, scaling: ScalingSpec) -> str:
 
 
 def wanted_query(deployment: Deployment, share: Share) -> str:
-    """Query for the pool's part of the replicas that the pipeline wants. Subtasks see equal parts of the
+    """Query for the pool's part of the replicas that the pipeline needs. Subtasks see equal parts of the
     stream and decide for all: the largest number counts.
     """
     return _part(f"max({of_pipeline(deployment, WANTED)})", share)
@@ -178,14 +178,14 @@ def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> 
             "spec",
             "fallback",
             "behavior",
-        ): "What cannot be asked for is null in the formula, which then keeps the "
-        "replicas that are there: metrics that stop take none away from the work in flight.",
+        ): "A metric that cannot be read is null in the formula, which then keeps the "
+        "existing replicas: missing metrics never remove one.",
         (
             "spec",
             "advanced",
             "scalingModifiers",
             "formula",
-        ): "Loads add up: the replicas that the pipeline wants (or the requests that it holds, in "
+        ): "Loads add up: the replicas that the pipeline needs (or the requests that it holds, in "
         "replicas), and the requests of the gateway, in replicas. Those that still load their model are "
         "subtracted from requests, not from wanted replicas. While a load is not known, no replica is taken "
         "away.",
@@ -193,13 +193,13 @@ def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> 
         (
             "spec",
             "triggers",
-        ): "The formula gets the plain values: KEDA ignores the thresholds in it, and wants "
+        ): "The formula gets the plain values: KEDA ignores the thresholds in it, and requires "
         "them all the same. A series that is missing is null, not 0."
         + ("" if pool.share.whole else f" Of every load, this pool has {pool.share} parts."),
     }
     if scaling.min == 0:
         notes["spec", "minReplicaCount"] = (
-            "The HPA that KEDA makes goes down to 1; KEDA takes the last one away by itself."
+            "The HPA that KEDA makes goes down to 1; KEDA itself removes the last one."
         )
     return manifest(
         PART, "keda.sh/v1alpha1", "ScaledObject", pool.name, {"spec": spec}, labels=pool.labels, notes=notes

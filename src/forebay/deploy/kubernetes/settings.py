@@ -22,13 +22,11 @@ class ScalingSpec(Model):
 
     by: Literal["keda", "hpa", "controller"] = Field(
         "keda",
-        description="`keda`: a ScaledObject that asks Prometheus. `hpa`: a HorizontalPodAutoscaler on the "
+        description="`keda`: a ScaledObject that queries Prometheus. `hpa`: a HorizontalPodAutoscaler on the "
         "same metrics, whose result an adapter of yours serves as external metric. `controller`: a small "
         "program that reads the metrics of the pipeline's and the gateway's pods.",
     )
-    image: Image | None = Field(
-        None, description="Image of the controller; that of the gateway has all that it needs."
-    )
+    image: Image | None = Field(None, description="Image of the controller; the gateway's is sufficient.")
     min: Replicas = Field(
         1,
         description="Fewest replicas, of all pools together; from 1 on, each pool has at least one. 0 needs "
@@ -40,11 +38,11 @@ class ScalingSpec(Model):
     )
     requests_per_replica: Count = Field(
         32,
-        description="Requests in flight that one replica takes well: so the requests of the gateway are "
-        "counted, and those of the pipeline while its wanted number of replicas is not known.",
+        description="Requests in flight that one replica handles well. The requests of the gateway are "
+        "divided by it, and those of the pipeline while its wanted number of replicas is unknown.",
     )
     settle_s: Annotated[int, Field(ge=0, le=3600)] = Field(
-        300, description="How long fewer replicas must have been enough before one is taken away."
+        300, description="How long fewer replicas must have been enough before one is removed."
     )
 
 
@@ -93,19 +91,19 @@ class RaySpec(Model):
         "2.60.0", description="Version of Ray in the image."
     )
     gateway_class: ObjectName = Field(
-        description="GatewayClass of the Gateway by which KubeRay counts how far a new version has taken "
+        description="GatewayClass of the Gateway with which KubeRay records how far a new version has taken "
         "over; no request goes through it."
     )
     token_secret: ObjectName = Field(
-        description="Secret whose `auth_token` is the clusters' token: who calls a dashboard has to show it."
+        description="Secret whose `auth_token` is the clusters' token, required by their dashboards."
     )
     step_percent: Annotated[int, Field(ge=1, le=100)] = Field(
         20, description="Share of the fleet that a new version takes over at a time."
     )
     surge_percent: Annotated[int, Field(ge=1, le=100)] = Field(
         100,
-        description="How much more than the fleet there may be while a new version takes over. 100: a second "
-        "fleet; less takes fewer spare accelerators, and longer.",
+        description="Extra capacity while a new version takes over, in percent of the fleet. 100: a second "
+        "fleet; less needs fewer spare accelerators, but takes longer.",
     )
     interval_s: Seconds = Field(30, description="Pause between steps.")
     operator_namespace: Label = Field(
@@ -124,7 +122,7 @@ class DeploymentSpec(Model):
 
     name: Label | None = Field(
         None,
-        description="What the names of all objects begin with, if there is no pipeline; otherwise the "
+        description="Prefix of all objects' names, if there is no pipeline; otherwise the "
         "pipeline file has the name.",
     )
     namespace: Label | None = Field(
@@ -136,11 +134,13 @@ class DeploymentSpec(Model):
         "gateway.",
     )
     engine: EnginePods | None = Field(
-        None, description="The vLLM replicas; null: the pipeline's `engine` is one that runs already."
+        None, description="The vLLM replicas; null: the pipeline's `engine` is already running."
     )
     gateway: GatewayPods | None = Field(None, description="The gateway; null: none.")
-    scaling: ScalingSpec | None = Field(None, description="Who scales the replicas; null: nobody does.")
-    monitoring: MonitoringSpec = Field(MonitoringSpec(), description="What Prometheus is told.")
+    scaling: ScalingSpec | None = Field(
+        None, description="Who scales the replicas; null: they are not scaled."
+    )
+    monitoring: MonitoringSpec = Field(MonitoringSpec(), description="What Prometheus scrapes.")
     inference_pool: InferencePoolSpec | None = Field(
         None, description="An InferencePool for users of the Gateway API; null: none."
     )
@@ -163,13 +163,13 @@ class DeploymentSpec(Model):
             if self.gateway is None:
                 yield "pipeline", "missing; expected it, or 'gateway' and 'engine', found neither"
             if self.name is None:
-                yield "name", "missing; without 'pipeline' nothing else names the objects"
+                yield "name", "missing; without 'pipeline' it is required"
         elif self.name is not None:
-            yield "name", "expected none with 'pipeline', whose pipeline file has the name"
+            yield "name", "expected none with 'pipeline': the pipeline file has the name"
         if engine is None:
             for name in ("scaling", "gateway", "inference_pool", "ray"):
                 if getattr(self, name) is not None:
-                    yield name, "expected none without 'engine', whose replicas it is for"
+                    yield name, "expected none without 'engine', because it is for the engine's replicas"
         if self.ray is not None:
             yield from self._problems_of_ray()
         if engine is not None:
@@ -183,17 +183,17 @@ class DeploymentSpec(Model):
         if scaling is not None and self.inference_pool is not None and scaling.by != "keda":
             yield (
                 "scaling.by",
-                f"expected keda with 'inference_pool', where the pipeline sees no replicas and wants no "
+                f"expected keda with 'inference_pool', because the pipeline sees no replicas and requests no "
                 f"number of them, found {scaling.by}",
             )
         if self.gateway is not None and self.inference_pool is not None:
-            yield "gateway", "expected none with 'inference_pool', whose gateway stands in its place"
+            yield "gateway", "expected none with 'inference_pool', whose gateway replaces it"
 
     def _problems_of_ray(self) -> Iterator[tuple[str, str]]:
         if self.inference_pool is not None:
             yield "inference_pool", "expected none with 'ray', whose engines have no port in common"
         if self.engine is not None and self.engine.pools:
-            yield "engine.pools", "expected none with 'ray', where all replicas are of one kind"
+            yield "engine.pools", "expected none with 'ray', because all replicas are of one kind"
         if self.engine is not None and any(
             "$(" in word for word in (*self.engine.command, *self.engine.args)
         ):
@@ -205,7 +205,7 @@ class DeploymentSpec(Model):
         if self.scaling is not None and self.scaling.by != "controller":
             yield (
                 "scaling.by",
-                f"expected controller with 'ray', where Serve starts the replicas, found {self.scaling.by}",
+                f"expected controller with 'ray', because Serve starts the replicas, found {self.scaling.by}",
             )
         if self.scaling is not None and self.scaling.max > MAX_REPLICAS:
             yield "scaling.max", f"expected at most {MAX_REPLICAS} with 'ray', found {self.scaling.max}"
@@ -231,7 +231,7 @@ class DeploymentSpec(Model):
         if scaling.by == "keda" and scaling.prometheus is None:
             yield (
                 "scaling.prometheus",
-                "missing; KEDA asks it for the metrics, such as http://prometheus:9090",
+                "missing; KEDA reads its metrics from it, such as http://prometheus:9090",
             )
         if scaling.by == "controller" and scaling.image is None:
             yield "scaling.image", "missing; the controller needs one, such as that of the gateway"
@@ -254,7 +254,7 @@ def _problems_of_replicas(engine: EnginePods, scaling: ScalingSpec) -> Iterator[
             f"expected at least one replica for each of the {len(pools)} pools, found {scaling.max}",
         )
     if begin > scaling.max:
-        yield "scaling.max", f"expected at least the {begin} replicas to begin with, found {scaling.max}"
+        yield "scaling.max", f"expected at least the {begin} initial replicas, found {scaling.max}"
     elif 0 < len(engine.pools) <= scaling.max:
         bounds = limits_of_pools(Limits(0, scaling.max), [pool.share for pool in engine.pools])
         for i, (pool, limits) in enumerate(zip(engine.pools, bounds, strict=True)):

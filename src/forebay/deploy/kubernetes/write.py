@@ -8,7 +8,7 @@ from pathlib import Path
 from forebay.deploy.kubernetes.manifest import Manifest, to_yaml
 from forebay.errors import SettingError
 
-HEAD = "# Made by `forebay deploy kubernetes`: change the deployment file, and make it anew.\n"
+HEAD = "# Made by `forebay deploy kubernetes`: change the deployment file, then run it again.\n"
 IMAGE_FILES = PIPELINE_IMAGE, GATEWAY_IMAGE, RAY_IMAGE = (
     "images/pipeline.Dockerfile",
     "images/gateway.Dockerfile",

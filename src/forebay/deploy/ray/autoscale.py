@@ -133,7 +133,7 @@ class RayScaler:
         gateway = await self._texts(self.gateway_metrics, problems)
         load = observed_load(pipeline, gateway, problems)
         if load.wanted is None:
-            self._warn("metrics", f"the load of the replicas is not known: {load.problems}")
+            self._warn("metrics", f"the load of the replicas is unknown: {load.problems}")
         else:
             self._warn("metrics", f"{PARTLY_READ}: {load.problems}" if load.problems else "")
         return load
@@ -176,7 +176,7 @@ def state_of(found: ServeApplication) -> DeploymentState:
         raise DeployError(f"{found.name}: Serve has not built it yet")
     trouble = ""
     if _does_not_start(deployment):
-        trouble = f"a replica does not get ready: {deployment.message or found.message}"
+        trouble = f"a replica does not become ready: {deployment.message or found.message}"
     return DeploymentState(found.name, "", "", deployment.target, len(deployment.running()), trouble)
 
 
@@ -194,7 +194,7 @@ async def read_text(http: aiohttp.ClientSession, url: str) -> str:
     try:
         async with http.get(url, timeout=timeout, allow_redirects=False) as answer:
             if answer.status != 200:
-                raise DeployError(f"{where} tells no metrics: expected status 200, found {answer.status}")
+                raise DeployError(f"{where}: cannot read metrics: expected status 200, found {answer.status}")
             found = bytearray()
             async for chunk in answer.content.iter_chunked(1 << 16):
                 found += chunk
@@ -204,4 +204,4 @@ async def read_text(http: aiohttp.ClientSession, url: str) -> str:
     except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, OSError, ValueError) as error:
         # Other parts of the error may quote the URL.
         said = getattr(error, "strerror", None) or type(error).__name__
-        raise DeployError(f"{where} tells no metrics: {said}") from None
+        raise DeployError(f"{where}: cannot read metrics: {said}") from None

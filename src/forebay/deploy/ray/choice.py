@@ -1,5 +1,4 @@
-"""Which replica a program on a Ray cluster gets: the gateway's estimate, from what Serve's handle knows.
-Pure.
+"""Which replica a program on a Ray cluster gets: the gateway's estimate, from a handle's own data. Pure.
 
 A handle sees requests when they are sent, and the load that replicas report, but no answers: those come
 directly from the engine. So a first token is assumed at its expected time, and the oldest requests are

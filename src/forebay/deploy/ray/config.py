@@ -84,7 +84,7 @@ def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
     made = fleet_config(spec)
     if found is not None:
         if found.deleting:
-            raise DeployError(f"{spec.name}: it is still being removed; submit it once it has gone")
+            raise DeployError(f"{spec.name}: it is still being removed; submit it again when it is gone")
         if not is_fleet(found.config):
             raise DeployError(
                 f"name: the cluster has an application {spec.name} that `forebay deploy ray` did not submit; "
@@ -112,7 +112,7 @@ def _check_ports(found: ServeApplication, args: Mapping[str, Any]) -> None:
     if changed:
         was = " and ".join(f"{key} {before[key]}" for key in changed)
         raise DeployError(
-            f"{', '.join(changed)}: {found.name} has {was}, and with other ports its engines that run would "
+            f"{', '.join(changed)}: {found.name} has {was}, and with other ports its running engines would "
             f"not be found; remove the fleet first (--remove)"
         )
 
@@ -143,7 +143,7 @@ def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
             found.append(dict(each.config))
         elif each.source == DECLARATIVE:
             raise DeployError(
-                f"{each.name}: Ray Serve does not tell how this application was submitted, and a submission "
+                f"{each.name}: Ray Serve does not report how this application was submitted; a submission "
                 f"without it would delete it; nothing was changed: try again"
             )
     return found

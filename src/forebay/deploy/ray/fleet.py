@@ -46,7 +46,7 @@ async def apply_fleet(
     since_s = 0.0 if old is None else old.deployed_s
 
     def is_decided(found: ServeApplication | None) -> bool:
-        # The status of an older submission says nothing about this one.
+        # The status of an older submission does not count for this one.
         if found is None or found.deployed_s <= since_s:
             return False
         return _has_failed(found) or _all_run(found)
@@ -63,7 +63,7 @@ async def apply_fleet(
     )
     assert found is not None
     if _has_failed(found):
-        raise DeployError(f"{spec.name}: it does not start: {_why(found)}")
+        raise DeployError(f"{spec.name}: cannot start: {_why(found)}")
     return found
 
 
@@ -198,7 +198,7 @@ def _progress(found: ServeApplication | None) -> str:
 
 def _why(found: ServeApplication | None) -> str:
     if found is None:
-        return "Serve does not know it"
+        return "it is unknown to Serve"
     deployment = found.deployments.get(DEPLOYMENT)
     said = (deployment.message if deployment is not None else "") or found.message
     return said or "Serve gives no reason; look at the replicas' logs in Ray's dashboard"

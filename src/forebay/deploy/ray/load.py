@@ -29,8 +29,8 @@ def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = N
             given.append(("address",))
     spec = check_document(RayFleetSpec, value, what=WHAT, name=str(path), lines=lines, given=given)
     problems = [
-        f"{path}: {key}: it looks like a secret, and everybody who sees the cluster could read it: set the "
-        f"variable on the nodes, whose environment the engines have"
+        f"{path}: {key}: it looks like a secret, and everybody with access to the cluster can read it: set "
+        f"the variable on the nodes: engines inherit it"
         for key in secrets_written_in(value)
     ]
     if problems:

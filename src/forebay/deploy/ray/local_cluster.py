@@ -52,20 +52,20 @@ def start_local_cluster(
         return False
     program = ray()
     if sys.platform != "linux":
-        raise DeployError("Ray is started for you on Linux only: start it with `ray start --head`")
+        raise DeployError("Forebay starts Ray on Linux only: start it with `ray start --head`")
     settings = replace(load_settings(), secret_variables=AWS_SECRETS)
     environment = settings.child_environment({"RAY_USAGE_STATS_ENABLED": "0"})
     environment.pop("RAY_ADDRESS", None)
     mode = environment.get("RAY_AUTH_MODE", "").strip().lower() or "token"
     if mode != "token":
         raise DeployError(
-            f"RAY_AUTH_MODE is {mode[:40]!r}, and without a token whoever reaches this machine could run "
+            f"RAY_AUTH_MODE is {mode[:40]!r}: without a token, anybody who reaches this machine could run "
             f"programs on the cluster: unset it, or start a cluster yourself"
         )
     environment["RAY_AUTH_MODE"] = mode
     say(
-        f"there is no Ray cluster at {address}: one is started on this machine. Its ports are open to the "
-        f"network, and ask for Ray's token; `ray stop` ends it"
+        f"there is no Ray cluster at {address}: starting one on this machine. Its ports are open to the "
+        f"network, and require Ray's token; `ray stop` ends it"
     )
     try:
         token = ray_token()

@@ -66,7 +66,7 @@ class Engine:
                 preexec_fn=_end_with_parent(),  # noqa: PLW1509 (nothing but one system call)
             )
         except OSError as error:
-            raise RuntimeError(f"the engine cannot be started: {command[0]}: {error.strerror}") from None
+            raise RuntimeError(f"cannot start the engine: {command[0]}: {error.strerror}") from None
         printing = threading.Thread(target=self._print, name="engine-output", daemon=True)
         printing.start()
         try:
@@ -117,7 +117,7 @@ class Engine:
             time.sleep(LOOK_S)
 
     def _said(self) -> str:
-        return " | ".join(self._last)[-MAX_SAID:] or "it has printed nothing"
+        return " | ".join(self._last)[-MAX_SAID:] or "it printed nothing"
 
     def _is_taken(self) -> bool:
         """Whether the port is taken: the health of another engine is not this one's."""

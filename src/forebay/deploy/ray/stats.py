@@ -14,7 +14,7 @@ STATS_PERIOD_S = 1.0
 
 
 def replica_metadata(url: str, metrics: str | None) -> dict[str, Any]:
-    """Constant facts: the engine's URL, and the tokens that its KV cache holds, if its metrics report that."""
+    """Constants: the engine's URL, and the tokens that its KV cache holds, if its metrics report that."""
     tokens = parse_cache_tokens(metrics or "")
     return {"url": url} | ({} if tokens is None else {"kv_tokens": tokens})
 

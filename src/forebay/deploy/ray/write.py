@@ -10,7 +10,7 @@ from forebay.config.plan import to_yaml
 from forebay.errors import SettingError
 
 FILE = "serve.yaml"
-HEAD = "# Made by `forebay deploy ray`: change the fleet file, and make it anew.\n"
+HEAD = "# Made by `forebay deploy ray`: change the fleet file, then run it again.\n"
 
 
 def write_config(config: Mapping[str, Any], folder: Path) -> Path:
