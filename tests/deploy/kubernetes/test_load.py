@@ -64,7 +64,7 @@ POOL = {"url": "http://gateway", "endpoint_picker": {"name": "picker"}}
         (
             {**SMALL, "engine": {**ENGINE, "replicas": 5}, "scaling": SCALING},
             {},
-            "scaling.max: expected at least the 5 replicas",
+            "scaling.max: expected at least the 5 initial replicas",
         ),
         (
             {
@@ -73,7 +73,7 @@ POOL = {"url": "http://gateway", "endpoint_picker": {"name": "picker"}}
                 "scaling": SCALING,
             },
             {},
-            "scaling.max: expected at least the 5 replicas",
+            "scaling.max: expected at least the 5 initial replicas",
         ),
         (
             {
