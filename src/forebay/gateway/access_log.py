@@ -45,7 +45,6 @@ class AccessLog:
 
     @property
     def lost(self) -> int:
-        """Lines that were not written because the disk was slow or full."""
         return self.dropped + self._file.failed
 
     def close(self) -> None:

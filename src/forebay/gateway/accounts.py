@@ -34,7 +34,6 @@ class Accounts:
             self._log.write(self._line(exchange, duration_s))
 
     def close(self) -> None:
-        """Write the rest of the log; blocks."""
         if self._log is not None:
             self._log.close()
 

@@ -71,7 +71,6 @@ MONITORING = ("/health", "/metrics")
 METHODS = dict.fromkeys(ROUTES, "POST") | dict.fromkeys((MODELS_PATH, MODEL_PATH, *OPEN), "GET")
 ASK_FOR_LOAD = (LOAD_REQUEST_HEADER, "TEXT")
 START_S = 5.0
-"""How long `open` waits for the first replica."""
 DROPPED_BYTES = 65_536
 """Unread bodies up to this size are drained; for larger ones the connection is closed."""
 
@@ -269,7 +268,6 @@ class Gateway:
             self._tracing.end(trace, exchange, duration_s)
 
     async def _cut(self, exchange: Exchange, send: Send, why: str) -> None:
-        """Log and count an answer that breaks off, and send the last event of a stream."""
         exchange.outcome = "cut"
         LOG.warning("request %s: %s", exchange.id, why)
         call = exchange.call

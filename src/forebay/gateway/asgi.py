@@ -73,7 +73,6 @@ def headers_up(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
 
 
 def trace_context(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
-    """The headers of W3C Trace Context, plain ones only."""
     return _plain((name, headers[name]) for name in TRACE_CONTEXT if name in headers)
 
 

@@ -105,7 +105,6 @@ def read_asked(path: str, body: bytes, *, max_depth: int, content_type: bytes = 
 
 
 def _form(content_type: bytes, body: bytes, max_depth: int) -> Mapping[str, Any]:
-    """The short fields of a form, shaped like a JSON body."""
     document: dict[str, Any] = {}
     for field in form_fields(content_type, body):
         if field.is_file or field.end - field.begin > MAX_FIELD_BYTES:
@@ -141,7 +140,6 @@ def _session(document: Mapping[str, Any]) -> str | None:
 
 
 def _count(value: object) -> int:
-    """A number as engines accept it: `9`, `9.0` and `"9"` are equal."""
     if isinstance(value, float | str):
         try:
             value = int(float(value[:40] if isinstance(value, str) else value))

@@ -41,5 +41,4 @@ class RequestTrace:
         self._context = context
 
     def attempt(self, asked: Asked, url: str, *, prefill: bool = False) -> Attempt:
-        """Begin an attempt at the replica at `url`; `prefill`: only the prompt."""
         return Attempt(self._context)

@@ -141,7 +141,6 @@ def _invalid(message: str) -> Refusal:
 
 
 def kind_of(value: object) -> str:
-    """The JSON type of a value, for error messages."""
     match value:
         case None:
             return "none"

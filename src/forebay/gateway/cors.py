@@ -26,12 +26,10 @@ class Cors:
         return origin if origin is not None and (self._any or origin in self._origins) else None
 
     def is_question(self, method: str, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether this is a CORS preflight request."""
         asks = method == "OPTIONS" and b"access-control-request-method" in headers
         return asks and self.allowed(headers) is not None
 
     def permission(self, headers: Mapping[bytes, bytes]) -> RawHeaders:
-        """Headers of the answer to a preflight request."""
         wanted = headers.get(b"access-control-request-headers", b"")[:MAX_HEADERS_BYTES]
         return [
             (b"access-control-allow-methods", b"GET, POST"),

@@ -21,27 +21,22 @@ class Exchange:
     began_s: float
     key: str = "unknown"
     model: str | None = None
-    """The model's name in the request."""
     outcome: str = "500"
     """A status, `hung_up` or `cut`."""
     error: str | None = None
-    """Code of the gateway's own error."""
     call: RelayedCall | None = None
     body_read: bool = False
 
     @property
     def begun(self) -> bool:
-        """Whether the client has got a byte of a replica's answer."""
         return self.call is not None and self.call.begun
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for a replica."""
         return self.call.waits if self.call is not None else self.body_read
 
     @property
     def status(self) -> int | None:
-        """Status that the client got, if any."""
         return self.call.status or None if self.call is not None else None
 
     @property

@@ -15,7 +15,6 @@ from forebay.settings import read_secret
 
 LOG = logging.getLogger("forebay.gateway")
 LOOK_S = 2.0
-"""Pause between two checks for changed files."""
 
 Keys = list[tuple[str, str, KeyLimits]]
 Stamps = tuple[tuple[int, int, int] | None, ...]
@@ -56,7 +55,6 @@ class KeyReload:
         self._stamps = self._look()
 
     async def run(self) -> None:
-        """Check for changes until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(LOOK_S)

@@ -103,7 +103,6 @@ class Usage:
 
     @contextmanager
     def request(self, now_s: float) -> Iterator[None]:
-        """Count one request in the block."""
         limits = self.limits
         if self.in_flight >= limits.in_flight:
             raise _over("in_flight", f"more than {limits.in_flight:g} requests at a time", 1.0)
@@ -186,12 +185,10 @@ class KeyRing:
 
     @property
     def open(self) -> bool:
-        """Whether everybody may call."""
         return not self._callers
 
     @property
     def shared(self) -> bool:
-        """Whether there are several callers."""
         return len(self._callers) > 1
 
     def find(self, headers: Mapping[bytes, bytes]) -> Caller:

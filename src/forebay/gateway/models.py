@@ -27,7 +27,6 @@ class Alias:
     fallback: str | None = None
 
     def choose(self, key: str) -> str:
-        """The model for `key`: always the same one, chosen by weight over all keys."""
         point = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little") / (1 << 64)
         ends = list(accumulate(self.to.values()))
         return list(self.to)[min(bisect_right(ends, point * ends[-1]), len(ends) - 1)]
@@ -77,7 +76,6 @@ class ModelNames:
         raise unknown_model(name)
 
     def context(self, name: str) -> int | None:
-        """A model's context in tokens, if the replicas report it."""
         return next((model.max_model_len for model in self._fleet.models if model.name == name), None)
 
     def cards(self) -> list[dict[str, Any]]:
@@ -96,7 +94,6 @@ class ModelNames:
         return list((aliases | served).values())
 
     async def card(self, name: str) -> dict[str, Any]:
-        """One model's entry. Raises `Refusal` (404, or 503 as `cards`)."""
         for again in (True, False):
             found = next((card for card in self.cards() if card["id"] == name), None)
             if found is not None:

@@ -19,7 +19,6 @@ class Monitoring:
 
     @property
     def closed(self) -> bool:
-        """Whether access is restricted."""
         return self.keys is not None or self.port is not None
 
 

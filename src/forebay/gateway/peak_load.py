@@ -23,7 +23,6 @@ class PeakLoad:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Count one request in the block."""
         self._change(1)
         try:
             yield

@@ -67,7 +67,6 @@ class Prefills:
         self._missing = MissingKvCaches()
 
     def none_works(self, model: str) -> bool:
-        """Whether no replica can prefill for `model` now."""
         served = self._fleet.models
         return none_prefills(self._fleet) or (bool(served) and model not in {one.name for one in served})
 
@@ -122,7 +121,6 @@ class Prefills:
         return found
 
     async def _at(self, lease: ReplicaLease, call: RelayedCall, body: bytes, attempt: Attempt) -> Prefilled:
-        """One call. Raises its `EngineError`."""
         rules, url = self._rules, lease.url
         response: aiohttp.ClientResponse | None = None
         call.sent = True
@@ -159,7 +157,6 @@ def _reason(error: EngineError) -> KvHandover:
 
 
 def prefill_body(body: bytes) -> bytes:
-    """A JSON object `body` for the replica that prefills."""
     return orjson.dumps(prefill_fields(orjson.loads(body)))
 
 

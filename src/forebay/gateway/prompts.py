@@ -57,7 +57,6 @@ def texts_in(*fields: str) -> Reader:
 
 
 def _collect(value: object, texts: list[str]) -> int:
-    """Append the texts in `value` to `texts`; return how many tokens it holds as numbers."""
     if isinstance(value, str):
         texts.append(value)
     elif isinstance(value, dict):

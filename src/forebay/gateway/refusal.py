@@ -57,7 +57,6 @@ class Refusal(ForebayError):
 
 
 def error_body(code: str, message: str, *, kind: str = INVALID, param: str | None = None) -> bytes:
-    """An error in OpenAI's format."""
     return orjson.dumps({"error": {"message": _plain(message), "type": kind, "param": param, "code": code}})
 
 
@@ -74,7 +73,6 @@ ANTHROPIC_TYPES = {
 
 
 def anthropic_error_body(status: int, message: str) -> bytes:
-    """An error in Anthropic's format."""
     kind = ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return orjson.dumps({"type": "error", "error": {"type": kind, "message": _plain(message)}})
 

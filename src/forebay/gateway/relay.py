@@ -44,7 +44,6 @@ LOG = logging.getLogger("forebay.gateway")
 BUSY_STATUSES = frozenset((502, 503, 504))
 """Another replica may take the request."""
 REFUSED_STATUSES = (401, 403)
-"""The replica rejects the gateway's key, or this request."""
 
 
 class Cut(Exception):
@@ -245,7 +244,6 @@ class Relay:
         *,
         attempt: Attempt,
     ) -> None:
-        """Send the answer as it arrives."""
         whole, refused = not call.asked.stream, response.status >= 400
         lease.unseen = False
         if not whole and not refused:
@@ -301,14 +299,12 @@ class Relay:
 
 
 async def _rest(response: aiohttp.ClientResponse, first: bytes) -> bytes:
-    """`first` and what follows, up to the maximum size of an error."""
     while len(first) < MAX_ERROR_BYTES and (more := await response.content.readany()):
         first += more
     return first
 
 
 async def break_off(send: Send, call: RelayedCall, why: str = BROKEN_OFF) -> None:
-    """Send the last event of a broken stream."""
     body = broken_off(dialect_of(call.asked.path), call.events, why)
     await send({"type": "http.response.body", "body": body, "more_body": True})
 

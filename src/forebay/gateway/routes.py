@@ -16,7 +16,6 @@ RESPONSES_PATH = "/v1/responses"
 MESSAGES_PATH = "/v1/messages"
 
 Dialect = Literal["openai", "responses", "anthropic"]
-"""The format of a route's errors, and of the event that ends a broken stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +134,5 @@ TRANSFERABLE = frozenset((CHAT_PATH, PROMPT_PATH))
 
 
 def dialect_of(path: str) -> Dialect:
-    """The error format for requests to `path`."""
     route = ROUTES.get(path)
     return "openai" if route is None else route.dialect

@@ -32,7 +32,6 @@ from forebay.settings import otel_signals, read_secret
 
 LOG = logging.getLogger("forebay.gateway")
 CUT_S = 1
-"""Time for answers that outlive the grace to be cut."""
 LOOK_S = 1.0
 """Pause between two checks whether a replica has reported its models."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
@@ -128,7 +127,6 @@ def tls_context(tls: TlsSpec) -> ssl.SSLContext:
 
 
 def make_gateway(spec: GatewaySpec) -> Gateway:
-    """The application of `spec`; reads its secrets. Raises `SettingError` for a missing one."""
     clock = SystemClock()
     keys = read_keys(spec)
     watched = spec.monitoring

@@ -56,15 +56,11 @@ PER_TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a replica's answer reports about itself."""
-
     model: str | None
     finish_reasons: list[str]
 
 
 class AttemptSpan(Attempt):
-    """The span of one attempt. Unless it was answered or marked as failed, its exception is the cause."""
-
     __slots__ = ("_span", "_trace", "error")
 
     def __init__(self, trace: RequestSpan, span: Span, headers: list[tuple[str, str]]) -> None:
@@ -94,8 +90,6 @@ class AttemptSpan(Attempt):
 
 
 class RequestSpan(RequestTrace):
-    """The span of one request, with those of its attempts."""
-
     __slots__ = ("_otel", "_sent", "answer", "operation", "provider", "span")
 
     def __init__(self, telemetry: OpenTelemetry, span: Span, route: str) -> None:
@@ -262,7 +256,6 @@ def _attributes_of_call(call: RelayedCall, began_s: float) -> Attributes:
 
 
 def _error_of(exchange: Exchange) -> str | None:
-    """The error that ended the request, if any: the gateway's code, a status, `hung_up` or `cut`."""
     failed = not exchange.outcome.isdigit() or exchange.outcome >= "400"
     return (exchange.error or exchange.outcome) if failed else None
 

@@ -105,8 +105,6 @@ class _LostLines(Collector):
 
 
 class _Fleet(Collector):
-    """The replicas at the time of the scrape."""
-
     def __init__(self, fleet: FleetClient, prefill: FleetClient | None) -> None:
         self._fleet = fleet
         self._prefill = prefill

@@ -15,7 +15,6 @@ CACHE_CREATION = re.compile(rb'"cache_creation_input_tokens" ?: ?([0-9]{1,9})')
 
 
 def counts_in(tail: bytes) -> Usage | None:
-    """The counts at the end of an answer in OpenAI's or Anthropic's format, if any."""
     prompt, completion, total = (_last(pattern, tail) for pattern in (PROMPT, COMPLETION, TOTAL))
     if prompt is None and total is None:
         return None

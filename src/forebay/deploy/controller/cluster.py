@@ -111,7 +111,6 @@ class ClusterCalls:
         self._ask("POST", path, "Event", content=orjson.dumps(body))
 
     def lease(self, name: str) -> LeaseState | None:
-        """The Lease, or None."""
         try:
             return LeaseState.parse(self._ask("GET", f"{self._leases}/{name}", f"Lease {name}"))
         except Missing:
@@ -158,5 +157,4 @@ class ClusterCalls:
 
 
 def metrics_url(address: str, port: int) -> str:
-    """URL of a pod's metrics."""
     return f"http://{f'[{address}]' if ':' in address else address}:{port}/metrics"

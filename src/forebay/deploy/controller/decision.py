@@ -32,7 +32,6 @@ class DeploymentState:
 
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> DeploymentState:
-        """Parse the API server's object. Raises `DeployError` for an unknown form."""
         try:
             metadata, status = body["metadata"], body.get("status") or {}
             replicas, ready = body["spec"]["replicas"], status.get("readyReplicas", 0)
@@ -127,13 +126,11 @@ class Decider:
         self._scaler = Scaler(self._policy, speed, self.limits)
 
     def observe(self, load: ObservedLoad, now_s: float) -> None:
-        """Use this load from now on, unless it is unknown."""
         self._problems = load.problems
         if load.wanted is not None:
             self._policy.load, self._read_s = load, now_s
 
     def decide(self, state: DeploymentState, now_s: float) -> Decision:
-        """The number of replicas, and the reason."""
         age_s = now_s - self._read_s
         if age_s > self.limits.stale_after_s:
             since = "yet" if age_s == math.inf else f"for {age_s:.0f} s"

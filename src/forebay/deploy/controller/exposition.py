@@ -41,7 +41,6 @@ class ObservedLoad:
 
     @property
     def requests(self) -> float:
-        """Requests at replicas or waiting for one."""
         return self.in_flight + (self.gateway or 0.0)
 
     def replicas(self, requests_per_replica: int) -> float:
@@ -56,7 +55,6 @@ class ObservedLoad:
 
 
 def values(text: str, metric: str) -> tuple[float, ...]:
-    """The finite values of a metric over all labels."""
     found = []
     for match in SAMPLE.finditer(text):
         if match[1] != metric:

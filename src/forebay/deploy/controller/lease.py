@@ -36,7 +36,6 @@ class LeaseState:
 
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> LeaseState:
-        """Parse the API server's object. Raises `DeployError` for an unknown form."""
         try:
             spec = body.get("spec") or {}
             length_s = float(spec.get("leaseDurationSeconds") or LENGTH_S)

@@ -42,7 +42,6 @@ class Scaling:
 
 
 def deciders(scaling: Scaling) -> dict[str, Decider]:
-    """A new decider for each Deployment."""
     parts = tuple(scaling.deployments.values())
     each = zip(scaling.deployments, shares(parts), limits_of_pools(scaling.limits, parts), strict=True)
     return {
@@ -115,7 +114,6 @@ class Controller:
         return load
 
     def _read(self, pods: str | None, port: int, problems: list[str]) -> list[str] | None:
-        """The metrics of the pods with these labels; appends to `problems` why some are missing."""
         if pods is None:
             return None
         try:
@@ -147,7 +145,6 @@ class Controller:
             return
 
     def _trouble(self, state: DeploymentState, reason: str) -> None:
-        """Report once why wanted replicas do not start."""
         key = f"trouble of {state.name}"
         if not state.trouble:
             self._told.pop(key, None)

@@ -23,7 +23,6 @@ INTERVAL_S = 2
 
 
 def autoscaler_manifests(deployment: Deployment, scaling: ScalingSpec) -> Iterator[Manifest]:
-    """The controller's manifests, in the order of applying."""
     name, labels = deployment.name(AUTOSCALER), deployment.labels(AUTOSCALER)
     yield manifest(
         AUTOSCALER, "v1", "ServiceAccount", name, {"automountServiceAccountToken": False}, labels=labels

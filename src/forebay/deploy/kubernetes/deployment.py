@@ -19,9 +19,7 @@ from forebay.gateway.spec import GatewaySpec
 
 ENGINE, GATEWAY, PIPELINE, RAY = "engine", "gateway", "pipeline", "ray"
 PREFILL, DECODE = "prefill", "decode"
-"""Roles of pools."""
 HTTP = "http"
-"""Name of the ports of engine and gateway."""
 ENGINE_PORT = 8000
 GATEWAY_PORT = 8080
 METRICS_PORT = 9090
@@ -55,7 +53,6 @@ class Deployment:
 
     @property
     def instance(self) -> str:
-        """Prefix of all objects' names."""
         name = self.settings.name if self.job is None else self.job.spec.name
         return instance_name(str(name))
 
@@ -70,7 +67,6 @@ class Deployment:
 
     @property
     def connectors(self) -> tuple[str, ...]:
-        """Flink connectors that the job needs."""
         if self.job is None:
             return ()
         pipeline = self.job.spec
@@ -78,7 +74,6 @@ class Deployment:
 
     @property
     def served_model(self) -> str | None:
-        """The engine's model name in requests."""
         engine = self.settings.engine
         if engine is None:
             return None
@@ -113,7 +108,6 @@ class Deployment:
 
     @property
     def apart(self) -> bool:
-        """Whether prefill and decode have separate replicas."""
         return self._service(DECODE) is not None
 
     def _service(self, role: str) -> str | None:
@@ -138,7 +132,6 @@ class Deployment:
         return {} if ray is None else {RAY_TOKEN: SecretKey(name=ray.token_secret, key=RAY_TOKEN_KEY)}
 
     def pools(self) -> tuple[Pool, ...]:
-        """The replicas' Deployments: one, or one for each pool."""
         engine = self.settings.engine
         if engine is None:
             return ()
@@ -161,7 +154,6 @@ class Deployment:
         )
 
     def _limits(self, parts: Sequence[int]) -> tuple[Limits, ...]:
-        """Limits of each pool; empty without `scaling`."""
         scaling = self.settings.scaling
         if scaling is None:
             return (Limits(),) * len(parts)

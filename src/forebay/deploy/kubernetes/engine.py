@@ -31,7 +31,6 @@ from forebay.engine.launch.spec import API_KEY
 CACHE = "/cache"
 DRAIN = Path(__file__).parent.parent / "drain.py"
 AFTER_DRAIN_S = 30
-"""Time for vLLM to end after the drain."""
 PROBE_S = 5
 KV_TRANSFER_CONFIG = (
     '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
@@ -44,7 +43,6 @@ CONTAINER = ("spec", "template", "spec", "containers", 0)
 
 
 def engine_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """The replicas' manifests, in the order of applying."""
     engine = deployment.settings.engine
     if engine is None or deployment.settings.ray is not None:
         return
@@ -88,7 +86,6 @@ def _service(name: str, selector: dict[str, str], labels: dict[str, str]) -> Man
 
 
 def claim_template(deployment: Deployment, device_class: str, count: int) -> Manifest:
-    """The claim template of each replica's accelerators."""
     request = {"name": "gpu", "exactly": {"deviceClassName": device_class, "count": count}}
     return manifest(
         ENGINE,
@@ -217,7 +214,6 @@ def engine_environment(
 
 
 def _side_channel(deployment: Deployment, engine: EnginePods) -> list[dict[str, Any]]:
-    """Where other replicas fetch KV caches from this one."""
     if not deployment.apart or NIXL_HOST in engine.env or NIXL_HOST in engine.secrets:
         return []
     return [{"name": NIXL_HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]

@@ -34,7 +34,6 @@ CONTAINER = ("spec", "template", "spec", "containers", 0)
 
 
 def gateway_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """The gateway's manifests, in the order of applying."""
     spec = deployment.settings.gateway
     if spec is None:
         return

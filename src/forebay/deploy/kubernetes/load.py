@@ -260,7 +260,6 @@ def _scaling_warnings(deployment: Deployment) -> Iterator[str]:
 
 
 def _left_out(deployment: Deployment, job: Job) -> Iterator[str]:
-    """Keys of the pipeline file that the job does not get."""
     written, rendered = job.document, job_document(deployment, job)
     yield from sorted(written.keys() - rendered.keys())
     before, after = written.get("engine"), rendered.get("engine")
@@ -308,7 +307,6 @@ def _written_secrets(settings: DeploymentSpec, gateway_value: dict[str, Any] | N
 
 
 def _paths(spec: PipelineSpec, settings: DeploymentSpec) -> Iterator[tuple[str, str]]:
-    """Local paths that the job reads and writes, by key."""
     read = getattr(spec.source, "path", None)
     if isinstance(read, str):
         yield "source.path", read

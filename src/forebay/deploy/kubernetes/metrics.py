@@ -32,7 +32,6 @@ adapter of external metrics.
 
 
 def series_label(label: str) -> str:
-    """Prometheus' name of a pod's label."""
     return re.sub(r"[^A-Za-z0-9_]", "_", label)
 
 
@@ -41,7 +40,6 @@ def of_pipeline(deployment: Deployment, metric: str) -> str:
 
 
 def gateway_load(deployment: Deployment) -> str:
-    """The load of each gateway pod."""
     return series(PEAK_LOAD, deployment.selector(GATEWAY))
 
 

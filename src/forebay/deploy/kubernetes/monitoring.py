@@ -89,7 +89,6 @@ def _recorded(deployment: Deployment) -> Iterator[dict[str, Any]]:
 
 
 def rules(deployment: Deployment) -> Iterator[dict[str, Any]]:
-    """Alerts that need a person, each with what to do."""
     if deployment.settings.gateway is not None:
         name = deployment.name(GATEWAY)
         yield _alert(

@@ -49,5 +49,4 @@ def selector(instance: str, component: str) -> dict[str, str]:
 
 
 def owned_by(instance: str) -> str:
-    """Label selector of all objects of a deployment."""
     return f"{MANAGED_BY}={APPLICATION},{INSTANCE}={instance}"

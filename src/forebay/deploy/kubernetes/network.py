@@ -31,7 +31,6 @@ NAMES: Rule = {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "p
 
 
 def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """A NetworkPolicy for each component."""
     settings = deployment.settings
     scrape = [_namespace(settings.monitoring.namespace)]
     own = _pods(deployment, PIPELINE)

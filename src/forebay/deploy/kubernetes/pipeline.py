@@ -33,7 +33,6 @@ QUEUE = "queue"
 QUEUE_PORT = 8082
 """Where the job manager reports what waits in topics."""
 JOB_MANAGER = {"component": "jobmanager"}
-"""Flink's label of job manager pods."""
 DRIVER = "org.apache.flink.client.python.PythonDriver"
 MODULE = "forebay.runtime.application"
 FILE = "pipeline.yaml"
@@ -58,7 +57,6 @@ def quantity(text: str) -> Fraction:
 
 
 def pipeline_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """The job's manifests, in the order of applying."""
     job = deployment.job
     if job is None:
         return
@@ -138,7 +136,6 @@ def _watches_endpoints(engine: Any) -> bool:
 
 
 def _counts_topics(deployment: Deployment, job: Job) -> bool:
-    """Whether scaling needs to know what waits in topics."""
     from_topics = isinstance(job.spec.source, KafkaSource)
     return from_topics and job_document(deployment, job).get("scaling") is not None
 

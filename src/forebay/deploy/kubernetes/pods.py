@@ -15,7 +15,6 @@ CONFIG_PATH = "/etc/forebay"
 CONFIG = "config"
 
 Volume = tuple[dict[str, Any], dict[str, Any]]
-"""A volume and its mount."""
 
 
 def pod_security() -> dict[str, Any]:
@@ -76,7 +75,6 @@ def config_files(config_map: str, path: str = CONFIG_PATH) -> Volume:
 
 
 def mounted(spec: PodSpec) -> list[Volume]:
-    """Volumes that the user mounts."""
     found: list[Volume] = []
     for at, volume in enumerate(spec.volumes):
         name = f"volume-{at}"
@@ -126,7 +124,6 @@ def spread(labels: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def with_volumes(volumes: Sequence[Volume]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The volumes and their mounts, separately."""
     return [volume for volume, _ in volumes], [mount for _, mount in volumes]
 
 

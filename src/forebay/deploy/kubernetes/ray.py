@@ -44,7 +44,6 @@ GONE_S = 60
 
 
 def ray_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """The service and its other manifests, if configured."""
     ray, engine = deployment.settings.ray, deployment.settings.engine
     if ray is None or engine is None:
         return

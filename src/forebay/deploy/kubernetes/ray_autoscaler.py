@@ -28,7 +28,6 @@ FILE = "fleet.yaml"
 
 
 def ray_autoscaler_manifests(deployment: Deployment, scaling: ScalingSpec) -> Iterator[Manifest]:
-    """The controller's manifests, in the order of applying."""
     name, labels = deployment.name(AUTOSCALER), deployment.labels(AUTOSCALER)
     data = _files(deployment)
     yield manifest(AUTOSCALER, "v1", "ConfigMap", name, {"data": data}, labels=labels)
@@ -38,7 +37,6 @@ def ray_autoscaler_manifests(deployment: Deployment, scaling: ScalingSpec) -> It
 
 
 def _read(deployment: Deployment) -> Iterator[tuple[str, str, int]]:
-    """What the controller scrapes: the Service, its component and port."""
     if deployment.job is not None:
         yield f"{deployment.name(AUTOSCALER)}-{PIPELINE}", PIPELINE, FLINK_METRICS_PORT
     if deployment.settings.gateway is not None:
@@ -67,7 +65,6 @@ def _service(deployment: Deployment, name: str, part: str, port: int) -> Manifes
 
 
 def _files(deployment: Deployment) -> dict[str, str]:
-    """The parts of a fleet file that `forebay autoscale ray` needs."""
     engine = deployment.settings.engine
     fleet = {
         "address": deployment.ray_dashboard,

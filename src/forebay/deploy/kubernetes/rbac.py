@@ -15,7 +15,6 @@ ENDPOINTS: Rule = {
     "resources": ["endpointslices"],
     "verbs": ["list", "watch"],
 }
-"""The rights of a router."""
 
 
 def role(deployment: Deployment, component: str, rules: Sequence[Rule], why: str) -> Iterator[Manifest]:

@@ -36,7 +36,6 @@ BLURRED_FROM = 10
 
 
 def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """One autoscaler for each pool, or a controller for all."""
     scaling = deployment.settings.scaling
     if scaling is None:
         return
@@ -106,12 +105,10 @@ def wanted_query(deployment: Deployment, share: Share) -> str:
 
 
 def held_query(deployment: Deployment, share: Share) -> str:
-    """Query for the pool's part of the pipeline's requests."""
     return _part(_held(deployment), share)
 
 
 def gateway_query(deployment: Deployment, share: Share) -> str:
-    """Query for the pool's part of the gateway's requests. Pods count their own: they add up."""
     return _part(f"sum({gateway_load(deployment)})", share)
 
 
@@ -145,7 +142,6 @@ def _triggers(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Itera
 
 
 def _parts(pool: Pool) -> int:
-    """How many parts make one replica in this pool's metric."""
     return pool.share.of // math.gcd(pool.share.of, pool.share.parts)
 
 

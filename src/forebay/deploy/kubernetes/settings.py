@@ -245,7 +245,6 @@ class DeploymentSpec(Model):
 
 
 def _problems_of_replicas(engine: EnginePods, scaling: ScalingSpec) -> Iterator[tuple[str, str]]:
-    """More initial replicas than the limits allow."""
     pools = engine.pools or (engine,)
     begin = sum(pool.replicas for pool in pools)
     if len(pools) > scaling.max:

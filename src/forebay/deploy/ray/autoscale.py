@@ -139,7 +139,6 @@ class RayScaler:
         return load
 
     async def _texts(self, urls: Sequence[str], problems: list[str]) -> list[str] | None:
-        """The metrics at these URLs; appends to `problems` why some are missing."""
         if not urls:
             return None
         found = [each for named in await asyncio.gather(*map(self._read, urls)) for each in named]
@@ -147,8 +146,6 @@ class RayScaler:
         return [each for each in found if isinstance(each, str)]
 
     async def _read(self, named: str) -> list[str | DeployError]:
-        """The text of each address of a name, or its error."""
-
         async def text(url: str) -> str | DeployError:
             try:
                 return await self.read(url)
@@ -168,7 +165,6 @@ class RayScaler:
 
 
 def state_of(found: ServeApplication) -> DeploymentState:
-    """The fleet's state for the decision."""
     deployment = found.deployments.get(DEPLOYMENT)
     if found.deleting:
         raise DeployError(f"{found.name}: it is being removed")

@@ -41,8 +41,6 @@ WORK_S = 0.1
 
 @dataclass(slots=True, eq=False)
 class Placement:
-    """A request on its way to a replica."""
-
     demand: RoutingRequest
     charge: ReplicaCharge | None = None
 
@@ -159,7 +157,6 @@ class ReplicaChooser:
         self._fleet.remove(number)
 
     def _go_on(self, now_s: float) -> None:
-        """Apply what is expected to have happened by now."""
         fleet = self._fleet
         for number, row in self._rows.items():
             while row.queued and (due_s := float(fleet.head_until_s[number])) <= now_s:

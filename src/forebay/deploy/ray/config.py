@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 AFTER_DRAIN_S = 10
 HEALTH_TIMEOUT_S = 10
 ROUTER = "forebay.deploy.ray.router.FleetRouter"
-"""Imported by Serve on the cluster."""
 PORT_KEYS = ("first_port", "ports")
 
 
 def serve_application(
     name: str, import_path: str, args: Mapping[str, Any], *, route_prefix: str | None
 ) -> dict[str, Any]:
-    """One application: its import path on the cluster, and its builder's arguments."""
     return {
         "name": name,
         "route_prefix": route_prefix,
@@ -99,7 +97,6 @@ def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def without_fleet(instance: ServeInstance, name: str) -> dict[str, Any]:
-    """The config without the application `name`."""
     return dict(instance.settings) | {"applications": _others(instance, name)}
 
 

@@ -120,7 +120,6 @@ class Engine:
         return " | ".join(self._last)[-MAX_SAID:] or "it printed nothing"
 
     def _is_taken(self) -> bool:
-        """Whether the port is taken: the health of another engine is not this one's."""
         try:
             socket.create_connection((self.host, self.port), HEALTH_TIMEOUT_S).close()
         except OSError:
@@ -145,7 +144,6 @@ class Engine:
             return None
 
     def _print(self) -> None:
-        """Copy the engine's output to the replica's log; keep the last lines for messages."""
         assert self._process is not None
         assert self._process.stdout is not None
         while line := self._process.stdout.readline(65_536):
@@ -175,7 +173,6 @@ class Engine:
 
 
 def application(args: Mapping[str, Any]) -> serve.Application:
-    """The application that `forebay deploy ray` submits."""
     return serve.deployment(name=DEPLOYMENT)(Engine).bind(
         list(args["command"]),
         int(args["first_port"]),

@@ -25,7 +25,6 @@ class FleetRouter(RequestRouter):  # type: ignore[misc]
     """
 
     def initialize_state(self, **kwargs: Any) -> None:
-        """Called by Serve once, before anything else."""
         self._chooser = ReplicaChooser(SystemClock())
         self._placements: WeakKeyDictionary[asyncio.Future[Any], Placement] = WeakKeyDictionary()
         self._known: list[RunningReplica] | None = None

@@ -43,7 +43,6 @@ class ReplicaSeen:
 
     @classmethod
     def parse(cls, name: str, metadata: Mapping[str, Any], stats: Mapping[str, Any]) -> ReplicaSeen:
-        """Parse a replica's report; ignores values that are not numbers."""
         return cls(
             name,
             _number(stats.get("running")),
