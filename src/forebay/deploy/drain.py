@@ -1,8 +1,7 @@
-"""Runs before a vLLM is stopped: waits until it has no request.
+"""Waits before a vLLM is stopped until it has no request.
 
-Mounted into the container on Kubernetes, so it uses the standard library only. Kubernetes removes the pod
-from its Services and calls this at the same moment; clients with its address may send for some seconds more.
-Arguments: the most seconds it may take, and vLLM's port.
+Runs in the container, with the standard library only. Kubernetes removes the pod from its Services at the
+same moment, but clients may send for some seconds more. Arguments: the most seconds to wait, vLLM's port.
 """
 
 import re
@@ -14,9 +13,7 @@ from http.client import HTTPException
 from urllib.error import URLError
 
 NOTICE_S = 15.0
-"""Time until clients have noticed that the pod leaves. Forebay's routers notice at once; a client that
-resolves the Service's name may take 10 s.
-"""
+"""Until clients notice that the pod leaves: Forebay's routers at once, others by DNS after up to 10 s."""
 LOOK_S = 1.0
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Ignores proxies of the environment: the server is local."""
@@ -24,7 +21,7 @@ HELD = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.e
 
 
 def held(port: int, host: str = "127.0.0.1") -> float | None:
-    """Requests that run or wait; 0 if the server has ended, None if it does not report them."""
+    """Running and waiting requests; 0 if the server has ended, None if unknown."""
     try:
         with DIRECT.open(f"http://{host}:{port}/metrics", timeout=5) as answer:
             found = HELD.findall(answer.read(16 << 20).decode("utf-8", "replace"))
@@ -43,8 +40,8 @@ def drain(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Wait until no request is left, or for `most_s` if the server does not report requests. Returns the
-    seconds waited: at least `notice_s`, unless `most_s` is less.
+    """Wait until no request is left, or for `most_s` if their number is unknown. Returns the seconds waited:
+    at least `notice_s`, but at most `most_s`.
     """
     begin_s = clock()
     while (waited_s := clock() - begin_s) < most_s and (waited_s < notice_s or held(port, host) != 0):

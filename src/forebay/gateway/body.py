@@ -22,10 +22,9 @@ TRANSFERS = (
     "bootstrap_room",
     "disaggregated_params",
 )
-"""Fields that make an engine load a KV cache or an encoded image from a given address.
+"""Fields that make an engine load a KV cache or encoded image from a given address.
 
-Two of vLLM, three of SGLang (srt/entrypoints/openai/protocol.py), one of TensorRT-LLM
-(serve/openai_protocol.py).
+vLLM, SGLang (srt/entrypoints/openai/protocol.py), TensorRT-LLM (serve/openai_protocol.py).
 """
 
 
@@ -38,8 +37,8 @@ class Room:
 
     @contextmanager
     def share(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that reserves that many more bytes, or raises `Refusal` (503) if they exceed the
-        limit. The end of the block releases them.
+        """Yield a function that reserves more bytes until the block ends, or raises `Refusal` (503) over the
+        limit.
         """
         taken = 0
 
@@ -64,10 +63,9 @@ async def read_body(
     max_bytes: int,
     within_s: float,
 ) -> bytes:
-    """Read the whole body.
+    """Read the whole body, after checking a declared length. `take` reserves bytes before they are kept.
 
-    A declared length is checked before reading. `take` reserves bytes before they are kept. Raises `Refusal`
-    for a body that is too large or too slow, `HungUp` for one that ends early.
+    Raises `Refusal` for a body that is too large or slow, `HungUp` for one that ends early.
     """
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > max_bytes:
@@ -91,10 +89,7 @@ async def read_body(
 
 
 def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
-    """Parse `body` as a JSON object.
-
-    Raises `Refusal` (400) for anything else, for too deep nesting, and for a field of `TRANSFERS`.
-    """
+    """Parse a JSON object. Raises `Refusal` (400), also for deep nesting or a field of `TRANSFERS`."""
     brackets = body.count(b"[") + body.count(b"{")
     if brackets > MAX_CONTAINERS:
         raise _invalid(f"the body holds more than {MAX_CONTAINERS} lists and objects")
@@ -111,9 +106,7 @@ def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
 
 
 def check_transfers(document: Mapping[str, Any]) -> None:
-    """Reject fields with which a client could make a replica connect to any address, and use what is cached
-    there as the prompt's KV cache.
-    """
+    """Reject fields that could make a replica connect to any address, and use another prompt's KV cache."""
     arguments = document.get("vllm_xargs")
     for where, fields in (("", document), ("vllm_xargs.", arguments if isinstance(arguments, dict) else {})):
         for name in TRANSFERS:

@@ -1,4 +1,4 @@
-"""One request on its way to a replica, and the limits of that way."""
+"""One request on its way to a replica, and its limits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from forebay.records import KvHandover, Usage
 class RelayRules:
     """Limits of a request's way.
 
-    `attempts`: replicas tried at most. `first_byte_s`: for the first byte of a streamed answer; others have
-    the request's whole time. `place_s`: how long a request waits for room. `absent_s`: how long if no replica
-    is up; infinite if one may be started for it.
+    `attempts`: replicas tried at most. `first_byte_s`: for streamed answers only. `place_s`: wait for room.
+    `absent_s`: wait if no replica is up; infinite if one may be started.
     """
 
     attempts: int = 3
@@ -31,13 +30,13 @@ class RelayRules:
 class RelayedCall:
     """One request on its way to a replica, and its progress.
 
-    `headers`: for the replica; each attempt adds those of `trace`. `source`: the key or address it is from.
+    `headers`: for the replica; attempts add those of `trace`. `source`: key or address of the client.
     `status`, `begun_s`: set with the first byte to the client.
     `waits`: for a replica with room.
-    `sent`: a replica has the request or its prompt. `prefilled`: a prefill replica is done with it.
-    `handover`: whether the KV cache was handed over, or why not (`unsuitable`: this request allows none);
-    None without prefill replicas.
-    `events`: streamed so far. `usage`: cost of the complete answer; `counted`: by the engine itself.
+    `sent`: a replica has the request or its prompt. `prefilled`: its prefill is done elsewhere.
+    `handover`: of the KV cache, or why not (`unsuitable`: this request allows none); None without prefill
+    replicas.
+    `events`: streamed so far. `usage`: cost of the complete answer; `counted`: by the engine.
     """
 
     asked: Asked
@@ -74,8 +73,8 @@ class RelayedCall:
         return self.status != 0
 
     def used_tokens(self, taken: float) -> float:
-        """How many of the `taken` tokens were used: the replica's count; the events of a broken stream; all
-        if unknown. A rejected call costs its prompt if that was prefilled.
+        """How many of the `taken` tokens were used: the replica's count, the events of a broken stream, all
+        if unknown; of a rejected call the prompt, if it was prefilled.
         """
         prompt = self.asked.prompt_tokens
         if self.usage is not None:

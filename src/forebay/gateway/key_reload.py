@@ -35,8 +35,8 @@ def read_keys(spec: GatewaySpec) -> Keys:
 class KeyReload:
     """Replaces the keys of `ring` when the settings at `path`, or a file with a key, change.
 
-    `load` reads the settings again. Invalid settings, and settings without keys, which would open the gateway
-    to everybody, leave the old keys in place and are logged.
+    Invalid settings leave the old keys in place and are logged; so do settings without keys, which would open
+    the gateway to everybody.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class KeyReload:
                     self.apply(keys)
 
     def changed(self) -> Keys | None:
-        """New keys if a file has changed since the last call, else None; blocks. Raises `SettingError` once
-        per change for invalid settings.
+        """New keys if a file has changed since the last call; blocks. Raises `SettingError` once per invalid
+        change.
         """
         stamps = self._look()
         if stamps == self._stamps:

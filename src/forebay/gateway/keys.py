@@ -1,6 +1,4 @@
-"""API keys, compared in constant time, and their limits: requests per second and at a time, tokens per
-minute and day.
-"""
+"""API keys, compared in constant time, and their limits of requests and tokens."""
 
 from __future__ import annotations
 
@@ -37,9 +35,8 @@ class Bucket:
         self._seen_s = now_s
 
     def take(self, amount: float, now_s: float) -> float:
-        """Take `amount` and return 0, or return the seconds until that is possible.
-
-        An `amount` over `size` is taken when the bucket is full and leaves it negative.
+        """Take `amount` and return 0, or return the seconds until that is possible. An `amount` over `size`
+        needs a full bucket and leaves it negative.
         """
         if self._rate_per_s == math.inf:
             return 0.0
@@ -71,9 +68,7 @@ class DayBudget:
         self._used = 0.0
 
     def wait_s(self, wall_ms: int) -> float:
-        """0 while tokens are left, else the seconds until the next day. The last request may exceed the
-        limit.
-        """
+        """0 while tokens are left, else seconds until the next day. The last request may exceed the limit."""
         if wall_ms // DAY_MS != self._day:
             self._day, self._used = wall_ms // DAY_MS, 0.0
         return 0.0 if self._used < self._limit else (DAY_MS - wall_ms % DAY_MS) / 1000
@@ -116,8 +111,8 @@ class Usage:
             self.in_flight -= 1
 
     def tokens(self, amount: float, now_s: float, wall_ms: int = 0) -> float:
-        """Take the tokens of a request, its prompt plus what it asks for, and return how many were taken: at
-        most two minutes' worth, so that no request leaves the key in debt for more than one minute.
+        """Take the prompt's tokens and the requested ones; returns how many: at most two minutes' worth, so
+        that the key owes one minute at most.
         """
         amount = min(amount, 2 * self.limits.tokens_per_min)
         if amount and (wait_s := self._day.wait_s(wall_ms)):
@@ -171,7 +166,7 @@ class KeyRing:
         return tuple(caller.name for caller in self._callers)
 
     def replace(self, keys: Iterable[tuple[str, str, KeyLimits]], now_s: float) -> None:
-        """Replace all keys. Keys with the same name keep their usage; requests of removed keys run to their
+        """Replace all keys. Those with the same name keep their usage; requests of removed keys run to their
         end.
         """
         before = {caller.name: caller.usage for caller in self._callers}
@@ -194,8 +189,7 @@ class KeyRing:
     def find(self, headers: Mapping[bytes, bytes]) -> Caller:
         """The owner of the key in `Authorization: Bearer` or `x-api-key` (Anthropic's clients).
 
-        Raises `Refusal` (401) if neither is right. Compares the digest with those of all keys, so that the
-        time reveals nothing.
+        Raises `Refusal` (401). Compares digests with all keys, so that the time reveals nothing.
         """
         if not self._callers:
             return self._anyone

@@ -19,8 +19,8 @@ LOG = logging.getLogger("forebay.gateway")
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A name for the models in `to`, with their weights. If no replica takes a request for the chosen model,
-    it goes to `fallback`.
+    """Another name for the models in `to`, by weight; `fallback` takes what no replica of the chosen one
+    takes.
     """
 
     to: Mapping[str, float]
@@ -43,11 +43,11 @@ class ModelNames:
         self._absent_s = absent_s
 
     async def resolve(self, name: str, key: str) -> tuple[str, ...]:
-        """The models that may answer a request for `name`, best first; `key` chooses among those of an alias.
+        """The models that may answer a request for `name` (empty: the only base model), best first.
 
-        The empty name means the only base model. Waits while no replica is up. Queries the replicas again if
-        none lists the model. Raises `Refusal`: 404 for an unknown name, 400 if the empty name is ambiguous,
-        503 if no replica is up, none serves the alias's models, or one has not reported its models yet.
+        `key` chooses among an alias's models. Waits while no replica is up; queries replicas again for an
+        unlisted model. Raises `Refusal`: 404 for an unknown name, 400 for an ambiguous empty one, 503 if no
+        replica is up, none serves the alias's models, or some have not reported theirs.
         """
         served = self._fleet.served
         if name and name not in self._aliases and served.model not in (None, name):
@@ -79,9 +79,8 @@ class ModelNames:
         return next((model.max_model_len for model in self._fleet.models if model.name == name), None)
 
     def cards(self) -> list[dict[str, Any]]:
-        """The list for `/v1/models`: models with all that their engines report, and their aliases.
-
-        Raises `Refusal` (503) until a replica has reported its models.
+        """The list for `/v1/models`: models as engines report them, and aliases. Raises `Refusal` (503) until
+        a replica has reported.
         """
         served = {model.name: _card(model) for model in self._fleet.models}
         if not served:

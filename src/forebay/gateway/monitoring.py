@@ -10,9 +10,7 @@ from forebay.gateway.keys import KeyRing
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """Who may see `/health` and `/metrics`: clients of `port` (None: of any port) with the key in `keys`, if
-    there is one.
-    """
+    """Who may see `/health` and `/metrics`: clients of `port` (None: any) with the key in `keys`, if any."""
 
     keys: KeyRing | None = None
     port: int | None = None
@@ -25,7 +23,7 @@ class Monitoring:
 def health_of(
     fleet: FleetClient, prefill: FleetClient | None, *, draining: bool, in_flight: int, waits: bool
 ) -> tuple[int, dict[str, object]]:
-    """Status and body of `/health`. `waits`: the gateway also takes requests without a replica; they wait."""
+    """Status and body of `/health`. `waits`: requests may wait for a first replica."""
     replicas = _counts(fleet)
     state = "draining" if draining else "ok" if replicas["available"] else "no_replica"
     healthy = state == "ok" or (state == "no_replica" and waits)

@@ -37,7 +37,7 @@ SCHEMAS = {
     PROMPT_PATH: ("CompletionRequest", "Completion"),
     EMBED_PATH: ("EmbeddingRequest", "Embeddings"),
 }
-"""Schemas of the checked fields of a body and of the answer, for calls with more than a model's name."""
+"""Schemas of body and answer, for calls that have more than a model's name checked."""
 
 
 def _schema(name: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Prefills a request's prompt at one replica for another one that takes over its KV cache."""
+"""Prefills prompts at one replica for another one that takes over the KV cache."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ MAX_DEPTH = 16
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """Outcome of a prefill. `kv_transfer` describes the KV cache; None if there is none to read. `faults`:
-    replicas that answered 500, which may be the request's fault.
+    """Outcome of a prefill. `kv_transfer`: the KV cache, if any. `faults`: replicas that answered 500, maybe
+    by the request's fault.
     """
 
     handover: KvHandover
@@ -71,9 +71,8 @@ class Prefills:
         return none_prefills(self._fleet) or (bool(served) and model not in {one.name for one in served})
 
     async def prefill(self, call: RelayedCall) -> Prefilled:
-        """Prefill the prompt; try another replica if one fails for its own reasons.
-
-        Raises nothing for failures of replicas. Cancelling also ends the request at the replica.
+        """Prefill the prompt; try another replica if one fails. Never raises for replicas. Cancelling ends
+        the request there, too.
         """
         found = await while_some_prefill(self._any(call), lambda: self.none_works(call.asked.model))
         return found or Prefilled("no_server")
@@ -161,8 +160,8 @@ def prefill_body(body: bytes) -> bytes:
 
 
 def decode_body(body: bytes, kv_transfer: Mapping[str, Any]) -> bytes:
-    """`body` for the replica that takes over the KV cache. It must be a JSON object with members and without
-    KV-cache fields; the client's bytes stay unchanged.
+    """`body` for the replica that takes over the KV cache: a JSON object with members, without KV-cache
+    fields.
     """
     member = orjson.dumps(KV_TRANSFER) + b":" + orjson.dumps(kv_transfer)
     return body[: body.rindex(b"}")] + b"," + member + b"}"

@@ -1,7 +1,7 @@
-"""The prompt in a request's body: its text for the prefix index, and its number of tokens.
+"""The prompt in a request's body: its text, and its number of tokens given as numbers.
 
-Each reader returns the text, and the count of tokens given as numbers. Readers of OpenAI's own calls raise
-`Refusal` (400) if the prompt is missing or of the wrong type; the replica checks the rest.
+Readers of OpenAI's own calls raise `Refusal` (400) if it is missing or of the wrong type; the replica checks
+the rest.
 """
 
 from __future__ import annotations

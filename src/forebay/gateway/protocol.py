@@ -1,7 +1,5 @@
-"""HTTP connections with limits that uvicorn's protocol lacks.
-
-uvicorn limits body buffers and idle time. With httptools it limits neither size, number nor duration of
-headers, and its own answers are plain text.
+"""HTTP connections with limits that uvicorn lacks with httptools: size, number and duration of headers, and
+errors as JSON.
 """
 
 from __future__ import annotations
@@ -179,9 +177,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _say(self, status: int, code: str, message: str) -> None:
-        """Answer without the application and close; in mid-answer, only close.
-
-        A client that still sends may finish for a moment, or it would not read the answer.
+        """Answer without the application and close; in mid-answer, only close. A client that still sends may
+        finish for a moment, or it would not read the answer.
         """
         self._cancel_timer()
         self._said = True

@@ -15,10 +15,10 @@ SERVER = "server_error"
 
 
 class Refusal(ForebayError):
-    """An error that answers one request in place of a replica.
+    """An error that answers a request in place of a replica.
 
-    `code` is stable and counted in metrics. `param`: the invalid part of the body. `close`: the connection
-    cannot be reused.
+    `code` is stable and counted in metrics. `param`: what is invalid. `close`: the connection cannot be
+    reused.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ def no_replica(message: str, *, retry_after_s: float = 1.0) -> Refusal:
 
 
 def out_of_time(seconds: float, *, waited: bool, replicas: int) -> Refusal:
-    """The request's time is over. `waited`: it had no replica yet; `replicas`: how many are up."""
+    """`waited`: it had no replica yet; `replicas`: how many are up."""
     if not waited:
         return Refusal(504, "request_timeout", f"there was no answer within {seconds:g} s", kind=SERVER)
     why = "no replica had room" if replicas else "no replica was up"

@@ -47,7 +47,7 @@ REFUSED_STATUSES = (401, 403)
 
 
 class Cut(Exception):
-    """The replica broke off its answer; the client has been notified as far as possible."""
+    """The replica broke off its answer; the client was notified if possible."""
 
 
 class Relay:
@@ -56,9 +56,9 @@ class Relay:
     A request moves to another replica if one is unreachable, hangs, is busy or answers 500, until the client
     has got a byte.
 
-    With `prefills`, a request first gets a place at a replica of `fleet`, then its prompt is prefilled
-    elsewhere, and the first replica takes over the KV cache and decodes. There is no wait between the two
-    calls. A KV cache is read once: a second attempt prefills where it decodes.
+    With `prefills`, a request gets a place at a replica, its prompt is prefilled elsewhere, and the replica
+    takes over the KV cache without delay. A KV cache is read once: a second attempt prefills where it
+    decodes.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Relay:
         return any(not why and url not in tried for url, why in replicas.items())
 
     def _prefills_for(self, call: RelayedCall, *, first: bool) -> Prefills | None:
-        """The prefill replicas to use; None, with the reason in the call, if the same replica prefills."""
+        """The prefill replicas; None, with the reason in the call, if the same replica prefills."""
         prefills, asked = self._prefills, call.asked
         if prefills is None or not asked.answers:
             return None
@@ -181,8 +181,8 @@ class Relay:
         call: RelayedCall,
         faults: list[tuple[ReplicaLease, EngineError]],
     ) -> bytes:
-        """The body for the replica of `lease`: after a prefill elsewhere, or the client's own if that failed.
-        `faults` receives replicas that failed, maybe by the request's fault.
+        """The body for `lease`: with the KV cache, or the client's own if the prefill failed. `faults`
+        receives replicas that failed, maybe by the request's fault.
         """
         lease.awaits_prompt()
         found = await prefills.prefill(call)
@@ -195,9 +195,8 @@ class Relay:
     async def _begin(
         self, lease: ReplicaLease, call: RelayedCall, body: bytes, *, attempt: Attempt, last: bool
     ) -> tuple[aiohttp.ClientResponse, bytes]:
-        """The replica's answer to `body` and its first bytes. Raises the `EngineError`.
-
-        In the `last` attempt a 500 is an answer: if two replicas fail, the request is to blame.
+        """The replica's answer and its first bytes. Raises `EngineError`. In the `last` attempt a 500 is an
+        answer: if two replicas fail, the request is to blame.
         """
         rules, handed_over = self._rules, body is not call.asked.body
         response: aiohttp.ClientResponse | None = None

@@ -1,7 +1,4 @@
-"""The calls that the gateway forwards, and what it must know of each.
-
-A replica may lack any of them: vLLM has those of its model's tasks, other engines fewer.
-"""
+"""The calls that the gateway forwards. Engines may lack any of them."""
 
 from __future__ import annotations
 
@@ -28,8 +25,8 @@ class Route:
         prompt: Reads the prompt from the body.
         max_tokens: Fields that limit the answer's length; the largest counts.
         writes: Whether tokens are generated.
-        costs: Whether limits and estimates count it, because the engine computes something.
-        streams: Whether the answer may be a stream of events.
+        costs: Whether it counts in limits and estimates.
+        streams: Whether the answer may be a stream.
         needs_model: Whether the body must name a model even if there is only one.
         form: Whether the body is a form (`multipart/form-data`).
         dialect: The format of its errors.

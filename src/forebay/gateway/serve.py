@@ -41,9 +41,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class GatewayServer(uvicorn.Server):
     """uvicorn's server that drains before it stops listening.
 
-    On the first signal `/health` reports `draining` and new requests get a 503, while answers in flight
-    continue. When they have ended, but after the notice and within the grace, the port closes. A second
-    signal closes it at once.
+    On the first signal `/health` reports `draining` and new requests get a 503. The port closes when answers
+    in flight have ended, after the notice and within the grace. A second signal closes it at once.
     """
 
     def __init__(self, gateway: Gateway, spec: GatewaySpec) -> None:
@@ -151,10 +150,7 @@ def make_gateway(spec: GatewaySpec) -> Gateway:
 
 
 def open_tracing() -> Tracing:
-    """Report requests by OpenTelemetry.
-
-    Raises `SetupError` if its packages are missing, `SettingError` for unsupported variables.
-    """
+    """Report requests by OpenTelemetry. Raises `SetupError` or `SettingError`."""
     signals = otel_signals()
     try:
         from forebay.gateway.spans import SpanTracing
@@ -185,11 +181,10 @@ def run_gateway(
     load: Callable[[], GatewaySpec] | None = None,
     path: Path | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; blocks. For the main thread.
+    """Serve until SIGTERM or Ctrl-C; blocks the main thread. `announce` gets the URL once it listens.
 
-    `announce` gets the URL once connections are accepted. With `load`, which rereads the settings at `path`,
-    changed keys apply at once. Raises `SettingError` for a port in use, a missing secret, or replicas that
-    serve no permitted model.
+    `load` rereads the settings at `path`: changed keys apply at once. Raises `SettingError` for a port in
+    use, a missing secret, or replicas without a permitted model.
     """
     gateway = make_gateway(spec)
     if not spec.keys and host not in LOCAL:
@@ -234,8 +229,8 @@ async def _run(
 
 
 async def look_at_prefill(gateway: Gateway, spec: GatewaySpec) -> None:
-    """Log why servers of `prefill` cannot prefill, once their models are known. Raises nothing: it runs in
-    the background, and the others prefill, too.
+    """Log why servers of `prefill` cannot prefill, once models are known. Raises nothing: it runs in the
+    background.
     """
     fleet = spec.prefill_fleet()
     if fleet is None:

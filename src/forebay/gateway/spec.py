@@ -297,9 +297,8 @@ def load_gateway(
 ) -> GatewaySpec:
     """Read the gateway's settings at `path`, if given; blocks on the file system.
 
-    `engines`, if any, replace all replicas in the file, `prefill` included; `prefill` replaces only the
-    latter. Raises `SettingError` with one line per mistake: `file:line: key.path: what was expected, what was
-    found`.
+    `engines` replace all replicas in the file; `prefill` only its prefill ones. Raises `SettingError` with
+    one line per mistake: `file:line: key.path: what was expected, what was found`.
     """
     value, lines = read_document(path, "gateway") if path is not None else ({}, {})
     name = "--engine" if path is None else str(path)

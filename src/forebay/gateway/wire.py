@@ -15,11 +15,11 @@ STOPPED = "the answer is cut off: the gateway stops"
 
 
 def missing_in(body: bytes) -> Literal["model", "route"] | None:
-    """What an engine's 404 with this body means: no such model, no such path, or None for anything else, such
-    as a response that is not stored.
+    """What an engine's 404 means: no such model, no such path, or None, such as for a response that is not
+    stored.
 
     vLLM names the parameter or writes "The model `m` does not exist."; an unknown path is "Not Found", as in
-    every FastAPI application. Other servers answer an unknown path without JSON.
+    FastAPI. Other servers answer an unknown path without JSON.
     """
     try:
         document: Any = orjson.loads(body)

@@ -1,3 +1,1 @@
-"""Scales Deployments without KEDA or a metrics adapter: reads how many replicas are needed, and patches the
-Deployments' scale.
-"""
+"""Patches the scale of Deployments by the load of pipeline and gateway, without KEDA or a metrics adapter."""

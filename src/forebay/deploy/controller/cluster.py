@@ -1,4 +1,4 @@
-"""The controller's calls of the API server. Each blocks for some seconds at most and raises `DeployError`."""
+"""The controller's API calls. Each blocks for some seconds at most and raises `DeployError`."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class ClusterCalls:
         return DeploymentState.parse(self._ask("GET", path, f"Deployment {name}"))
 
     def scale(self, state: DeploymentState, wanted: int) -> None:
-        """Set the number of replicas through the `scale` subresource. Raises `Changed` if the Deployment was
-        written since it was read.
+        """Set the replicas through the `scale` subresource. Raises `Changed` on a write since `state` was
+        read.
         """
         body = {"metadata": {"resourceVersion": state.version}, "spec": {"replicas": wanted}}
         self._ask(
@@ -65,7 +65,7 @@ class ClusterCalls:
         )
 
     def pod_addresses(self, selector: str) -> PodAddresses:
-        """Addresses of the running pods with these labels, among the first `MAX_PAGES` times `PAGE` pods."""
+        """Addresses of the running pods among the first `MAX_PAGES` times `PAGE`."""
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         params = {"labelSelector": selector, "limit": str(PAGE)}
         found: list[str] = []
@@ -117,7 +117,7 @@ class ClusterCalls:
             return None
 
     def write_lease(self, name: str, found: LeaseState | None, spec: Mapping[str, Any]) -> None:
-        """Create a Lease, or replace the one that was `found`. Raises `Changed` if it is another one now."""
+        """Create a Lease, or replace `found`. Raises `Changed` if it was written since."""
         metadata = {"name": name, "namespace": self.namespace}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         if found is None:

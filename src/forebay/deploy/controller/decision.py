@@ -19,9 +19,7 @@ ANY_SPEED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """A Deployment as it was read. A patch names `version` to fail if somebody has written since. `trouble`:
-    why wanted replicas do not start, or empty.
-    """
+    """A Deployment as read; a patch names its `version`. `trouble`: why wanted replicas do not start."""
 
     name: str
     uid: str
@@ -61,9 +59,7 @@ def _trouble(conditions: Mapping[str, Mapping[str, Any]]) -> str:
 
 @dataclass(slots=True)
 class _ByLoad:
-    """The pipeline's own decision plus replicas for the gateway's requests. Scales down only if fewer
-    replicas were enough for a while.
-    """
+    """The pipeline's decision plus the gateway's load. Scales down only after a while of less load."""
 
     hold: Hold
     share: Share
@@ -93,17 +89,14 @@ class _ByLoad:
 
 @dataclass(slots=True)
 class Decider:
-    """Decides for one Deployment, and remembers which numbers were needed in the last `settle_s`.
+    """Decides for one Deployment, and remembers the numbers needed in the last `settle_s`.
 
-    There are never fewer replicas than the requests of pipeline and gateway need, at `requests_per_replica`
-    each.
-    `limits` apply to changes only. A load older than `limits.stale_after_s` changes nothing. Replicas are not
-    removed while some metrics are missing, and not added while pods are rejected or one does not become
-    ready.
+    Never fewer replicas than the requests of pipeline and gateway need, at `requests_per_replica` each.
+    `limits` apply to changes only. A load older than `limits.stale_after_s` changes nothing. Removes none
+    while some metrics are missing; adds none while pods are rejected or do not become ready.
 
-    Existing replicas count as needed at first, and while no load is known; but if the fleet
-    `begins_with_most`,
-    `limits.most` replicas of which none is ready do not count.
+    Existing replicas count as needed at first, and while the load is unknown. Exception: the fleet
+    `begins_with_most` and none of the `limits.most` replicas is ready.
 
     Of several Deployments, this one has its `share` of the load, and its own `limits`.
     """
@@ -165,5 +158,5 @@ class Decider:
             self._keep(state, now_s)
 
     def _keep(self, state: DeploymentState, now_s: float) -> None:
-        """Existing replicas count as wanted, so that the next certain number removes none at once."""
+        """Existing replicas count as wanted, so that the next decision removes none at once."""
         self._policy.hold.add(min(state.replicas, self.limits.ceiling), now_s)

@@ -1,4 +1,4 @@
-"""Reads the load from the metrics of pipeline and gateway pods (Prometheus' text format, numbers only)."""
+"""Reads the load from Prometheus metrics of pipeline and gateway pods."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ SAMPLE = re.compile(
 class ObservedLoad:
     """The replicas' load.
 
-    `wanted`: replicas that the pipeline needs; None if nothing is known. `in_flight`: the pipeline's requests
-    at replicas. `gateway`: the gateway's requests at replicas or waiting; None if unknown or without a
-    gateway.
-    `pipeline`: whether the pipeline reports what it needs. `problems`: why the load may be higher; empty if
-    all of it is known.
+    `wanted`: replicas that the pipeline needs. `in_flight`: the pipeline's requests at replicas. `gateway`:
+    the gateway's requests, at replicas or waiting. `wanted`, `gateway`: None if unknown. `pipeline`: whether
+    it reports `wanted`. `problems`: why the load may be higher, or empty.
     """
 
     wanted: int | None = None
@@ -44,7 +42,7 @@ class ObservedLoad:
         return self.in_flight + (self.gateway or 0.0)
 
     def replicas(self, requests_per_replica: int) -> float:
-        """Replicas that pipeline and gateway need together. Both use the same ones, so their loads add up."""
+        """Replicas for pipeline and gateway: both use the same ones, so their loads add up."""
         return (self.wanted or 0) + (self.gateway or 0.0) / requests_per_replica
 
     def __str__(self) -> str:
@@ -78,11 +76,10 @@ def shown(url: str) -> str:
 def observed_load(
     pipeline: Iterable[str] | None, gateway: Iterable[str] | None = None, problems: Sequence[str] = ()
 ) -> ObservedLoad:
-    """The load that the pods report together. None: there is no such pipeline or gateway. `problems`: why
-    other pods were not read.
+    """The pods' total load; None means that there is no such pipeline or gateway.
 
-    Every subtask that decides sees a part of the stream, and decides for all: the largest number counts.
-    Gateway pods report their own requests: they add up.
+    Every subtask that decides sees a part of the stream and decides for all: the largest number counts.
+    Gateway pods report their own requests: they add up. `problems`: why other pods were not read.
     """
     texts, unknown = list(pipeline or ()), list(problems)
     wanted = [value for text in texts for value in values(text, WANTED) if 0 <= value <= MAX_WANTED]

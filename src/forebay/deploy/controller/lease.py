@@ -1,9 +1,7 @@
-"""Which of several controllers scales a Deployment: the holder of its Lease, as in Kubernetes' own
-controllers.
+"""Which of several controllers scales a Deployment: the holder of its Lease, as in Kubernetes.
 
-The holder renews the Lease every few seconds. A controller that sees no change for the Lease's whole length,
-by its own clock, takes it over; clocks of machines are not compared. Each write names the version that was
-read, so of two simultaneous takeovers one fails.
+The holder renews the Lease every few seconds. A controller that sees no change for the Lease's length, by
+its own clock only, takes over. Each write names the version read, so one of two simultaneous takeovers fails.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ class LeaseState:
 
 @dataclass(slots=True)
 class Leadership:
-    """Whether this controller scales. `name` is the Lease's; `identity` is unique to this controller."""
+    """Whether this controller scales. `name`: the Lease's; `identity`: unique to this controller."""
 
     calls: ClusterCalls
     name: str
@@ -64,7 +62,7 @@ class Leadership:
     _renewed_s: float = field(default=-math.inf, init=False)
 
     def held(self) -> bool:
-        """Renew the Lease, or take a free one; returns whether it is held. Raises `DeployError`."""
+        """Renew or take the Lease; returns whether it is held. Raises `DeployError`."""
         now_s = self.clock.monotonic_s()
         if now_s - self._renewed_s < RENEW_S:
             return True

@@ -22,15 +22,14 @@ from forebay.errors import DeployError
 log = logging.getLogger(__name__)
 
 TRIES = 4
-"""Attempts in one round to read and patch a Deployment that others write at the same time."""
+"""Attempts per round to patch a Deployment that others write, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What is scaled, by whose load, and within which limits.
+    """What is scaled: `deployments` with their parts of the replicas, within `limits` of all together.
 
-    `deployments`: each one's parts of the replicas. `limits`: of all together. `pods`, `gateway_pods`:
-    selectors of the pipeline's and the gateway's pods, or None.
+    `pods`, `gateway_pods`: selectors of the pipeline's and the gateway's pods, or None.
     """
 
     deployments: Mapping[str, int]
@@ -52,11 +51,10 @@ def deciders(scaling: Scaling) -> dict[str, Decider]:
 
 @dataclass(slots=True)
 class Controller:
-    """Scales Deployments. Together they get the replicas that pipeline and gateway need, each its share,
-    rounded up. Raises `SettingError` if the limits leave some without a replica.
+    """Scales Deployments to the replicas that pipeline and gateway need, each its share, rounded up.
 
-    Of several controllers, the holder of a Deployment's Lease scales it; `identity` is unique to this one.
-    Each patch names the version that was read, so that it overwrites nothing unseen.
+    Raises `SettingError` if the limits leave some without a replica. Only the holder of a Deployment's Lease
+    scales it; `identity` is unique to this controller. Patches name the version read.
     """
 
     scaling: Scaling

@@ -26,8 +26,8 @@ Scrape = Callable[[Sequence[str]], Told]
 
 
 def scrape(urls: Sequence[str]) -> Told:
-    """Forebay's metrics at each of `urls`, read in parallel and without proxies; blocks for at most
-    `ROUND_S`, and `POD_S` per URL, however slowly it sends.
+    """Forebay's metrics at each of `urls`, in parallel, without proxies. Blocks at most `ROUND_S`, and
+    `POD_S` for each URL, however slowly it sends.
     """
     return asyncio.run(_scrape(urls))
 
@@ -47,8 +47,9 @@ async def read_all(
     round_s: float = ROUND_S,
     at_once: int = AT_ONCE,
 ) -> Told:
-    """Call `read` for each URL, `at_once` in parallel. A call longer than `pod_s`, or not started within
-    `round_s`, becomes a `DeployError`.
+    """Call `read` for each URL, `at_once` in parallel. Calls over `pod_s`, or not started within `round_s`,
+    become a
+    `DeployError`.
     """
     room = asyncio.Semaphore(at_once)
 

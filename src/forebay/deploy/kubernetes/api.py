@@ -1,7 +1,7 @@
-"""The API server: apply, list and delete, with errors that suggest a fix.
+"""Apply, list and delete through the API server, with errors that suggest a fix.
 
-Requests are made here, not by lightkube, so that the manifests are sent as they are and the server checks
-every field by name (`fieldValidation=Strict`).
+Requests are made here, not by lightkube: manifests are sent as they are, and the server checks every field
+(`fieldValidation=Strict`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 MANAGER = "forebay"
 """Owner of the fields that are applied here."""
 PASSING = frozenset((429, 503))
-"""The server is busy or starting: the request is repeated after each of these pauses."""
+"""The server is busy or starting: retry after each of these pauses."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The API server's name of a kind, and what to install if the cluster lacks it."""
+    """The API server's name of a kind, and what installs it."""
 
     plural: str
     comes_with: str = "a newer Kubernetes"
@@ -110,7 +110,7 @@ class KubeApi:
         return Applied(answer.status_code == 201, tuple(map(_warning, said)))
 
     def named(self, api_version: str, kind: str, selector: str) -> tuple[str, ...]:
-        """Names of the objects of a kind with these labels; empty if the cluster lacks the kind."""
+        """Names of the objects with these labels; empty if the cluster lacks the kind."""
         params = {"labelSelector": selector}
         answer = self._ask("GET", self._path(api_version, kind), kind, params=params, missing_ok=True)
         if answer.status_code == 404:
@@ -152,10 +152,10 @@ class KubeApi:
 
 @contextmanager
 def open_api(context: str | None = None, namespace: str | None = None) -> Iterator[KubeApi]:
-    """The API server of `context`: by default the current one of KUBECONFIG, ~/.kube/config or this pod.
+    """The API server of `context`, by default the current one of KUBECONFIG, ~/.kube/config or this pod.
 
-    `namespace` defaults to that of the context. Raises `SetupError` if lightkube is missing, and
-    `DeployError` without a cluster.
+    `namespace` defaults to the context's. Raises `SetupError` without lightkube, `DeployError` without a
+    cluster.
     """
     config = find_cluster(context)
     with KubeApi(open_client(config), namespace or config.namespace) as api:

@@ -64,9 +64,7 @@ def autoscaler_container(
     mounts: list[dict[str, Any]],
     secrets: Mapping[str, SecretKey] | None = None,
 ) -> dict[str, Any]:
-    """The container that runs `forebay autoscale` with `words`, the options of `scaling`, and variables from
-    `secrets`.
-    """
+    """The container that runs `forebay autoscale` with `words` and the options of `scaling`."""
     return {
         "name": AUTOSCALER,
         "image": scaling.image,

@@ -30,11 +30,9 @@ class Done:
 def apply_all(
     api: KubeApi, manifests: Sequence[Manifest], *, dry_run: bool = False, force: bool = False
 ) -> Iterator[Done]:
-    """Apply the manifests in order, yielding after each one.
+    """Apply the manifests in order, yielding after each one. Raises `DeployError`.
 
-    The server checks all of them first: if it would reject one, nothing changes. `dry_run` only checks.
-    Raises
-    `DeployError`.
+    The server checks all first: if it rejects one, nothing changes. `dry_run` only checks.
     """
     checked = [(each, api.apply(each, dry_run=True, force=force)) for each in manifests]
     for each, found in checked:
@@ -47,8 +45,8 @@ def apply_all(
 
 
 def remove_all(api: KubeApi, instance: str, *, dry_run: bool = False) -> Iterator[Done]:
-    """Delete all that was ever applied for `instance`, found by labels, yielding after each one; the job goes
-    first. State in its store stays. Raises `DeployError`.
+    """Delete all objects with the labels of `instance`, yielding after each one, the job first. Stored state
+    stays. Raises `DeployError`.
     """
     for api_version, kind in KINDS:
         for name in api.named(api_version, kind, owned_by(instance)):
@@ -63,8 +61,8 @@ def refused_pods(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[str, str]]:
-    """Deployments whose pods are rejected, and why: a quota, a policy. Blocks until each Deployment has a pod
-    or a rejection, for ten seconds at most. Raises `DeployError`.
+    """Deployments whose pods are rejected, and why: a quota, a policy. Blocks until each has a pod or a
+    rejection, for ten seconds at most. Raises `DeployError`.
     """
     time_ = clock or SystemClock()
     ends_s = time_.monotonic_s() + NOTICED_S
@@ -84,8 +82,8 @@ def refused_pods(
 
 
 def _has_pods(deployment: Mapping[str, Any]) -> bool:
-    """Whether the Deployment's latest version has a pod, or needs none. Its first condition only shows that
-    the controller has seen it.
+    """Whether the latest version has a pod, or needs none. The first condition only shows that it was
+    observed.
     """
     status, wanted = deployment.get("status", {}), deployment["spec"].get("replicas", 1)
     seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)

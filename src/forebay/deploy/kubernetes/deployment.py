@@ -1,4 +1,4 @@
-"""A pipeline or a gateway together with its deployment settings, and the names of its parts."""
+"""A pipeline or gateway with its deployment settings, and the names of its parts."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ RAY_TOKEN, RAY_TOKEN_KEY = "RAY_AUTH_TOKEN", "auth_token"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The pipeline of a deployment: `document` is the pipeline file's value, `spec` its settings, `pods` its
-    Flink cluster.
-    """
+    """A deployment's pipeline: `document` as in the file, its `spec`, its Flink cluster's `pods`."""
 
     spec: PipelineSpec
     document: Mapping[str, Any]
@@ -42,9 +40,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What is rendered. Without a `job`, clients call the gateway, and only the gateway calls the engine.
-    `gateway_document` is the value of the gateway's file, `gateway` its settings.
-    """
+    """What is rendered. Without a `job`, clients call the gateway, and only the gateway calls the engine."""
 
     settings: DeploymentSpec
     job: Job | None = None
@@ -81,14 +77,14 @@ class Deployment:
 
     @property
     def api_key(self) -> Secret | None:
-        """The engine's key, as named by its callers: the pipeline, or else the gateway."""
+        """The engine's key, as its callers name it."""
         if self.job is not None:
             return self.job.spec.engine.api_key
         return None if self.gateway is None else self.gateway.engine.api_key
 
     @property
     def api_key_secret(self) -> SecretKey | None:
-        """The Secret with the key; None if there is no key or it is in a file."""
+        """The Secret with the key; None without one, or if the key is in a file."""
         key, gateway = self.api_key, self.settings.gateway
         secrets = (
             self.job.pods.secrets if self.job is not None else {} if gateway is None else gateway.secrets
@@ -97,7 +93,7 @@ class Deployment:
 
     @property
     def engine_service(self) -> str:
-        """Service and pod port of the replicas that answer: all, or those that decode."""
+        """Service and pod port of the answering replicas."""
         return f"{self._service(DECODE) or self.name(ENGINE)}:{HTTP}"
 
     @property
@@ -127,7 +123,7 @@ class Deployment:
 
     @property
     def ray_token(self) -> dict[str, SecretKey]:
-        """Variable with the Ray clusters' token, for pods that call dashboards; empty without Ray."""
+        """Variable with the Ray clusters' token, for pods that call dashboards."""
         ray = self.settings.ray
         return {} if ray is None else {RAY_TOKEN: SecretKey(name=ray.token_secret, key=RAY_TOKEN_KEY)}
 
@@ -162,7 +158,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Replicas of one kind: Deployment name, selector, labels, share of the wanted replicas, and limits."""
+    """Replicas of one kind."""
 
     name: str
     engine: EnginePods

@@ -35,7 +35,7 @@ PROBE_S = 5
 KV_TRANSFER_CONFIG = (
     '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
 )
-"""Any replica can do both, so decoding ones also prefill if no prefill replica works."""
+"""Any replica can do both, so decoding ones prefill if no prefill replica works."""
 NIXL_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 NIXL_PORT = 5600
 """vLLM's default; further ranks use the next ports."""

@@ -29,7 +29,7 @@ WHAT = "deployment"
 NAMESPACE = "{namespace}"
 """Placeholder for the namespace in the state's URI."""
 REFERENCES = frozenset(("secret", "secrets", "pull_secrets", "token_secret"))
-"""Keys of a deployment file that name a Secret instead of holding a secret."""
+"""Keys that name a Secret instead of holding a secret."""
 
 
 def load_deployment(
@@ -40,8 +40,8 @@ def load_deployment(
 ) -> Deployment:
     """Load `config` (by default `deploy.yaml` next to the pipeline file); blocks on the file system.
 
-    `settings` (`path.to.key=value`) and `namespace` override the file. Raises `SettingError` with one line
-    per mistake, also if the pipeline needs what its pods lack: a local path, a secret, an engine.
+    `settings` (`path.to.key=value`) and `namespace` override it. Raises `SettingError` with one line per
+    mistake, also for what pods lack: a local path, a secret, an engine.
     """
     file = None if pipeline is None else _read_pipeline(pipeline)
     chosen = _settings(Path() if pipeline is None else pipeline.parent, config, settings, namespace)
@@ -112,8 +112,8 @@ def _settings(
 
 
 def _with_state_of_namespace(settings: DeploymentSpec, *, meant: bool) -> DeploymentSpec:
-    """The settings with the namespace in place of `{namespace}` in the state. Rejects a state that is not
-    `meant` for this namespace: the same job in two namespaces would share transactions and checkpoints.
+    """Replace `{namespace}` in the state. Rejects a state that is not `meant` for this namespace: the same
+    job in two namespaces would share transactions and checkpoints.
     """
     if settings.pipeline is None:
         return settings
@@ -153,7 +153,7 @@ def _gateway(settings: DeploymentSpec) -> tuple[GatewaySpec | None, dict[str, An
 
 
 def _with_place(engine: Any) -> Any:
-    """Add a placeholder if a gateway's `engine` names no replicas: those of the deployment replace it."""
+    """Add a placeholder for replicas, which the deployment's replace."""
     if engine is None:
         return "http://replicas.invalid"
     if isinstance(engine, dict) and not engine.keys() & set(PLACES):
@@ -279,7 +279,7 @@ def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Itera
 
 
 def _written_in_pipeline(job: Job) -> Iterator[str]:
-    """Values that look like secrets and would be in the job's ConfigMap; messages do not quote them."""
+    """Likely secrets in the job's ConfigMap; messages do not quote them."""
     for key in secrets_written_in(job.document):
         mend = (
             "the job has the variables of pipeline.secrets, such as AWS_SECRET_ACCESS_KEY, and files of "

@@ -1,6 +1,4 @@
-"""Manifests as values, and as readable YAML: keys in the order written, with comments for choices that need a
-reason.
-"""
+"""Manifests as values, and as readable YAML with keys in order and comments."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ COMMENT_WIDTH = 96
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object for the API server; do not change `body`. `part`: its component, and the file that it is
-    written to. `notes`: comments, by the path of the key below them.
+    """One object for the API server; do not change `body`. `part`: its component and file. `notes`: comments
+    by the path of the key below them.
     """
 
     part: str

@@ -1,6 +1,4 @@
-"""Prometheus' names for the metrics of pipeline and gateway. Flink's reporter puts the operator's group in
-front of the pipeline's (docs/how-to/metrics.md).
-"""
+"""Prometheus' names of the metrics. Flink's reporter prefixes the operator's group (docs/how-to/metrics.md)."""
 
 from __future__ import annotations
 
@@ -22,13 +20,11 @@ PENDING = f"{PREFIX}_pending"
 RESULTS = f"{PREFIX}_results"
 DEAD_LETTERS = f"{PREFIX}_dead_letters"
 TOO_LARGE = f"{PREFIX}_too_large"
-"""Results too large for their topic, written as dead letters; missing if the sink is not a topic."""
+"""Results too large for their topic, now dead letters; missing for other sinks."""
 RUNNING = "vllm:num_requests_running"
 """Every serving vLLM has it; one that still loads its model does not."""
 EXTERNAL_METRIC = "forebay_wanted_replicas"
-"""Replicas that pipeline and gateway need together: recorded by a rule, and served to a plain HPA by an
-adapter of external metrics.
-"""
+"""Replicas that pipeline and gateway need: recorded by a rule, served to an HPA by an adapter."""
 
 
 def series_label(label: str) -> str:

@@ -16,10 +16,9 @@ POOL = "forebay/pool"
 
 
 def instance_name(pipeline: str) -> str:
-    """The prefix of all of a pipeline's object names: a DNS label (RFC 1035) of at most 40 characters.
+    """The prefix of a pipeline's object names: a DNS label (RFC 1035) of at most 40 characters.
 
-    It is the pipeline's own name if valid. Otherwise it ends in a hash of that name, so that two pipelines
-    never share one.
+    The pipeline's own name if valid, else with a hash of it, so that no two pipelines share one.
 
     >>> instance_name("triage")
     'triage'

@@ -1,4 +1,4 @@
-"""The pipeline as a FlinkDeployment: one cluster for one job, run by the Flink Kubernetes operator."""
+"""The pipeline as a FlinkDeployment: one cluster for one job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FILE = "pipeline.yaml"
 MAIN_CONTAINER = "flink-main-container"
 """The operator's name for the container that runs Flink."""
 PROGRAM_MEMORY = {"jobmanager.memory.jvm-overhead.min": "320m"}
-"""If the job's program stays next to the JVM: Flink's minimum, and 128 MiB for the program's process."""
+"""If the job's program stays running: Flink's minimum plus 128 MiB for its process."""
 STOP_S = 60
 WHERE = (*PLACES, "prefill", "inference_gateway")
 """Keys of `engine` that locate replicas: those of the deployment replace them."""
@@ -88,7 +88,7 @@ def _files(deployment: Deployment, job: Job) -> dict[str, str]:
 
 
 def job_document(deployment: Deployment, job: Job) -> dict[str, Any]:
-    """The pipeline file for the job: as written, with the engine of this deployment."""
+    """The pipeline file with the engine of this deployment."""
     document = dict(job.document)
     settings = deployment.settings
     if settings.engine is None or not job.spec.asks_model:
@@ -266,9 +266,7 @@ def _queue_arguments(deployment: Deployment, job: Job) -> tuple[str, ...]:
 
 
 def _state_id(state: str) -> str:
-    """An id from the state's location: Kafka transactions are named after it, so no other pipeline may have
-    it.
-    """
+    """An id from the state's location, unique to the pipeline: it names Kafka transactions."""
     return hashlib.sha256(state.rstrip("/").encode()).hexdigest()[:12]
 
 

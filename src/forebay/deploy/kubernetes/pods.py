@@ -1,4 +1,4 @@
-"""Parts that all pods share: the `restricted` pod security standard, resources, secrets and volumes."""
+"""What all pods share: the `restricted` security standard, resources, secrets, volumes."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def resources(spec: PodSpec, extra: Mapping[str, str] | None = None) -> dict[str
 def environment(
     spec: PodSpec, own: Mapping[str, str] | None = None, secrets: Mapping[str, SecretKey] | None = None
 ) -> list[dict[str, Any]]:
-    """Environment variables, each once: Forebay's `own` and `secrets`; those of `spec` override them, its
-    secrets over its `env`. Secrets come first, so that other variables may use `$(NAME)` of them.
+    """Environment variables, each once. Those of `spec` override `own` and `secrets`; its secrets override
+    its `env`. Secrets come first, so that others may use `$(NAME)`.
     """
     ours = {name: ref for name, ref in (secrets or {}).items() if name not in spec.env}
     held = {**ours, **spec.secrets}
@@ -91,7 +91,7 @@ def mounted(spec: PodSpec) -> list[Volume]:
 
 
 def placement(spec: PodSpec) -> dict[str, Any]:
-    """Where the pods may run, and how to pull their image; only what is configured."""
+    """Node selection, tolerations and pull secrets, if configured."""
     found: dict[str, Any] = {}
     if spec.node_selector:
         found["nodeSelector"] = dict(spec.node_selector)
@@ -111,7 +111,7 @@ def placement(spec: PodSpec) -> dict[str, Any]:
 
 
 def spread(labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Spread replicas over nodes and zones if possible, so that losing one takes few."""
+    """Spread replicas over nodes and zones if possible."""
     return [
         {
             "maxSkew": 1,
@@ -128,7 +128,7 @@ def with_volumes(volumes: Sequence[Volume]) -> tuple[list[dict[str, Any]], list[
 
 
 def config_hash(data: Mapping[str, str]) -> dict[str, str]:
-    """A pod annotation that changes with the ConfigMap, so that new content restarts the pods."""
+    """A pod annotation that restarts the pods if the ConfigMap changes."""
     text = "\0".join(f"{name}\0{content}" for name, content in sorted(data.items()))
     return {"forebay/config": hashlib.sha256(text.encode()).hexdigest()[:16]}
 

@@ -1,6 +1,6 @@
-"""The engine as a RayService of KubeRay: the fleet that `forebay deploy ray` submits, on clusters that
-KubeRay starts. Routers find the engines through the clusters' dashboards and call them directly; there are no
-Serve proxies.
+"""The engine as a RayService of KubeRay: the fleet of `forebay deploy ray` on KubeRay's clusters.
+
+Routers find engines through the dashboards and call them directly; there are no Serve proxies.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
 
 
 def _submitted(deployment: Deployment, engine: EnginePods) -> int:
-    """Replicas in Serve's config. With `scaling` the maximum: at each step of an upgrade Serve starts its
-    share of them until the autoscaler sets a number, and a lower one would stop engines at work.
+    """Replicas in Serve's config. With `scaling` the maximum: in an upgrade Serve starts a share of them
+    until the autoscaler sets a number, and a lower one would stop engines at work.
     """
     scaling = deployment.settings.scaling
     return max(1, engine.replicas) if scaling is None else scaling.max
@@ -248,7 +248,7 @@ def _cluster(
 
 
 def _cpus(engine: EnginePods) -> int:
-    """The pod's CPUs in Ray, all for one replica: Ray sets libraries' threads by it."""
+    """The pod's CPUs, all for one replica: Ray sets libraries' threads by it."""
     return max(1, math.floor(quantity(engine.cpu)))
 
 

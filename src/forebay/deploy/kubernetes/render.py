@@ -15,7 +15,7 @@ from forebay.deploy.kubernetes.scaling import scaling_manifests
 
 
 def render(deployment: Deployment) -> tuple[Manifest, ...]:
-    """Every manifest, in the order of applying: network policies first, the pipeline after its engine."""
+    """Every manifest in order: network policies first, the pipeline after its engine."""
     return (
         *network_manifests(deployment),
         *engine_manifests(deployment),

@@ -1,6 +1,6 @@
-"""Scales the replicas by a ScaledObject of KEDA, a HorizontalPodAutoscaler, or Forebay's own controller.
+"""Scales the replicas by KEDA, a HorizontalPodAutoscaler, or Forebay's controller.
 
-The loads of pipeline and gateway add up, because both send to the same replicas.
+The loads of pipeline and gateway add up, because both use the same replicas.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
 
 
 def _behavior(pool: Pool, scaling: ScalingSpec, *, parts: int = 1) -> dict[str, Any]:
-    """Scale up at once to what is wanted; down after a while, one replica at a time. The compared number
-    counts replicas, or `parts` of one.
-    """
+    """Up at once, down after a while by one replica at a time. The metric counts replicas, or `parts` of one."""
     # By default a tenth more or less counts as equal: from ten replicas on, one more would not start.
     exact = {"tolerance": "0"} if pool.limits.most * parts >= BLURRED_FROM else {}
     return {
@@ -73,9 +71,9 @@ def _behavior(pool: Pool, scaling: ScalingSpec, *, parts: int = 1) -> dict[str, 
 def formula(deployment: Deployment, scaling: ScalingSpec) -> str:
     """KEDA's formula; a trigger that cannot be read is null.
 
-    `wanted` includes booting replicas, requests do not: booting replicas are subtracted from the load, but
-    never cause a removal. While part of the load is unknown, none is removed either. All numbers are floats,
-    as KEDA's own are: integer division would turn -1/8 into 0.
+    `wanted` includes booting replicas, requests do not: booting ones are subtracted from the load, but never
+    cause a removal. None is removed while a load is unknown. All numbers are floats, as KEDA's own: integer
+    division would turn -1/8 into 0.
     """
     requests = f"{scaling.requests_per_replica}.0"
     lines = ["let there = replicas ?? 1.0;", "let unready = max(there - (ready ?? there), 0.0);"]
@@ -98,8 +96,8 @@ def formula(deployment: Deployment, scaling: ScalingSpec) -> str:
 
 
 def wanted_query(deployment: Deployment, share: Share) -> str:
-    """Query for the pool's part of the replicas that the pipeline needs. Subtasks see equal parts of the
-    stream and decide for all: the largest number counts.
+    """Query for the pool's part of the wanted replicas. Each subtask decides for all: the largest number
+    counts.
     """
     return _part(f"max({of_pipeline(deployment, WANTED)})", share)
 
@@ -113,7 +111,7 @@ def gateway_query(deployment: Deployment, share: Share) -> str:
 
 
 def total_query(deployment: Deployment, scaling: ScalingSpec) -> str:
-    """Query for the replicas that pipeline and gateway need together; empty if one is unknown."""
+    """Query for the replicas of pipeline and gateway together; empty if one is unknown."""
     requests, parts = scaling.requests_per_replica, []
     if deployment.job is not None:
         wanted, held = f"max({of_pipeline(deployment, WANTED)})", _held(deployment)
