@@ -20,7 +20,7 @@ MAX_WAITING = 10_000
 class AccessLog:
     """Writes lines to the file at `path` on its own thread, so no request waits for the disk.
 
-    Reopens a file that was renamed or removed (logrotate). Raises `SettingError` if it cannot be opened.
+    Reopens a renamed or removed file (logrotate). Raises `SettingError` if it cannot be opened.
     """
 
     def __init__(self, path: str) -> None:

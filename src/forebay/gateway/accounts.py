@@ -14,9 +14,7 @@ from forebay.gateway.telemetry import GatewayMetrics
 
 
 class Accounts:
-    """Counts each request in `metrics` and writes it to `log`, if given. The log always has the names of
-    keys, the metrics only with `names_keys`.
-    """
+    """Counts requests in `metrics`, with keys' names if `names_keys`, and logs them to `log`."""
 
     def __init__(
         self, metrics: GatewayMetrics, log: AccessLog | None, clock: Clock, *, names_keys: bool

@@ -72,11 +72,11 @@ METHODS = dict.fromkeys(ROUTES, "POST") | dict.fromkeys((MODELS_PATH, MODEL_PATH
 ASK_FOR_LOAD = (LOAD_REQUEST_HEADER, "TEXT")
 START_S = 5.0
 DROPPED_BYTES = 65_536
-"""Unread bodies up to this size are drained; for larger ones the connection is closed."""
+"""Unread bodies up to this size are drained; above, the connection is closed."""
 
 
 class Gateway:
-    """Forwards calls to the replicas of `fleet`; those of `prefill`, if given, prefill the prompts.
+    """Forwards calls to the replicas of `fleet`; those of `prefill` prefill the prompts.
 
     Use it on one event loop, from `open` to `close`. Clients' keys are not forwarded.
     """
@@ -135,8 +135,7 @@ class Gateway:
     async def open(self, wait_s: float = START_S) -> None:
         """Return when a replica takes requests, or after `wait_s` with a warning in the log.
 
-        Raises `SettingError` if the list of replicas cannot be read, or if all replicas have answered and
-        none serves a permitted model.
+        Raises `SettingError` if the list of replicas cannot be read, or if they serve no permitted model.
         """
         self._session = open_session(request_headers(self._fleet.api_key))
         prefills = None
@@ -329,8 +328,8 @@ class Gateway:
                         return
 
     async def _answered(self, call: RelayedCall, usage: Usage, send: Send, *, last: bool) -> bool:
-        """Answer `call` within its key's tokens. If no replica can, return False, or raise the `Refusal` if
-        this is the `last` model.
+        """Answer `call` within its key's tokens. If no replica can, return False, or raise for the `last`
+        model.
         """
         assert self._relay is not None
         asked = call.asked
@@ -365,9 +364,7 @@ class Gateway:
         send: Send,
         *more: tuple[bytes, bytes],
     ) -> None:
-        """Answer with `refusal`, but let a client finish sending for a moment, or it would not read the
-        answer.
-        """
+        """Answer, then read the rest of the body for a moment: a client that sends reads no answer."""
         exchange.outcome, exchange.error = str(refusal.status), refusal.code
         self._metrics.refused.labels(refusal.code).inc()
         unread = exchange.unread
@@ -382,7 +379,7 @@ class Gateway:
 
 
 def route_of(path: str) -> str:
-    """The route of `path` as in the OpenAPI description; `path` itself if there is none."""
+    """The OpenAPI route of `path`, or `path` itself."""
     return MODEL_PATH if path.startswith(MODELS_PATH + "/") and path != MODELS_PATH + "/" else path
 
 

@@ -1,4 +1,4 @@
-"""ASGI types, headers of answers, and the two reasons why a request ends early: hang-up and time limit."""
+"""ASGI types, headers, and what ends a request early: hang-up and time limit."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class TimeOver(Exception):
 
 
 class TimeLimit:
-    """Ends what the current task awaits in the block with `TimeOver` after `seconds` (infinite: no limit).
+    """Ends the block with `TimeOver` after `seconds` (infinite: no limit).
 
     Costs one timer; `asyncio.wait_for` costs a task.
     """
@@ -150,7 +150,7 @@ class TimeLimit:
 
 
 class UntilHungUp:
-    """Ends the current task in the block with `HungUp` if the client disconnects. Read the body first."""
+    """Ends the block with `HungUp` if the client disconnects. Read the body first."""
 
     __slots__ = ("_before", "_gone", "_watch")
 
@@ -187,8 +187,8 @@ def cancellings() -> int:
 def forget_cancelling(before: int = 0) -> bool:
     """Call it when one cancellation of the current task is handled as something else.
 
-    Returns whether it was the only one since there were `before`. A task sees two cancellations in one round
-    of the loop as one `CancelledError`: the other still holds. Before Python 3.11 it is lost.
+    Returns whether it was the only one since `before`. A task sees two cancellations in one round of the loop
+    as one `CancelledError`: the other still holds. Before Python 3.11 it is lost.
     """
     uncancel = getattr(asyncio.current_task(), "uncancel", None)
     return uncancel is None or uncancel() <= before

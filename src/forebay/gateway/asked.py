@@ -14,14 +14,14 @@ from forebay.gateway.routes import ROUTES, TRANSFERABLE, Route
 
 MAX_NAME_CHARS = 500
 MAX_FIELD_BYTES = 65_536
-"""Longer form fields are not read; the gateway needs none of them."""
+"""Longer form fields are not read."""
 MAX_COUNT = 1 << 40
-"""Larger numbers are reduced to this one, so that products stay small enough to compute with."""
+"""Larger numbers are reduced to this one: products stay finite."""
 CHARS_PER_TOKEN = 4
 ASSUMED_MODEL_LEN = 8192
 """For models whose replicas do not report a context length."""
 NEEDS_PROMPT = ("echo", "prompt_logprobs", "prompt_logprob_token_ids", "prompt_embeds", "use_beam_search")
-"""Fields that make the decoding replica compute the prompt itself, or split the request into several."""
+"""Fields for which the decoding replica computes the prompt itself, or makes several requests."""
 WRITABLE_DEPTH = 250
 """Deeper bodies cannot be rewritten for the prefill: orjson writes at most 254 levels."""
 
@@ -33,15 +33,15 @@ class Asked:
     Attributes:
         path: Its path at the replica.
         body: What the replica gets.
-        model: The model's name; empty if the body has none.
+        model: The model's name, or empty.
         stream: Whether the answer is streamed.
         text: The prompt, about as the prefix cache sees it.
-        given_tokens: Tokens that the prompt holds as numbers.
+        given_tokens: The prompt's tokens given as numbers.
         max_tokens: The client's limit for an answer.
         answers: Number of answers to generate, maybe 0.
-        transferable: Whether its replica may take over the prompt's KV cache from another one.
+        transferable: Whether its replica may take over the prompt's KV cache.
         session: The client's own grouping: `prompt_cache_key`, `user` or `metadata.user_id`.
-        costs: Whether limits and estimates count it, because the engine computes something.
+        costs: Whether it counts in limits and estimates.
     """
 
     path: str
@@ -61,18 +61,15 @@ class Asked:
         return len(self.text) // CHARS_PER_TOKEN + self.given_tokens
 
     def tokens(self, max_model_len: int | None) -> int:
-        """Estimate of the highest cost: the prompt, plus `max_tokens` for each answer. The model's length
-        replaces a larger or missing `max_tokens`.
+        """Highest cost: the prompt, and for each answer `max_tokens`, at most (and by default) the model's
+        length.
         """
         length = max_model_len or (self.max_tokens or ASSUMED_MODEL_LEN)
         return self.prompt_tokens + self.answers * min(self.max_tokens or length, length)
 
 
 def read_asked(path: str, body: bytes, *, max_depth: int, content_type: bytes = b"") -> Asked:
-    """Parse what the gateway itself needs from `body`; the replica checks the rest.
-
-    Raises `Refusal` that names the wrong field.
-    """
+    """Parse what the gateway itself needs; the replica checks the rest. Raises `Refusal`."""
     route = ROUTES[path]
     document = _form(content_type, body, max_depth) if route.form else parse_object(body, max_depth=max_depth)
     model = document.get("model")
@@ -153,6 +150,6 @@ def _prompts(prompt: object) -> int:
 
 
 def _transferable(document: Mapping[str, Any]) -> bool:
-    """Whether one answer is requested that needs only the prompt's KV cache, and names no such cache."""
+    """Whether one answer needs only the prompt's KV cache."""
     asked = (document.get(name) for name in NEEDS_PROMPT)
     return all(value is None or value is False for value in asked) and KV_TRANSFER not in document

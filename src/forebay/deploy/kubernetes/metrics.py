@@ -1,4 +1,4 @@
-"""Prometheus' names of the metrics. Flink's reporter prefixes the operator's group (docs/how-to/metrics.md)."""
+"""Names of metrics in Prometheus. Flink's reporter adds the operator's group (docs/how-to/metrics.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes manifests as files for version control: one per part, a kustomization, and Dockerfiles."""
+"""Writes manifests and Dockerfiles for version control."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ def write_manifests(
     manifests: Sequence[Manifest], folder: Path, namespace: str | None, connectors: Collection[str] = ()
 ) -> tuple[Path, ...]:
     """Write `PART.yaml` for each part, a kustomization, and a Dockerfile for each image; returns their paths.
-    The pipeline's image gets the jars of `connectors`.
 
-    Deletes files of parts that no longer exist, and no others. Raises `SettingError` if the folder is not
-    writable.
+    Deletes only files of parts that no longer exist. Raises `SettingError` if the folder is not writable.
     """
     files: dict[str, str] = {}
     for part in PARTS:

@@ -1,8 +1,7 @@
-"""Scales a fleet on Ray by the metrics of pipeline and gateway: read, decide, scale, log. A failure changes
-nothing; the next round reads again.
+"""Scales a fleet on Ray by the load of pipeline and gateway. A failure changes nothing until the next round.
 
-If the dashboard's name has several addresses, one cluster is replacing another: each has its share of the
-fleet, by its `target_capacity`.
+If the dashboard's name has several addresses, one cluster is replacing another: each has the share of the
+fleet that its `target_capacity` gives.
 """
 
 from __future__ import annotations
@@ -44,20 +43,20 @@ Addresses = Callable[[str], Awaitable[Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class FleetPart:
-    """One cluster's part of the fleet: its `state`, and the share that it should have."""
+    """One cluster's part of the fleet."""
 
     address: str
     state: DeploymentState
     percent: float = WHOLE_PERCENT
 
     def share(self, whole: int) -> int:
-        """Its number of replicas out of `whole`, rounded as Serve does: at least one unless `whole` is 0."""
+        """Replicas out of `whole`, rounded as Serve does: at least one unless `whole` is 0."""
         if self.percent == 0 or whole == 0:
             return 0
         return max(1, math.floor(whole * self.percent / WHOLE_PERCENT + 0.5))
 
     def whole(self) -> DeploymentState:
-        """The state of the whole fleet if all of it were like this part."""
+        """The whole fleet's state, extrapolated from this part."""
         if self.percent in (0, WHOLE_PERCENT):
             return self.state
         scale = WHOLE_PERCENT / self.percent
@@ -68,12 +67,11 @@ class FleetPart:
 
 @dataclass(slots=True)
 class RayScaler:
-    """Gives the fleet `name` the replicas that pipeline and gateway need.
+    """Gives the fleet `name` the replicas that pipeline and gateway need. Serve has no conditional update:
+    run one scaler per fleet.
 
-    `metrics` and `gateway_metrics`: URLs in Prometheus' format, maybe none. Each address of their names is
-    read. Each address of the dashboard's name is a cluster with all or part of the fleet.
-
-    Serve has no conditional update: run one scaler per fleet.
+    `metrics`, `gateway_metrics`: URLs in Prometheus' format; all addresses of their names are read. Each
+    address of the dashboard's name is a cluster with all or part of the fleet.
     """
 
     address: str
@@ -103,7 +101,7 @@ class RayScaler:
         self._warn("cluster", f"{self.name}: {decision.reason}; {whole.trouble}" if whole.trouble else "")
 
     async def _parts(self) -> list[FleetPart]:
-        """Each cluster's part. Skips clusters that do not answer; raises `DeployError` if none does."""
+        """Each cluster's part, if it answers; raises `DeployError` if none does."""
         found = await asyncio.gather(*map(self._part, await self.addresses(self.address)))
         parts = [each for each in found if isinstance(each, FleetPart)]
         if not parts:
@@ -158,7 +156,7 @@ class RayScaler:
             return [error]
 
     def _warn(self, key: str, text: str) -> None:
-        """Log a new text; an empty text means that the problem is over."""
+        """Log a new text; an empty text ends the problem."""
         if text and self._told.get(key) != text:
             log.warning("%s", text)
         self._told[key] = text
@@ -177,14 +175,14 @@ def state_of(found: ServeApplication) -> DeploymentState:
 
 
 def _does_not_start(deployment: ServeDeployment) -> bool:
-    """Whether new replicas do not become ready. A replaced one that has run does not count."""
+    """Whether new replicas do not become ready, other than replaced ones."""
     at_start = deployment.status == UNHEALTHY and deployment.trigger == STARTUP_FAILED
     return deployment.status == DEPLOY_FAILED or at_start
 
 
 async def read_text(http: aiohttp.ClientSession, url: str) -> str:
-    """The text at `url`, within `TIMEOUT_S` and a maximum size. Does not follow redirects. Raises
-    `DeployError`, without passwords of the URL.
+    """The text at `url`, limited in time and size, without redirects. Raises `DeployError` without the URL's
+    password.
     """
     where, timeout = shown(url), aiohttp.ClientTimeout(total=TIMEOUT_S)
     try:

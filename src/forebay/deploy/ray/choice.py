@@ -1,10 +1,8 @@
 """Which replica a program on a Ray cluster gets: the gateway's estimate, from a handle's own data. Pure.
 
-A handle sees requests when they are sent, and the load that replicas report, but no answers: those come
-directly from the engine. So a first token is assumed at its expected time, and the oldest requests are
-assumed to have ended if their replica reports fewer.
-
-Code on the cluster needs only the standard library and numpy.
+A handle sees requests and the replicas' reports, but no answers. So a first token is assumed at its expected
+time, and the oldest requests are assumed to have ended if their replica reports fewer. Code on the cluster
+needs only the standard library and numpy.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad
 
 SEEN_S = 2 * STATS_PERIOD_S
-"""Age from which a request is in its replica's report: sent, counted there, and reported."""
+"""Age from which a request is in its replica's report."""
 MOST_S = 60.0
-"""Assumed duration of a request if its replica does not report how many it has."""
+"""Assumed duration of a request if its replica reports nothing."""
 WORK_S = 0.1
 """Assumed prefill time of others' requests: a thousand tokens at the assumed speed."""
 
@@ -47,8 +45,8 @@ class Placement:
 
 @dataclass(slots=True)
 class _Row:
-    """Own requests at one replica, oldest first: all, and those without a first token. `told`: how many
-    requests it reports in total.
+    """Own requests at one replica, oldest first: all, and those without a first token. `told`: its reported
+    total.
     """
 
     sent: deque[ReplicaCharge] = field(default_factory=deque)
@@ -59,8 +57,7 @@ class _Row:
 class ReplicaChooser:
     """Ranks the replicas for one request after the other. Belongs to one event loop.
 
-    Call `update` with the current replicas; then for each request `place`, `rank` as often as needed, and
-    `settle` once.
+    Call `update` with the replicas; then per request `place`, `rank` (repeatedly), and `settle` once.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -97,8 +94,8 @@ class ReplicaChooser:
         return Placement(RoutingRequest(max(1, tokens), text_blocks(text)))
 
     def rank(self, placement: Placement) -> list[list[str]]:
-        """All replicas by name in three ranks: the best, the next best, the others. The request counts at the
-        best one until it is settled.
+        """All replicas in three ranks: best, next best, others. The request counts at the best one until
+        settled.
         """
         fleet, demand, now_s = self._fleet, placement.demand, self._clock.monotonic_s()
         self._end(placement, now_s)
@@ -169,10 +166,8 @@ class ReplicaChooser:
 
 
 def asked_text(values: Sequence[object]) -> tuple[str, int]:
-    """The prompt among a call's arguments, and how many further tokens it has as numbers.
-
-    An argument is an OpenAI request body, parsed or not, or the prompt itself. Without one, the prompt is
-    empty.
+    """The prompt among a call's arguments (an OpenAI body, parsed or not, or a prompt), maybe empty, and its
+    further tokens given as numbers.
     """
     for value in values:
         found = value

@@ -72,11 +72,10 @@ def whole_config(spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
-    """The config that adds or replaces the fleet and keeps all other applications as submitted. An existing
-    fleet keeps its number of replicas.
+    """The config with the fleet added or replaced, and other applications as submitted. An existing fleet
+    keeps its number of replicas.
 
-    Raises `DeployError` if another application has the name, if the fleet is being removed, or if its ports
-    would change.
+    Raises `DeployError` if another application has the name, the fleet is being removed, or its ports change.
     """
     found = instance.applications.get(spec.name)
     made = fleet_config(spec)
@@ -128,9 +127,8 @@ def _replicas(found: ServeApplication) -> int | None:
 
 
 def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
-    """Every other submitted application that is not being deleted. Those that a program started are not
-    included: submissions do not touch them. Raises `DeployError` if Serve does not report how one was
-    submitted: leaving it out would delete it.
+    """Other submitted applications that stay; submissions do not touch those that programs started. Raises
+    `DeployError` if Serve does not report a submission: leaving it out would delete the application.
     """
     found = []
     for each in instance.applications.values():

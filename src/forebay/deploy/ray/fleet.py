@@ -19,7 +19,7 @@ from forebay.ray_serve.rest import ServeRest
 
 LOOK_S = 0.5
 BESIDE_START_S = 60
-"""For what Ray does before an engine starts: a process, an environment, imports."""
+"""For Ray's work before an engine starts: process, environment, imports."""
 HEALTH_CHECK_FAILED = "HEALTH_CHECK_FAILED"
 
 Say = Callable[[str], None]
@@ -34,11 +34,11 @@ async def apply_fleet(
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> ServeApplication:
-    """Submit the fleet, and wait until all replicas run; `say` receives progress.
+    """Submit the fleet, and wait until all replicas run; `say` receives progress. Other applications stay,
+    but Serve has no conditional write: a simultaneous submission may undo it.
 
-    Other applications stay. Serve has no conditional write: a simultaneous submission may undo it. Raises
-    `DeployError` if another application has the name, or if, within `startup_s` or `drain_s` and a minute, no
-    replica becomes ready and none of an older version ends.
+    Raises `DeployError` if another application has the name, or if for `startup_s` or `drain_s` and a minute
+    no replica becomes ready and no old one ends.
     """
     before = await rest.instance()
     await rest.submit(with_fleet(before, spec))
@@ -75,8 +75,8 @@ async def remove_fleet(
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> bool:
-    """Remove the fleet, and wait until its replicas have ended; False if there was none. Other applications
-    stay. Raises `DeployError` if the application is another's, or its replicas stay.
+    """Remove the fleet, and wait until its replicas have ended; False if there was none. Raises `DeployError`
+    if the application is another's, or replicas stay.
     """
     before = await rest.instance()
     if spec.name not in before.applications:
@@ -97,18 +97,14 @@ async def remove_fleet(
 
 
 async def scale_fleet(rest: ServeRest, spec: RayFleetSpec, replicas: int) -> None:
-    """Set the fleet's number of replicas (0 or more), without waiting. Raises `DeployError` if there is no
-    such fleet, or it is being removed.
-    """
+    """Set the fleet's number of replicas without waiting. Raises `DeployError` without such a fleet."""
     if fleet_application(await rest.instance(), spec.name, rest.address).deleting:
         raise DeployError(f"{spec.name}: it is being removed")
     await rest.scale(spec.name, DEPLOYMENT, replicas)
 
 
 async def fleet_status(rest: ServeRest, spec: RayFleetSpec) -> dict[str, Any] | None:
-    """The fleet's status as a document; None if there is none. Raises `DeployError` if another application
-    has the name.
-    """
+    """The fleet's status, if any. Raises `DeployError` if another application has the name."""
     instance = await rest.instance()
     if spec.name not in instance.applications:
         return None
@@ -138,10 +134,10 @@ async def _until(
     clock: Clock,
     sleep: Sleep,
 ) -> ServeApplication | None:
-    """Poll the application until it is `done`. `say` receives changes, and why a poll failed.
+    """Poll the application until it is `done`; `say` receives changes and failed polls.
 
-    Raises `DeployError` with `late` after `limit_s` in which no replica began to run and no running one
-    ended. Repeated failed starts are not progress.
+    Raises `DeployError` with `late` after `limit_s` without progress: a replica that begins to run, or a
+    running one that ends.
     """
     begun_s = moved_s = clock.monotonic_s()
     told = ""

@@ -17,8 +17,8 @@ WHAT = "Ray fleet"
 def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = None) -> RayFleetSpec:
     """Load the fleet file at `path`; blocks on the file system.
 
-    `settings` (`key=value`) and `address` override the file. Raises `SettingError` with one line per mistake,
-    also for values that look like secrets: everybody with access to the cluster could read them.
+    `settings` (`key=value`) and `address` override it. Raises `SettingError` with one line per mistake, also
+    for likely secrets, which everybody with access to the cluster could read.
     """
     value, lines = read_document(path, WHAT)
     given: list[Where] = []

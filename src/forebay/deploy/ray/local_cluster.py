@@ -39,13 +39,12 @@ def find_ray() -> Path:
 def start_local_cluster(
     address: str, say: Say, *, ray: Callable[[], Path] = find_ray, options: Sequence[str] = ()
 ) -> bool:
-    """Start a cluster with its dashboard at `address`, unless something listens there; returns whether one
-    was started. Blocks until Ray has started.
+    """Start a cluster with its dashboard at `address`, unless something listens there; blocks until Ray has
+    started, and returns whether one was started. It runs until `ray stop`.
 
-    The cluster runs until `ray stop`. Its dashboard is on the loopback interface. Ray's other servers listen
-    on all interfaces, whatever the settings, so callers need Ray's token, which is created if missing.
-    `options`: more options of `ray start`. Raises `DeployError` if Ray is missing, configured without a
-    token, or not started within three minutes.
+    The dashboard is on the loopback interface. Ray's other servers listen on all interfaces, whatever the
+    settings, so callers need Ray's token, which is created if missing. `options`: of `ray start`. Raises
+    `DeployError` if Ray is missing, has no token, or takes over three minutes.
     """
     port = urlsplit(address).port or 80
     if not port_is_free(port):
@@ -82,8 +81,8 @@ def start_local_cluster(
 async def until_it_answers(
     rest: ServeRest, *, clock: Clock | None = None, sleep: Sleep = asyncio.sleep
 ) -> None:
-    """Return when the dashboard of a new cluster answers. Raises `DeployError` if it needs another token, or
-    has not answered after a minute.
+    """Return when a new cluster's dashboard answers. Raises `DeployError` for a wrong token, or after a
+    minute.
     """
     time = clock or SystemClock()
     end_s = time.monotonic_s() + ANSWERS_S

@@ -1,7 +1,6 @@
 """Runs on the Ray cluster: a deployment of Ray Serve in which each replica owns one engine.
 
-It needs Ray, the standard library, and the same version of Forebay. Requests do not pass through: routers
-call the engine at the address that it reports.
+Needs Ray and the same version of Forebay. Requests do not pass through: routers call the engine.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ MAX_SAID = 1500
 
 
 class Engine:
-    """One replica: starts the engine, is ready when that is healthy, ends when it ends, and drains it before
-    removal.
-    """
+    """One replica: starts the engine, becomes ready and ends with it, and drains it before removal."""
 
     def __init__(
         self, command: Sequence[str], first_port: int, ports: int, startup_s: float, drain_s: float
@@ -189,8 +186,8 @@ def _placed(word: str, places: Mapping[str, str]) -> str:
 
 
 def _end_with_parent() -> Any:
-    """Have the kernel end the engine with the thread that started it, even if the replica is killed. That
-    thread is Serve's for user code and lives as long as the replica.
+    """Let the kernel end the engine with its parent thread, even if the replica is killed. That thread runs
+    Serve's user code and lives as long as the replica.
     """
     if sys.platform != "linux":
         return None

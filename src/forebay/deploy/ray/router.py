@@ -1,6 +1,6 @@
-"""Forebay's router instead of Serve's own, for programs that call a fleet by a handle of Ray Serve.
+"""Forebay's router for programs that call a fleet by a handle of Ray Serve.
 
-Serve sends the classes of this module by value to each handle's process, and imports there what they name.
+Serve sends these classes by value to each handle's process, and imports there what they name.
 """
 
 from __future__ import annotations

@@ -14,15 +14,13 @@ STATS_PERIOD_S = 1.0
 
 
 def replica_metadata(url: str, metrics: str | None) -> dict[str, Any]:
-    """Constants: the engine's URL, and the tokens that its KV cache holds, if its metrics report that."""
+    """The engine's URL, and the tokens that its KV cache holds, if known."""
     tokens = parse_cache_tokens(metrics or "")
     return {"url": url} | ({} if tokens is None else {"kv_tokens": tokens})
 
 
 def routing_stats(metrics: str | None) -> dict[str, Any]:
-    """Running and waiting requests, if the engine's metrics report them. `metrics` is None if it did not
-    answer.
-    """
+    """Running and waiting requests, if known. `metrics` is None if the engine did not answer."""
     if metrics is None:
         return {"away": True}
     load, _ = parse_metrics(metrics, observed_s=0.0)
@@ -31,8 +29,8 @@ def routing_stats(metrics: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSeen:
-    """A replica as the router sees it. `running`, `waiting`: requests at its engine, None if unknown;
-    `kv_tokens`: size of its KV cache; `away`: it does not answer.
+    """A replica as the router sees it. `running`, `waiting`: requests, None if unknown; `kv_tokens`: size of
+    its KV cache; `away`: it does not answer.
     """
 
     name: str
