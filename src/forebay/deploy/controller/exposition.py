@@ -27,8 +27,8 @@ class ObservedLoad:
     """The replicas' load.
 
     `wanted`: replicas that the pipeline needs. `in_flight`: the pipeline's requests at replicas. `gateway`:
-    the gateway's requests, at replicas or waiting. `wanted`, `gateway`: None if unknown or absent. `pipeline`: whether
-    it reports `wanted`. `problems`: why the load may be higher, or empty.
+    the gateway's requests, at replicas or waiting. `wanted`, `gateway`: None if unknown or absent.
+    `pipeline`: whether it reports `wanted`. `problems`: why the load may be higher, or empty.
     """
 
     wanted: int | None = None
