@@ -1,4 +1,4 @@
-"""What Ray Serve is to run, as `serve deploy` and its REST interface take it. Pure."""
+"""Ray Serve's config for `serve deploy` and its REST interface. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 AFTER_DRAIN_S = 10
 HEALTH_TIMEOUT_S = 10
 ROUTER = "forebay.deploy.ray.router.FleetRouter"
-"""What Serve imports on the cluster."""
 PORT_KEYS = ("first_port", "ports")
 
 
 def serve_application(
     name: str, import_path: str, args: Mapping[str, Any], *, route_prefix: str | None
 ) -> dict[str, Any]:
-    """One application: what is imported on the cluster, and with which arguments it is built."""
     return {
         "name": name,
         "route_prefix": route_prefix,
@@ -74,17 +72,16 @@ def whole_config(spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
-    """All that is to run once the fleet is there: the others as they were submitted, the fleet in place of
-    its last version. A fleet that is there keeps the number of replicas that it has.
+    """The config with the fleet added or replaced, and other applications as submitted. An existing fleet
+    keeps its number of replicas.
 
-    Raises `DeployError` where another's application has the name, where the fleet is being removed, and where
-    its ports would change.
+    Raises `DeployError` if another application has the name, the fleet is being removed, or its ports change.
     """
     found = instance.applications.get(spec.name)
     made = fleet_config(spec)
     if found is not None:
         if found.deleting:
-            raise DeployError(f"{spec.name}: it is still being removed; submit it once it has gone")
+            raise DeployError(f"{spec.name}: it is still being removed; submit it again when it is gone")
         if not is_fleet(found.config):
             raise DeployError(
                 f"name: the cluster has an application {spec.name} that `forebay deploy ray` did not submit; "
@@ -99,12 +96,11 @@ def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def without_fleet(instance: ServeInstance, name: str) -> dict[str, Any]:
-    """All that is to run once the application `name` is gone."""
     return dict(instance.settings) | {"applications": _others(instance, name)}
 
 
 def _check_ports(found: ServeApplication, args: Mapping[str, Any]) -> None:
-    """The engines that run are found by the ports that were submitted last."""
+    """Running engines are found by the ports of the last submission."""
     before = (found.config or {}).get("args")
     if not isinstance(before, Mapping):
         return
@@ -112,13 +108,13 @@ def _check_ports(found: ServeApplication, args: Mapping[str, Any]) -> None:
     if changed:
         was = " and ".join(f"{key} {before[key]}" for key in changed)
         raise DeployError(
-            f"{', '.join(changed)}: {found.name} has {was}, and with other ports its engines that run would "
+            f"{', '.join(changed)}: {found.name} has {was}, and with other ports its running engines would "
             f"not be found; remove the fleet first (--remove)"
         )
 
 
 def _replicas(found: ServeApplication) -> int | None:
-    """How many replicas the fleet is to have; while Serve builds it, how many were submitted last."""
+    """The fleet's target; while Serve builds it, the submitted number."""
     there = found.deployments.get(DEPLOYMENT)
     if there is not None:
         return there.target
@@ -131,9 +127,9 @@ def _replicas(found: ServeApplication) -> int | None:
 
 
 def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
-    """Every application that was submitted, but this one and those that are being deleted. Those that a
-    program started are not in it: no submission touches them. Raises `DeployError` where Serve does not tell
-    what was submitted: without that, the application would be deleted."""
+    """Other submitted applications that stay; submissions do not touch those that programs started. Raises
+    `DeployError` if Serve does not report a submission: leaving it out would delete the application.
+    """
     found = []
     for each in instance.applications.values():
         if each.name == name or each.deleting:
@@ -142,7 +138,7 @@ def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
             found.append(dict(each.config))
         elif each.source == DECLARATIVE:
             raise DeployError(
-                f"{each.name}: Ray Serve does not tell how this application was submitted, and a submission "
+                f"{each.name}: Ray Serve does not report how this application was submitted; a submission "
                 f"without it would delete it; nothing was changed: try again"
             )
     return found

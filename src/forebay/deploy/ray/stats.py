@@ -1,4 +1,4 @@
-"""What a replica tells Serve of itself, and how the router reads it. Pure, and of the standard library."""
+"""What a replica reports to Serve, and how the router parses it. Pure, standard library only."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from typing import Any
 from forebay.engine.load import parse_cache_tokens, parse_metrics
 
 STATS_PERIOD_S = 1.0
-"""How often Serve asks a replica for its load: as often as a gateway does."""
+"""How often Serve polls a replica's load: as often as a gateway does."""
 
 
 def replica_metadata(url: str, metrics: str | None) -> dict[str, Any]:
-    """What stays as it is: where programs call the engine, and how many tokens its KV cache holds, where its
-    metrics say so."""
+    """The engine's URL, and the tokens that its KV cache holds, if known."""
     tokens = parse_cache_tokens(metrics or "")
     return {"url": url} | ({} if tokens is None else {"kv_tokens": tokens})
 
 
 def routing_stats(metrics: str | None) -> dict[str, Any]:
-    """The requests that the engine runs and that wait there, where its metrics say so. None: it did not
-    answer."""
+    """Running and waiting requests, if known. `metrics` is None if the engine did not answer."""
     if metrics is None:
         return {"away": True}
     load, _ = parse_metrics(metrics, observed_s=0.0)
@@ -31,8 +29,9 @@ def routing_stats(metrics: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSeen:
-    """A replica as the router sees it. `running` and `waiting` are requests at its engine, None where it does
-    not tell; `kv_tokens` is what its KV cache holds; one that is `away` does not answer."""
+    """A replica as the router sees it. `running`, `waiting`: requests, None if unknown; `kv_tokens`: size of
+    its KV cache; `away`: it does not answer.
+    """
 
     name: str
     running: float | None = None
@@ -42,7 +41,6 @@ class ReplicaSeen:
 
     @classmethod
     def parse(cls, name: str, metadata: Mapping[str, Any], stats: Mapping[str, Any]) -> ReplicaSeen:
-        """Of what the replica told; what is no number is passed over."""
         return cls(
             name,
             _number(stats.get("running")),
