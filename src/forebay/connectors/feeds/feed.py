@@ -1,4 +1,4 @@
-"""What a feed is, and what all feeds over the network share: resuming, doubles, outages."""
+"""The interface of a feed, and what all feeds share: reconnecting, duplicates, redirects, errors."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ log = logging.getLogger(__name__)
 CONNECT_S = 20.0
 """Timeout of a connection attempt."""
 RECENT = 32
-"""Digests of the last records that a cursor remembers, against doubles after a reconnect."""
+"""Digests of the last records that a cursor holds, to drop duplicates after a reconnect."""
 
 
 class Cursor(Protocol):
-    """Where to go on. Its text is what a checkpoint holds and `Feed.read` takes."""
+    """A position to resume from. Checkpoints store its text, and `Feed.read` accepts it."""
 
     def __str__(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One record of a feed. `cursor`: where to go on after it. `position`: its name within the feed.
+    """One record. `cursor` resumes after it; `position` names it within the feed.
 
-    `fields` are added to those that are read of `raw`, see `with_added`. `headers`
-    go with an event and a dead letter. `cut_bytes` are missing at the end of `raw`.
+    `fields` are added to the parsed fields (`with_added`). `headers` are kept with an event or dead letter.
+    `cut_bytes` are missing at the end of `raw`.
     """
 
     cursor: Cursor
@@ -50,7 +50,7 @@ class Received:
 
 
 class Feed(Protocol):
-    """Something that can be read from a cursor on. Instances are pickled into the job graph."""
+    """A stream that can be read from a cursor. Instances are pickled into the job graph."""
 
     @property
     def name(self) -> str:
@@ -58,46 +58,45 @@ class Feed(Protocol):
         ...
 
     def read(self, cursor: str | None) -> AsyncIterator[Received]:
-        """The records after `cursor` (None: from where the feed starts), in order.
+        """Yield the records after `cursor` (None: from the feed's start), in order.
 
-        Network trouble is handled inside: the iterator goes on, for ever where the feed has no end. It
-        stops reading while the caller does not ask for more. Raises `FeedRefused` where asking again is no
-        use.
+        Reconnects by itself, without end if the feed has none. Stops reading while the caller requests no
+        more. Raises `FeedRefused` if another attempt would fail as well.
         """
         ...
 
 
 class FeedBroken(ForebayError):
-    """The connection to a feed could not be made or was lost; it will be tried again."""
+    """The connection could not be made or was lost; it will be retried."""
 
 
 class FeedRefused(ForebayError):
-    """The server does not serve this feed to these headers: its address or a header must be mended."""
+    """The server rejects these requests: the feed's address or a header must be fixed."""
 
 
 PASSING = frozenset((408, 425, 429))
-"""Answers of 400 to 499 that another attempt may change."""
+"""Statuses from 400 to 499 that are worth a retry."""
 
 Headers = Mapping[str, str | SecretRef]
-"""HTTP headers of a feed; a secret one names where its value is, and is read at each connection."""
+"""HTTP headers of a feed. A secret one holds a reference, which is read at each connection."""
 
 
 HARMLESS = frozenset(("accept-language", "from", "user-agent"))
-"""Headers that any server may read, in lower case."""
+"""Headers that may be sent to any server, in lower case."""
 
 
 def header_values(headers: Headers) -> dict[str, str]:
-    """`headers` with the secrets in them. Raises `SettingError` where one is missing."""
+    """`headers` with secrets resolved. Raises `SettingError` if one is missing."""
     return {
         name: read_secret(value) if isinstance(value, SecretRef) else value for name, value in headers.items()
     }
 
 
 def redirects(headers: Headers) -> list[aiohttp.TraceConfig]:
-    """What a session needs so that `headers` reach the configured origin only.
+    """Tracing for a session, so that `headers` are sent to the configured origin only.
 
-    Raises `FeedRefused` within the request at a redirect to another scheme, host or port. A feed whose
-    headers tell nobody anything, or that has none, may be redirected anywhere.
+    A redirect to another scheme, host or port raises `FeedRefused` in the request. Feeds with harmless
+    headers only may be redirected anywhere.
     """
     if HARMLESS.issuperset(name.lower() for name in headers):
         return []
@@ -124,7 +123,7 @@ def _origin(url: URL) -> tuple[str, str | None, int | None]:
 
 
 def broken(error: BaseException) -> FeedBroken | FeedRefused:
-    """What happened to a connection, without its address: that may hold secrets."""
+    """The error of a connection, without its address: that may hold secrets."""
     if isinstance(error, aiohttp.ClientResponseError):
         return answered(error.status)
     if isinstance(error, aiohttp.InvalidURL):
@@ -133,7 +132,7 @@ def broken(error: BaseException) -> FeedBroken | FeedRefused:
 
 
 def answered(status: int) -> FeedBroken | FeedRefused:
-    """What a server's `status` in place of the feed means."""
+    """The error for an HTTP `status` other than the feed."""
     if 400 <= status < 500 and status not in PASSING:
         return FeedRefused(f"the server answered {status}; check the feed's url and headers")
     return FeedBroken(f"the server answered {status}")
@@ -153,7 +152,7 @@ class Backoff:
 
 
 class Mark:
-    """How far a feed was read: the server's own cursor and digests of the last records, as text and back."""
+    """Cursor of a feed with event ids: the server's own cursor, and digests of the last records."""
 
     __slots__ = ("at", "recent")
 
@@ -163,7 +162,7 @@ class Mark:
 
     @classmethod
     def of(cls, cursor: str | None) -> Mark:
-        """The mark that `str` gave; an empty one for None. Raises `ForebayError` for what it did not give."""
+        """Parse the text of a mark; an empty mark for None. Raises `ForebayError` if it cannot be parsed."""
         if cursor is None:
             return cls()
         try:
@@ -172,7 +171,7 @@ class Mark:
                 raise ValueError("neither a place nor digests")
         except (ValueError, TypeError) as error:
             raise ForebayError(
-                f"the checkpoint holds a feed's place that cannot be read ({str(error)[:200]}): go on from "
+                f"the feed's cursor in the checkpoint cannot be read ({str(error)[:200]}): resume from "
                 "an older checkpoint, or start over"
             ) from None
         return cls(at, tuple(recent))
@@ -185,13 +184,13 @@ class Mark:
         return digest in self.recent
 
     def advance(self, at: str | None, digest: str) -> None:
-        """Take note of a record that goes out."""
+        """Record that this record is delivered."""
         self.at = at
         self.recent.append(digest)
 
 
 def digest_of(*parts: bytes) -> str:
-    """Sixteen hexadecimal digits that stand for `parts`."""
+    """A 16-digit hexadecimal digest of `parts`."""
     whole = hashlib.blake2b(digest_size=8)
     for part in parts:
         whole.update(len(part).to_bytes(8, "big") + part)
@@ -205,12 +204,12 @@ async def connected_for_ever(
     backoff: Callable[[], Backoff],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncIterator[Received]:
-    """What `once` gives, connection after connection.
+    """Yield the records of one connection after another.
 
     `once` makes one connection and raises `FeedBroken` when it is lost; an end without an error counts as
-    lost too, and so does `FeedRefused` once a record has come: what was right will be right again. Before
-    that it is raised, with `name`. Delays grow until a record arrives. One warning per outage, one note when
-    it is over.
+    lost. `FeedRefused` is raised, with `name`, only before the first record; later it is retried, because the
+    settings did work. Delays grow until a record arrives. Logs one warning per outage and one message when it
+    is over.
     """
     dice = random.Random()
     failures = 0

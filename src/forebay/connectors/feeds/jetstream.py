@@ -1,4 +1,4 @@
-"""A WebSocket feed with a time cursor; made for Bluesky's Jetstream."""
+"""A WebSocket feed with a time cursor, made for Bluesky's Jetstream."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ from forebay.connectors.feeds.replay_window import MAX_TIME_US, REWIND_US, Repla
 log = logging.getLogger(__name__)
 
 MOST_FRUITLESS = 3
-"""Connections in a row that only repeat what was delivered. After more, less is asked for: with a server that
-closes every connection before it has repeated all, the feed would never go on."""
+"""Connections in a row that only repeat delivered messages. After that, the feed rewinds less: a server that
+closes every connection before it has repeated them all would stop the feed for good.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class JetstreamFeed:
-    """The messages of a Jetstream server, each as one record.
+    """The messages of a Jetstream server, one record each.
 
-    The cursor is a time, so a reconnect and a resume go back five seconds behind the newest `time_us` and
-    drop what was delivered (`ReplayWindow`). Without a cursor the feed starts with what happens now; a
-    reconnect soon afterwards may bring messages from just before. A message without a `time_us` is delivered
-    each time that it is received. A connection without any data, even a ping, for `silence_s` is replaced. A
-    message over `max_message_bytes` closes the connection and comes again at the next attempt: the bound must
-    be above what the server sends. `headers` go to the origin of `url` only.
+    The cursor is a time: a reconnect or resume rewinds five seconds before the newest `time_us` and drops
+    what was delivered (`ReplayWindow`). Without a cursor the feed starts with new messages; a reconnect soon
+    afterwards may add some from just before. A message without a `time_us` is delivered each time it is
+    received. A connection without any data, even a ping, for `silence_s` is replaced. A message over
+    `max_message_bytes` closes the connection and returns at the next attempt, so set it above what the server
+    sends. `headers` are sent to the origin of `url` only.
     """
 
     url: str

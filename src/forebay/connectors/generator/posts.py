@@ -72,7 +72,7 @@ USERS = 500
 
 
 def topic_of(seed: int, index: int, *, burst_topic: str | None = None, share: float = 0.0) -> str:
-    """The topic of post `index`: `burst_topic` with probability `share`, else one of the everyday ones."""
+    """The topic of post `index`: `burst_topic` with probability `share`, else an everyday one."""
     dice = random.Random(f"topic {seed} {index}")
     if burst_topic is not None and dice.random() < share:
         return burst_topic
@@ -94,5 +94,5 @@ def post(seed: int, index: int, topic: str) -> dict[str, str]:
 
 
 def _pick(dice: random.Random, choices: tuple[str, ...]) -> str:
-    # Only random(): what the other methods draw differs between versions of Python.
+    # Only random(): other methods draw differently between versions of Python.
     return choices[int(dice.random() * len(choices))]
