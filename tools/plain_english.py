@@ -18,7 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 CLEAN = (
+    "src/forebay/api",
     "src/forebay/autoscale",
+    "src/forebay/connectors",
     "src/forebay/config",
     "src/forebay/engine",
     "src/forebay/flink",
@@ -45,6 +47,7 @@ ALLOWED = {
     ("src/forebay/apps/summaries/prompt.py", "stands"): PROMPT,
     ("src/forebay/apps/topics/settings.py", "what it is"): PROMPT,
     ("src/forebay/apps/trends/settings.py", "say"): PROMPT,
+    ("src/forebay/connectors/generator/posts.py", "so much"): "a generated post",
 }
 """Exceptions: file, the words as printed, and the reason."""
 

@@ -1,4 +1,4 @@
-"""What `import forebay as fb` offers: the operators and applications over streams of objects.
+"""The operators and applications over streams of objects that `import forebay as fb` offers.
 
-A user imports none of these modules; `forebay` itself has the names.
+Users import none of these modules: `forebay` itself has the names.
 """

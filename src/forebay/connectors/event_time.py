@@ -121,7 +121,7 @@ class EventTime:
         return self._in_zone_ms(datetime.strptime(value, self.format))
 
     def _with_named_zone(self, value: str) -> datetime:
-        """Parse a time with `%Z`: `strptime` accepts only the names of this machine's zone, and drops them."""
+        """Parse a time with `%Z`: `strptime` accepts only names of this machine's zone, and drops them."""
         if len(value) > MAX_TEXT_CHARS:
             raise ValueError
         for word in reversed(list(ZONE_NAME.finditer(value))):

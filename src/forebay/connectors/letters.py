@@ -1,4 +1,4 @@
-"""Replay dead letters as the records they were, at the same position, so that their results keep their ids."""
+"""Replay dead letters as the records they were, at the same position, so that results keep their ids."""
 
 from __future__ import annotations
 

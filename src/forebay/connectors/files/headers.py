@@ -30,7 +30,7 @@ def columns_at(config: Files) -> tuple[str, ...]:
 
 
 def header_warnings(config: Files) -> list[str]:
-    """At most `MOST_WARNINGS` about CSV headers, unreadable ones included, and a count of the rest. Blocks."""
+    """At most `MOST_WARNINGS` about CSV headers, also unreadable ones, and a count of the rest. Blocks."""
     if config.format.kind != "csv" or config.format.columns or config.letters:
         return []
     warnings: list[str] = []

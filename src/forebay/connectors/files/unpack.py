@@ -55,7 +55,7 @@ def data_suffix(path: Path) -> str:
 
 
 def members_of(path: str | Path) -> list[str]:
-    """The data files in a zip archive by name, without folders and hidden files. Raises one of `UNREADABLE`."""
+    """The data files in a zip archive by name, except hidden ones. Raises one of `UNREADABLE`."""
     with zipfile.ZipFile(path) as archive:
         names = [info.filename for info in archive.infolist() if not info.is_dir()]
     if "[Content_Types].xml" in names:

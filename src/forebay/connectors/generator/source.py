@@ -26,7 +26,7 @@ from forebay.records import Event
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """`factor` times the base rate for `duration_s` from `start_s` on, with a `share` of posts about `topic`."""
+    """`factor` times the base rate for `duration_s` from `start_s` on; a `share` is about `topic`."""
 
     start_s: float
     duration_s: float
@@ -109,7 +109,7 @@ class Generator:
         return Schedule(self.rate_per_s, self.bursts)
 
     def event(self, index: int) -> Event:
-        """Post `index`, the same each time: position `generator@index`, time its due time after `START_MS`."""
+        """Post `index`, always the same: position `generator@index`, time `START_MS` plus its due time."""
         due_s = self.schedule.due_s(index)
         burst = self.schedule.burst_at(due_s)
         topic = topic_of(

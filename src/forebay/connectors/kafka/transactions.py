@@ -1,4 +1,4 @@
-"""Ends Kafka transactions that another process has begun and can no longer end itself."""
+"""Commit Kafka transactions that another process has begun and can no longer end."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ENDED = frozenset(("ProducerFencedException", "InvalidProducerEpochException", "
 def commit(
     cluster: KafkaCluster, id: str, transaction: Transaction, timeout_s: float = START_TIMEOUT_S
 ) -> bool:
-    """Commit the open `transaction` of the transactional id; blocks. Returns False if it has ended meanwhile.
+    """Commit an open transaction; blocks. Returns False if it has ended meanwhile.
 
-    Raises `KafkaAway` if Kafka does not answer within `timeout_s`: it may be committed then.
+    Raises `KafkaAway` if Kafka does not answer within `timeout_s`; it may still be committed then.
     """
     properties = client_properties(cluster, timeout_s)
     for name in ("key.serializer", "value.serializer"):
