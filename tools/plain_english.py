@@ -18,6 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 CLEAN = (
+    "CONTRIBUTING.md",
+    "README.md",
+    "docs/architecture.md",
+    "docs/how-to/kafka.md",
+    "docs/how-to/object-store.md",
+    "docs/pipeline.md",
+    "docs/recovery.md",
     "src/forebay/api",
     "src/forebay/autoscale",
     "src/forebay/connectors",
