@@ -1,8 +1,8 @@
 """The connectors by the name that a pipeline file uses. A new one is a folder or module and a line here.
 
-A source is a function `(env, config) -> DataStream` of encoded records (`forebay.codec`: `Event`, or
-`DeadLetter` if a record cannot be read). A sink is a function `(stream, config) -> None` of JSON lines. If
-the protocol has a Python client and a cursor, write a `feeds.feed.Feed`; `feeds.source` makes a source of it.
+A source is a function `(env, config) -> DataStream` of encoded `Event` or `DeadLetter` records
+(`forebay.codec`), a sink `(stream, config) -> None` of JSON lines. For a protocol with a Python client and a
+cursor, write a `feeds.feed.Feed`; `feeds.source` makes a source of it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ def _is(given: object, base: type) -> bool:
 
 
 def _names(own: Mapping[str, object]) -> list[str]:
-    """All own names of this side, and all names from other packages: their side is unknown until they are
-    loaded.
-    """
+    """The side of another package's connector is unknown until it is loaded, so all of those are included."""
     return [*own, *(name for name in CONNECTORS.names() if name not in CONNECTORS.own)]
 
 
@@ -55,7 +53,6 @@ def own_sources() -> dict[str, type[SourceSettings]]:
 
 
 def own_sinks(*, dead_letters: bool = False) -> dict[str, type[SinkSettings]]:
-    """Forebay's own sinks by name; with `dead_letters`, only those that accept dead letters."""
     found = {name: CONNECTORS.own_one(name).sink for name in CONNECTORS.own}
     return {
         name: sink
@@ -65,8 +62,8 @@ def own_sinks(*, dead_letters: bool = False) -> dict[str, type[SinkSettings]]:
 
 
 def find_source(name: str) -> type[SourceSettings] | None:
-    """The source class; None if the name is unknown. Raises `SettingError` if a package's connector cannot be
-    loaded or has no source.
+    """None if the name is unknown. Raises `SettingError` if a package's connector cannot be loaded or has
+    no source.
     """
     found = CONNECTORS.find(name)
     if found is not None and found.source is None and name not in CONNECTORS.own:
@@ -75,7 +72,7 @@ def find_source(name: str) -> type[SourceSettings] | None:
 
 
 def find_sink(name: str) -> type[SinkSettings] | None:
-    """The sink class, like `find_source`."""
+    """Like `find_source`."""
     found = CONNECTORS.find(name)
     if found is not None and found.sink is None and name not in CONNECTORS.own:
         raise _lacks(name, "sink")
@@ -83,7 +80,7 @@ def find_sink(name: str) -> type[SinkSettings] | None:
 
 
 def find_dead_letter_sink(name: str) -> type[SinkSettings] | None:
-    """The sink class if it accepts dead letters, like `find_source`."""
+    """Like `find_source`; None also if the sink does not accept dead letters."""
     found = find_sink(name)
     if found is not None and not found.takes_dead_letters:
         if name not in CONNECTORS.own:

@@ -41,11 +41,11 @@ class PipelineView(Protocol):
 
     @property
     def event_time(self) -> object | None:
-        """None if the pipeline has no event time."""
+        """None if there is none."""
         ...
 
     def sinks(self) -> Mapping[str, SinkSettings]:
-        """The sinks for results and dead letters, by their keys."""
+        """Results and dead letters, by their keys."""
         ...
 
 
@@ -97,13 +97,11 @@ class ConnectorSettings(Model):
 
 
 class SourceSettings(ConnectorSettings):
-    """Base of the settings of sources."""
-
     uid: ClassVar[str] = "source"
     """Flink finds the source's state by this operator id."""
 
     def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
-        """Conflicts between these settings and the pipeline's."""
+        """Conflicts with the pipeline's other settings."""
         return iter(())
 
     def readers(self, pipeline: PipelineView) -> int:
@@ -132,7 +130,7 @@ class SinkSettings(ConnectorSettings):
     """Number of writers; None: the parallelism of the operator before it."""
 
     def directory(self) -> str | None:
-        """The directory that it writes to, created before the start; None if it does not write to one."""
+        """Created before the start; None if it does not write to a directory."""
         return None
 
     def attach(self, records: DataStream, written: Written) -> DataStream | None:
@@ -223,7 +221,6 @@ class Timed(SourceSettings):
     )
 
     def event_time(self) -> EventTime | None:
-        """How to read an event's time; None if events have none."""
         return EventTime(self.time, self.time_format, self.time_zone) if self.time is not None else None
 
     def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
@@ -247,7 +244,7 @@ class Enveloped(Timed):
 
 
 def secrets_in(value: object, path: str = "") -> Iterator[tuple[str, Secret]]:
-    """The secrets in `value`, each with the path of its key."""
+    """Each with the path of its key."""
     if isinstance(value, Secret):
         yield path, value
     elif isinstance(value, Model | Mapping):

@@ -1,4 +1,4 @@
-"""Encodings of text files: which are supported, their newline bytes, and a guess for undecodable bytes."""
+"""Encodings of text files, their newline bytes, and a guess for bytes that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ SAMPLE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The encoding of one file: `codec` is Python's name with the byte order, `newline` the bytes of a line
-    feed.
-    """
+    """`codec`: Python's name with the byte order. `newline`: bytes of a line feed."""
 
     codec: str = UTF_8
     newline: bytes = b"\n"
@@ -80,7 +78,7 @@ def looks_utf_16(data: bytes) -> str | None:
 
 
 def likely_encoding(data: bytes) -> str | None:
-    """The likely encoding; None if `data` is UTF-8."""
+    """None if `data` is UTF-8."""
     found = looks_utf_16(data)
     if found is not None:
         return found
@@ -92,7 +90,7 @@ def likely_encoding(data: bytes) -> str | None:
 
 
 def encoding_hint(data: bytes) -> str:
-    """The setting to suggest if `data` is not UTF-8; empty if it is."""
+    """The setting to suggest; empty if `data` is UTF-8."""
     likely = likely_encoding(data)
     if likely is None:
         return ""

@@ -8,16 +8,16 @@ from forebay.errors import MalformedRecord, NoRecord
 from forebay.records import JSON
 
 ENVELOPE = "envelope"
-"""The field for the rest of the object that held the record."""
+"""Field for the rest of the object that held the record."""
 
 
 def record_in(
     value: Mapping[str, JSON], path: str, parse: Callable[[bytes], Mapping[str, JSON]]
 ) -> Mapping[str, JSON]:
-    """The record's fields at `path`, plus the rest of the object that holds it as `envelope`, unless the
-    record has a field `envelope` of its own.
+    """The record's fields at `path`, plus the rest of its object as `envelope` unless the record has that
+    field.
 
-    `parse` reads a record that is stored as text. Raises `NoRecord` if the field is missing or null,
+    `parse` reads a record stored as text. Raises `NoRecord` if the field is missing or null,
     `MalformedRecord` if it is not a record.
     """
     *outer, last = path.split(".")

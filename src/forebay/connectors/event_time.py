@@ -34,14 +34,12 @@ UNITS: dict[str, float] = {"unix_s": 1000.0, "unix_ms": 1.0, "unix_us": 0.001}
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """Which field holds a record's time, and in which format.
+    """The field with a record's time, and its format.
 
-    `path` is a field name, with dots into nested objects. `format` is `iso8601`, `unix_s`, `unix_ms`,
-    `unix_us` (numbers, or text that holds one), or a `strptime` pattern with a `%`.
-
-    `zone` is the time zone of times without one. If a local time occurs twice because clocks go back, the
-    first is used. `%Z` in a pattern accepts UTC, GMT and the abbreviations of `zone` (`EST`, `EDT` of
-    America/New_York).
+    `path`: a field name, with dots into nested objects. `format`: `iso8601`, `unix_s`, `unix_ms`, `unix_us`
+    (numbers, or text with one), or a `strptime` pattern with a `%`. `zone`: time zone of times without one;
+    of two equal local times when clocks go back, the first is used. `%Z` accepts UTC, GMT and the zone's
+    abbreviations (`EST`, `EDT` of America/New_York).
     """
 
     path: str
@@ -60,8 +58,7 @@ class EventTime:
     def of(self, fields: Mapping[str, JSON]) -> int:
         """Milliseconds since the Unix epoch, rounded down.
 
-        Raises `MalformedRecord` if the field is missing, null, not a time in this format, or outside years 1
-        to 9999.
+        Raises `MalformedRecord` if the field is missing, null, in another format, or outside years 1 to 9999.
         """
         value: JSON = fields
         for name in self.path.split("."):
@@ -172,7 +169,7 @@ class UnknownZone(Exception):
 
 
 def zone_of(name: str) -> tzinfo:
-    """The IANA time zone. Raises `SettingError` if there is no such zone."""
+    """Raises `SettingError` if the IANA database has no such zone."""
     if name == "UTC":
         return timezone.utc
     try:

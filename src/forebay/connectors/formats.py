@@ -1,6 +1,4 @@
-"""Parse bytes into events or dead letters, write results and dead letters as JSON lines, and read dead
-letters back.
-"""
+"""Bytes to events or dead letters, results and dead letters to JSON lines, and dead letters back."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_DEPTH = 200
-"""Nesting levels in one record, below the limits of the codec and other JSON readers."""
+"""Below the limits of the codec and other JSON readers."""
 NESTED = f"the record is nested deeper than {MAX_DEPTH} levels"
 
 BOM = b"\xef\xbb\xbf"
@@ -36,12 +34,12 @@ Kind = Literal["jsonl", "text", "csv"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How to parse the bytes of one record.
+    """How to parse one record.
 
     `jsonl`: a JSON object, at most 200 levels deep; numbers keep their digits. `text`: one field, `text`.
-    `csv`: a row with the fields in `columns`, all text (at most 128 KiB a field: the limit of Python's csv
+    `csv`: a row with the fields in `columns`, all text (at most 128 KiB each: the limit of Python's csv
     module). A record over `max_record_bytes`, or without a valid `time` if that is set, becomes a dead
-    letter. `payload`: the field of the value that holds the record (`envelope.record_in`).
+    letter. `payload`: the field that holds the record (`envelope.record_in`).
     """
 
     kind: Kind = "jsonl"
@@ -57,7 +55,7 @@ class Format:
         position: str | None = None,
         parse: Callable[[bytes], Mapping[str, JSON]] | None = None,
     ) -> Event | DeadLetter:
-        """Parse `raw` into an event, or a dead letter with its cause; never raises because of the content.
+        """Never raises because of the content: that becomes a dead letter with its cause.
 
         `parse` replaces the parser: it returns the fields, or raises a `RecordError`.
         """
@@ -103,7 +101,7 @@ def _text(data: bytes) -> str:
 
 
 def json_object(data: bytes) -> Mapping[str, JSON]:
-    """Parse a JSON object. Raises `MalformedRecord`, also if it is nested too deeply."""
+    """Raises `MalformedRecord`, also if it is nested too deeply."""
     try:
         value = read_json(data)
     except NumberRefused as error:
@@ -119,12 +117,12 @@ def json_object(data: bytes) -> Mapping[str, JSON]:
 
 
 OWN = "own"
-"""Inside a field that a source adds: the record's own field of the same name, if it has one."""
+"""Key, inside a field that a source adds, of the record's own field of the same name."""
 
 
 def with_added(fields: Mapping[str, JSON], added: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, JSON]:
-    """The record's fields with those its source `added`. Added fields win, so a record cannot fake its
-    origin; its own field of that name is kept as `own` in the added one.
+    """Fields that the source `added` win, so a record cannot fake its origin; its own field of that name
+    is kept in the added one as `own`.
     """
     made = {name: {**about, OWN: fields[name]} if name in fields else about for name, about in added.items()}
     return {**fields, **made}
@@ -154,12 +152,11 @@ WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT
 MAX_TIME_MS = 2**62
 """Above nanoseconds that a producer wrote as milliseconds, below Flink's end of time."""
 NEEDED = ("input", "record_key", "headers", "position")
-"""Parts of a dead letter that must not be cut: otherwise it would be read as another record."""
+"""A dead letter without all of these would be read as another record."""
 
 
 def result_json(result: Result) -> str:
-    """One line of JSON without the record's bytes, key and headers; `timeline` and `reasoning` only if
-    present.
+    """One line without the record's bytes, key and headers; `timeline` and `reasoning` only if present.
 
     Raises `MalformedRecord` if a field is not a JSON value.
     """
@@ -177,12 +174,12 @@ def result_json(result: Result) -> str:
 def dead_letter_json(
     letter: DeadLetter, *, input_bytes: int | None = None, cut_bytes: Mapping[str, int] | None = None
 ) -> str:
-    """One line of JSON. `input` is the untouched record if it is UTF-8, else `input_base64`; null for a
-    tombstone. A Kafka record's key, headers and time are in `record`.
+    """One line. `input` is the untouched record if it is UTF-8, else `input_base64`; null for a tombstone. A
+    Kafka record's key, headers and time are in `record`.
 
-    `input_bytes` keeps only the first bytes of the record, without splitting a character. `cut_bytes` in the
-    line counts the missing bytes by the name of the part, including those cut by the source; the argument
-    `cut_bytes` adds what the caller has cut.
+    `input_bytes` keeps only the first bytes of the record, without splitting a character. The line's
+    `cut_bytes` counts missing bytes by part, including those cut by the source; the argument adds what the
+    caller has cut.
     """
     line: dict[str, object] = {
         "cause": letter.cause,
@@ -217,7 +214,7 @@ def dead_letter_json(
 
 
 def parse_dead_letter(line: bytes | str) -> DeadLetter:
-    """Read a line of `dead_letter_json`.
+    """The inverse of `dead_letter_json`.
 
     Raises `MalformedDeadLetter` if `line` is not one, or if its input, key, headers or position were cut.
     """
@@ -276,7 +273,6 @@ def _bytes_json(data: bytes | None) -> JSON:
 
 
 def _json_bytes(value: JSON) -> bytes | None:
-    """The inverse of `_bytes_json`."""
     if isinstance(value, dict):
         return base64.b64decode(value["base64"], validate=True)
     return None if value is None else str(value).encode("utf-8")
@@ -289,7 +285,7 @@ def _time_ms(value: object) -> int | None:
 
 
 def result_lines(results: DataStream) -> DataStream:
-    """Results as JSON lines, at the stream's own parallelism; keeps the order within a subtask."""
+    """Keeps the stream's parallelism, and so the order within a subtask."""
     from pyflink.common import Types
 
     lines = results.map(lambda data: result_json(decode(data)), Types.STRING()).name("results as JSON")
@@ -297,7 +293,7 @@ def result_lines(results: DataStream) -> DataStream:
 
 
 def dead_letter_lines(letters: DataStream) -> DataStream:
-    """Dead letters as JSON lines, at the stream's own parallelism."""
+    """As `result_lines`."""
     from pyflink.common import Types
 
     lines = letters.map(lambda data: dead_letter_json(decode(data)), Types.STRING())

@@ -1,6 +1,6 @@
-"""Download Flink connectors and file systems: each jar is fetched once, verified and kept.
+"""Download Flink connectors and file systems: each jar once, verified and kept.
 
-PyPI has no Flink connectors. A jar comes from Maven Central, a mirror or a folder; it is installed only if
+PyPI has no Flink connectors. A jar comes from Maven Central, a mirror or a folder, and is installed only if
 its SHA-256 is the one below.
 """
 
@@ -28,14 +28,15 @@ READ_TIMEOUT_S = 60.0
 CHUNK_BYTES = 1 << 18
 
 OnBytes = Callable[[int, int], None]
-"""Called with the bytes received so far and the total."""
+"""Called with the bytes so far and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """A connector, or a file system (`plugin`); `path` is relative to a Maven repository.
+    """`path` is relative to a Maven repository.
 
-    Flink itself loads a plugin from its own folder below `plugins`; it is not on the class path.
+    Flink itself loads a `plugin`, a file system, from its own folder below `plugins`; it is not on the class
+    path.
     """
 
     connector: str
@@ -49,7 +50,6 @@ class Jar:
         return self.path.rpartition("/")[2]
 
     def folder(self, connectors: Path) -> Path:
-        """The jar's directory, below the directory of all connectors."""
         return plugins(connectors) / self.connector if self.plugin else connectors
 
 
@@ -80,8 +80,8 @@ JARS = {jar.connector: jar for jar in (KAFKA, S3)}
 
 
 def installed_jar(jar: Jar, folder: Path) -> Path:
-    """The path of an installed `jar`. Raises `SettingError`, with the install command if it is missing, or if
-    others may write to its folders.
+    """Raises `SettingError`, with the install command, if the jar is missing, or if others may write to its
+    folders.
 
     Checks only the size: the content was verified when it was installed.
     """
@@ -98,7 +98,7 @@ def installed_jar(jar: Jar, folder: Path) -> Path:
 
 
 def installed_jars(folder: Path) -> tuple[Path, ...]:
-    """Installed jars for the class path, for JVMs that start before the job's needs are known."""
+    """For JVMs that start before the job's needs are known."""
     found = []
     for jar in JARS.values():
         if jar.plugin:
@@ -109,11 +109,11 @@ def installed_jars(folder: Path) -> tuple[Path, ...]:
 
 
 def install_jar(jar: Jar, folder: Path, origin: str = MAVEN_CENTRAL, on_bytes: OnBytes | None = None) -> Path:
-    """Download `jar` into `folder` and return its path; does nothing if it is installed.
+    """Download `jar` unless it is installed; returns its path.
 
-    `origin` is the URL of a Maven repository, or a folder that holds the jar, directly or in a repository's
-    layout. Blocks on the network; safe to run in several processes. Raises `SettingError` if the origin has
-    no such jar or a different one, `LaunchError` if it cannot be read.
+    `origin`: URL of a Maven repository, or a folder that holds the jar, directly or in a repository's layout.
+    Blocks on the network; safe to run in several processes. Raises `SettingError` if the origin has no such
+    jar or a different one, `LaunchError` if it cannot be read.
     """
     place = jar.folder(folder) / jar.name
     if _is(place, jar):
@@ -137,7 +137,7 @@ def install_jar(jar: Jar, folder: Path, origin: str = MAVEN_CENTRAL, on_bytes: O
 
 
 def shown(origin: str) -> str:
-    """The origin without the user and password that a URL may hold."""
+    """Without the user and password that a URL may hold."""
     return re.sub(r"//[^/@]*@", "//…@", origin)
 
 

@@ -1,4 +1,4 @@
-"""Replay dead letters as the records they were, at the same position, so that results keep their ids."""
+"""Replay dead letters as their original records, at the same position, so that results keep their ids."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ KAFKA_POSITION = re.compile(r"([A-Za-z0-9._-]{1,249})(?:~[0-9]{1,9})?/([0-9]{1,1
 def read_letter(
     form: Format, line: bytes, position: str, *, parse: Parse | None = None
 ) -> Event | DeadLetter:
-    """The record in the dead letter `line`, parsed by `form` or `parse`; a dead letter if it cannot be
-    parsed. `position` is used if `line` is not a dead letter or has no position.
+    """The record in a dead letter, parsed by `form` or `parse`; a dead letter if it cannot be parsed.
+    `position`: for a line that is not a dead letter or has no position.
 
-    A record without a time of its own gets the dead letter's. A Kafka record gets its key, headers and
-    position back; a feed's event its field `sse`. A dead letter that is not about one record (such as the
-    rest of a file) is returned as it is. A line that was rejected as not a dead letter is parsed again.
+    A record without a time gets the dead letter's. A Kafka record gets its key, headers and position back, a
+    feed's event its field `sse`. A dead letter that is not about one record (such as the rest of a file) is
+    returned as it is. A line once rejected as not a dead letter is parsed again.
     """
     try:
         letter = parse_dead_letter(line)

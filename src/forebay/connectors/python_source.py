@@ -1,7 +1,7 @@
 """How long a source may emit records in one call of its function.
 
-While the function emits, no barrier or timer of the task gets through. A record without room downstream
-blocks until a request has finished: seconds with a slow engine.
+Meanwhile no barrier or timer of the task gets through, and a record without room downstream blocks until a
+request has finished: seconds with a slow engine.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from forebay.flink.jvm_task import HasRoom
 
 MOST_S = 0.05
 WAIT_S = 0.01
-"""Longest wait for a record in one call."""
 IDLE_SHARE = 0.05
 MOST_WAIT_S = 0.2
 
 
 class CallLimit:
-    """Decides after each record whether the call must end. The first record needs no check: Flink calls a
+    """Decides after each record whether the call must end. The first needs no check: Flink calls a
     function only if there is room for one.
     """
 
@@ -36,15 +35,15 @@ class CallLimit:
         self._until_s = self._clock.monotonic_s() + self._most_s
 
     def reached(self) -> bool:
-        """Whether the record just emitted must be the call's last."""
+        """Whether the record just emitted must be the last."""
         return not self._has_room() or self._clock.monotonic_s() >= self._until_s
 
 
 class IdleWait:
-    """How long a call waits for a record: a twentieth of the idle time, between `WAIT_S` and `MOST_WAIT_S`.
+    """A call waits for a record for a twentieth of the idle time, between `WAIT_S` and `MOST_WAIT_S`.
 
     Barriers and timers of the task wait as long. Each call crosses from Java to Python and back; an idle
-    source makes five calls a second.
+    source makes five a second.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -55,7 +54,6 @@ class IdleWait:
         self._came_s = self._clock.monotonic_s()
 
     def wait_s(self) -> float:
-        """Longest wait of a call that begins now."""
         idle_s = self._clock.monotonic_s() - self._came_s
         return min(MOST_WAIT_S, max(WAIT_S, IDLE_SHARE * idle_s))
 
@@ -64,10 +62,10 @@ MAX_COUNT = 2**62
 
 
 def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: str) -> KeyedStream:
-    """A stream of the numbers 0 to `count` - 1 (None: endless) on one key and one subtask, in order.
+    """The numbers 0 to `count` - 1 (None: endless) in order, on one key and one subtask.
 
-    Its only purpose is to call the function that processes it: again as soon as it has returned and there is
-    room downstream. After a restore it resumes after the last number in the checkpoint.
+    They only trigger the function that processes them, as soon as it has returned and there is room
+    downstream. A restore resumes after the last number in the checkpoint.
     """
     last = (MAX_COUNT if count is None else count) - 1
     stream = env.from_source(NumberSequenceSource(0, last), WatermarkStrategy.no_watermarks(), name)
@@ -75,7 +73,7 @@ def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: st
 
 
 def on_one_key(stream: DataStream) -> KeyedStream:
-    """`stream`, of one subtask, keyed by one key within the same task.
+    """Key a stream of one subtask within its task.
 
     `key_by` would shuffle: elements, each possibly much work, pile up between two tasks, and a restored job
     must process them all before it can complete a checkpoint.
@@ -93,5 +91,4 @@ def on_one_key(stream: DataStream) -> KeyedStream:
 
 
 def one_key(_: object) -> int:
-    """The key of streams that one subtask processes in order."""
     return 0

@@ -63,7 +63,7 @@ class WrittenCounts:
 
 @dataclass(frozen=True, slots=True)
 class EndNote:
-    """The counts of one of a sink's `subtasks` in a run, recorded when the job ends. `what`: `RESULTS` or
+    """Counts of one of a sink's `subtasks` in a run, recorded when the job ends. `what`: `RESULTS` or
     `DEAD_LETTERS`.
     """
 
@@ -82,9 +82,9 @@ class EndNote:
 
 
 def noted_counts(notes: Iterable[EndNote], what: str) -> WrittenCounts | None:
-    """The sum over all subtasks of the sink for `what`; None if some left no note.
+    """The sum of all subtasks; None if some left no note.
 
-    A subtask that ended before a restart and ran again has left two notes.
+    A subtask that ended before a restart and ran again has left two.
     """
     found = [note for note in notes if note.what == what]
     if not found or len(found) < max(note.subtasks for note in found):

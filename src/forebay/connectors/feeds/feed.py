@@ -1,4 +1,4 @@
-"""The interface of a feed, and what all feeds share: reconnecting, duplicates, redirects, errors."""
+"""The interface of a feed, and what feeds share: reconnecting, duplicates, redirects, errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from forebay.settings import SecretRef, read_secret
 log = logging.getLogger(__name__)
 
 CONNECT_S = 20.0
-"""Timeout of a connection attempt."""
 RECENT = 32
-"""Digests of the last records that a cursor holds, to drop duplicates after a reconnect."""
+"""Digests of the last records in a cursor, to drop duplicates after a reconnect."""
 
 
 class Cursor(Protocol):
-    """A position to resume from. Checkpoints store its text, and `Feed.read` accepts it."""
+    """Checkpoints store its text, and `Feed.read` resumes from it."""
 
     def __str__(self) -> str: ...
 
@@ -54,7 +53,7 @@ class Feed(Protocol):
 
     @property
     def name(self) -> str:
-        """A word for positions and logs, without secrets."""
+        """For positions and logs, without secrets."""
         ...
 
     def read(self, cursor: str | None) -> AsyncIterator[Received]:
@@ -67,36 +66,35 @@ class Feed(Protocol):
 
 
 class FeedBroken(ForebayError):
-    """The connection could not be made or was lost; it will be retried."""
+    """The connection failed or was lost; it will be retried."""
 
 
 class FeedRefused(ForebayError):
-    """The server rejects these requests: the feed's address or a header must be fixed."""
+    """The server rejects the requests; fix the feed's address or headers."""
 
 
 PASSING = frozenset((408, 425, 429))
-"""Statuses from 400 to 499 that are worth a retry."""
+"""Statuses from 400 to 499 that are retried."""
 
 Headers = Mapping[str, str | SecretRef]
-"""HTTP headers of a feed. A secret one holds a reference, which is read at each connection."""
+"""A secret header is a reference that is read at each connection."""
 
 
 HARMLESS = frozenset(("accept-language", "from", "user-agent"))
-"""Headers that may be sent to any server, in lower case."""
+"""Lower-case names of headers that any server may see."""
 
 
 def header_values(headers: Headers) -> dict[str, str]:
-    """`headers` with secrets resolved. Raises `SettingError` if one is missing."""
+    """Resolve secrets. Raises `SettingError` if one is missing."""
     return {
         name: read_secret(value) if isinstance(value, SecretRef) else value for name, value in headers.items()
     }
 
 
 def redirects(headers: Headers) -> list[aiohttp.TraceConfig]:
-    """Tracing for a session, so that `headers` are sent to the configured origin only.
+    """Make a session send `headers` to the configured origin only.
 
-    A redirect to another scheme, host or port raises `FeedRefused` in the request. Feeds with harmless
-    headers only may be redirected anywhere.
+    A redirect to another scheme, host or port raises `FeedRefused`, unless all headers are harmless.
     """
     if HARMLESS.issuperset(name.lower() for name in headers):
         return []
@@ -123,7 +121,7 @@ def _origin(url: URL) -> tuple[str, str | None, int | None]:
 
 
 def broken(error: BaseException) -> FeedBroken | FeedRefused:
-    """The error of a connection, without its address: that may hold secrets."""
+    """Leaves out the address, which may hold secrets."""
     if isinstance(error, aiohttp.ClientResponseError):
         return answered(error.status)
     if isinstance(error, aiohttp.InvalidURL):
@@ -132,7 +130,6 @@ def broken(error: BaseException) -> FeedBroken | FeedRefused:
 
 
 def answered(status: int) -> FeedBroken | FeedRefused:
-    """The error for an HTTP `status` other than the feed."""
     if 400 <= status < 500 and status not in PASSING:
         return FeedRefused(f"the server answered {status}; check the feed's url and headers")
     return FeedBroken(f"the server answered {status}")
@@ -146,13 +143,13 @@ class Backoff:
     most_s: float = 30.0
 
     def delay_s(self, failures: int, dice: random.Random) -> float:
-        """The delay after `failures` failed attempts in a row (from 1)."""
+        """`failures`: failed attempts in a row, from 1."""
         top: float = min(self.most_s, self.first_s * 2.0 ** min(failures - 1, 30))
         return top * (0.5 + dice.random() / 2)
 
 
 class Mark:
-    """Cursor of a feed with event ids: the server's own cursor, and digests of the last records."""
+    """Cursor of a feed with event ids: the server's cursor, and digests of the last records."""
 
     __slots__ = ("at", "recent")
 
@@ -162,7 +159,7 @@ class Mark:
 
     @classmethod
     def of(cls, cursor: str | None) -> Mark:
-        """Parse the text of a mark; an empty mark for None. Raises `ForebayError` if it cannot be parsed."""
+        """Parse a mark; an empty one for None. Raises `ForebayError`."""
         if cursor is None:
             return cls()
         try:
@@ -180,17 +177,14 @@ class Mark:
         return orjson.dumps([self.at, list(self.recent)]).decode()
 
     def has(self, digest: str) -> bool:
-        """Whether the record with this digest is among the last ones."""
         return digest in self.recent
 
     def advance(self, at: str | None, digest: str) -> None:
-        """Record that this record is delivered."""
         self.at = at
         self.recent.append(digest)
 
 
 def digest_of(*parts: bytes) -> str:
-    """A 16-digit hexadecimal digest of `parts`."""
     whole = hashlib.blake2b(digest_size=8)
     for part in parts:
         whole.update(len(part).to_bytes(8, "big") + part)
@@ -206,10 +200,10 @@ async def connected_for_ever(
 ) -> AsyncIterator[Received]:
     """Yield the records of one connection after another.
 
-    `once` makes one connection and raises `FeedBroken` when it is lost; an end without an error counts as
-    lost. `FeedRefused` is raised, with `name`, only before the first record; later it is retried, because the
-    settings did work. Delays grow until a record arrives. Logs one warning per outage and one message when it
-    is over.
+    `once` makes one connection and raises `FeedBroken` when it is lost; a plain end counts as lost.
+    `FeedRefused` is raised only before the first record, with `name`; later it is retried, because the
+    settings did work. Delays grow until a record arrives. Logs one warning per outage and one message at its
+    end.
     """
     dice = random.Random()
     failures = 0

@@ -1,4 +1,4 @@
-"""Remember recent messages of a feed with a time cursor, so that a replay delivers none twice."""
+"""Recent messages of a feed with a time cursor, so that a replay delivers none twice."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import orjson
 from forebay.errors import ForebayError
 
 REWIND_US = 5_000_000
-"""How far the cursor is before the newest time: the largest disorder of messages that loses none."""
+"""The cursor's distance from the newest time: messages may be out of order by as much."""
 REMEMBER_US = 2 * REWIND_US
-"""How long messages are remembered; twice as long, because a server may begin before the cursor."""
+"""Twice as long, because a server may begin before the cursor."""
 MAX_REMEMBERED = 8192
 MAX_TIME_US = 2**63 - 1
 
 Entry = tuple[int, str]
-"""A message's time and digest."""
+"""Time and digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A `ReplayWindow` at one moment. Cheap to take; the text is made on demand."""
+    """A `ReplayWindow` at one moment; cheap, because the text is made on demand."""
 
     entries: list[Entry]
     first: int
@@ -39,9 +39,9 @@ class Snapshot:
 class ReplayWindow:
     """Remembers the messages of the last ten seconds of the feed's own time, at most 8,192.
 
-    A feed that reconnects from `cursor_us` delivers each message exactly once if the server sends all
-    messages from there on, by time or in the same order as before, and none is out of order by more than five
-    seconds (or the span of the remembered messages, if shorter).
+    After a reconnect from `cursor_us`, each message is delivered exactly once if the server sends all
+    messages from there on, by time or in the same order, and none is out of order by more than five seconds
+    (or the span of the remembered messages, if shorter).
 
     A newest time counts once the next message confirms it, so a single time far ahead changes nothing.
     """
@@ -60,7 +60,7 @@ class ReplayWindow:
 
     @classmethod
     def of(cls, text: str | None) -> ReplayWindow:
-        """Parse a snapshot's text; an empty window for None. Raises `ForebayError` if it cannot be parsed."""
+        """Parse a snapshot; an empty window for None. Raises `ForebayError`."""
         window = cls()
         if text is None:
             return window
@@ -80,11 +80,10 @@ class ReplayWindow:
 
     @property
     def newest_us(self) -> int | None:
-        """The newest confirmed time, or the only one."""
         return self._ahead if self._high is None else self._high
 
     def cursor_us(self, rewind_us: int = REWIND_US) -> int | None:
-        """The cursor to send to the server; None if nothing was delivered yet."""
+        """None if nothing was delivered yet."""
         newest = self.newest_us
         if newest is None:
             return None
@@ -92,7 +91,7 @@ class ReplayWindow:
         return max(0, min(max(newest - rewind_us, self._floor) + 1, newest - 1))
 
     def add(self, time_us: int, digest: str) -> bool:
-        """Remember a message before it is delivered. Returns False if it was delivered already."""
+        """Call before delivery. False: it was delivered already."""
         if digest in self._digests:
             return False
         self._digests.add(digest)
@@ -102,7 +101,6 @@ class ReplayWindow:
         return True
 
     def snapshot(self) -> Snapshot:
-        """The state that resumes after the last message added."""
         return Snapshot(self._entries, self._first, len(self._entries), self._high, self._ahead, self._floor)
 
     def _advance(self, time_us: int) -> None:

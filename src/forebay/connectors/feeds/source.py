@@ -26,15 +26,15 @@ from forebay.thread_names import name_thread
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Follows the last record in the queue: how the feed ended."""
+    """How the feed ended; last in the queue."""
 
     error: BaseException | None
 
 
 class FeedReader:
-    """Reads `feed` from `cursor` on, at most `room` records ahead.
+    """Reads a feed from `cursor`, at most `room` records ahead.
 
-    Starts at once, on a daemon thread with an event loop. `take` and `close` must be called from one thread.
+    Starts at once, on a daemon thread with an event loop. Call `take` and `close` from one thread.
     """
 
     def __init__(self, feed: Feed, cursor: str | None, *, room: int = 1000) -> None:
@@ -52,10 +52,9 @@ class FeedReader:
         self._thread.start()
 
     def take(self, wait_s: float = 0.0) -> Received | None:
-        """The next record, in order; blocks for at most `wait_s`. None if there is none yet or the feed
-        ended.
+        """The next record; blocks for at most `wait_s`. None if there is none yet, or the feed ended.
 
-        If the feed failed, each call after its last record raises the feed's error.
+        If the feed failed, every call after its last record raises its error.
         """
         if self._end is None:
             try:
@@ -74,11 +73,11 @@ class FeedReader:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the feed ended without an error and all its records were taken."""
+        """The feed ended without an error, and all records are taken."""
         return self._end is not None and self._end.error is None
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Stop reading and end the thread. Blocks for at most `timeout_s`."""
+        """Blocks for at most `timeout_s`."""
         self._closing = True
         self._wake(self._cancel)
         self._thread.join(timeout_s)
@@ -126,13 +125,11 @@ LIMIT_REACHED = "limit_reached"
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """How to read a feed: parse with `format` (None: records are encoded already), at most `room` records
-    ahead.
+    """`format` parses records (None: they are encoded already); reads at most `room` records ahead.
 
-    `limit`: records after which the source stops reading. The source itself never ends: at the limit or the
-    feed's end, the counter `forebay.limit_reached` rises above 0, and the caller drains the job
-    (`RunningJob.drain`), as `forebay run` does. A job with a limit that is drained earlier still reads up to
-    it.
+    `limit`: number of records to read. The source itself never ends: at the limit or the feed's end, the
+    counter `forebay.limit_reached` rises above 0, and the caller drains the job (`RunningJob.drain`), as
+    `forebay run` does. A job with a limit that is drained earlier still reads up to it.
     """
 
     feed: Feed
@@ -142,11 +139,11 @@ class Polled:
 
 
 def polled_source(env: StreamExecutionEnvironment, config: Polled) -> DataStream:
-    """Each record of the feed as an encoded `Event` or `DeadLetter`, in the feed's order.
+    """The feed's records in order, each an encoded `Event` or `DeadLetter`.
 
-    State holds the cursor of the last record emitted; after a restore the source resumes right after it. If
-    downstream is slow, it emits one record a call, so that a checkpoint waits for one record at most. An
-    error of the feed fails the job.
+    State holds the cursor of the last record emitted; a restore resumes right after it. If downstream is
+    slow, it emits one record a call, so that a checkpoint waits for one record at most. An error of the feed
+    fails the job.
     """
     if config.room < 1:
         raise SettingError(f"room must be at least 1, found {config.room}")
@@ -157,8 +154,8 @@ def polled_source(env: StreamExecutionEnvironment, config: Polled) -> DataStream
 
 
 class Poll(KeyedProcessFunction):
-    """Emits at each call the records that the reader has; waits a moment if there are none. When drained with
-    a limit, reads until the limit or the end of the feed.
+    """Emits the available records at each call. When drained with a limit, reads to the limit or the end
+    of the feed.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Compare two scans of a folder: which files are new, grown, renamed, replaced or gone.
+"""Compare two scans of a folder: new, grown, renamed, replaced and missing files.
 
-A file is identified by its content: while it begins with the bytes that were read, it is the same file.
-Otherwise it is a new file under an old name.
+A file stays the same while it begins with the bytes that were read. Otherwise it is a new file under an old
+name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from forebay.connectors.files.lines import START, Place
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Metadata of a file. If it is unchanged, so is the content."""
+    """If it is unchanged, so is the file's content."""
 
     inode: int
     size: int
@@ -25,12 +25,11 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """State of the file at a path.
+    """The file at a path.
 
-    `stamp`: at the last scan; None if the file was renamed and the path is free. `name` and `version`: the
-    start of its positions; a replacement gets the next version, and `latest` is the last one of this path.
-    `member` and `place`: the read position. `done`: read to the end of this stamp. `gone`: missing at
-    present.
+    `stamp`: at the last scan; None if it was renamed and the path is free. `name`, `version`: the start of
+    its positions; a replacement gets the next version, and `latest` is the path's last one. `member`,
+    `place`: the read position. `done`: read to the end of this stamp. `gone`: missing now.
     """
 
     stamp: Stamp | None
@@ -44,14 +43,14 @@ class Known:
 
     @property
     def version_mark(self) -> str:
-        """Separator of name and line in positions; no file name can contain it there."""
+        """No file name can contain it at this position."""
         return "@" if self.version == 1 else f"@{self.version}:"
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes by path: `known` entries as they are now; `replaced` files, and files `lost` before they were
-    read to the end, as they were before.
+    """By path: `known`, changed entries as they are now; `replaced` files and files `lost` before their
+    end, as they were before.
     """
 
     known: dict[str, Known]
@@ -60,13 +59,13 @@ class Changes:
 
 
 Same = Callable[[str, Known, bool], bool | None]
-"""Whether the file at a path begins with what was read of a known one; None: unknown for now. With `True`,
-compares all bytes read, else the last line.
+"""Whether a file begins with what was read; None: unknown for now. `True` compares all bytes read,
+otherwise the last line.
 """
 
 
 def stamps(root: Path) -> Iterator[tuple[str, Stamp]]:
-    """The files under `root` by their relative paths, without hidden ones.
+    """Files under `root` by relative path, without hidden ones.
 
     Raises `OSError` if a folder cannot be read, because its files are unknown then.
     """
@@ -135,10 +134,7 @@ def compare(
 def _renamed(
     known: Mapping[str, Known], found: Mapping[str, Stamp], same: Same
 ) -> dict[str, tuple[str, Known]]:
-    """Renamed files: new path → (old path, its entry).
-
-    The inode alone proves little: it is reused once a file is removed.
-    """
+    """New path → (old path, entry). The inode alone proves little: it is reused once a file is removed."""
     moved = {
         entry.stamp.inode: (path, entry)
         for path, entry in known.items()

@@ -1,4 +1,4 @@
-"""An endless source: reads a folder's files as they appear, grow, are renamed or replaced."""
+"""An endless source: files of a folder that appear, grow, are renamed or replaced."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from forebay.records import DeadLetter
 log = logging.getLogger(__name__)
 
 SETTLED_S = 10.0
-"""An unfinished last line, an open quote at the end and an unreadable file become final once the file has not
-changed for this long: until then it may still be written.
+"""Until a file has not changed for this long, it may still be written: an unfinished last line, an open
+quote at the end and an unreadable file are not final.
 """
 SCAN_SHARE = 0.05
-"""Largest share of the time for scans."""
+"""Maximum share of the time."""
 
 
 class FollowFolder(KeyedProcessFunction):
-    """Emits records of the files at each call. The state holds an entry for each file."""
+    """Emits records at each call. The state holds an entry for each file."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class FollowFolder(KeyedProcessFunction):
     # The folder
 
     def _scan(self, now_s: float) -> Iterator[bytes]:
-        """Scan the folder. Returns dead letters for files that can no longer be read."""
+        """Returns dead letters for files that can no longer be read."""
         assert self._known is not None
         try:
             found = {_key(path): stamp for path, stamp in stamps(self._root)}
@@ -206,7 +206,7 @@ class FollowFolder(KeyedProcessFunction):
     # One file
 
     def _read(self, path: str, *, final: bool) -> Iterator[bytes | None]:
-        """Read a file from its place on. Yields each row's record or None, and advances the place."""
+        """Yields each row's record or None, and advances the place."""
         assert self._known is not None
         try:
             while True:
@@ -242,7 +242,7 @@ class FollowFolder(KeyedProcessFunction):
         self._known[path] = replace(self._known[path], done=True)
 
     def _rows(self, path: str, entry: Known) -> tuple[Sequence[Part], Rows | None]:
-        """The file's members and the rows of the current one; no rows if the path now holds another file."""
+        """No rows if the path now holds another file."""
         if self._open is None or self._open[0] != path:
             self.close()
             parts = self._parts(path, entry)
@@ -258,7 +258,6 @@ class FollowFolder(KeyedProcessFunction):
         return self._open[1], self._open[2]
 
     def _check_header(self, part: Part) -> None:
-        """Warn if the columns of a CSV file differ from the first file's."""
         try:
             names = header_of(part, self._reader)
         except SettingError:
@@ -270,7 +269,7 @@ class FollowFolder(KeyedProcessFunction):
 
 
 def _key(path: str) -> str:
-    """The path as a key of state, which is text; file names need not be."""
+    """State keys are text; file names need not be."""
     return os.fsencode(path).decode("latin-1")
 
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from forebay.connectors.files.source import Files
 
 MOST_FILES = 1000
-"""Files of a folder that are checked before the start."""
+"""Files that are checked before the start."""
 MOST_WARNINGS, MOST_NAMES, MOST_CHARS = 5, 5, 60
 
 
 def columns_at(config: Files) -> tuple[str, ...]:
-    """All column names in the first `MOST_FILES` CSV files. Blocks."""
+    """The names in the first `MOST_FILES` files. Blocks."""
     if config.format.columns:
         return config.format.columns
     found: dict[str, None] = {}
@@ -30,7 +30,7 @@ def columns_at(config: Files) -> tuple[str, ...]:
 
 
 def header_warnings(config: Files) -> list[str]:
-    """At most `MOST_WARNINGS` about CSV headers, also unreadable ones, and a count of the rest. Blocks."""
+    """At most `MOST_WARNINGS`, also about unreadable headers, and a count of the rest. Blocks."""
     if config.format.kind != "csv" or config.format.columns or config.letters:
         return []
     warnings: list[str] = []
@@ -43,9 +43,7 @@ def header_warnings(config: Files) -> list[str]:
 
 
 def compare_headers(name: str, names: Sequence[str], first: str, expected: Sequence[str]) -> Iterator[str]:
-    """Warnings about the header of file `name`: repeated columns, and differences from the header `expected`
-    of file `first`. The order of columns does not matter.
-    """
+    """Repeated columns, and differences from the header of file `first`, in any order."""
     renamed: dict[str, list[str]] = {}
     for column, new in zip(names, distinct(names), strict=True):
         if column != new:

@@ -23,9 +23,7 @@ from forebay.errors import ForebayError, SettingError
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file of a source, or a member of a zip archive. Positions begin with `name`; `size` is in unpacked
-    bytes.
-    """
+    """A file, or a member of a zip archive. Positions begin with `name`; `size`: unpacked bytes."""
 
     path: str
     name: str
@@ -33,7 +31,7 @@ class Part:
     size: int = 0
 
     def open(self) -> BinaryIO:
-        """Open the unpacked bytes. Raises one of `UNREADABLE`."""
+        """Unpacked. Raises one of `UNREADABLE`."""
         return open_file(self.path, self.member)
 
 
@@ -41,8 +39,8 @@ class Part:
 class Place:
     """Read position in one file.
 
-    `offset`: unpacked bytes before it, `lines` and `crc` their lines and checksum. `last_bytes`, `last_crc`:
-    length and checksum of the last line. `columns`: the header's names; None: not read yet.
+    `offset`: unpacked bytes before it; `lines`, `crc`: of those bytes. `last_bytes`, `last_crc`: of the last
+    line. `columns`: the header's names; None: not read yet.
     """
 
     offset: int = 0
@@ -62,8 +60,8 @@ START = Place()
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line with its newline. `raw`: its bytes, cut by `cut_bytes` if it is long. `text`: the same as UTF-8,
-    with replacement characters and a `problem` if it cannot be decoded. `after`: the place behind it.
+    """`raw`: bytes with the newline, cut by `cut_bytes` if long. `text`: the same as UTF-8, with
+    replacement characters and a `problem` if it cannot be decoded. `after`: the place behind it.
     """
 
     raw: bytes
@@ -74,12 +72,12 @@ class Line:
 
     @property
     def ended(self) -> bool:
-        """False for the unfinished last line of a file."""
+        """False for an unfinished last line."""
         return self.text.endswith(b"\n")
 
 
 def data_files(path: Path) -> Iterator[Path]:
-    """The file at `path`, or the files under it that a source reads, by name."""
+    """`path` itself, or the files under it by name."""
     if path.is_file():
         yield path
         return
@@ -89,17 +87,14 @@ def data_files(path: Path) -> Iterator[Path]:
 
 
 def name_in(root: Path, file: Path) -> str:
-    """The file's name in positions: the base name of `root` and the relative path."""
+    """For positions: the base name of `root` and the relative path."""
     base = os.path.basename(os.path.abspath(root))
     name = base if file == root else f"{base}/{file.relative_to(root).as_posix()}"
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def files_of(path: Path) -> Iterator[Part]:
-    """The files at `path` in reading order, without sizes.
-
-    Raises `SettingError` if one cannot be read.
-    """
+    """In reading order, without sizes. Raises `SettingError` if one cannot be read."""
     for file in data_files(path):
         name = name_in(path, file)
         try:
@@ -113,7 +108,7 @@ def files_of(path: Path) -> Iterator[Part]:
 
 
 def sized(part: Part) -> Part:
-    """`part` with its size. Blocks: a compressed file is unpacked once. Raises `SettingError` if it cannot be
+    """Add the size. Blocks: a compressed file is unpacked once. Raises `SettingError` if it cannot be
     read.
     """
     try:
@@ -130,7 +125,7 @@ def cannot_read(path: str, error: Exception) -> SettingError:
 
 
 def why(error: Exception) -> str:
-    """The reason of an `UNREADABLE` error, without the file's name."""
+    """The reason without the file's name."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
@@ -158,7 +153,7 @@ class LineFile:
             raise
 
     def next(self) -> Line | None:
-        """The next line; None at the end of the file. Later calls return lines added since."""
+        """None at the end of the file; later calls return lines added since."""
         newline = self._encoding.newline
         raw, taken, crc, last_crc = read_line(self._file, self._most, newline, self._after.crc)
         if not taken:
@@ -179,10 +174,10 @@ class LineFile:
 
 
 def read_line(file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0) -> tuple[bytes, int, int, int]:
-    """Read the next line, keeping at most `most` bytes and the newline.
+    """Read a line, keeping at most `most` bytes and the newline.
 
-    Returns the line, its bytes in the file (0 at the end), the checksum of the file so far (`crc` is that
-    before the line) and the line's own checksum.
+    Returns the line, its bytes in the file (0 at the end), the file's checksum so far (`crc`: before the
+    line), and the line's own.
     """
     width = len(newline)
     keep = most + 2 * width
@@ -197,7 +192,7 @@ def read_line(file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0) -
 
 
 def _read_units(file: BinaryIO, most: int, width: int) -> bytes:
-    """Read up to a byte 0x0a, and to the end of the character that it is part of."""
+    """Up to a byte 0x0a and the end of its character."""
     read = file.readline(most)
     return read + file.read(-len(read) % width) if width > 1 else read
 
@@ -207,7 +202,7 @@ def _ends(read: bytes, newline: bytes) -> bool:
 
 
 def decoded(raw: bytes, encoding: Encoding) -> tuple[str, str | None]:
-    """The decoded text, and the problem if it has replacement characters."""
+    """The text, and the problem if it has replacement characters."""
     try:
         return raw.decode(encoding.codec), None
     except UnicodeDecodeError as error:
@@ -216,7 +211,7 @@ def decoded(raw: bytes, encoding: Encoding) -> tuple[str, str | None]:
 
 
 def skip(file: BinaryIO, count: int) -> int:
-    """Skip `count` bytes, or up to the end of the file. Returns their checksum."""
+    """Returns the checksum of the skipped bytes, fewer than `count` at the end of the file."""
     crc = 0
     while count > 0 and (block := file.read(min(count, BLOCK_BYTES))):
         count, crc = count - len(block), zlib.crc32(block, crc)
@@ -224,7 +219,7 @@ def skip(file: BinaryIO, count: int) -> int:
 
 
 def begins_as_read(part: Part, place: Place, *, whole: bool) -> bool:
-    """Whether the file still holds the bytes that were read up to `place`. Blocks.
+    """Whether the bytes read up to `place` are unchanged. Blocks.
 
     `whole` compares all of them; otherwise only the last line, unless the file is compressed. Raises one of
     `UNREADABLE`.

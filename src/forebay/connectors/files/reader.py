@@ -1,4 +1,4 @@
-"""Turn the rows of files into records, and read several files in order."""
+"""Turn rows of files into records, file by file."""
 
 from __future__ import annotations
 
@@ -44,12 +44,11 @@ Step = tuple[Place, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class LineReader:
-    """Turns rows of a file into records.
+    """Turns rows into records.
 
-    `header`: the first row of each file names its columns; repeated headers are skipped. `letters`: each line
-    is a dead letter, whose untouched record is read under its own position (`read_letter`). `limit`: records
-    (events and dead letters) to read. `encoding`: that of the files; records are kept as UTF-8. `registry`:
-    holds the schemas of the records in dead letters.
+    `header`: the first row of each file names its columns; repeated headers are skipped. `letters`: lines are
+    dead letters, read as their records (`read_letter`). `limit`: number of records, dead letters included.
+    `encoding`: of the files; records are kept as UTF-8. `registry`: schemas of the records in dead letters.
     """
 
     format: Format
@@ -61,20 +60,17 @@ class LineReader:
 
     @property
     def longest_line(self) -> int:
-        """Most bytes of a line that are kept, more than any valid record has.
-
-        A dead letter's line holds a record with some bytes doubled.
-        """
+        """More than any valid record; a dead letter's line holds a record with some bytes doubled."""
         longest = max(self.format.max_record_bytes, LONGEST_LINE_BYTES)
         return 2 * longest + BLOCK_BYTES if self.letters else longest
 
     def rows(self, part: Part, place: Place) -> Rows:
-        """The rows of a file behind `place`. Raises one of `UNREADABLE`."""
+        """Raises one of `UNREADABLE`."""
         delimiter = self.format.delimiter if self.format.kind == "csv" and not self.letters else None
         return Rows(LineFile(part, self.encoding, self.longest_line, place), delimiter)
 
     def step(self, label: str, before: Place, row: Row) -> Step:
-        """Turn `row`, the next one after `before`, into a record. Positions begin with `label` (`name@`)."""
+        """`row` follows `before`. Positions begin with `label` (`name@`)."""
         after = row.after if before.columns is None else row.after.with_columns(before.columns)
         position = f"{label}{row.number}"
         if row.problem is not None:
@@ -139,7 +135,7 @@ class LineReader:
 
 
 def names_in(header: bytes, form: Format) -> list[str]:
-    """The names in a header row. Raises `MalformedRecord`."""
+    """Raises `MalformedRecord`."""
     if len(header) > form.max_record_bytes:
         raise MalformedRecord(f"the header has {len(header)} bytes, the limit is {form.max_record_bytes}")
     if looks_utf_16(header):
@@ -159,7 +155,7 @@ def names_in(header: bytes, form: Format) -> list[str]:
 
 
 def distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """`names` made unique: `text`, `text_2`."""
+    """Repeated names get a number: `text`, `text_2`."""
     taken, columns, numbers = set(names), dict[str, None](), dict[str, int]()
     for name in names:
         free = name
@@ -172,7 +168,7 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Read position in the files of a source: the file's number, the place in it, and the records so far."""
+    """File number, place in the file, and records so far."""
 
     number: int = 0
     place: Place = START
@@ -194,10 +190,10 @@ class FilesReader:
         return self._starts[-1]
 
     def records(self, cursor: Cursor, until: int | None = None) -> Iterator[tuple[Cursor, bytes | None]]:
-        """Yield the rows that begin after `cursor` and before byte `until` of all parts (None: all): the
-        cursor after each, and its encoded record, if any.
+        """Yield the rows after `cursor` that begin before byte `until` of all parts (None: all): the cursor
+        after each, and its encoded record, if any.
 
-        Raises `ForebayError` if a file can no longer be read or its content has changed.
+        Raises `ForebayError` if a file can no longer be read or has changed.
         """
         limit = self._reader.limit
         until = self.size if until is None else until
@@ -223,7 +219,7 @@ class FilesReader:
             cursor = Cursor(cursor.number + 1, records=cursor.records)
 
     def close(self) -> None:
-        """Close the open file; reading opens it again."""
+        """Reading opens the file again."""
         if self._rows is not None:
             self._rows.close()
             self._rows = None
@@ -239,10 +235,10 @@ class FilesReader:
 
 
 def parts_of(path: Path, reader: LineReader) -> tuple[Part, ...]:
-    """The files at `path` with their sizes, up to the limit of `reader`.
+    """The files with their sizes, up to the reader's limit.
 
-    Blocks: compressed files are unpacked once, and with a limit the files are read up to it. Raises
-    `SettingError` if a file cannot be read.
+    Blocks: unpacks compressed files once; with a limit, reads up to it. Raises `SettingError` if a file
+    cannot be read.
     """
     parts = tuple(sized(part) for part in files_of(path))
     if reader.limit is None:
@@ -259,9 +255,8 @@ def parts_of(path: Path, reader: LineReader) -> tuple[Part, ...]:
 
 
 def header_of(part: Part, reader: LineReader) -> list[str] | None:
-    """The names in the first row of a file; None if it has no row. Blocks.
-
-    Raises `SettingError` if the header cannot be read.
+    """The first row's names; None if there is no row. Blocks. Raises `SettingError` if they cannot be
+    read.
     """
     try:
         rows = reader.rows(part, START)

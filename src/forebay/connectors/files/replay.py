@@ -41,13 +41,13 @@ class ReplaySpeed:
             raise SettingError(f"speed must be above 0 and longest_gap_s at least 0, found {self}")
 
     def gap_s(self, before_ms: int | None, time_ms: int | None) -> float:
-        """Seconds between two records; 0 if a time is missing or goes backwards."""
+        """0 if a time is missing or goes backwards."""
         if before_ms is None or time_ms is None:
             return 0.0
         return min(self.longest_gap_s, max(0, time_ms - before_ms) / 1000 / self.speed)
 
     def due(self, records: Iterator[Recorded]) -> Iterator[tuple[Recorded, float]]:
-        """Each record with its due time, in seconds after the first."""
+        """In seconds after the first."""
         due_s, before_ms = 0.0, None
         for record in records:
             due_s += self.gap_s(before_ms, record.time_ms)
@@ -57,7 +57,7 @@ class ReplaySpeed:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An encoded record with its time, and the cursor after it."""
+    """`after`: the cursor behind the record."""
 
     data: bytes
     time_ms: int | None
@@ -65,11 +65,11 @@ class Recorded:
 
 
 def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySpeed) -> DataStream:
-    """The records of `config` as encoded events or dead letters, in order, each at its recorded time.
+    """The encoded records of `config` in order, each at its recorded time.
 
-    Times count from the first record after the start; delays from downstream are caught up. The files are
-    read in the source, up to the sizes they had at the job's first start; later files are not read, even
-    after a restore. Planning the job reads them once for their duration (blocks).
+    Times count from the first record after the start; delays from downstream are caught up. Files are read up
+    to the sizes they had at the job's first start; later files are not read, even after a restore. Planning
+    the job reads them once for their duration (blocks).
 
     Raises `SettingError` if the format has no time field, or with `follow`.
     """
@@ -92,7 +92,7 @@ def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySp
 
 
 def records_of(parts: Sequence[Part], reader: LineReader, cursor: Cursor | None = None) -> Iterator[Recorded]:
-    """The records of `parts` after `cursor`. Blocks on the file system. Raises as `FilesReader`."""
+    """Blocks on the file system. Raises as `FilesReader`."""
     files = FilesReader(parts, reader)
     try:
         for after, encoded in files.records(cursor or Cursor()):
@@ -104,8 +104,8 @@ def records_of(parts: Sequence[Part], reader: LineReader, cursor: Cursor | None 
 
 
 class Replay(KeyedProcessFunction):
-    """Emits at each call the records that are due; waits a moment if there are none. State holds the place in
-    the files as they were at the first start.
+    """Emits the records that are due at each call. State holds the place in the files as they were at the
+    first start.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from forebay.counted import counted
 QUOTE = b'"'
 MAX_ROW_LINES = 10_000
 MAX_ROW_BYTES = 16 << 20
-"""Limits of the search for the end of a quoted field."""
+"""Limits of the search for a closing quote."""
 
 Quote = Literal["closed", "open", "misplaced"]
 """At the end of a line: no quoted field is open, one is open, or text follows a closing quote."""
@@ -21,8 +21,8 @@ Quote = Literal["closed", "open", "misplaced"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row as UTF-8, without its newline. `number`: its first line, from 1. `raw`: its bytes in the file,
-    cut by `cut_bytes`. `problem`: why it is not a record, if known.
+    """UTF-8 without the newline. `number`: first line, from 1. `raw`: bytes in the file, cut by
+    `cut_bytes`. `problem`: why it is not a record, if known.
     """
 
     number: int
@@ -36,7 +36,7 @@ class Row:
 class Rows:
     """The rows of a file from a place on. Blocks on the file system; raises as `LineFile`.
 
-    `delimiter`: for CSV; None: each line is a row. If a quoted field is not closed within `MAX_ROW_LINES`
+    `delimiter`: of CSV; None: each line is a row. If a quoted field is not closed within `MAX_ROW_LINES`
     lines and `MAX_ROW_BYTES` bytes, or text follows its closing quote, only the row's first line is lost: it
     becomes a row with a problem, and the second line begins the next row. Each line is scanned at most twice.
     """
@@ -54,8 +54,8 @@ class Rows:
     def next(self, *, final: bool = True) -> Row | None:
         """The next row; None at the end of the file.
 
-        `final=False`: the file may grow, so an unfinished last line and a row that is open at the end are not
-        returned. To continue, read again from the place after the last row.
+        `final=False`: the file may grow, so an incomplete last row is not returned. To continue, read again
+        from the place after the last row.
         """
         if not self._ahead and not self._more():
             return None
@@ -133,7 +133,7 @@ def without_end(line: bytes) -> bytes:
 
 
 def quote_after(line: bytes, delimiter: bytes, *, inside: bool) -> Quote:
-    """The state of a quoted field at the end of `line`; `inside`: one is open at its start.
+    """`inside`: a quoted field is open at the start of the line.
 
     As in Python's csv module, a quote opens a field only as its first character.
     """

@@ -27,9 +27,8 @@ JOB_CHARS = 12
 class JsonlFiles:
     """A directory of `part-*.jsonl` files.
 
-    A file appears when a checkpoint completes, or without checkpoints when a bounded job ends, and never
-    changes afterwards; until then its name starts with a dot. `job`, the writing job's id, becomes part of
-    the names.
+    A file appears when a checkpoint completes (without checkpoints: when a bounded job ends) and never
+    changes; until then its name starts with a dot. `job`, the job's id, becomes part of the names.
     """
 
     path: Location
@@ -38,14 +37,14 @@ class JsonlFiles:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A committed file of a sink; `written_ns` is the wall-clock time of its last line."""
+    """A committed file; `written_ns`: wall clock of its last line."""
 
     folder: Location
     name: str
     written_ns: int
 
     def lines(self) -> Iterator[bytes]:
-        """Its lines, without newlines."""
+        """Without newlines."""
         if not isinstance(self.folder, Path):
             yield from S3Client(self.folder.bucket).lines(f"{self.folder.key}/{self.name}")
             return
@@ -55,10 +54,10 @@ class Part:
 
 
 def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None) -> None:
-    """Write each string of `stream` as a line, exactly once under restore.
+    """Write each string as a line, exactly once under restore.
 
-    Uses the stream's parallelism; each subtask's output stays in order, in files of its own. With a `uid`,
-    unique in the job, its state is found again even if the job before it has changed.
+    Uses the stream's parallelism and keeps each subtask's order, in files of its own. With a `uid`, unique in
+    the job, a changed job finds the sink's state again.
     """
     sink = (
         FileSink.for_row_format(uri_of(config.path), Encoder.simple_string_encoder("UTF-8"))
@@ -79,8 +78,7 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None
 
 
 def committed_parts(path: Location) -> list[Part]:
-    """The committed files by the time of their last line, so each subtask's are in order; empty without the
-    directory.
+    """By the time of their last line, so each subtask's are in order; empty without the directory.
 
     Names do not give the order: after a checkpoint without a line, Flink gives a subtask's next file a new
     writer name and counts from 0 again. (An object store's times are whole seconds; within one, names
@@ -106,6 +104,6 @@ def _parts(path: Location) -> Iterator[Part]:
 
 
 def read_jsonl_sink(path: Location) -> Iterator[bytes]:
-    """The committed lines, without newlines; in order for each subtask."""
+    """Without newlines; in order for each subtask."""
     for part in committed_parts(path):
         yield from part.lines()

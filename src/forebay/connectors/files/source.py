@@ -1,4 +1,4 @@
-"""Files as a stream: JSON lines, text lines, CSV, and dead letters to read again."""
+"""Files as a stream of records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from forebay.records import DeadLetter, Event
 FIRST_BYTES = 1 << 18
 
 LINES_PER_PIECE = 4
-"""A checkpoint waits for one piece, and each piece costs a call."""
+"""Small: a checkpoint waits for one piece. Not one: each piece costs a call."""
 LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 64, 1024
 SAMPLED_BYTES = 1 << 14
 
@@ -37,15 +37,14 @@ class Files:
     """A file, or all files under a directory by name, except names that start with `.` or `_`.
 
     Files are read up to the sizes they had when the job first started. `follow` never ends: it also reads new
-    files and added lines (`follow.py`). `letters`: the lines are dead letters; their records are parsed by
-    `format`, or with their schema in `registry`.
+    files and added lines. `letters`: lines are dead letters; their records are parsed by `format`, or by
+    `registry`.
 
     Gzip, bzip2, xz, zstd and zip (each member is a file) are recognised by their first bytes. Each CSV file
     has its own header, unless the format names the columns.
 
-    Lines end with LF or CRLF. A record's `raw` has no newline at its end, and is UTF-8 whatever the
-    `encoding`. A line longer than 16 MiB and than the format's `max_record_bytes` becomes a dead letter with
-    its first bytes.
+    Lines end with LF or CRLF. A record's `raw` is UTF-8 without the last newline. A line longer than 16 MiB
+    and than the format's `max_record_bytes` becomes a dead letter with its first bytes.
     """
 
     path: Path
@@ -59,11 +58,11 @@ class Files:
 
 
 def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
-    """Each record as an encoded `Event`, or a `DeadLetter` if it cannot be read; in order, by one subtask.
+    """Each record as an encoded `Event` or `DeadLetter`; in order, by one subtask.
 
-    Positions are `name@line`: `name` begins with the base name of `config.path`, `line` is the row's first
-    line. Planning the job looks up sizes (blocks: compressed files are unpacked, and with a limit the files
-    are read up to it). Raises `SettingError` if nothing can be read, or a required header is missing.
+    Positions are `name@line`: `name` begins with the base name of `config.path`, `line` is the row's first.
+    Planning the job blocks: it looks up sizes, unpacks compressed files, and with a limit reads up to it.
+    Raises `SettingError` if nothing can be read, or a required header is missing.
     """
     from forebay.connectors.files.follow import FollowFolder
 
@@ -81,8 +80,8 @@ def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
 
 
 def line_reader(config: Files) -> LineReader:
-    """The reader for `config`. Raises `SettingError` if a setting does not fit, or a required CSV header is
-    missing or unreadable. Blocks.
+    """Raises `SettingError` if a setting does not fit, or a required CSV header is missing or unreadable.
+    Blocks.
     """
     if not config.path.exists():
         raise SettingError(f"source path {config.path} does not exist")
@@ -111,7 +110,7 @@ def line_reader(config: Files) -> LineReader:
 
 
 def first_header(path: Path, reader: LineReader) -> tuple[str, ...]:
-    """The columns of the first file that has a header. Blocks. Raises `SettingError` if none has one."""
+    """The first header in any file. Blocks. Raises `SettingError` if there is none."""
     found = 0
     for part in files_of(path):
         found += 1
@@ -124,9 +123,7 @@ def first_header(path: Path, reader: LineReader) -> tuple[str, ...]:
 
 
 def first_records(config: Files) -> Iterator[Event | DeadLetter]:
-    """The records in the first 256 KiB, in order; stops at an unreadable file. Blocks. Raises `SettingError`
-    as `line_reader`.
-    """
+    """Those in the first 256 KiB, up to an unreadable file. Blocks. Raises as `line_reader`."""
     reader, left = line_reader(config), FIRST_BYTES
     for part in files_of(config.path):
         try:
@@ -149,7 +146,7 @@ def first_records(config: Files) -> Iterator[Event | DeadLetter]:
 
 
 def piece_bytes(parts: Sequence[Part]) -> int:
-    """The size of a piece: a few lines of average length, sampled from the first files.
+    """A few lines of average length, sampled from the first files.
 
     Blocks. Raises `SettingError` if a file cannot be read.
     """
@@ -234,7 +231,7 @@ def unpack_cursor(data: bytes) -> Cursor:
 
 
 def pack_parts(parts: Sequence[Part]) -> bytes:
-    """The files as state; their names need not be UTF-8."""
+    """The files' names need not be UTF-8."""
     return pack_state([(os.fsencode(part.path), part.name, part.member, part.size) for part in parts])
 
 

@@ -26,28 +26,28 @@ PACKED_SUFFIXES = (".gz", ".gzip", ".bz2", ".xz", ".zst", ".zip")
 HEAD_BYTES = 16
 BLOCK_BYTES = 1 << 16
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
-"""Raised by opening and reading a file that is damaged, truncated or forbidden."""
+"""Errors of opening and reading a file that is damaged, truncated or forbidden."""
 
 MOST_RATIO = 1000
 FREE_BYTES = 64 << 20
-"""A file may always unpack to this size; beyond that, to `MOST_RATIO` times its own size."""
+"""Always allowed; beyond it, `MOST_RATIO` times the file's size."""
 MOST_MEMORY_BYTES = 256 << 20
 MOST_MEMBERS = 10_000
 
 
 class Unreadable(OSError):
-    """A file that is refused, and why."""
+    """Rejected, with the reason."""
 
 
 def packing_of(path: str | Path) -> Packing | None:
-    """The compression of a file; None: uncompressed."""
+    """None: uncompressed."""
     with open(path, "rb") as file:
         head = file.read(HEAD_BYTES)
     return next((packing for magic, packing in MAGIC if magic.match(head)), None)
 
 
 def data_suffix(path: Path) -> str:
-    """The suffix of a file's content: `.csv` for `posts.csv` and for `posts.CSV.gz`."""
+    """The content's suffix: `.csv` for `posts.csv` and for `posts.CSV.gz`."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if len(suffixes) == 2 and suffixes[1] in PACKED_SUFFIXES:
         return suffixes[0]
@@ -55,7 +55,7 @@ def data_suffix(path: Path) -> str:
 
 
 def members_of(path: str | Path) -> list[str]:
-    """The data files in a zip archive by name, except hidden ones. Raises one of `UNREADABLE`."""
+    """By name, without hidden files. Raises one of `UNREADABLE`."""
     with zipfile.ZipFile(path) as archive:
         names = [info.filename for info in archive.infolist() if not info.is_dir()]
     if "[Content_Types].xml" in names:
@@ -71,12 +71,12 @@ def members_of(path: str | Path) -> list[str]:
 
 
 def is_hidden(path: Path) -> bool:
-    """Whether a part of the path begins with `.` or `_`."""
+    """A part of the path begins with `.` or `_`."""
     return any(part.startswith((".", "_")) for part in path.parts)
 
 
 def open_file(path: str | Path, member: str | None = None) -> BinaryIO:
-    """Open a file, or a `member` of a zip archive, for unpacked bytes; not seekable if compressed.
+    """Unpacked bytes of a file, or of a `member` of a zip archive; not seekable if compressed.
 
     Opening and reading raise one of `UNREADABLE`.
     """
@@ -89,7 +89,7 @@ def open_file(path: str | Path, member: str | None = None) -> BinaryIO:
 
 
 class _Bounded(io.RawIOBase):
-    """An unpacked stream that fails once it is much longer than its file."""
+    """Fails once the unpacked stream is much longer than its file."""
 
     def __init__(self, inner: Any, packed_bytes: int) -> None:
         self._inner = inner

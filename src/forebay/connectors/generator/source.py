@@ -26,7 +26,7 @@ from forebay.records import Event
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """`factor` times the base rate for `duration_s` from `start_s` on; a `share` is about `topic`."""
+    """`factor` times the base rate; a `share` of the posts is about `topic`."""
 
     start_s: float
     duration_s: float
@@ -57,7 +57,7 @@ class Schedule:
                 raise SettingError("bursts must be in order of time and must not overlap")
 
     def due_s(self, index: int) -> float:
-        """Seconds from the start until event `index` (from 0) is due; never decreases."""
+        """Seconds from the start; never decreases with `index` (from 0)."""
         before, at_s = 0.0, 0.0
         for start_s, end_s, rate_per_s in self._segments():
             in_segment = (end_s - start_s) * rate_per_s
@@ -93,9 +93,8 @@ LONGEST_STEP_S = 1.0
 class Generator:
     """`count` posts (None: endless), `rate_per_s` in event time from `START_MS`, with `bursts`.
 
-    `paced`: each post is emitted when it is due after the job's start; after downtime, or a pause of more
-    than a second, the job resumes where it stopped and stays that much late. Otherwise posts are emitted as
-    fast as possible.
+    `paced`: each post is emitted when due; after downtime, or a pause of more than a second, the job resumes
+    where it stopped and stays that much late. Otherwise posts are emitted as fast as possible.
     """
 
     count: int | None = 1000
@@ -109,7 +108,7 @@ class Generator:
         return Schedule(self.rate_per_s, self.bursts)
 
     def event(self, index: int) -> Event:
-        """Post `index`, always the same: position `generator@index`, time `START_MS` plus its due time."""
+        """Always the same for an index: position `generator@index`, time `START_MS` plus its due time."""
         due_s = self.schedule.due_s(index)
         burst = self.schedule.burst_at(due_s)
         topic = topic_of(
@@ -122,7 +121,7 @@ class Generator:
 
 
 def generator_source(env: StreamExecutionEnvironment, config: Generator) -> DataStream:
-    """Encoded events, in order. Raises `SettingError`."""
+    """In order. Raises `SettingError`."""
     if config.count is not None and config.count < 1:
         raise SettingError(f"count must be at least 1, found {config.count}")
     for burst in config.bursts:
@@ -139,7 +138,7 @@ def generator_source(env: StreamExecutionEnvironment, config: Generator) -> Data
 
 
 def calls_of(config: Generator) -> int | None:
-    """Number of calls of `GiveDue` that emits all posts; None if endless."""
+    """Enough calls of `GiveDue` to emit all posts; None if endless."""
     if config.count is None:
         return None
     # A call emits a post or has waited for `WAIT_S`; some more for rounding.
@@ -155,7 +154,7 @@ class _Posts:
 
 
 class GiveDue(KeyedProcessFunction):
-    """Emits at each call the posts that are due; waits a moment if there are none."""
+    """Emits the posts that are due at each call."""
 
     def __init__(
         self, config: Generator, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
@@ -192,7 +191,7 @@ class GiveDue(KeyedProcessFunction):
         self._state.update(pack_state(elapsed_s, index))
 
     def _passed_s(self) -> float:
-        """Seconds since the last call of this method, at most `LONGEST_STEP_S`."""
+        """Since the last call, at most `LONGEST_STEP_S`."""
         now_s = self._clock.monotonic_s()
         passed_s = 0.0 if self._seen_s is None else min(now_s - self._seen_s, LONGEST_STEP_S)
         self._seen_s = now_s

@@ -1,7 +1,7 @@
 """Query Kafka while a job runs, and check before the start that it has what the job needs.
 
-Uses the Java client in the connector's jar, with the same properties and secrets as the job. The jar must be
-on the class path of this process's JVM.
+Uses the Java client in the connector's jar, which must be on the class path of this process's JVM, with the
+job's properties and secrets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from forebay.errors import LaunchError, PipelineFailed, SettingError
 
 CALL_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 60.0
-"""For single calls to a Kafka that has just answered, whose failure would abort the start of a job."""
+"""For single calls to a Kafka that has just answered; a failure would abort the start of a job."""
 POLL_MS = 200
 NO_ADDRESS = "No resolvable bootstrap urls"
 UNKNOWN = frozenset(("GroupIdNotFoundException", "TransactionalIdNotFoundException"))
@@ -33,11 +33,11 @@ class KafkaAway(LaunchError):
 
 
 class KafkaRefused(SettingError):
-    """Kafka rejects this client, or the client rejects its properties; a retry cannot help."""
+    """Kafka rejects the client, or the client its properties; a retry cannot help."""
 
 
 class _Unknown(Exception):
-    """Kafka has no group or transaction of this name."""
+    """Kafka has no such group or transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The newest transaction of an id. `state` is Kafka's (`Ongoing`, `CompleteCommit`, `CompleteAbort`, …).
-    `began_ms`: the broker's clock in milliseconds, None if it has not begun. `producer_id` and `epoch`
-    identify the producer that may end it.
+    """The newest of an id. `state`: Kafka's word (`Ongoing`, `CompleteCommit`, `CompleteAbort`, …).
+    `began_ms`: broker's clock, None if it has not begun. `producer_id`, `epoch`: the producer that may end
+    it.
     """
 
     state: str
@@ -61,9 +61,9 @@ class Transaction:
 
 
 class KafkaAdmin:
-    """An open client. Each call makes one to three requests and blocks for at most `timeout_s`.
+    """Each call makes one to three requests and blocks for at most `timeout_s`.
 
-    Calls raise `KafkaAway` if Kafka does not answer and `KafkaRefused` if it rejects the client.
+    Raises `KafkaAway` if Kafka does not answer, `KafkaRefused` if it rejects the client.
     """
 
     def __init__(self, cluster: KafkaCluster, client: Any) -> None:
@@ -71,17 +71,15 @@ class KafkaAdmin:
         self._client = client
 
     def topics(self) -> frozenset[str]:
-        """All topics except Kafka's internal ones."""
+        """Without Kafka's internal ones."""
         return frozenset(str(name) for name in self._ask(self._client.listTopics().names()))
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """The number of partitions of each topic; topics that do not exist are missing."""
+        """Numbers of partitions; topics that do not exist are missing."""
         return {name: each.partitions().size() for name, each in self._described(topics).items()}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids of the topics, which change when a topic is created again; topics that do not exist are
-        missing.
-        """
+        """An id changes when a topic is created again; topics that do not exist are missing."""
         return {name: str(each.topicId().toString()) for name, each in self._described(topics).items()}
 
     def _described(self, topics: Iterable[str]) -> dict[str, Any]:
@@ -98,7 +96,7 @@ class KafkaAdmin:
         return int(self._config("BROKER", node.idString(), "transaction.max.timeout.ms"))
 
     def longest_record_bytes(self, topic: str) -> int | None:
-        """The topic's `max.message.bytes` (by default the brokers' `message.max.bytes`), the limit of a
+        """The topic's `max.message.bytes` (default: the brokers' `message.max.bytes`), the limit of a
         batch; None if this client may not read it.
         """
         try:
@@ -116,7 +114,7 @@ class KafkaAdmin:
         return str(found.get(resource).get(key).value())
 
     def members(self, group: str) -> int:
-        """The number of consumers in `group`; 0 if there is no such group."""
+        """Number of consumers; 0 if there is no such group."""
         try:
             found = self._ask(self._client.describeConsumerGroups(_java_list([group])).all())
         except _Unknown:
@@ -124,7 +122,7 @@ class KafkaAdmin:
         return int(found.get(group).members().size())
 
     def transactions(self, ids: Iterable[str]) -> dict[str, Transaction]:
-        """The newest transaction of each id; ids that Kafka does not have are missing."""
+        """The newest of each id; ids that Kafka does not have are missing."""
         wanted, found = list(ids), {}
         told = self._client.describeTransactions(_java_list(wanted))
         for id in wanted:
@@ -141,11 +139,11 @@ class KafkaAdmin:
         return found
 
     def abort(self, ids: Iterable[str]) -> None:
-        """Abort the open transaction of each id, and fence its producer."""
+        """Also fences the producers."""
         self._ask(self._client.fenceProducers(_java_list(ids)).all())
 
     def committed(self, group: str) -> tuple[Place, ...]:
-        """The committed offsets of `group`, sorted by topic and partition."""
+        """Offsets, sorted by topic and partition."""
         found = self._ask(self._client.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata())
         places = (
             Place(str(p.topic()), int(p.partition()), int(found.get(p).offset()))
@@ -155,7 +153,7 @@ class KafkaAdmin:
         return tuple(sorted(places, key=lambda place: (place.topic, place.partition)))
 
     def commit(self, group: str, places: Iterable[Place]) -> None:
-        """Set the committed offsets of `group`, which must have no members."""
+        """The group must have no members."""
         kafka = _shaded()
         offsets = get_gateway().jvm.java.util.HashMap()
         for place in places:
@@ -164,12 +162,12 @@ class KafkaAdmin:
         self._ask(self._client.alterConsumerGroupOffsets(group, offsets).all())
 
     def ends(self, topics: Iterable[str]) -> tuple[Place, ...]:
-        """The offset after the newest record of each partition of `topics`."""
+        """The offset after each partition's newest record."""
         return self.offsets(topics, "latest")
 
     def offsets(self, topics: Iterable[str], at: Literal["earliest", "latest"] | int) -> tuple[Place, ...]:
-        """For each partition: its first offset, the offset after its newest record, or that of the first
-        record at or after a time in milliseconds (after the newest if there is no such record).
+        """Each partition's first offset, the one after its newest record, or that of the first record at
+        or after a time in milliseconds (after the newest if there is none).
         """
         specs = _shaded().clients.admin.OffsetSpec
         if isinstance(at, int):
@@ -191,7 +189,7 @@ class KafkaAdmin:
         return [Place(str(p.topic()), int(p.partition()), int(found.get(p).offset())) for p in found]
 
     def create(self, topics: Iterable[str], config: Mapping[str, str]) -> None:
-        """Create topics with one partition, `config` and the brokers' default replication."""
+        """Topics with one partition, `config` and the brokers' default replication."""
         optional, settings = get_gateway().jvm.java.util.Optional, get_gateway().jvm.java.util.HashMap()
         for key, value in config.items():
             settings.put(key, value)
@@ -216,8 +214,8 @@ class KafkaAdmin:
 
 @contextmanager
 def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[KafkaAdmin]:
-    """A client of `cluster`; makes no request yet. Raises `KafkaAway` if no broker's host name resolves,
-    `KafkaRefused` if the client cannot be created.
+    """Makes no request yet. Raises `KafkaAway` if no broker's host name resolves, `KafkaRefused` if the
+    client cannot be created.
     """
     properties = client_properties(cluster, timeout_s)
     try:
@@ -242,10 +240,10 @@ def all_read(
     isolation: str = "read_committed",
     timeout_s: float = CALL_TIMEOUT_S,
 ) -> bool:
-    """Whether no record is left between the committed offsets and `ends`; blocks for at most `timeout_s`.
+    """Whether no record is left between `committed` and `ends`; blocks for at most `timeout_s`.
 
-    The end of a transaction takes an offset without being a record, so the records in between must be read.
-    False if Kafka does not answer, or for a partition without a committed offset.
+    The end of a transaction takes an offset without being a record, so the rest must be read. False if Kafka
+    does not answer, or for a partition without a committed offset.
     """
     done = {(place.topic, place.partition): place.offset for place in committed}
     gaps = [end for end in ends if done.get((end.topic, end.partition), 0) < end.offset]
@@ -284,15 +282,13 @@ def all_read(
 
 
 def lag(ends: Iterable[Place], committed: Iterable[Place]) -> int:
-    """Number of records after the committed offsets; a partition without one counts from offset 0."""
+    """A partition without a committed offset counts from 0."""
     done = {(place.topic, place.partition): place.offset for place in committed}
     return sum(max(0, end.offset - done.get((end.topic, end.partition), 0)) for end in ends)
 
 
 def _why(cluster: KafkaCluster, error: Py4JJavaError) -> str:
-    """The client's reason for rejecting its properties. With secrets the text is left out: it may hold parts
-    of them.
-    """
+    """With secrets, the text is left out: it may hold parts of them."""
     _, *causes = _causes(error)
     first, cause = (causes or [error.java_exception])[0], (causes or [error.java_exception])[-1]
     if not cluster.secrets:
@@ -310,7 +306,7 @@ def _causes(error: Py4JJavaError) -> Iterator[Any]:
 
 
 def class_names(error: Any) -> Iterator[str]:
-    """The names of a Java error's class and its superclasses."""
+    """Also those of superclasses."""
     found = error.getClass()
     while found is not None:
         yield str(found.getSimpleName())
@@ -344,7 +340,7 @@ PAUSE_S = 1.0
 
 T = TypeVar("T")
 Say = Callable[[str, float], None]
-"""Called with the reason for waiting for Kafka and the seconds waited so far."""
+"""Called with the reason for waiting and the seconds so far."""
 
 
 def ask_kafka(
@@ -359,9 +355,8 @@ def ask_kafka(
 ) -> T:
     """Call `ask` with a client, retrying until a broker answers; blocks.
 
-    Raises `PipelineFailed` if no broker has answered `patience_s` after `begin_s` (None: now), `KafkaRefused`
-    at once if Kafka rejects the client, and the errors of `ask`. Needs this process's JVM, with the connector
-    on its class path.
+    Raises `PipelineFailed` if none has answered `patience_s` after `begin_s` (None: now), `KafkaRefused` at
+    once, and the errors of `ask`. Needs this process's JVM, with the connector on its class path.
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s() if begin_s is None else begin_s
@@ -381,7 +376,7 @@ def ask_kafka(
 
 
 def check_topics_read(admin: KafkaAdmin, topics: Iterable[str], where: str) -> None:
-    """Raise `SettingError`, naming the key `where`, if topics do not exist."""
+    """Raise `SettingError`, naming the key `where`, if one does not exist."""
     wanted = set(topics)
     missing = sorted(wanted - admin.topics()) if wanted else []
     if missing:
@@ -392,7 +387,7 @@ def check_topics_read(admin: KafkaAdmin, topics: Iterable[str], where: str) -> N
 
 
 def check_topic_written(admin: KafkaAdmin, topic: str, where: str) -> None:
-    """Raise `SettingError`, naming the key `where`, if the topic does not exist."""
+    """Raise `SettingError`, naming the key `where`, if it does not exist."""
     if topic not in admin.topics():
         raise SettingError(
             f"{where}: Kafka has no topic {topic!r} that this client may see; "

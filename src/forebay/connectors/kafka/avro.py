@@ -1,8 +1,8 @@
 """Avro values as JSON values.
 
-Other readers of Avro trust the data: a few bytes can claim a list of a billion items, and a recursive schema
-nests as deep as the record is long, which crashes a reader written in C. This one has limits based on the
-value's size, supports every logical type, and names the field with the error.
+Other readers trust the data: a few bytes can claim a list of a billion items, and a recursive schema nests as
+deep as the record is long, which crashes a reader written in C. This one has limits by the value's size,
+supports every logical type, and names the field with the error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from forebay.records import JSON
 
 MOST_EMPTY = 10_000
 VALUES_PER_BYTE = 4
-"""Nested records without any bytes can otherwise expand to more values than a day is enough for."""
+"""Nested records without bytes could otherwise expand for more than a day."""
 PRIMITIVE = frozenset(("null", "boolean", "int", "long", "float", "double", "string", "bytes"))
 KINDS = PRIMITIVE | {"fixed", "enum", "record", "error", "array", "map"}
 MS, US, NS = 1_000, 1_000_000, 1_000_000_000
@@ -47,15 +47,15 @@ NUMBERS: Mapping[str, Callable[[int], JSON]] = {
 
 
 def read_value(schema: Any, names: Mapping[str, Any], data: bytes) -> JSON:
-    """Parse the one value of `schema` in `data`.
+    """Parse the one value in `data`.
 
     `schema` is parsed; `names` holds the named types that it refers to. Raises `Unreadable` if the bytes are
-    not exactly one such value, are nested deeper than 200 levels, have more list items than bytes, or expand
-    to more than 10,000 values plus four per byte.
+    not exactly one value, are nested deeper than 200 levels, have more list items than bytes, or expand to
+    more than 10,000 values plus four per byte.
 
-    Bytes and fixed become base64 text, decimals exact decimal text, dates, times, timestamps and durations
-    ISO 8601 text (a timestamp in UTC, a local one without a zone), UUIDs and enums text. `NaN`, `Infinity`
-    and `-Infinity` are text.
+    Bytes and fixed become base64, decimals exact decimal text, dates, times, timestamps and durations ISO
+    8601 (a timestamp in UTC, a local one without a zone), UUIDs, enums and `NaN`, `Infinity` and `-Infinity`
+    text.
     """
     value, end = _Reader(names, data).value(schema, 0, 0)
     if end != len(data):
@@ -71,7 +71,7 @@ class _Reader:
         self._left = MOST_EMPTY + VALUES_PER_BYTE * len(data)
 
     def value(self, schema: Any, at: int, depth: int) -> tuple[JSON, int]:
-        """The value at `at`, and the position after it."""
+        """The value, and the position after it."""
         self._left -= 1
         if self._left < 0:
             raise Unreadable("its schema expands the record to more values than are allowed")
@@ -156,7 +156,7 @@ class _Reader:
                 found[name], at = self.value(values, at, depth)
 
     def _block(self, at: int) -> tuple[int, int]:
-        """The number of items of the block at `at`, and the position of the first one."""
+        """Number of items, and position of the first one."""
         count, at = self._number(at)
         if count < 0:
             count = -count

@@ -1,7 +1,7 @@
 """Write and read a few records of a topic without a job, for demos.
 
-Uses the Java clients in the connector's jar, which must be on the class path of this process's JVM. Each
-record crosses into the JVM by itself: some thousands a second.
+Uses the Java clients in the connector's jar, which must be on the class path of this process's JVM: some
+thousands of records a second.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class KafkaWriter:
         self._last: Any = None
 
     def write(self, value: bytes) -> None:
-        """Send a value; blocks while the client's buffer is full."""
+        """Blocks while the client's buffer is full."""
         with _told(self._cluster):
             self._last = self._producer.send(self._record(self._topic, value))
 
     def flush(self) -> None:
-        """Block until everything is written. Raises `KafkaAway` if the last record was rejected."""
+        """Blocks until all is written. Raises `KafkaAway` if the last record was rejected."""
         with _told(self._cluster):
             self._producer.flush()
             if self._last is not None:
@@ -44,7 +44,7 @@ class KafkaWriter:
 
 @contextmanager
 def kafka_writer(cluster: KafkaCluster, topic: str) -> Iterator[KafkaWriter]:
-    """A writer that waits for all replicas and writes no record twice (Kafka's defaults)."""
+    """Waits for all replicas and writes no record twice (Kafka's defaults)."""
     plain = _shaded("common.serialization.ByteArraySerializer")
     properties = _properties(
         cluster, {"max.request.size": str(MAX_RECORD_BYTES), "client.id": f"{topic}-writer"}
@@ -61,7 +61,7 @@ READ_S = 30.0
 
 
 def read_committed(cluster: KafkaCluster, topic: str) -> Iterator[bytes]:
-    """The values of all committed records that are now in the topic, in order within each partition.
+    """All committed records now in the topic, in order within each partition.
 
     Blocks; raises `KafkaAway` if no record arrives for `READ_S`.
     """

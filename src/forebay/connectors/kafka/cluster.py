@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyflink.table import Schema, TableDescriptor
 
 SHADED = "org.apache.flink.kafka.shaded.org.apache.kafka"
-"""The package of Kafka's own classes in the connector's jar."""
+"""Package of Kafka's own classes in the jar."""
 PROVIDERS = {
     "env": f"{SHADED}.common.config.provider.EnvVarConfigProvider",
     "directory": f"{SHADED}.common.config.provider.DirectoryConfigProvider",
@@ -27,10 +27,9 @@ HEADERS = "headers"
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """`bootstrap` servers, and properties of Kafka's clients, such as `security.protocol`.
+    """`properties` are those of Kafka's clients, such as `security.protocol`.
 
-    Values of `secrets` are read by Kafka's client, in the process that connects and when it connects: they
-    are in no job, state or log.
+    `secrets` are read by Kafka's client when it connects, in its process: they are in no job, state or log.
     """
 
     bootstrap: str
@@ -38,7 +37,7 @@ class KafkaCluster:
     secrets: Mapping[str, SecretRef] = field(default_factory=dict)
 
     def client_properties(self) -> dict[str, str]:
-        """Properties of a client; secrets are references that the client resolves."""
+        """Secrets are references that the client resolves."""
         found = {"bootstrap.servers": self.bootstrap, **self.properties}
         if self.secrets:
             found |= {name: _reference(ref) for name, ref in self.secrets.items()}
@@ -47,7 +46,6 @@ class KafkaCluster:
         return found
 
     def options(self) -> dict[str, str]:
-        """Options of the connector's table for both source and sink."""
         return {
             **{f"properties.{name}": value for name, value in self.client_properties().items()},
             "key.format": "raw",
@@ -67,7 +65,7 @@ def _reference(ref: SecretRef) -> str:
 
 
 def raw_columns() -> Schema.Builder:
-    """Key, value and headers as bytes; only one of several headers of the same name is kept."""
+    """As bytes; only one of several headers of the same name is kept."""
     from pyflink.table import DataTypes, Schema
 
     headers = DataTypes.MAP(DataTypes.STRING(), DataTypes.BYTES())

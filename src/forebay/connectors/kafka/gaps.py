@@ -1,7 +1,7 @@
-"""Find, describe and skip records that Kafka has deleted before the pipeline read them.
+"""Find, describe and skip records that Kafka deleted before the pipeline read them.
 
-Compares the read position with the topic as it is now. Offsets without a record inside the log (compaction,
-transaction markers) are not gaps.
+Compares positions with the topic now. Offsets without a record inside the log (compaction, transaction
+markers) are not gaps.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ LOST_POSITION = ("OffsetOutOfRangeException", "LogTruncationException", "NoOffse
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The current state of topics: first offset of each partition, offset after its newest record, and topic
-    ids by name.
-    """
+    """Now: each partition's first offset and the one after its newest record, and ids by name."""
 
     begins: tuple[Place, ...]
     ends: tuple[Place, ...]
@@ -32,9 +30,9 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A partition that cannot be read on from `offset`, the next one to read.
+    """A partition that does not continue at `offset`, the next one to read.
 
-    `deleted`: its first record is now at `now`. `shrunk`: it ends at `now`. `recreated`: its topic has
+    `deleted`: its first record is now at `now`. `shrunk`: it ends at `now`. `recreated`: the topic has
     another id, and begins at `now`.
     """
 
@@ -46,7 +44,7 @@ class Gap:
 
     @property
     def records(self) -> int:
-        """Upper bound of the records skipped (some offsets may have had none); 0 if unknown."""
+        """Upper bound (some offsets may have had none); 0 if unknown."""
         return self.now - self.offset if self.kind == "deleted" else 0
 
     def __str__(self) -> str:
@@ -63,8 +61,8 @@ class Gap:
 
 
 def find_gaps(places: Iterable[Place], now: Topics, known: Mapping[str, str]) -> tuple[Gap, ...]:
-    """Gaps between `places`, the offsets to read next, and the topics `now`. `known`: the topic ids when
-    those offsets were read. A topic that no longer exists is not a gap.
+    """`places`: offsets to read next. `known`: the topic ids when they were read. A topic that no longer
+    exists is not a gap.
     """
     begins = {(place.topic, place.partition): place.offset for place in now.begins}
     ends = {(place.topic, place.partition): place.offset for place in now.ends}
@@ -93,9 +91,7 @@ def with_committed(places: Iterable[Place], committed: Iterable[Place]) -> tuple
 
 
 def unread(gaps: Iterable[Gap], answered: Iterable[Place]) -> tuple[Gap, ...]:
-    """`gaps` without their parts before the `answered` offsets: all records up to these have committed
-    results.
-    """
+    """Gaps without their parts before `answered`, up to which all results are committed."""
     done = {(place.topic, place.partition): place.offset for place in answered}
     found = []
     for gap in gaps:
@@ -108,12 +104,12 @@ def unread(gaps: Iterable[Gap], answered: Iterable[Place]) -> tuple[Gap, ...]:
 
 
 def changed(topic: str, known: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Whether `topic` was created again."""
+    """The topic was created again."""
     return topic in known and topic in now and known[topic] != now[topic]
 
 
 def moved(places: Iterable[Place], gaps: Iterable[Gap]) -> tuple[Place, ...]:
-    """`places`, with each gap skipped."""
+    """Skip the gaps."""
     skipped = {(gap.topic, gap.partition): gap.now for gap in gaps}
     return tuple(
         Place(at.topic, at.partition, skipped.get((at.topic, at.partition), at.offset)) for at in places
@@ -121,7 +117,7 @@ def moved(places: Iterable[Place], gaps: Iterable[Gap]) -> tuple[Place, ...]:
 
 
 def next_generations(before: Generations, now: Mapping[str, str], gaps: Iterable[Gap]) -> Generations:
-    """`before` with the current topic ids; a topic whose offsets restarted gets its id again."""
+    """Add new ids; a topic whose offsets restarted gets its id again."""
     again = {gap.topic for gap in gaps if gap.kind == "shrunk"}
     found = dict(before)
     for topic, id in now.items():
@@ -132,7 +128,7 @@ def next_generations(before: Generations, now: Mapping[str, str], gaps: Iterable
 
 
 def gaps_text(gaps: Iterable[Gap]) -> str:
-    """Text for at most `MOST_NAMED` gaps."""
+    """At most `MOST_NAMED`."""
     texts = [str(gap) for gap in gaps]
     left = len(texts) - MOST_NAMED
     return "; ".join(texts[:MOST_NAMED]) + (f"; and {left} more partitions" if left > 0 else "")

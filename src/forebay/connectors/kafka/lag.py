@@ -1,15 +1,14 @@
 """Count the records waiting in a job's topics: the partitions' ends minus the job's positions.
 
-The position is a metric of Flink's source (`KafkaSourceReader.topic.*.partition.*.currentOffset`): the last
-record that it took. Two other sources were measured with 2,200 records in the topic and an engine that took 8
-a second, and rejected:
+A position is a metric of Flink's source (`KafkaSourceReader.topic.*.partition.*.currentOffset`): the last
+record taken. Two alternatives failed a test with 2,200 records in the topic and an engine that took 8 a
+second:
 
-- Flink's `pendingRecords` (from Kafka's `records-lag-max`) showed 0, then 500, while 2,100 waited. Kafka's
-  consumer fetches hundreds of records at once, which count as read, and notices new ones only at the next
-  fetch: under backpressure, once in minutes.
-- Committed offsets lag by the results since the last checkpoint, and with a slow engine by much more: the
-  committing thread waits until the fetched records are taken. They did not move for 14 s and seven
-  checkpoints. They are used only until the source has reported a position.
+- Flink's `pendingRecords` (from Kafka's `records-lag-max`) showed 0, then 500, while 2,100 waited: records
+  fetched count as read, and new ones are noticed only at the next fetch, under backpressure once in minutes.
+- Committed offsets lag by the results since the last checkpoint, and more with a slow engine: the committing
+  thread waits until fetched records are taken. They did not move for 14 s and seven checkpoints. They are
+  used only until the source has reported a position.
 
 A handful of records are neither in the topic nor yet in the operator.
 """
@@ -27,10 +26,10 @@ from forebay.connectors.kafka.source import KafkaSource
 
 CURRENT = re.compile(r"KafkaSourceReader\.topic\.(.+)\.partition\.(\d+)\.currentOffset$")
 REPLACED = re.compile(r"[ .:,]")
-"""Characters that Flink replaces by an underscore in metric names."""
+"""Replaced by an underscore in metric names."""
 
 Metrics = Callable[[], Mapping[str, float]]
-"""Returns the job's metrics that match `is_place`: by name, the highest value of any subtask."""
+"""The job's metrics that match `is_place`: by name, the highest value of any subtask."""
 
 
 def is_place(metric: str) -> bool:
@@ -38,10 +37,9 @@ def is_place(metric: str) -> bool:
 
 
 def places(metrics: Mapping[str, float], partitions: Iterable[Place]) -> tuple[Place, ...]:
-    """The next offset of each partition from which the source has taken a record.
+    """The next offset of each partition from which a record was taken.
 
-    Topics whose names differ only in characters that Flink replaces share a metric: both get the highest
-    offset.
+    Topics whose names differ only in replaced characters share a metric: both get the highest offset.
     """
     said: dict[tuple[str, int], int] = {}
     for name, value in metrics.items():
@@ -55,7 +53,7 @@ def places(metrics: Mapping[str, float], partitions: Iterable[Place]) -> tuple[P
 
 
 def first_known(*choices: Iterable[Place]) -> tuple[Place, ...]:
-    """Each partition's place in the first of `choices` that has one."""
+    """For each partition, from the first of `choices` that has it."""
     found: dict[tuple[str, int], Place] = {}
     for choice in choices:
         for place in choice:
@@ -64,7 +62,7 @@ def first_known(*choices: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def furthest(*choices: Iterable[Place]) -> tuple[Place, ...]:
-    """Each partition's furthest place in any of `choices`."""
+    """For each partition, the furthest of all `choices`."""
     found: dict[tuple[str, int], Place] = {}
     for place in itertools.chain(*choices):
         at = (place.topic, place.partition)
@@ -76,8 +74,8 @@ class LagProbe:
     """Counts the records that wait for one job.
 
     `restored`: the job resumes from a checkpoint, so committed offsets are near its position, whatever
-    `source.start` is. `before`: offsets read by earlier starts, if this start has set the committed offsets
-    back without a checkpoint. The further one counts.
+    `source.start` is. `before`: offsets read by earlier starts, if this one set the committed offsets back
+    without a checkpoint; the further one counts.
     """
 
     def __init__(
@@ -90,12 +88,10 @@ class LagProbe:
         self._begins: tuple[Place, ...] | None = None
         self._taken: dict[tuple[str, int], int] = {}
         self.read = 0
-        """Records that the job has taken, in offsets, as seen by calls of `count`; records repeated after a
-        restart count again.
-        """
+        """Offsets taken, as seen by calls of `count`; records repeated after a restart count again."""
 
     def count(self, admin: KafkaAdmin) -> int:
-        """The number of waiting records; blocks for a few calls.
+        """Blocks for a few calls.
 
         Exact except for records taken meanwhile. In compacted or transactional topics, offsets without a
         record count too. Raises `LaunchError` (`KafkaAway`) if Kafka or Flink does not answer.

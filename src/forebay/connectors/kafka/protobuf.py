@@ -1,4 +1,4 @@
-"""Protobuf values as JSON values, with descriptors from a schema registry; needs no compiler."""
+"""Protobuf values as JSON values, with a registry's descriptors; needs no compiler."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from forebay.records import JSON
 
 MOST_EMPTY = 100_000
 VALUES_PER_BYTE = 4
-"""Fields that are not sent have defaults, so a message of two bytes can expand to any number of values."""
+"""Unsent fields have defaults, so a message of two bytes can expand to any number of values."""
 MAX_INDEXES = 100
 MAX_IMPORT_DEPTH = 50
 KNOWN_IMPORT = re.compile(r"(google/(?:protobuf|type)|confluent(?:/types?)?)/([a-z_]+)\.proto")
-"""Files that registries do not list as references, because every reader has them."""
+"""Registries do not list these as references, because every reader has them."""
 PACKAGES = {"confluent": "confluent_kafka.schema_registry.confluent"}
 
 
@@ -33,9 +33,9 @@ class NotADescriptor(ValueError):
 
 
 def file_descriptor(text: str, name: str) -> Any:
-    """Parse a registry's base64 `FileDescriptorProto`, as the file `name`.
+    """`text` is base64, as from a registry; the result gets `name`.
 
-    Raises `NotADescriptor` if `text` is not base64, `Unreadable` if its content is not a descriptor.
+    Raises `NotADescriptor` if it is not base64, `Unreadable` if it is no descriptor.
     """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
@@ -53,13 +53,10 @@ def file_descriptor(text: str, name: str) -> Any:
 
 
 class ProtobufSchema:
-    """Parses the messages defined in one file."""
+    """Parses messages of one file."""
 
     def __init__(self, file: Any, imported: Mapping[str, Any]) -> None:
-        """`imported` holds all imported files by name.
-
-        Raises `Unreadable` if one is missing or they conflict.
-        """
+        """`imported`: all imported files by name. Raises `Unreadable` if one is missing or they conflict."""
         from google.protobuf.descriptor_pool import DescriptorPool
 
         pool: Any = DescriptorPool()
@@ -71,7 +68,7 @@ class ProtobufSchema:
         self._messages = pool.FindFileByName(file.name).message_types_by_name
 
     def read(self, indexes: list[int], data: bytes) -> Mapping[str, JSON]:
-        """Parse `data` as one message. `indexes` is the path of its type in the file, outermost first.
+        """`indexes`: path of the message's type in the file, outermost first.
 
         Raises `Unreadable` if `data` is not such a message, or expands to too many values for its size.
         """
@@ -98,7 +95,7 @@ class ProtobufSchema:
 
 
 def message_indexes(data: bytes, at: int) -> tuple[list[int], int]:
-    """The message indexes at `at`, and the position after them. Raises `Unreadable`."""
+    """The indexes, and the position after them. Raises `Unreadable`."""
     count, at = _number(data, at)
     if not 0 <= count <= MAX_INDEXES:
         raise Unreadable(f"it has {count} message indexes, the limit is {MAX_INDEXES}")
@@ -122,7 +119,7 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _in_order(file: Any, imported: Mapping[str, Any]) -> list[Any]:
-    """`file` and all its imports, each once, after its own imports."""
+    """Each file once, after its imports."""
     found: dict[str, Any] = {}
 
     def visit(each: Any, importing: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Client of a schema registry: fetches each schema once and waits while the registry is down."""
+"""Client of a schema registry: fetches each schema once, waits while the registry is down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.errors import ForebayError, MalformedRecord, SettingError, SetupErr
 from forebay.settings import SecretRef, read_secret
 
 UNKNOWN = frozenset((40401, 40402, 40403))
-"""The registry's error codes for an unknown subject, version and id; other 404s mean a wrong address."""
+"""Unknown subject, version and id; other 404s mean a wrong address."""
 MAX_SCHEMA_CHARS = 1 << 20
 MAX_REFERENCE_DEPTH = 20
 MAX_REFERENCES = 100
@@ -23,23 +23,23 @@ MAX_ANSWER_BYTES = 4 << 20
 """Enough for a schema of `MAX_SCHEMA_CHARS` even with many JSON escapes."""
 REQUEST_TIMEOUT_S = 5.0
 PATIENCE_S = 30.0
-"""How long a task waits before it fails. This also delays checkpoints, and a cancelled task must end within
+"""A task waits this long before it fails. Checkpoints wait as well, and a cancelled task must end within
 Flink's limit of three minutes.
 """
 
 
 class RegistryAway(ForebayError):
-    """The registry did not answer in time. The task fails, and Flink restarts it from its checkpoint."""
+    """No answer in time. The task fails, and Flink restarts it from its checkpoint."""
 
 
 class RegistryRefused(ForebayError):
-    """The registry rejects our requests: fix its address or the secret."""
+    """Fix the registry's address or the secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """A Confluent-compatible registry. `auth` refers to a secret `USER:PASSWORD`, `ca` is a PEM file with
-    certificate authorities (None: the system's).
+    """Confluent-compatible. `auth` refers to a secret `USER:PASSWORD`; `ca`: PEM file with certificate
+    authorities (None: the system's).
     """
 
     url: str
@@ -48,7 +48,7 @@ class Registry:
 
 
 def require_registry() -> None:
-    """Raise `SetupError` if the packages for a schema registry are not installed."""
+    """Raise `SetupError` if the packages are not installed."""
     try:
         for module in ("confluent_kafka.schema_registry", "fastavro", "google.protobuf"):
             importlib.import_module(module)
@@ -82,8 +82,8 @@ class Patience:
         self._dice = random.Random()
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Call until it succeeds; blocks. Raises `MalformedRecord` if the registry has no such schema,
-        `RegistryRefused` if a retry cannot help, `RegistryAway` after `PATIENCE_S`.
+        """Blocks. Raises `MalformedRecord` if the registry has no such schema, `RegistryRefused` if a
+        retry cannot help, `RegistryAway` after `PATIENCE_S`.
         """
         begin_s = self.clock.monotonic_s()
         failures = 0
@@ -101,7 +101,7 @@ class Patience:
             self._sleep(self._backoff.delay_s(failures, self._dice))
 
     def _judged(self, error: Exception) -> str:
-        """The text of a failure that may pass; raises if it will not."""
+        """The text of a temporary failure; raises if it is permanent."""
         status = getattr(error, "http_status_code", None)
         if status is None:
             return str(error) if isinstance(error, ForebayError) else type(error).__name__
@@ -118,9 +118,9 @@ class Patience:
 
 
 def registry_client(registry: Registry, patience: Patience) -> Any:
-    """confluent-kafka's client of `registry`; it caches schemas and retries while the registry is down.
+    """A client of confluent-kafka that caches schemas and retries while the registry is down.
 
-    Makes no request yet. Methods that fetch a schema raise as `Patience.ask` and `check_schema` do.
+    Makes no request yet. Fetching raises as `Patience.ask` and `check_schema`.
     """
     require_registry()
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -165,7 +165,7 @@ def registry_client(registry: Registry, patience: Patience) -> Any:
 
 
 def _limit(session: Any, url: str, clock: Clock) -> None:
-    """Make the HTTP `session` of confluent-kafka's client abort responses that are too long or slow.
+    """Make an HTTP `session` abort responses that are too long or slow.
 
     Disables compression, so that the size received is the size in memory.
     """
@@ -198,22 +198,22 @@ def _limit(session: Any, url: str, clock: Clock) -> None:
 
 
 def _too_long(status: int) -> ForebayError:
-    """A schema that is too long is the values' fault; a long error may pass."""
+    """A long schema is the values' fault; a long error may pass."""
     words = f"the schema registry's answer is longer than {MAX_ANSWER_BYTES} bytes"
     return MalformedRecord(words) if status == 200 else RegistryAway(words)
 
 
 def check_schema(schema: Any) -> None:
-    """Raise `MalformedRecord` if a schema is too long."""
+    """Raise `MalformedRecord` if it is too long."""
     text = schema.schema_str or ""
     if len(text) > MAX_SCHEMA_CHARS:
         raise MalformedRecord(f"it has {len(text)} characters, the limit is {MAX_SCHEMA_CHARS}")
 
 
 def referenced_schemas(client: Any, schema: Any, fmt: str | None = None) -> dict[str, Any]:
-    """All schemas that `schema` refers to, directly or not, by reference name, each after its own references.
+    """All direct and indirect references by name, each after its own.
 
-    Blocks and raises as `registry_client` does, and `MalformedRecord` if references are circular or too many.
+    Blocks and raises as `registry_client`, and `MalformedRecord` if references are circular or too many.
     """
     found: dict[str, Any] = {}
 

@@ -25,8 +25,8 @@ class RegistrySpec(Model):
         return Registry(self.url, None if self.auth is None else self.auth.ref(), self.ca)
 
     def check(self, key: str) -> None:
-        """Raise `SetupError` if the extra is not installed, and `SettingError` if the secret is missing;
-        `key` is the source's path.
+        """Raise `SetupError` without the extra, `SettingError` if the secret is missing. `key`: the
+        source's path.
         """
         require_registry()
         try:

@@ -30,25 +30,25 @@ from forebay.records import JSON
 
 HEADER = "__value_schema_id"
 SERIALIZED = "serialized"
-"""The format in which a registry returns a Protobuf schema as a descriptor."""
+"""Format in which a registry returns a Protobuf schema as a descriptor."""
 
 Read = Callable[[bytes, list[int]], JSON]
-"""Parses a value without its schema id; takes the message indexes of a Protobuf value."""
+"""Parses a value without its schema id; takes a Protobuf value's message indexes."""
 KINDS = {"AVRO": "Avro", "JSON": "JSON", "PROTOBUF": "Protobuf"}
-"""The supported schema types, and their names in messages."""
+"""Supported schema types, and their names in messages."""
 
 
 @cache
 def values_of(registry: Registry) -> RegistryValues:
-    """This process's parser for `registry`. Raises as `RegistryValues`."""
+    """One per process. Raises as `RegistryValues`."""
     return RegistryValues(registry)
 
 
 class RegistryValues:
-    """Parses values with a schema id in front of them, or in the header `__value_schema_id`.
+    """Parses values with a schema id in front, or in the header `__value_schema_id`.
 
-    Fetches each schema once, by id. Does not apply a registry's rules and migrations, and does not validate
-    values of a JSON Schema.
+    Fetches each schema once. Does not apply a registry's rules and migrations, or validate values of a JSON
+    Schema.
     """
 
     def __init__(self, registry: Registry, patience: Patience | None = None) -> None:
@@ -58,7 +58,7 @@ class RegistryValues:
         self._readers: dict[int | str, tuple[str, Read]] = {}
 
     def fields(self, data: bytes, headers: Mapping[str, bytes]) -> Mapping[str, JSON]:
-        """The fields of the record in `data`. Blocks while the registry is down.
+        """Blocks while the registry is down.
 
         Raises `MalformedRecord` if `data` is not such a value, `RegistryAway` or `RegistryRefused` if the
         registry does not return its schema.
@@ -87,7 +87,7 @@ class RegistryValues:
         return value
 
     def _reader(self, id: int | str) -> tuple[str, Read]:
-        """The type of the schema and the parser of its values. Raises `Unreadable` if it is not supported."""
+        """The type, and its parser. Raises `Unreadable` if the type is not supported."""
         schema = self._fetch(id)
         kind = schema.schema_type or "AVRO"
         if kind not in KINDS:
@@ -131,7 +131,7 @@ class RegistryValues:
 
 
 def _schema_id(naming: bytes) -> tuple[int | str, int]:
-    """The number or GUID of the schema at the start of `naming`, and the position after it."""
+    """A number or GUID, and the position after it."""
     size = {0: 4, 1: 16}.get(naming[0], 0) if naming else 0
     if not size or len(naming) <= size:
         raise MalformedRecord(

@@ -51,7 +51,7 @@ OWNED = {
     "isolation.level": "isolation",
     "config.providers": "secrets",
 }
-"""Properties of Kafka's clients that other keys set, or nothing may set."""
+"""Properties that other keys set, or nothing may set."""
 SECRET = re.compile(r"password|secret|jaas|token|credential|ssl\.keystore\.key|user\.info", re.IGNORECASE)
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -95,7 +95,7 @@ def _public(properties: Any) -> Any:
 
 
 def _start(value: Any) -> Any:
-    """A time as milliseconds since 1970; the words stay as they are."""
+    """Times become milliseconds since 1970; the words stay as they are."""
     if isinstance(value, bool):
         raise wrong(f"expected committed, earliest, latest or a time, found {value}")
     if isinstance(value, datetime):
@@ -120,8 +120,6 @@ PropertyName = Annotated[str, Field(max_length=200), AfterValidator(_property)]
 
 
 class KafkaAccess(Model):
-    """Settings that source and sink share."""
-
     bootstrap: Annotated[str, AfterValidator(_bootstrap)] = Field(
         description="Addresses of brokers: HOST:PORT, several with commas between."
     )
@@ -143,8 +141,8 @@ class KafkaAccess(Model):
         )
 
     def check_access(self, key: str) -> None:
-        """Raise `SettingError` if a secret is missing on this machine: Kafka's client would use the text of
-        its reference instead.
+        """Raise `SettingError` if a secret is missing on this machine: Kafka's client would use the
+        reference as its value.
         """
         for name, secret in self.secrets.items():
             try:
@@ -214,11 +212,10 @@ class KafkaSource(Enveloped, KafkaAccess):
         return topic in self.topics if self.pattern is None else bool(re.fullmatch(self.pattern, topic))
 
     def group_of(self, pipeline: str) -> str:
-        """The consumer group for the pipeline of this name."""
         return self.group or f"forebay-{pipeline}"
 
     def reading_group_of(self, pipeline: str) -> str:
-        """The group under which Flink commits offsets of records read, answered or not."""
+        """Flink commits offsets of records read, answered or not, under this group."""
         return f"{self.group_of(pipeline)}-read"
 
     def model_post_init(self, context: Any, /) -> None:
@@ -253,11 +250,10 @@ class KafkaSource(Enveloped, KafkaAccess):
             self.registry.check(key)
 
     def topics_of(self, pipeline: PipelineView, start: TopicStart = AS_FIRST) -> TopicSource:
-        """The connector's source, starting at the offsets that a first start has committed.
+        """Starts at the offsets that a first start has committed.
 
-        With `until_latest` it also keeps reading past the end: a partition that Flink has finished is in no
-        later checkpoint, and a kill before its last offset is committed would leave that record behind
-        forever.
+        `until_latest` also reads past the end: a partition that Flink has finished is in no later checkpoint,
+        and a kill before its last offset is committed would leave that record behind forever.
         """
         from forebay.connectors.kafka.source import KafkaSource as TopicSource
 
@@ -348,7 +344,7 @@ class KafkaSink(SinkSettings, KafkaAccess):
 
 
 def transaction_prefix(pipeline: str, what: str, id: str) -> str:
-    """Prefix of the transaction ids of a topic. `id` is that of the job, or on Kubernetes of the state.
+    """`id`: that of the job, or on Kubernetes of the state.
 
     A job aborts all open transactions whose ids have its prefix.
     """

@@ -32,14 +32,14 @@ class RecordWriter(Protocol):
     def __call__(self, element: Any) -> Record: ...
 
     def refused(self, element: Any, why: str) -> DeadLetter:
-        """The dead letter for an element whose record is too large. If this raises, the job fails."""
+        """If this raises, the job fails."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSink:
-    """A topic to write to. `exactly-once` uses transactions, which `read_committed` consumers see with each
-    checkpoint; `transactions`, the prefix of their ids, must be unique to the job and never change.
+    """`exactly-once` uses transactions, which `read_committed` consumers see with each checkpoint;
+    `transactions`, their ids' prefix, must be unique to the job and never change.
     """
 
     cluster: KafkaCluster
@@ -55,13 +55,13 @@ class KafkaSink:
 
     @property
     def limit(self) -> RecordLimit:
-        """The largest record that the producer sends. Raises `SettingError` for invalid properties."""
+        """Raises `SettingError` for invalid properties."""
         return RecordLimit.of(self.cluster.properties)
 
 
 @dataclass(frozen=True, slots=True)
 class CountedAs:
-    """Under which name (`RESULTS` or `DEAD_LETTERS`) and run id a sink counts its records."""
+    """Name (`RESULTS` or `DEAD_LETTERS`) and run id of a sink's counts."""
 
     what: str
     run: str
@@ -75,12 +75,11 @@ def kafka_sink(
     *,
     counted: CountedAs | None = None,
 ) -> DataStream:
-    """Write encoded results or dead letters to the topic, as JSON, with their records' keys and headers.
+    """Write encoded results or dead letters as JSON, with their records' keys and headers.
 
     Adds the header `forebay-id`, the request's id, and to a dead letter `forebay-cause`. Elements of another
-    kind need a `writer`. `name` is that of the operator before the sink (None: the topic's). Order within a
-    subtask is kept within a partition. With `counted`, results and dead letters are counted, and recorded
-    when the job ends.
+    kind need a `writer`. `name`: of the operator before the sink (None: the topic's). Order within a subtask
+    is kept within a partition. With `counted`, counts are recorded when the job ends.
 
     Returns that operator; `refused_by` extracts the results that are too large for the producer.
     """
@@ -110,12 +109,12 @@ def kafka_sink(
 
 
 def refused_by(rows: DataStream) -> DataStream:
-    """The encoded dead letters of results that `kafka_sink` found too large."""
+    """Encoded dead letters of results that were too large."""
     return side_output(rows, REFUSED)
 
 
 def records_name(sink: str) -> str:
-    """The name of the operator before a sink."""
+    """Operator before the sink."""
     return f"{sink}: records"
 
 
@@ -140,9 +139,7 @@ def _function(config: KafkaSink, writer: RecordWriter | None, counted: CountedAs
 
 
 class WriteRecord(ProcessFunction):
-    """Turns an element into a row of the connector's table, or a dead letter if its record is too large:
-    Kafka's producer would fail the job.
-    """
+    """An element that is too large becomes a dead letter: Kafka's producer would fail the job."""
 
     def __init__(self, writer: RecordWriter, config: KafkaSink) -> None:
         self._writer = writer
@@ -167,7 +164,7 @@ class WriteRecord(ProcessFunction):
 
 
 class WriteOutput(WriteRecord):
-    """The same for encoded results and dead letters, with counts if `counted`."""
+    """For encoded results and dead letters, which it counts if `counted`."""
 
     def __init__(self, writer: RecordWriter, config: KafkaSink, counted: CountedAs | None) -> None:
         super().__init__(writer, config)
@@ -202,7 +199,7 @@ class WriteOutput(WriteRecord):
 
 @dataclass(frozen=True)
 class OutputWriter:
-    """Writes results and dead letters; a dead letter is cut to the limit."""
+    """Cuts a dead letter to the limit."""
 
     limit_bytes: int
 

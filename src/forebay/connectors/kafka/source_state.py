@@ -14,7 +14,7 @@ from forebay.connectors.kafka.admin import Place
 from forebay.errors import SettingError
 
 STATE = "SourceReaderState"
-"""The state in which a source's readers keep their splits."""
+"""Flink's name of the readers' splits."""
 INT = struct.Struct(">i")
 NAME_LENGTH = struct.Struct(">H")
 SPLIT = struct.Struct(">iqq")
@@ -23,8 +23,8 @@ SPLIT = struct.Struct(">iqq")
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """A checkpoint's state of its Kafka source. `uid`: the source's, None if it had none. `places`: the
-    offsets to read next, without partitions whose reader has not started.
+    """Of a checkpoint. `uid`: the source's, if any. `places`: offsets to read next, without partitions
+    whose reader has not started.
     """
 
     uid: str | None
@@ -34,7 +34,7 @@ class SourceState:
 def source_state(metadata: bytes, checkpoint: str) -> SourceState | None:
     """Parse a checkpoint's `_metadata` with Flink's own classes; None if it has no Kafka source.
 
-    Raises `SettingError`, naming the `checkpoint`, if it cannot be parsed.
+    Raises `SettingError`, naming the `checkpoint`, if that fails.
     """
     try:
         for operator in _operators(metadata, checkpoint):
@@ -52,7 +52,7 @@ def source_state(metadata: bytes, checkpoint: str) -> SourceState | None:
 
 
 def splits_in(data: bytes, offsets: list[int]) -> Iterator[Place]:
-    """The splits at `offsets` of a reader's state. Raises `struct.error` if `data` is truncated."""
+    """Raises `struct.error` if `data` is truncated."""
     for begin in offsets:
         # Skips the length of the split with its head, the version of its encoding, and its own length.
         at = begin + 3 * INT.size

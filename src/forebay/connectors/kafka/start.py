@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Generations = Mapping[str, tuple[str, ...]]
-"""Each topic's ids, oldest first. An id is repeated if the topic's offsets restarted."""
+"""Ids by topic, oldest first; repeated if the topic's offsets restarted."""
 
 
 def marked(topic: str, generations: Generations) -> str:
-    """The topic's name in positions: `tickets`, or `tickets~2` for the second topic of that name. No topic's
-    name can contain `~`.
+    """For positions: `tickets`, or `tickets~2` for the second topic of that name. No topic's name can
+    contain `~`.
     """
     generation = len(generations.get(topic, ()))
     return topic if generation < 2 else f"{topic}~{generation}"
@@ -21,7 +21,7 @@ def marked(topic: str, generations: Generations) -> str:
 class TopicStart:
     """How a job starts in its topics.
 
-    `uid` names Flink's source; None if the checkpoint's has no name. If it differs from the checkpoint's, a
+    `uid`: of Flink's source; None if the checkpoint's has none. If it differs from the checkpoint's, a
     restored job starts at the committed offsets instead. `watched`: a supervisor restarts the job at other
     offsets if a reader loses its position.
     """

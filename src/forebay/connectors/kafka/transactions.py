@@ -18,13 +18,13 @@ from forebay.connectors.kafka.cluster import SHADED, KafkaCluster
 
 SERIALIZER = f"{SHADED}.common.serialization.ByteArraySerializer"
 ENDED = frozenset(("ProducerFencedException", "InvalidProducerEpochException", "InvalidTxnStateException"))
-"""Kafka's errors for a transaction that has ended, or whose id another producer has taken."""
+"""The transaction has ended, or another producer has taken its id."""
 
 
 def commit(
     cluster: KafkaCluster, id: str, transaction: Transaction, timeout_s: float = START_TIMEOUT_S
 ) -> bool:
-    """Commit an open transaction; blocks. Returns False if it has ended meanwhile.
+    """Blocks. Returns False if the transaction has ended meanwhile.
 
     Raises `KafkaAway` if Kafka does not answer within `timeout_s`; it may still be committed then.
     """

@@ -25,7 +25,6 @@ def record_of(output: Result | DeadLetter) -> Record:
 
 
 def headers_of(output: Result | DeadLetter) -> Headers:
-    """The record's own headers, and Forebay's."""
     headers = dict(output.headers)
     # A record that could not be read has no id, only a position.
     id = output.position if output.id is None else output.id
@@ -37,11 +36,10 @@ def headers_of(output: Result | DeadLetter) -> Headers:
 
 
 def fitting_record(letter: DeadLetter, limit_bytes: int) -> Record:
-    """`record_of` a dead letter, cut to `limit_bytes` (at least `MIN_LIMIT_BYTES`).
+    """`record_of`, cut to `limit_bytes` (at least `MIN_LIMIT_BYTES`).
 
-    Cuts no more of the input's end than needed. If it does not fit without any input, cuts the largest other
-    parts first: drops the original record's headers and key, shortens texts. The field `cut_bytes` counts
-    missing bytes by part.
+    Cuts no more of the input's end than needed. If it does not fit without input, cuts the largest other
+    parts first: drops the original headers and key, shortens texts. `cut_bytes` counts missing bytes by part.
     """
     whole = record_of(letter)
     if record_bytes(*whole) <= limit_bytes:
@@ -72,7 +70,7 @@ def fitting_record(letter: DeadLetter, limit_bytes: int) -> Record:
 
 
 def _sizes(letter: DeadLetter) -> dict[str, int]:
-    """Bytes of each part that can be cut, except the input."""
+    """Of each part that can be cut, except the input."""
     texts = {name: (getattr(letter, name) or "").encode("utf-8", "replace") for name in TEXTS}
     headers = sum(
         len(name.encode("utf-8", "replace")) + len(of or b"") for name, of in letter.headers.items()
@@ -82,7 +80,7 @@ def _sizes(letter: DeadLetter) -> dict[str, int]:
 
 
 def _without(letter: DeadLetter, name: str) -> DeadLetter:
-    """`letter` without the part `name`; a text is shortened."""
+    """Shortens a text, drops other parts."""
     if name == "headers":
         return replace(letter, headers={})
     if name == "record_key":
