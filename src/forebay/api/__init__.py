@@ -1,4 +1,1 @@
-"""The operators and applications over streams of objects that `import forebay as fb` offers.
-
-Users import none of these modules: `forebay` itself has the names.
-"""
+"""The operators and applications of `import forebay as fb`. Users import none of these modules."""

@@ -294,7 +294,7 @@ def _stateful(
 
 
 def _settings(spec: type[Spec], name: str, settings: Any) -> Spec:
-    """Check `settings` as in a pipeline file. Raises `SettingError` with a line per mistake."""
+    """Check as in a pipeline file. Raises `SettingError` with a line per mistake."""
     kind = spec.model_fields["type"].annotation.__args__[0]  # type: ignore[union-attr]
     return check_document(spec, {"type": kind, **settings}, what="setting", name=name)
 

@@ -1,6 +1,4 @@
-"""Flink for a program, in its process or on a cluster, and its directory of checkpoints: lock, resume,
-clean up.
-"""
+"""Flink for a program, and its directory of checkpoints: lock, resume, clean up."""
 
 from __future__ import annotations
 
@@ -137,12 +135,12 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
 log = logging.getLogger("forebay")
 
 ASKED_OFTEN = {"web.refresh-interval": "1000", "metrics.fetcher.update-interval": "2000"}
-"""Maximum age of Flink's answers in milliseconds: failures are polled each second."""
+"""Milliseconds: failures are polled each second."""
 
 UNTOLD = ("Failed to import GCSFileSystem", "KeyboardInterrupt while sending command")
 
 _held: dict[Path, int] = {}
-"""Folders that this process has locked, for as long as it lives."""
+"""Folders that this process has locked."""
 
 
 def hold_folder(folder: Path) -> bool:
@@ -175,7 +173,7 @@ def hold_folder(folder: Path) -> bool:
 
 def check_none_runs(cluster: str, folder: Path) -> None:
     """Raise `SettingError` if a job with its checkpoints in `folder` still runs on the cluster: jobs
-    outlive the program that submitted them. Does nothing if the cluster does not answer.
+    outlive the program that submitted them. Ignores a cluster that does not answer.
     """
     try:
         found = FlinkRest(f"http://{cluster}").json("/jobs")["jobs"]
@@ -207,8 +205,8 @@ def forget_finished(folder: Path, *, start_over: bool = True) -> None:
     last = start_over and all(path.stat().st_mtime_ns <= ended_ns for path in written)
     if last:
         log.warning(
-            "the last job with checkpoints in %s has finished: the job starts from the beginning, and gives "
-            "its results once more",
+            "the last job with checkpoints in %s has finished: the job starts from the beginning, and writes "
+            "its results again",
             folder,
         )
     for job in jobs if last else finished:
@@ -216,7 +214,7 @@ def forget_finished(folder: Path, *, start_over: bool = True) -> None:
 
 
 def resumed_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint in `folder`, logged; None without one. Raises as `newest_checkpoint`."""
+    """None without a checkpoint. Logs the result. Raises as `newest_checkpoint`."""
     found = newest_checkpoint(folder)
     if found is None:
         log.info("no checkpoint in %s: the job starts from the beginning", folder)
@@ -227,7 +225,7 @@ def resumed_checkpoint(folder: Path) -> Path | None:
 
 def delete_others(folder: Path, resumed: Path) -> None:
     """Delete the files of jobs other than that of `resumed`; this process must hold the folder. A
-    checkpoint needs no file of another job, because Flink does not claim what it restores.
+    checkpoint needs none of them, because Flink does not claim what it restores.
     """
     for job in jobs_in(folder):
         if job != resumed.parent:

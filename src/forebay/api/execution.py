@@ -1,4 +1,4 @@
-"""Run a program's job to its end: monitor it, cancel it on Ctrl-C, raise its failure in one line."""
+"""Run a program's job: monitor it, cancel it on Ctrl-C, raise its failure in one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AGAIN = "the job was cancelled, because this failed twice in a row and a restart
 
 
 class ProgramEnvironment(StreamExecutionEnvironment):
-    """An environment whose `execute` monitors the job until it ends.
+    """Its `execute` monitors the job until it ends.
 
     `log_every_s`: seconds between log lines with the job's counts; None: never.
     """
@@ -67,7 +67,6 @@ class ProgramEnvironment(StreamExecutionEnvironment):
         return None if self._log_every_s is None else round(self._log_every_s / self._round_s())
 
     def _failure(self, error: Exception, follower: Follower | None) -> PipelineFailed:
-        """Turn Flink's error into one for the user, with the last failure seen."""
         if isinstance(error, OSError) or (
             isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
         ):
@@ -106,8 +105,8 @@ class ProgramEnvironment(StreamExecutionEnvironment):
 
 
 def awaited(client: JobClient) -> Future[JobExecutionResult]:
-    """The job's result, awaited on its own thread: Ctrl-C interrupts a wait of the main thread, and would
-    break a Py4J call, which logs a traceback.
+    """Waits on a thread: Ctrl-C interrupts a wait of the main thread, and would break a Py4J call, which
+    logs a traceback.
     """
     result: Future[JobExecutionResult] = Future()
 
@@ -122,7 +121,7 @@ def awaited(client: JobClient) -> Future[JobExecutionResult]:
 
 
 def rest_of(client: JobClient, config: FlinkConfig) -> FlinkRest | None:
-    """The REST service of the job's Flink; None if an embedded one's address cannot be found."""
+    """None if the address of an embedded Flink cannot be found."""
     if config.cluster is not None:
         return FlinkRest(f"http://{config.cluster}")
     try:

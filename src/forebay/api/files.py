@@ -175,8 +175,8 @@ def write_jsonl(stream: DataStream, path: str | Path, *, name: str | None = None
 
 @dataclass(frozen=True)
 class JsonLine:
-    """Turns an element into a line; `read` decodes it first. Raises `FunctionFailed`, naming the sink, if
-    it is not a JSON value.
+    """`read` decodes the element first. Raises `FunctionFailed`, naming the sink, if it is not a JSON
+    value.
     """
 
     where: str
@@ -189,7 +189,7 @@ class JsonLine:
 
 
 def json_line(value: Any) -> str:
-    """`value` as a line of JSON. Raises `TypeError` if it is not a JSON value."""
+    """Raises `TypeError` if `value` is not a JSON value."""
     if isinstance(value, Result):
         if isinstance(value.answer, BaseModel):
             value = replace(value, answer=_other(value.answer))
@@ -236,9 +236,7 @@ def _read(
 
 
 def timed(stream: DataStream, out_of_orderness_s: float) -> DataStream:
-    """`stream` of encoded events with their times as timestamps, and watermarks `out_of_orderness_s`
-    behind.
-    """
+    """Set events' times as timestamps, and watermarks `out_of_orderness_s` behind."""
     if not out_of_orderness_s >= 0:
         raise SettingError(f"out_of_orderness_s: expected 0 or more seconds, found {out_of_orderness_s}")
     return with_event_time(stream, out_of_orderness_ms=round(out_of_orderness_s * 1000))

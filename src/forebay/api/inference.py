@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ASKED_S = 3.0
-"""Timeout for checking that the servers serve the named model."""
+"""Timeout for checking the named model."""
 SILENT_S = 3.0
 """A longer wait for the servers is logged."""
 
@@ -207,7 +207,7 @@ class Inference:
         self.spec("checked")
 
     def answer_model(self) -> AnswerModel | None:
-        """Checks and converts answers; None if `schema` is not a pydantic model."""
+        """None if `schema` is not a pydantic model."""
         return AnswerModel(self.schema) if isinstance(self.schema, type) else None
 
     def spec(self, model: str) -> InferenceSpec:
@@ -324,7 +324,6 @@ class Inference:
 
 
 def _check_types(given: Inference) -> None:
-    """Raise `SettingError` for a value of a wrong type or out of range."""
     engine: Any = given.engine
     if not isinstance(engine, str | Sequence | Fleet) and not callable(engine):
         raise SettingError(f"engine: expected a URL, a list of URLs or a Fleet, found {_kind(engine)}")
@@ -363,7 +362,7 @@ def _check_types(given: Inference) -> None:
 
 
 class SaidOnce:
-    """Logs at `WARNING`, once, the reason of a wait that has lasted `after_s` seconds."""
+    """Logs at `WARNING`, once, the reason of a wait of `after_s` seconds."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
@@ -376,7 +375,7 @@ class SaidOnce:
 
 
 def _beside(ask: Callable[[], T]) -> T:
-    """Call `ask` in a thread, because a notebook has an event loop of its own."""
+    """In a thread, because a notebook has an event loop of its own."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(ask).result()
 

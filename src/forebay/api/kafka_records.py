@@ -27,16 +27,16 @@ ADVICE = (
     'max.message.bytes), or take such elements as dead letters with too_large="dead_letter"'
 )
 KeyOf = str | Callable[[Any], "str | bytes | None"]
-"""A template of a text such as `"{{ user }}"`, or a function of the element."""
+"""A template such as `"{{ user }}"`, or a function of the element."""
 
 
 @dataclass(frozen=True)
 class WriteObject:
-    """Makes key, value and headers for an element. `read` decodes it; None: it is the object itself. `where`
-    is the sink, for messages.
+    """Makes key, value and headers for an element. `read` decodes it; None: it is the object itself. `where`:
+    the sink, for messages.
 
     Results and dead letters keep their record's key and headers. A dead letter is cut to `limit_bytes`,
-    unless `value` makes its content. `too_large`: what to do with an element whose record is larger.
+    unless `value` makes its content. `too_large`: what to do with a larger element.
     """
 
     key: FieldTemplate | Callable[[Any], str | bytes | None] | None = None
@@ -64,9 +64,7 @@ class WriteObject:
             return key, json_line(value).encode(), headers
 
     def refused(self, element: Any, why: str) -> DeadLetter:
-        """The dead letter of an element whose record is too large. Raises `FunctionFailed` if it must fail
-        the job.
-        """
+        """For a record that is too large. Raises `FunctionFailed` if it must fail the job."""
         item = self._item(element)
         if self.too_large == "fail":
             with failing_as(self.where, "writing", item):
@@ -94,9 +92,7 @@ class WriteObject:
 
 
 def letter_of(item: Any, error: TooLargeForSink) -> DeadLetter:
-    """The dead letter of an element that is too large; for an object without a record, the input is its
-    JSON.
-    """
+    """For an element that is too large; without a record, the input is its JSON."""
     if isinstance(item, Result):
         return too_large(item, str(error))
     if not isinstance(item, DeadLetter):
@@ -109,7 +105,7 @@ def letter_of(item: Any, error: TooLargeForSink) -> DeadLetter:
 
 
 def fields_of(item: Any) -> Mapping[str, Any]:
-    """The fields for a key's template: entries of a dict or model, fields of a result's event, or `text`."""
+    """Entries of a dict or model, fields of a result's event, or `text`."""
     if isinstance(item, Result):
         return item.fields
     if isinstance(item, str):
@@ -120,8 +116,8 @@ def fields_of(item: Any) -> Mapping[str, Any]:
 
 
 def key_of(given: KeyOf | None, holds: type | None) -> FieldTemplate | Callable[[Any], Any] | None:
-    """Check and convert a `key` argument for a stream of `holds` objects (None: unknown). Raises
-    `SettingError` unless it is a function, or a template with a field.
+    """Check and convert `key=` for a stream of `holds` objects (None: unknown). Raises `SettingError`
+    unless it is a function, or a template with a field.
     """
     if given is None:
         return None

@@ -31,7 +31,7 @@ class AnswerModel:
             )
 
     def schema(self) -> Mapping[str, JSON]:
-        """The JSON schema. Raises `SettingError` if pydantic cannot make one."""
+        """Raises `SettingError` if pydantic cannot make one."""
         try:
             return self.model.model_json_schema()
         except (PydanticUserError, TypeError, ValueError, LookupError) as error:
@@ -41,7 +41,7 @@ class AnswerModel:
             ) from None
 
     def __call__(self, answer: JSON) -> Any:
-        """Validate an answer. Raises `InvalidAnswer` if the model or one of its validators rejects it."""
+        """Raises `InvalidAnswer` if the model or one of its validators rejects the answer."""
         try:
             return self.model.model_validate_json(dump_json(answer))
         except ValidationError as error:
@@ -58,7 +58,7 @@ class AnswerModel:
 
 @dataclass(frozen=True)
 class ReadResult:
-    """Decodes a result, and makes its answer an instance of the model."""
+    """Decodes a result with an instance of the model as its answer."""
 
     answers: AnswerModel
 
@@ -73,7 +73,7 @@ class ReadResult:
 class ModelResult(Result):
     """A result whose answer is an instance of a model.
 
-    PyFlink pickles objects between functions that it does not chain. This one then pickles its source,
+    PyFlink pickles objects between functions that it does not chain. This one pickles its source instead,
     because Flink could not import a model that is defined in the user's script.
     """
 

@@ -1,8 +1,8 @@
 """Streams of objects over streams of bytes, and conversion of a user's elements to events.
 
-Records travel encoded between Forebay's operators (`forebay.codec`); users get streams of objects. A plain
-function is composed with decoding. For PyFlink's own operators (`key_by`, `process`, `union`), a decoding
-operator is added to the task before them, so no object is pickled between the two.
+Records travel encoded between Forebay's operators (`forebay.codec`). A user's plain function is composed with
+decoding. For PyFlink's own operators (`key_by`, `process`, `union`), a decoding operator is added to the task
+before them, so no object is pickled between the two.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ ToEvent = Callable[[Any], "Event | DeadLetter | Mapping[str, Any] | BaseModel | 
 `text`. An event of a source keeps everything else: its place, its key and its headers.
 """
 TextOf = str | Callable[[Event], str | None]
-"""A template of a text such as `"{{ user }}"`, or a function of the event. The event has no key if the
-result is None or empty, or if a field in the template is missing or null.
+"""A template such as `"{{ user }}"`, or a function of the event. The event has no key if the result is
+None or empty, or if a field in the template is missing or null.
 """
 Templates = Iterable[tuple[str, str]]
 """Name and text of each template of an operator."""
@@ -142,7 +142,7 @@ MAX_RAW_BYTES = 4096
 
 @dataclass(frozen=True)
 class ReadEvent:
-    """Turns an element into an event with `to_event`, or by its type. `read` decodes the element.
+    """Makes an event by `to_event`, or by the element's type. `read` decodes the element.
 
     If `to_event` fails for a source's event, that becomes a dead letter with the record as it was read; if it
     returns a dict or a text, only the fields change.
@@ -152,7 +152,7 @@ class ReadEvent:
     read: Callable[[bytes], Any] | None = None
 
     def __call__(self, element: Any) -> Event | DeadLetter:
-        """Raises `MalformedRecord` if the element cannot be an event, and errors of `to_event`."""
+        """Raises `MalformedRecord` if it cannot be an event, and errors of `to_event`."""
         value = element if self.read is None else self.read(bytes(element))
         if isinstance(value, DeadLetter) or self.to_event is None:
             return event_of(value)
@@ -169,7 +169,6 @@ class ReadEvent:
 
 
 def _refused(value: Event | Result, element: Any, error: Exception) -> DeadLetter:
-    """The dead letter for an event or a result for which `to_event` failed."""
     if isinstance(value, Event):
         return refused(value, error)
     # Its answer may be an instance of a model; the encoded result has it as JSON.
@@ -179,7 +178,7 @@ def _refused(value: Event | Result, element: Any, error: Exception) -> DeadLette
 
 
 def event_of(value: Any) -> Event | DeadLetter:
-    """`value` as an event. Raises `MalformedRecord` if it cannot be one."""
+    """Raises `MalformedRecord` if `value` cannot be an event."""
     if isinstance(value, DeadLetter):
         return value
     if isinstance(value, Event):
@@ -213,7 +212,7 @@ def _check_numbers(fields: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class EncodeEvent:
-    """Encodes an element's event, or a dead letter if there is none; never raises."""
+    """Encodes an event, or a dead letter if it cannot be made; never raises."""
 
     to_event: ReadEvent
 
@@ -228,7 +227,7 @@ class EncodeEvent:
 def source_of(
     stream: Any, to_event: ToEvent | None, where: str, *, templates: Templates = ()
 ) -> tuple[DataStream, ReadEvent | None]:
-    """The stream that an operator reads, and the converter of its elements; None: they are encoded events.
+    """The stream that an operator reads, and a converter of its elements (None: they are encoded events).
 
     Raises `SettingError`, naming the function `where`, if it is not a stream of events, or a template names a
     field that no event has.
@@ -261,7 +260,7 @@ def source_of(
 
 
 def encoded_events(stream: Any, to_event: ToEvent | None, where: str) -> DataStream:
-    """`stream` as encoded events, in order. Raises `SettingError` like `source_of`."""
+    """Keeps the order. Raises as `source_of`."""
     source, read = source_of(stream, to_event, where)
     if read is None:
         return source
@@ -281,7 +280,7 @@ def check_fields(templates: Templates, fields: frozenset[str], where: str) -> No
 
 
 def _fails(text: str, fields: frozenset[str]) -> bool:
-    """Whether the template fails for an event with these fields; it may test `is defined`."""
+    """Rendered, because a template may test `is defined`."""
     try:
         PromptTemplate(text).render(dict.fromkeys(fields, "text"), key="key", time_ms=0)
     except TemplateFailed:
@@ -305,9 +304,7 @@ class Rendered:
 
 
 def text_of(given: TextOf | None, what: str) -> EventText | None:
-    """A key or id for the operator. Raises `SettingError`, naming `what`, unless it is a function, or a
-    template with a field.
-    """
+    """Raises `SettingError`, naming `what`, unless it is a function, or a template with a field."""
     if given is None:
         return None
     if isinstance(given, str):

@@ -74,7 +74,7 @@ class Follower:
         self._warned = False
 
     def look(self) -> None:
-        """Make a round. Raises `LaunchError` if Flink does not answer."""
+        """Raises `LaunchError` if Flink does not answer."""
         self._rounds += 1
         self._see_failures()
         if not self._runs and log.isEnabledFor(logging.INFO) and self._job.all_run():
@@ -121,7 +121,7 @@ class Follower:
             if all_dead(found):
                 self._judged.add(name)
                 log.warning(
-                    "%s: all of the first %d events became dead letters. Look at what their detail says: "
+                    "%s: all of the first %d events became dead letters. Their detail has the reason: "
                     "write the stream of dead letters somewhere, or print it",
                     name,
                     int(found["dead_letters"]),
@@ -132,7 +132,7 @@ class Follower:
 
 
 def in_a_row(before: JobFailure | None, now: JobFailure) -> bool:
-    """Whether both are failures of the same function of a sink, the second soon after the first."""
+    """Both are of the same function of a sink, the second soon after the first."""
     if before is None or now.time_ms - before.time_ms > IN_A_ROW_MS:
         return False
     function = function_of(now.cause)
@@ -140,15 +140,15 @@ def in_a_row(before: JobFailure | None, now: JobFailure) -> bool:
 
 
 def all_dead(found: Mapping[str, float]) -> bool:
-    """Whether an operator has no result and dead letters for nearly all events; a few may be in progress."""
+    """No result, and dead letters for nearly all events; a few may be in progress."""
     dead = found.get("dead_letters", 0)
     return not found.get("results", 0) and dead >= max(LEAST_DEAD, DEAD_SHARE * _came_in(found))
 
 
 @contextmanager
 def followed(follower: Follower, every_s: float) -> Iterator[None]:
-    """Make a round every `every_s` seconds on a thread while the block runs, and one at its end, when
-    Flink may be gone. Exceptions such as Ctrl-C do not wait for that one.
+    """Poll every `every_s` seconds on a thread while the block runs, and once at its end, when Flink may
+    be gone. Exceptions such as Ctrl-C do not wait for that.
     """
     ended = threading.Event()
     wait = partial(ended.wait, every_s)
@@ -168,8 +168,8 @@ def followed(follower: Follower, every_s: float) -> Iterator[None]:
 
 
 def follow(look: Callable[[], None], wait: Callable[[], bool]) -> None:
-    """Call `look` after each `wait`, and a last time once that returns True. Ignores a look that fails:
-    the job may be starting or ending.
+    """Call `look` after each `wait`, the last time once that returns True. Ignores failures: the job may
+    be starting or ending.
     """
     ended = False
     while not ended:
@@ -179,7 +179,7 @@ def follow(look: Callable[[], None], wait: Callable[[], bool]) -> None:
 
 
 def lines(counts: Counts) -> list[str]:
-    """A line for each operator that has had an event since its start, and for each sink that rejected
+    """One for each operator that has had an event since its start, and for each sink that rejected
     results.
     """
     events = [_line(name, found) for name, found in sorted(counts.items()) if _came_in(found)]

@@ -17,8 +17,8 @@ MARK = " failed for "
 
 @contextmanager
 def failing_as(where: str, what: str, item: Any) -> Iterator[None]:
-    """Raise errors of the block as `FunctionFailed`, with the sink `where`, the function or step `what`,
-    and the element `item`.
+    """Raise errors of the block as `FunctionFailed`, naming the sink `where`, the step `what` and the
+    element.
     """
     try:
         yield
@@ -28,7 +28,7 @@ def failing_as(where: str, what: str, item: Any) -> Iterator[None]:
 
 
 def shown(item: Any) -> str:
-    """An element in a few words, with its id and key if it has them."""
+    """With the id and key, if it has them."""
     kind, known = type(item).__name__, dict[str, str | None]()
     if isinstance(item, Result):
         kind, known = "result", {"id": item.id, "key": item.key}
@@ -45,6 +45,6 @@ def _bounded(text: str) -> str:
 
 
 def function_of(cause: str) -> str | None:
-    """The sink and function of a job's failure; None if it was not a user's function."""
+    """The sink and function of a failure; None if it was not a user's function."""
     kind = f"{FunctionFailed.__name__}: "
     return cause.removeprefix(kind).partition(MARK)[0] if cause.startswith(kind) and MARK in cause else None

@@ -184,7 +184,7 @@ def test_a_recursive_schema(registry: ScriptedRegistry) -> None:
         (b'{"text": "JSON"}', "the value names no schema: expected a byte 0 and an id of 4 bytes"),
         (b"", "found nothing"),
         (b"\0\0", "found 0000"),
-        (framed(77, b"\x02a\x02"), "schema 77 cannot be used: the schema registry does not have it"),
+        (framed(77, b"\x02a\x02"), "schema 77 cannot be used: the schema registry lacks this schema"),
         (framed(1, b"\x02a"), "a number has no end"),
         (framed(1, b"\x04a\x02"), "not Avro of its schema"),
         (framed(1, b"\x04\xff\xfe\x02"), "field 'text': a text is not UTF-8"),

@@ -108,11 +108,11 @@ async def _stay(session: object, context: object, params: aiohttp.TraceRequestRe
     try:
         target = params.url.join(URL(answer.get("Location") or answer.get("URI") or ""))
     except ValueError:
-        raise FeedRefused("the server redirects to what is not a URL") from None
+        raise FeedRefused("the server redirects to an invalid URL") from None
     if _origin(target) != _origin(params.url):
         raise FeedRefused(
-            f"the server redirects to {target.scheme}://{target.host}, and the feed's headers go to no other "
-            "origin than that of its url; give the final address"
+            f"the server redirects to {target.scheme}://{target.host}, but the feed's headers are sent only to "
+            "the origin of its url; set url to the final address"
         )
 
 
@@ -226,7 +226,7 @@ async def connected_for_ever(
             await _close(connection)
         failures += 1
         if failures == 1:
-            log.warning("%s: %s; trying again until it is back", name, problem)
+            log.warning("%s: %s; retrying until it is back", name, problem)
         await sleep(backoff().delay_s(failures, dice))
 
 

@@ -138,7 +138,7 @@ class FollowFolder(KeyedProcessFunction):
             found = {_key(path): stamp for path, stamp in stamps(self._root)}
         except OSError as error:
             if not self._scan_failed:
-                log.warning("%s cannot be read: %s; trying again until it can", self._root, why(error))
+                log.warning("%s cannot be read: %s; retrying", self._root, why(error))
             self._scan_failed = True
             return
         self._scan_failed = False

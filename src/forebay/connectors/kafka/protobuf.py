@@ -35,7 +35,7 @@ class NotADescriptor(ValueError):
 def file_descriptor(text: str, name: str) -> Any:
     """`text` is base64, as from a registry; the result gets `name`.
 
-    Raises `NotADescriptor` if it is not base64, `Unreadable` if it is no descriptor.
+    Raises `NotADescriptor` if it is not base64, `Unreadable` if it is not a descriptor.
     """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError

@@ -107,7 +107,7 @@ class Patience:
             return str(error) if isinstance(error, ForebayError) else type(error).__name__
         if getattr(error, "error_code", None) in UNKNOWN:
             raise MalformedRecord(
-                "the schema registry does not have it, or not all that it refers to: "
+                "the schema registry lacks this schema or one of its references: "
                 f"{str(getattr(error, 'error_message', ''))[:200]}"
             ) from None
         if 400 <= status < 500 and status not in PASSING:

@@ -41,7 +41,7 @@ def commit(
         if ENDED & set(class_names(error.java_exception)):
             return False
         raise KafkaAway(
-            f"Kafka at {cluster.bootstrap} does not commit transaction {id}: "
+            f"Kafka at {cluster.bootstrap} did not commit transaction {id}: "
             f"{error.java_exception.getMessage()}"
         ) from None
     finally:
