@@ -315,7 +315,7 @@ def test_a_reference_that_the_registry_lacks_is_named(registry: ScriptedRegistry
     letter = read(registry, framed(9, b"\x06ann"))
     assert isinstance(letter, DeadLetter)
     assert "schema 9 cannot be used" in letter.detail
-    assert "not all that it refers to: Subject not found" in letter.detail
+    assert "one of its references: Subject not found" in letter.detail
 
 
 @pytest.fixture

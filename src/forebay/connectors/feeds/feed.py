@@ -111,8 +111,8 @@ async def _stay(session: object, context: object, params: aiohttp.TraceRequestRe
         raise FeedRefused("the server redirects to an invalid URL") from None
     if _origin(target) != _origin(params.url):
         raise FeedRefused(
-            f"the server redirects to {target.scheme}://{target.host}, but the feed's headers are sent only to "
-            "the origin of its url; set url to the final address"
+            f"the server redirects to {target.scheme}://{target.host}, but the feed's headers are sent "
+            "only to the origin of its url; set url to the final address"
         )
 
 
