@@ -23,7 +23,7 @@ log = logging.getLogger("forebay")
 
 CANCEL_S = 60.0
 MAX_TASK_CHARS = 120
-AGAIN = "the job was cancelled, because this failed twice in a row and a restart would not fix it"
+AGAIN = "the job was cancelled, because it failed twice in a row and a restart would not fix it"
 
 
 class ProgramEnvironment(StreamExecutionEnvironment):
