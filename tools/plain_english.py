@@ -18,18 +18,27 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 CLEAN = (
+    "CONTRIBUTING.md",
+    "README.md",
+    "docs/architecture.md",
     "docs/autoscaling.md",
     "docs/deployment.md",
     "docs/fleet.md",
     "docs/gateway.md",
+    "docs/how-to/kafka.md",
     "docs/how-to/kubernetes.md",
     "docs/how-to/metrics.md",
+    "docs/how-to/object-store.md",
     "docs/how-to/ray.md",
     "docs/how-to/replicas.md",
+    "docs/pipeline.md",
     "docs/ray-fleet.md",
+    "docs/recovery.md",
     "docs/security.md",
+    "src/forebay/api",
     "src/forebay/autoscale",
     "src/forebay/config",
+    "src/forebay/connectors",
     "src/forebay/deploy",
     "src/forebay/engine",
     "src/forebay/flink",
@@ -57,6 +66,7 @@ ALLOWED = {
     ("src/forebay/apps/summaries/prompt.py", "stands"): PROMPT,
     ("src/forebay/apps/topics/settings.py", "what it is"): PROMPT,
     ("src/forebay/apps/trends/settings.py", "say"): PROMPT,
+    ("src/forebay/connectors/generator/posts.py", "so much"): "a generated post",
 }
 """Exceptions: file, the words as printed, and the reason."""
 

@@ -44,7 +44,7 @@ class Handler(BaseModel):
         ({"messages": [fb.Message("user", "x")]}, "either a prompt or messages"),
         ({"api": "responses"}, "api: expected chat or completions"),
         ({"schema": {"type": "objct"}}, "is not a JSON schema"),
-        ({"schema": int}, "int is no pydantic model"),
+        ({"schema": int}, "int is not a pydantic model"),
         ({"schema": Handler}, "no JSON schema can express Handler"),
         ({"timeout_s": 0}, "timeout_s: expected a number of seconds"),
         ({"deadline_s": "60"}, "deadline_s: expected a number of seconds"),
@@ -184,10 +184,10 @@ class TestStreams:
 
         answered = fb.infer(env.from_collection(["a"]), ASK)
         numbers = env.from_collection([1], Types.INT())
-        with pytest.raises(SettingError, match="elements of type Integer: say with to_event="):
+        with pytest.raises(SettingError, match="elements of type Integer: pass to_event="):
             fb.infer(numbers, ASK)
         assert fb.infer(numbers, ASK, to_event=lambda number: {"text": str(number)}, name="other").results
-        with pytest.raises(SettingError, match="holds Result objects: say with to_event="):
+        with pytest.raises(SettingError, match="holds Result objects: pass to_event="):
             fb.infer(answered.results, ASK)
         with pytest.raises(SettingError, match=r"expected a DataStream, found Outputs; take its \.results"):
             fb.infer(answered, ASK)

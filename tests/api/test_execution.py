@@ -39,7 +39,9 @@ def test_a_defect_in_what_is_written_ends_the_job_at_the_second_failure(
     assert said.startswith(
         f"the Flink job failed: write_jsonl '{tmp_path}/out': making JSON failed for the Odd"
     )
-    assert "TypeError: Type is not JSON serializable: Odd; as it failed twice in a row" in said
+    assert (
+        "Type is not JSON serializable: Odd; the job was cancelled, because it failed twice in a row" in said
+    )
     assert "Flink's log is in " in said
     assert "\n" not in said
     (restart,) = [record for record in caplog.records if record.name == "forebay"]

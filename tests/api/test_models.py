@@ -53,9 +53,9 @@ def test_an_answer_becomes_an_instance_as_json_is_read() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ({"days": []}, "Report refuses the answer at days: Value error, a report needs a day"),
-        ({"days": [{"on": "2026-02-30", "n": "wet"}]}, r"Report refuses the answer at days\.0\.on: "),
-        ({"days": [{"on": "2026-03-02"}]}, "Report refuses the answer: ZeroDivisionError"),
+        ({"days": []}, "Report rejects the answer at days: Value error, a report needs a day"),
+        ({"days": [{"on": "2026-02-30", "n": "wet"}]}, r"Report rejects the answer at days\.0\.on: "),
+        ({"days": [{"on": "2026-03-02"}]}, "Report rejects the answer: ZeroDivisionError"),
     ],
 )
 def test_what_the_model_refuses_is_an_invalid_answer(answer: Any, words: str) -> None:
@@ -84,7 +84,7 @@ async def test_a_refused_answer_is_asked_for_again_and_then_a_dead_letter() -> N
     await handler.close()
     assert isinstance(letter, fb.DeadLetter)
     assert (letter.cause, letter.attempts) == ("invalid_answer", 3)
-    assert letter.detail == "Never refuses the answer at word: Value error, not that one"
+    assert letter.detail == "Never rejects the answer at word: Value error, not that one"
 
 
 def test_a_result_can_be_pickled_though_nobody_can_import_its_model() -> None:

@@ -119,9 +119,9 @@ def test_a_jar_that_others_may_have_put_there_is_not_taken(tmp_path: Path, aroun
 @pytest.mark.parametrize(
     ("content", "length", "error"),
     [
-        (BYTES[:-1] + b"x", len(BYTES), SettingError("is not the jar")),
-        (BYTES + b"more", len(BYTES) + 4, SettingError("is not the jar")),
-        (BYTES * 3, None, SettingError("is not the jar")),
+        (BYTES[:-1] + b"x", len(BYTES), SettingError("is not the expected jar")),
+        (BYTES + b"more", len(BYTES) + 4, SettingError("is not the expected jar")),
+        (BYTES * 3, None, SettingError("is not the expected jar")),
         (BYTES[:1000], 1000, LaunchError("ended after 1000 of")),
         (BYTES[:1000], len(BYTES), LaunchError("try again")),
         (b"", 0, LaunchError("ended after 0 of")),

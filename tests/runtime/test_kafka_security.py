@@ -152,7 +152,7 @@ def refused(pipelines: Any, logs: Path, source: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (jaas("hush-hush-wrong"), "refuses: Authentication failed: Invalid username or password"),
+        (jaas("hush-hush-wrong"), "rejects this client: Authentication failed: Invalid username or password"),
         (jaas("hush-hush-wrong", MODULE), f"login modules are in {SHADED}"),
         (jaas(PASSWORD, user="bob"), "that this client may see; create it first, or let the client read it"),
         (f"{SHADED}{MODULE} required username=ann password=hush-hush wrong;", "check 'properties' and the"),
@@ -188,4 +188,4 @@ def test_a_certificate_of_another_authority_is_refused_at_once(
             "ssl.truststore.location": str(other.ca),
         },
     }
-    assert "refuses: SSL handshake failed" in refused(pipelines, flink_logs, source)
+    assert "rejects this client: SSL handshake failed" in refused(pipelines, flink_logs, source)

@@ -1,4 +1,1 @@
-"""What `import forebay as fb` offers: the operators and applications over streams of objects.
-
-A user imports none of these modules; `forebay` itself has the names.
-"""
+"""The operators and applications of `import forebay as fb`. Users import none of these modules."""

@@ -1,4 +1,4 @@
-"""The ready applications as functions over streams."""
+"""The applications as functions over streams."""
 
 from __future__ import annotations
 
@@ -93,18 +93,17 @@ def trends(
     name: str = "trends",
     **settings: Unpack[TrendsSettings],
 ) -> Outputs:
-    """Find what is going viral in `stream`, and why: a result for each thing that happens to a trend, exactly
-    once.
+    """Detect what goes viral in `stream`, and why: one result for each change of a trend, exactly once.
 
-    Events have a time and a text, and come from one of Forebay's sources. With `labels` (the default) the
-    model is asked why a trend rises.
+    Events need a time and a text, and a source of Forebay's. With `labels` (the default) the model is asked
+    why a trend rises.
 
     Args:
         stream, to_event, shards, parallelism, name: As for `infer`.
         inference: The engine, without a prompt and a schema.
         settings: The keys of the application `trends` in a pipeline file.
 
-    Raises what `infer` raises.
+    Raises the errors of `infer`.
 
     >>> import random
     >>> draw, words = random.Random(1), [f"word{number}" for number in range(300)]
@@ -137,21 +136,20 @@ def topics(
     embedder: OpenEmbedder | None = None,
     **settings: Unpack[TopicsSettings],
 ) -> Outputs:
-    """Find which topics emerge in `stream`, and what they are about: a result for each thing that happens to
-    a topic, exactly once.
+    """Detect the topics that emerge in `stream`: one result for each change of a topic, exactly once.
 
-    Events have a text. With `labels` (the default) the model names each topic.
+    Events need a text. With `labels` (the default) the model names each topic.
 
     Args:
         stream, to_event, shards, parallelism, name: As for `infer`.
         inference: The engine, without a prompt and a schema.
-        key: A template or a function: with `topic_shards` above 1, only events of the same key are sure to
+        key: A template or a function. With `topic_shards` above 1, only events of the same key are sure to
             share a topic.
-        embedder: Opens an embedding of your own instead of the one that `embeddings` names.
+        embedder: Opens an embedding of your own instead of the one in `embeddings`.
         settings: The keys of the application `topics` in a pipeline file.
 
-    Raises what `infer` raises, and `SetupError` if the embedding model is not installed; `embeddings="words"`
-    needs none.
+    Raises the errors of `infer`, and `SetupError` if the embedding model is not installed;
+    `embeddings="words"` needs none.
 
     >>> texts = ["storm over Lisbon", "heavy storm in Lisbon", "Lisbon storm damage"] * 5
     >>> env = fb.environment()
@@ -179,19 +177,19 @@ def summaries(
     name: str = "summary",
     **settings: Unpack[SummariesSettings],
 ) -> Outputs:
-    """Summarise what `stream` says under each key, window by window.
+    """Summarise the events of each key, window by window.
 
-    The stream has timestamps and watermarks: give `read_jsonl` or `read_kafka` an `out_of_orderness_s`. A
+    The stream needs timestamps and watermarks: pass `out_of_orderness_s` to `read_jsonl` or `read_kafka`. A
     result's `answer` is a summary as a dict, its time the last millisecond of the window. An event that is in
-    no summary is a dead letter.
+    no summary becomes a dead letter.
 
     Args:
         stream, to_event, id, shards, parallelism, name: As for `infer_stateful`.
         inference: The engine, without a prompt and a schema.
-        key: A template or a function: what is summarised together.
+        key: A template or a function; events of the same key are summarised together.
         settings: The keys of the application `summary` in a pipeline file.
 
-    Raises what `infer` raises.
+    Raises the errors of `infer`.
 
     >>> env = fb.environment()
     >>> tickets = fb.read_jsonl(env, "examples/tickets.jsonl", time="created_at", out_of_orderness_s=30)
@@ -230,17 +228,17 @@ def sessions(
     name: str = "sessions",
     **settings: Unpack[SessionsSettings],
 ) -> Outputs:
-    """Hold a conversation per key that remembers what was said: each event is a message, each result a turn.
+    """Hold a conversation per key, with memory: each event is a message, each result a turn.
 
     Args:
         stream, to_event, id, shards, parallelism, name: As for `infer_stateful`.
         inference: The engine, without a prompt and a schema.
         key: A template or a function: who speaks.
-        event_time: `idle_s` is in event time, and results carry their event's time; else `idle_s` is on the
-            wall clock.
+        event_time: `idle_s` is in event time, and results carry their event's time; otherwise it is
+            wall-clock time.
         settings: The keys of the application `sessions` in a pipeline file.
 
-    Raises what `infer` raises.
+    Raises the errors of `infer`.
 
     >>> env = fb.environment()
     >>> said = env.from_collection([{"user": "ann", "text": "Hello."}, {"user": "ann", "text": "Who am I?"}])
@@ -277,7 +275,7 @@ def _stateful(
     event_time: bool,
     **graph: Any,
 ) -> Outputs:
-    """The application of `settings`, which is a program, over `stream`; `function` is what was called."""
+    """`function`: the public function's name, for messages."""
     _check(inference, function)
     encoded, read = source_of(stream, to_event, function, templates=key_templates(key, id))
     given = infer_stateful(
@@ -296,7 +294,7 @@ def _stateful(
 
 
 def _settings(spec: type[Spec], name: str, settings: Any) -> Spec:
-    """`settings` by the rules of a pipeline file. Raises `SettingError` with a line per mistake."""
+    """Check as in a pipeline file. Raises `SettingError` with a line per mistake."""
     kind = spec.model_fields["type"].annotation.__args__[0]  # type: ignore[union-attr]
     return check_document(spec, {"type": kind, **settings}, what="setting", name=name)
 

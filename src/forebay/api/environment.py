@@ -1,5 +1,4 @@
-"""Flink for a program, inside its process or on a cluster, and the folder of its checkpoints: who writes
-there, where the program resumes, what is deleted."""
+"""Flink for a program, and its directory of checkpoints: lock, resume, clean up."""
 
 from __future__ import annotations
 
@@ -40,34 +39,33 @@ def environment(
     waiting for full buffers, unaligned checkpoints.
 
     Flink runs inside this process, or on a cluster. The first call in a process starts a JVM and blocks for
-    some seconds; a process has one JVM, so the first environment decides its heap and its connectors.
-    Connectors that `forebay connectors install` has installed are on its class path.
+    some seconds; a process has one JVM, so the first environment sets its heap and its connectors. Connectors
+    installed with `forebay connectors install` are on its class path.
 
     An environment of your own works too: set `python.execution-mode` to `thread`.
 
     Args:
-        checkpoints: Directory for checkpoints, for this program alone; None: none are written. It is locked
-            until the process ends: a second copy of the program is refused.
+        checkpoints: Directory for checkpoints, for this program alone; None: no checkpoints. It is locked
+            until the process ends: a second copy of the program raises `SettingError`.
         every_s: Seconds between checkpoints.
-        resume: Resume from the newest checkpoint in `checkpoints`, if there is one. The same program then
-            starts the job and restarts it after a kill. What jobs before that one have left is deleted, not
-            so with `cluster`. If the last job has finished, the next one starts from the beginning, with a
-            warning.
+        resume: Resume from the newest checkpoint in `checkpoints`, if there is one; after a kill, just start
+            the same program again. Deletes files of earlier jobs, but not with `cluster`. If the last job has
+            finished, the next one starts from the beginning, with a warning.
         parallelism: Default number of subtasks of an operator.
         cluster: `HOST:PORT` of a Flink cluster's REST service; None: inside this process.
         heap_mb: Maximum heap of the JVM in this process, in MiB.
-        log_every_s: While `env.execute` runs, log this often (seconds) how many events came in, how many
-            results and dead letters left, and how many calls are in flight; None: never.
-        options: Options of Flink's own. They take precedence.
+        log_every_s: Seconds between log lines of `env.execute` that count events in, results and dead letters
+            out, and calls in flight; None: never.
+        options: Flink options. They take precedence.
 
-    A job that fails is restarted from its newest checkpoint, ten times, after growing pauses of 1 to 30
-    seconds; ten quiet minutes begin the count anew. `env.execute` raises `forebay.errors.PipelineFailed` with
-    the cause when the job has failed, and Ctrl-C cancels the job. The logger `forebay` gets restarts, and
-    operators all of whose events become dead letters, at `WARNING`; at `INFO`, which checkpoint the job
-    resumes from, when it runs, and what it has done.
+    A job that fails restarts from its newest checkpoint, ten times, after growing pauses of 1 to 30 seconds;
+    ten quiet minutes reset the count. When the job has failed, `env.execute` raises
+    `forebay.errors.PipelineFailed` with the cause; Ctrl-C cancels the job. The logger `forebay` logs
+    restarts, and operators all of whose events become dead letters, at `WARNING`; at `INFO`, the checkpoint
+    that the job resumes from, when it runs, and its counts.
 
-    Raises `SettingError` for a wrong argument, for a directory that another process uses, and where a job
-    that has its checkpoints there still runs on the cluster; `LaunchError` if the JVM does not start.
+    Raises `SettingError` for a wrong argument, for a directory that another process uses, and if a job with
+    its checkpoints there still runs on the cluster; `LaunchError` if the JVM does not start.
 
     >>> env = fb.environment(checkpoints="state/topics", every_s=10)
     >>> env.get_parallelism()
@@ -81,15 +79,14 @@ def environment(
     if log_every_s is not None and not log_every_s > 0:
         raise SettingError(f"log_every_s: expected a number of seconds above 0, or None, found {log_every_s}")
     folder = None if checkpoints is None else Path(checkpoints)
-    # Of a folder that only the machines of a cluster have, nothing is known here.
+    # A folder on the cluster's machines cannot be checked here.
     first = folder is not None and (cluster is None or folder.is_dir()) and hold_folder(folder)
     if folder is not None and cluster is not None and folder.is_dir():
         check_none_runs(cluster, folder)
     if folder is not None and cluster is None:
-        # A job that this process has started before may run still.
+        # A job that this process has started before may still run.
         forget_finished(folder, start_over=resume and first)
     restored = resumed_checkpoint(folder) if folder is not None and resume else None
-    # A job that this process has started before may run still.
     if folder is not None and restored is not None and first and cluster is None:
         delete_others(folder, restored)
     config = FlinkConfig(
@@ -109,9 +106,10 @@ def environment(
 
 
 def mute_pyflink() -> None:
-    """Drop lines that say nothing to a user: that Apache Beam lacks a client of Google Cloud Storage, that
-    PyFlink does without compiled modules (unless its logger has a level), and Py4J's trace of a call that
-    Ctrl-C breaks, which is raised as well."""
+    """Drop log lines that do not help a user: Apache Beam without a client of Google Cloud Storage,
+    PyFlink without compiled modules (unless its logger has a level), and Py4J's traceback of a call that
+    Ctrl-C interrupts, which is raised as well.
+    """
     logging.getLogger("apache_beam.io.filesystems").addFilter(_tells)
     logging.getLogger().addFilter(_tells)
     pyflink = logging.getLogger("pyflink.fn_execution")
@@ -137,21 +135,21 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
 log = logging.getLogger("forebay")
 
 ASKED_OFTEN = {"web.refresh-interval": "1000", "metrics.fetcher.update-interval": "2000"}
-"""How old Flink's answers may be, in milliseconds: failures are looked for each second."""
+"""Milliseconds: failures are polled each second."""
 
 UNTOLD = ("Failed to import GCSFileSystem", "KeyboardInterrupt while sending command")
 
 _held: dict[Path, int] = {}
-"""The folders that this process has locked: a lock is the process's, and lasts as long."""
+"""Folders that this process has locked."""
 
 
 def hold_folder(folder: Path) -> bool:
-    """Make `folder`, and lock it for the rest of this process's life: two jobs would resume from the same
+    """Create `folder` and lock it for the life of this process: two jobs would resume from the same
     checkpoint and write everything twice.
 
-    A second call for the same folder does nothing, and returns False: a notebook makes an environment again.
-    When the process ends, however it ends, the lock is gone. Raises `SettingError` where another process has
-    it, and where the folder cannot be made or locked.
+    Returns False if this process holds it already: a notebook may create an environment again. The lock ends
+    with the process, even if it is killed. Raises `SettingError` if another process holds it, or if the
+    folder cannot be created or locked.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -174,8 +172,9 @@ def hold_folder(folder: Path) -> bool:
 
 
 def check_none_runs(cluster: str, folder: Path) -> None:
-    """Raise `SettingError` where a job that has its checkpoints in `folder` runs on the cluster: it outlives
-    the program that sent it. Of a cluster that does not answer nothing is known."""
+    """Raise `SettingError` if a job with its checkpoints in `folder` still runs on the cluster: jobs
+    outlive the program that submitted them. Ignores a cluster that does not answer.
+    """
     try:
         found = FlinkRest(f"http://{cluster}").json("/jobs")["jobs"]
     except (LaunchError, ValueError, KeyError, TypeError):
@@ -191,10 +190,10 @@ def check_none_runs(cluster: str, folder: Path) -> None:
 
 
 def forget_finished(folder: Path, *, start_over: bool = True) -> None:
-    """Delete what jobs in `folder` have left that have finished. This process must hold the folder.
+    """Delete the files of finished jobs in `folder`, which this process must hold.
 
-    If one of them was the last job and `start_over` is set, log a warning and delete what all jobs have left:
-    an older checkpoint would be resumed, and what came after it would be written twice.
+    If the last job has finished and `start_over` is set, log a warning and delete the files of all jobs:
+    resuming an older checkpoint would write later results twice.
     """
     jobs = jobs_in(folder)
     checkpoints = {job: checkpoints_of(job) for job in jobs}
@@ -206,8 +205,8 @@ def forget_finished(folder: Path, *, start_over: bool = True) -> None:
     last = start_over and all(path.stat().st_mtime_ns <= ended_ns for path in written)
     if last:
         log.warning(
-            "the last job with checkpoints in %s has finished: the job starts from the beginning, and gives "
-            "its results once more",
+            "the last job with checkpoints in %s has finished: the job starts from the beginning, and writes "
+            "its results again",
             folder,
         )
     for job in jobs if last else finished:
@@ -215,8 +214,7 @@ def forget_finished(folder: Path, *, start_over: bool = True) -> None:
 
 
 def resumed_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint in `folder`, which is logged; None without one. Raises `SettingError` as
-    `newest_checkpoint`."""
+    """None without a checkpoint. Logs the result. Raises as `newest_checkpoint`."""
     found = newest_checkpoint(folder)
     if found is None:
         log.info("no checkpoint in %s: the job starts from the beginning", folder)
@@ -226,8 +224,9 @@ def resumed_checkpoint(folder: Path) -> Path | None:
 
 
 def delete_others(folder: Path, resumed: Path) -> None:
-    """Delete what jobs before that of the checkpoint `resumed` have left in `folder`, which this process must
-    hold: a checkpoint needs no file of another job, as Flink does not claim what it restores."""
+    """Delete the files of jobs other than that of `resumed`; this process must hold the folder. A
+    checkpoint needs none of them, because Flink does not claim what it restores.
+    """
     for job in jobs_in(folder):
         if job != resumed.parent:
             shutil.rmtree(job, ignore_errors=True)

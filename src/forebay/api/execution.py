@@ -1,4 +1,4 @@
-"""A program's job, from its start to its end: followed, cancelled by Ctrl-C, its failure in one line."""
+"""Run a program's job: monitor it, cancel it on Ctrl-C, raise its failure in one line."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ log = logging.getLogger("forebay")
 
 CANCEL_S = 60.0
 MAX_TASK_CHARS = 120
-AGAIN = "as it failed twice in a row, and no restart would mend it, the job was cancelled"
+AGAIN = "the job was cancelled, because it failed twice in a row and a restart would not fix it"
 
 
 class ProgramEnvironment(StreamExecutionEnvironment):
-    """An environment whose `execute` follows the job until it ends, and says what becomes of it.
+    """Its `execute` monitors the job until it ends.
 
-    `log_every_s`: how often a line says what the job has done; None: never.
+    `log_every_s`: seconds between log lines with the job's counts; None: never.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class ProgramEnvironment(StreamExecutionEnvironment):
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
         """Run the job; blocks until it has ended.
 
-        Raises `FunctionFailed` where a function of a sink failed twice in a row, `PipelineFailed` where the
-        job failed or was cancelled otherwise, and what `start_job` raises. Whatever else ends the wait, such
-        as Ctrl-C, cancels the job and is raised.
+        Raises `FunctionFailed` if a sink's function failed twice in a row, `PipelineFailed` if the job failed
+        otherwise or was cancelled, and the errors of `start_job`. Other exceptions during the wait, such as
+        Ctrl-C, cancel the job and are raised.
         """
         client = start_job(self, job_name)
         result = awaited(client)
@@ -67,7 +67,6 @@ class ProgramEnvironment(StreamExecutionEnvironment):
         return None if self._log_every_s is None else round(self._log_every_s / self._round_s())
 
     def _failure(self, error: Exception, follower: Follower | None) -> PipelineFailed:
-        """The error for what Flink says of the job's end, with what was seen of it."""
         if isinstance(error, OSError) or (
             isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
         ):
@@ -100,14 +99,15 @@ class ProgramEnvironment(StreamExecutionEnvironment):
             else:
                 end_job(rest, id, CANCEL_S)
         except (LaunchError, PipelineFailed, Py4JError) as error:
-            # An embedded Flink is gone with its job.
+            # An embedded Flink ends with its job.
             if self._config.cluster is not None:
                 log.warning("the job %s%s may still run: %s", id, where, error)
 
 
 def awaited(client: JobClient) -> Future[JobExecutionResult]:
-    """The job's result. A thread of its own waits for it: Ctrl-C ends a wait of the main thread's, and would
-    break a call of Py4J's, which logs that with a trace."""
+    """Waits on a thread: Ctrl-C interrupts a wait of the main thread, and would break a Py4J call, which
+    logs a traceback.
+    """
     result: Future[JobExecutionResult] = Future()
 
     def wait() -> None:
@@ -121,11 +121,12 @@ def awaited(client: JobClient) -> Future[JobExecutionResult]:
 
 
 def rest_of(client: JobClient, config: FlinkConfig) -> FlinkRest | None:
-    """The REST service of the Flink that runs a job; None where an embedded one does not say where it is."""
+    """None if the address of an embedded Flink cannot be found."""
     if config.cluster is not None:
         return FlinkRest(f"http://{config.cluster}")
     try:
-        # An embedded Flink serves at any free port, which only its cluster knows, and that only the client.
+        # An embedded Flink serves at any free port, which only its cluster has, and only the client has the
+        # cluster.
         field = client._j_job_client.getClass().getDeclaredField("miniCluster")
         field.setAccessible(True)
         address = str(field.get(client._j_job_client).getRestAddress().get())

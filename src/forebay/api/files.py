@@ -45,25 +45,23 @@ def read_jsonl(
 ) -> ObjectStream[Event]:
     """Events from a file, or from all files in a directory, with one JSON object per line.
 
-    The place in the files is in Flink's state: a restart resumes there. An event's position, `name@line`, is
-    its id; `name` begins with the last name in `path`. A line that is not a JSON object becomes a dead letter
-    of the operator that reads the stream; the job goes on. Compressed files (gzip, bzip2, xz, zstd, zip) are
-    recognised by their content.
+    The place in the files is in Flink's state, so a restart resumes there. An event's position, `name@line`,
+    is its id; `name` begins with the last name in `path`. A line that is not a JSON object becomes a dead
+    letter of the operator that reads the stream, and the job continues. Compressed files (gzip, bzip2, xz,
+    zstd, zip) are recognised by their content.
 
     Args:
         env: A PyFlink environment.
         path: A file or a directory.
         time: Field with the event's time; dots for nesting.
-        time_format: How the time is written: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, or a `strptime`
-            pattern.
+        time_format: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, or a `strptime` pattern.
         time_zone: Time zone of times without one, such as `"Europe/Berlin"`.
-        payload: Field of each object that holds the record; the rest of its holder is the field `envelope`.
-            None: the object is the record.
-        out_of_orderness_s: Give elements Flink's timestamps, and watermarks this many seconds behind; None:
-            no timestamps.
-        follow: Read on without end: files that appear in the directory, or are replaced there, and lines that
-            are added to them are read as well.
-        replay: Give events at the pace of their times: 1.0 as fast as they happened, 10.0 ten times as fast.
+        payload: Field of each object that holds the record; the rest of the object becomes the field
+            `envelope`. None: the object is the record.
+        out_of_orderness_s: Set Flink's timestamps, and watermarks this many seconds behind; None: no
+            timestamps.
+        follow: Read without end, including new or replaced files in the directory and added lines.
+        replay: Emit events at the pace of their times: 1.0 as fast as they happened, 10.0 ten times as fast.
         limit: End after this many events.
         max_record_bytes: A longer line becomes a dead letter.
         encoding: Encoding of the files: `utf-8`, `utf-16`, `latin-1`, `cp1252`, …
@@ -127,7 +125,7 @@ def read_csv(
 
     Args:
         columns: Names of the columns; empty: the first row of each file has them.
-        delimiter: What separates cells.
+        delimiter: Separator of cells.
 
     Other arguments, guarantees and errors are those of `read_jsonl`.
 
@@ -146,16 +144,16 @@ def read_csv(
 def write_jsonl(stream: DataStream, path: str | Path, *, name: str | None = None) -> None:
     """Write each object of `stream` as a line of JSON, exactly once, into files in a directory.
 
-    A file appears as `part-*.jsonl` with the checkpoint that covers it, and never changes afterwards; without
-    checkpoints, it appears when the job ends. Lines of one subtask stay in order.
+    A file appears as `part-*.jsonl` with the checkpoint that covers it, or without checkpoints when the job
+    ends, and never changes afterwards. Lines of one subtask stay in order.
 
     Args:
-        stream: Results, dead letters, or JSON values and pydantic models that a function of yours made.
+        stream: Results, dead letters, or JSON values and pydantic models from a function of yours.
         path: The directory.
-        name: `uid` of the sink; None: derived from the path. A restart finds the sink's state by it.
+        name: `uid` of the sink, by which a restart finds its state; None: derived from the path.
 
-    Raises `SettingError` if `stream` is not a stream. An object that is not a JSON value fails the job,
-    which ends with `FunctionFailed` when that has happened twice in a row.
+    Raises `SettingError` if `stream` is not a stream. An object that is not a JSON value fails the job; after
+    two such failures in a row, it ends with `FunctionFailed`.
 
     >>> env = fb.environment()
     >>> fb.write_jsonl(env.from_collection([{"word": "router"}]), "out")
@@ -170,15 +168,16 @@ def write_jsonl(stream: DataStream, path: str | Path, *, name: str | None = None
     source: Any = stream.encoded if encoded else stream
     line = JsonLine(f"write_jsonl '{path}'", decode if encoded else None)
     lines = source.map(line, Types.STRING())
-    # At the stream's own parallelism, so that order within a subtask stays.
+    # At the stream's own parallelism, to keep the order within a subtask.
     lines.name("JSON lines").set_parallelism(source._j_data_stream.getParallelism())
     jsonl_sink(lines, JsonlFiles(Path(path)), uid=uid)
 
 
 @dataclass(frozen=True)
 class JsonLine:
-    """The line of an element, which `read` decodes where it is given. Raises `FunctionFailed`, naming the
-    sink, where it is no JSON value."""
+    """`read` decodes the element first. Raises `FunctionFailed`, naming the sink, if it is not a JSON
+    value.
+    """
 
     where: str
     read: Callable[[bytes], Any] | None = None
@@ -190,7 +189,7 @@ class JsonLine:
 
 
 def json_line(value: Any) -> str:
-    """`value` as a line of JSON. Raises `TypeError` where it is no JSON value."""
+    """Raises `TypeError` if `value` is not a JSON value."""
     if isinstance(value, Result):
         if isinstance(value.answer, BaseModel):
             value = replace(value, answer=_other(value.answer))
@@ -237,7 +236,7 @@ def _read(
 
 
 def timed(stream: DataStream, out_of_orderness_s: float) -> DataStream:
-    """`stream` of encoded events with their times as timestamps, and watermarks so far behind."""
+    """Set events' times as timestamps, and watermarks `out_of_orderness_s` behind."""
     if not out_of_orderness_s >= 0:
         raise SettingError(f"out_of_orderness_s: expected 0 or more seconds, found {out_of_orderness_s}")
     return with_event_time(stream, out_of_orderness_ms=round(out_of_orderness_s * 1000))

@@ -1,6 +1,4 @@
-"""What a user says about the model: which servers answer and how requests are spread over them, what it is
-asked, which answers are taken.
-"""
+"""The user's settings for the model: servers, routing, prompt, schema, retries."""
 
 from __future__ import annotations
 
@@ -47,9 +45,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ASKED_S = 3.0
-"""How long the servers are asked whether they serve the model that is named."""
+"""Timeout for checking the named model."""
 SILENT_S = 3.0
-"""How long a wait for the servers may last before it is told."""
+"""A longer wait for the servers is logged."""
 
 log = logging.getLogger("forebay")
 
@@ -62,15 +60,15 @@ class Fleet:
         urls: One URL per server.
         file: Path of a file with one URL per line. The file may change while the job runs.
         dns: `http://NAME:PORT`; every address of the name is a server, looked up again as the job runs.
-        kubernetes: `[NAMESPACE/]SERVICE[:PORT]`; every endpoint of the Service that is ready is a server.
-        routing: Name of a routing policy. The default sends a request to where it is answered soonest, and
-            holds it back while all servers are full.
-        kv_events: Where vLLM publishes the contents of its caches, such as `tcp://{host}:5557`; None:
-            nowhere.
-        prefill: URLs of servers that prefill prompts and hand over their KV cache, or a fleet of them; the
-            others then decode.
+        kubernetes: `[NAMESPACE/]SERVICE[:PORT]`; every ready endpoint of the Service is a server.
+        routing: Name of a routing policy. By default, a request goes to the server that will answer it
+            soonest, and waits while all servers are full.
+        kv_events: Address at which vLLM publishes the contents of its caches, such as `tcp://{host}:5557`;
+            None: it does not.
+        prefill: URLs of servers (or a fleet) that prefill prompts and hand over their KV cache; the others
+            then only decode.
 
-    Raises `SettingError` for a wrong argument. No server is contacted here.
+    Raises `SettingError` for a wrong argument. Contacts no server.
 
     >>> fleet = fb.Fleet("http://gpu-1:8000", "http://gpu-2:8000", routing="session_affinity")
     >>> ask = fb.Inference(fleet, model="smollm2-135m-instruct", prompt="{{ text }}")
@@ -113,7 +111,7 @@ class Fleet:
     def factory(
         self, model: str, *, api_key: SecretRef | None, timeout_s: float, deadline_s: float, capacity: int
     ) -> EngineFactory:
-        """What opens this fleet for an operator with these bounds."""
+        """Opens this fleet for an operator with these limits."""
         fleet = FleetConfig(
             self.replicas,
             model=model,
@@ -138,24 +136,22 @@ def _prefill(given: Sequence[str] | Fleet) -> ReplicaList | None:
 
 @dataclass(frozen=True)
 class Inference:
-    """How an event becomes an answer: the server, the model, the prompt, the form of answers, and when to try
-    again.
+    """How an event becomes an answer: server, model, prompt, schema and retries.
 
     It opens no connection and reads no secret. Share it, copy it with `dataclasses.replace`, use it for
     several operators.
 
-    With a `schema`, the engine is made to follow it and every answer is checked. An answer that breaks it, or
-    that a validator of the pydantic model refuses, is asked for again, and becomes a dead letter after
-    `retry.max_invalid_answers` tries.
+    With a `schema`, the engine is made to follow it and every answer is checked. If an answer breaks it, or a
+    validator of the pydantic model rejects it, the request is repeated; after `retry.max_invalid_answers`
+    tries the event becomes a dead letter.
 
     Attributes:
         engine: URL of a server with the OpenAI protocol, several URLs, or a `Fleet`. For tests, a
             `ScriptedEngineFactory`.
-        model: The model's name. May be left out if the server serves one model: it is asked for the name when
-            the operator is made. A server that answers then is also asked whether it serves the model that is
-            named.
-        prompt: A template in Jinja's syntax: the user's message, or with `api="completions"` the plain
-            prompt. A template sees the event's fields by name, and `key` and `time_ms`.
+        model: The model's name, checked against the server if it answers when the operator is created. If the
+            server serves one model, the name may be left out: the operator then reads it from the server.
+        prompt: A Jinja template: the user's message, or with `api="completions"` the plain prompt. It sees
+            the event's fields by name, and `key` and `time_ms`.
         messages: Templates of a whole chat, instead of `prompt`.
         api: `"chat"` or `"completions"`.
         schema: A JSON schema, or a pydantic model: answers are then its instances.
@@ -164,13 +160,13 @@ class Inference:
         deadline_s: Maximum time for all calls for one event, in seconds.
         retry: Which errors are retried, and when.
         capacity: Maximum number of requests in flight per subtask; beyond it the source waits.
-        journal: Path of a file that keeps answers: the same request gets the same answer again, also after a
-            restart. It is created if it does not exist.
+        journal: Path of a file that keeps answers: the same request gets the same answer again, even after a
+            restart. Created if it does not exist.
         priority: Template of a whole number; lower goes first.
         send_priority: Send the priority to the server as well.
         answer_tokens: Template of the maximum length of an event's answer, in tokens; None:
             `sampling.max_tokens` for all.
-        api_key: Where the key is, `{"env": NAME}` or `{"file": PATH}`; never the key itself.
+        api_key: Where to find the key, `{"env": NAME}` or `{"file": PATH}`; never the key itself.
 
     Raises `SettingError` for a wrong argument.
 
@@ -211,11 +207,11 @@ class Inference:
         self.spec("checked")
 
     def answer_model(self) -> AnswerModel | None:
-        """The class whose instances answers become; None where `schema` is none."""
+        """None if `schema` is not a pydantic model."""
         return AnswerModel(self.schema) if isinstance(self.schema, type) else None
 
     def spec(self, model: str) -> InferenceSpec:
-        """The same for the operator, with the name of the model. Raises `SettingError`."""
+        """The operator's spec, with the model's name. Raises `SettingError`."""
         answers = self.answer_model()
         schema = answers.schema() if answers else cast("Mapping[str, JSON] | None", self.schema)
         if schema is not None:
@@ -240,7 +236,7 @@ class Inference:
         )
 
     def templates(self) -> list[tuple[str, str]]:
-        """The templates, and what each is called."""
+        """The templates by name."""
         found = [(f"messages[{i}].content", each.content) for i, each in enumerate(self.messages)]
         named = [
             ("prompt", self.prompt),
@@ -250,21 +246,19 @@ class Inference:
         return [*found, *((what, text) for what, text in named if text is not None)]
 
     def served_model(self, need: ContextNeed | None = None) -> str:
-        """The model's name, checked against what the servers serve; blocks. Raises `SettingError` also where
-        no server of the fleet's `prefill` can do that for this model; what else is to be said of them is
-        logged.
+        """The model's name, checked against the servers; blocks.
 
-        `need` is the context that the largest call takes; None: that of an answer. Raises `SettingError` if
-        the model's context is known and shorter.
+        If `model` was left out, waits for the servers for at most `deadline_s` and returns the one model that
+        they serve; otherwise waits for at most `ASKED_S`, and a server that does not answer may start later.
+        `need` is the context of the largest call; None: that of an answer.
 
-        Where it was left out they are asked for at most `deadline_s`, and the name of the one that they serve
-        is taken; else for at most `ASKED_S`, and one that does not answer may come later. Raises
-        `SettingError` where they serve several or not this one, and `PipelineFailed` where it was left out
-        and none answered.
+        Raises `SettingError` if the servers serve several models or not this one, if the model's context is
+        known to be too short, or if no server of the fleet's `prefill` supports this model; `PipelineFailed`
+        if `model` was left out and no server answered. Warnings are logged.
         """
         fleet = self.fleet()
         if fleet is None:
-            # Nobody can be asked: a name has no meaning but what the factory gives it.
+            # There is no server to query: only the factory gives the name a meaning.
             return self.model or str(getattr(self.engine, "model", "none"))
         served = self._served_model(fleet)
         check_context(need or answer_need(self.sampling.max_tokens), served)
@@ -306,7 +300,7 @@ class Inference:
         return _beside(discover)
 
     def fleet(self) -> Fleet | None:
-        """The replicas; None where `engine` opens its own."""
+        """The servers; None if `engine` is a factory."""
         if isinstance(self.engine, Fleet):
             return self.engine
         if isinstance(self.engine, str):
@@ -314,7 +308,6 @@ class Inference:
         return Fleet(*self.engine) if isinstance(self.engine, Sequence) else None
 
     def secret(self) -> SecretRef | None:
-        """Where the API key is."""
         return None if self.api_key is None else SecretRef(**self.api_key)
 
     def _engine(self, model: str) -> EngineFactory:
@@ -331,7 +324,6 @@ class Inference:
 
 
 def _check_types(given: Inference) -> None:
-    """Raise `SettingError` for a value of a wrong type or out of its range."""
     engine: Any = given.engine
     if not isinstance(engine, str | Sequence | Fleet) and not callable(engine):
         raise SettingError(f"engine: expected a URL, a list of URLs or a Fleet, found {_kind(engine)}")
@@ -365,12 +357,12 @@ def _check_types(given: Inference) -> None:
     if key is not None:
         where = isinstance(key, Mapping) and len(key) == 1 and set(key) <= {"env", "file"}
         if not where or not all(isinstance(name, str) and name for name in key.values()):
-            # What was found may be the key itself.
+            # The value may be the key itself.
             raise SettingError('api_key: expected {"env": NAME} or {"file": PATH}, never the key itself')
 
 
 class SaidOnce:
-    """Logs the first words about a wait that has lasted `after_s` seconds, at `WARNING`, and no more."""
+    """Logs at `WARNING`, once, the reason of a wait of `after_s` seconds."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
@@ -383,7 +375,7 @@ class SaidOnce:
 
 
 def _beside(ask: Callable[[], T]) -> T:
-    """What `ask` returns; in a thread, because a notebook has an event loop of its own."""
+    """In a thread, because a notebook has an event loop of its own."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(ask).result()
 

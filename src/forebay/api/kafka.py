@@ -33,9 +33,9 @@ from forebay.flink.types import check_sink_free, check_uid_free
 from forebay.records import DeadLetter, Event
 
 DISCOVERY_S = 10.0
-"""How often new partitions and topics are looked for."""
+"""Seconds between searches for new partitions and topics."""
 PATIENCE_S = 20.0
-"""How long brokers that do not answer are asked again."""
+"""Seconds of retries if brokers do not answer."""
 CONNECTOR = "org.apache.flink.connector.kafka.source.KafkaSource"
 
 
@@ -62,8 +62,8 @@ def read_kafka(
     """Events from the records of Kafka topics.
 
     An event has the fields of the record's value and a field `kafka` with `topic`, `partition`, `offset`,
-    `time_ms`, `key` and `headers`: texts, or `base64:` and base64 for bytes that are not text. A field
-    `kafka` of the value itself is in it as `own`. The event's position, `topic/partition@offset`, is its id.
+    `time_ms`, `key` and `headers`: texts, or `base64:` and base64 for bytes that are not text. If the value
+    has a field `kafka`, it becomes `kafka.own`. The event's position, `topic/partition@offset`, is its id.
     Offsets are in Flink's checkpoints, and are committed to `group` with each checkpoint for others to see. A
     record that cannot be read becomes a dead letter of the operator that reads the stream.
 
@@ -71,25 +71,25 @@ def read_kafka(
 
     Args:
         env: A PyFlink environment.
-        bootstrap: `HOST:PORT` of one or more brokers, with commas between them.
+        bootstrap: `HOST:PORT` of one or more brokers, separated by commas.
         topics: Names of topics.
         group: Consumer group.
-        pattern: A regular expression, instead of `topics`: all topics that match it as a whole.
+        pattern: A regular expression instead of `topics`: all topics whose whole name matches.
         start: Where to begin without a checkpoint: `"committed"` (the group's offsets, else the earliest),
-            `"earliest"`, `"latest"`, or the first record of a time: `"2026-01-31T12:00:00Z"` (UTC where it
-            has no zone), a `datetime`, or milliseconds since the Unix epoch.
+            `"earliest"`, `"latest"`, or the first record of a time: `"2026-01-31T12:00:00Z"` (UTC if it has
+            no zone), a `datetime`, or milliseconds since the Unix epoch.
         format: `"jsonl"`: values are JSON objects; `"text"`: values are texts.
         time: Field with the event's time; None: the record's timestamp.
         time_format, time_zone, payload: As for `read_jsonl`.
-        out_of_orderness_s: Give elements timestamps, and watermarks this many seconds behind. There is then
-            one reader for all partitions.
-        until_latest: End at the offsets that were the latest at the start. A job that was restored does not
-            end by itself.
+        out_of_orderness_s: Set timestamps, and watermarks this many seconds behind. All partitions then share
+            one reader.
+        until_latest: End at the offsets that were the latest at the start. A restored job does not end by
+            itself.
         properties: Options of Kafka's own client.
-        secrets: Options of the client that are secret, each as `{"env": NAME}` or `{"file": PATH}`.
+        secrets: Secret options of the client, each as `{"env": NAME}` or `{"file": PATH}`.
         max_record_bytes: A longer record becomes a dead letter.
-        check: Ask Kafka whether the topics exist, which blocks: some 20 seconds if no broker answers. False:
-            do not, as where only the machines of a cluster can reach it.
+        check: Check that the topics exist, which blocks for some 20 seconds if no broker answers. False: do
+            not, for example if only the machines of a cluster can reach Kafka.
         name: Name and `uid` of the source.
 
     Raises `SettingError` for a wrong argument, for topics that do not exist, or if the connector is missing;
@@ -132,7 +132,7 @@ def read_kafka(
         spec.pattern,
         group,
         start=spec.start,
-        # Flink ends a source only where it looks for no more partitions.
+        # Flink ends a source only if discovery of partitions is off.
         discovery_s=0.0 if until_latest else DISCOVERY_S,
         until_latest=until_latest,
         # One reader for all partitions, so that one without records does not hold the watermark back.
@@ -162,37 +162,37 @@ def write_kafka(
 ) -> ObjectStream[DeadLetter]:
     """Write each object of `stream` to a Kafka topic as JSON.
 
-    A result or a dead letter keeps the key and the headers of its record, and gets the header `forebay-id`;
-    `value` says what is written of it. Other objects are written as `write_jsonl` writes them, without a key
-    unless `key` gives one. A key or a value that cannot be made fails the job, which ends with
-    `FunctionFailed` when that has happened twice in a row: both must give the same for the same element.
+    A result or a dead letter keeps its record's key and headers, and gets the header `forebay-id`; `value`
+    replaces the JSON that is written. Other objects are written as by `write_jsonl`, without a key unless
+    `key` gives one. An error in `key` or `value` fails the job; after two such failures in a row it ends with
+    `FunctionFailed`. Both must return the same for the same element.
 
-    Kafka's producer sends records of at most `max.request.size` bytes, 1,048,576 unless `properties` says
-    otherwise. Of a dead letter that is larger, the end of the input is cut, and `cut_bytes` says how much.
-    Any other element that is larger fails the job like a value that cannot be made, or with
-    `too_large="dead_letter"` becomes a dead letter in the stream that is returned.
+    Kafka's producer sends records of at most `max.request.size` bytes, 1,048,576 unless `properties` sets it.
+    The input of a larger dead letter is cut at its end, and `cut_bytes` counts the missing bytes. Any other
+    larger element fails the job like an error in `value`, or with `too_large="dead_letter"` becomes a dead
+    letter in the returned stream.
 
     Args:
         stream: As for `write_jsonl`.
-        bootstrap: `HOST:PORT` of one or more brokers, with commas between them.
+        bootstrap: `HOST:PORT` of one or more brokers, separated by commas.
         topic: The topic.
-        name: Names the sink and its transactions. No other job that writes to this Kafka cluster may have the
-            same name, and it stays the same.
+        name: Names the sink and its transactions. It must never change, and no other job that writes to this
+            Kafka cluster may use it.
         key: Key of the record: a template of the element's fields (of a result: those of its event), or a
-            function of the element that gives a text, bytes or None. A null or empty field gives no key.
-        value: A function of the element that gives what is written; None: the element.
+            function of the element that returns a text, bytes or None. A null or empty field gives no key.
+        value: A function of the element that returns what to write; None: the element.
         guarantee: `"exactly-once"`: transactions, which consumers with `read_committed` see at each
-            checkpoint; `"at-least-once"`: visible at once, and after a restart some come twice.
+            checkpoint; `"at-least-once"`: visible at once, with duplicates after a restart.
         transaction_timeout_s: A job that is down for longer may lose results that were written and not
             committed.
-        too_large: `"fail"`: an element that is larger than the producer sends fails the job; `"dead_letter"`:
-            it is not written, and is a dead letter with the cause `too_large_for_sink` in the stream that is
-            returned. Write that stream somewhere: if nothing reads it, such elements are lost.
+        too_large: `"fail"`: an element larger than the producer sends fails the job; `"dead_letter"`: it is
+            not written, and becomes a dead letter with the cause `too_large_for_sink` in the returned stream.
+            Write that stream somewhere: if nothing reads it, such elements are lost.
         properties, secrets, check: As for `read_kafka`.
 
-    Returns the dead letters of elements that were too large; there are none with `too_large="fail"`.
+    Returns the dead letters of elements that were too large; empty with `too_large="fail"`.
 
-    Raises `SettingError` for a wrong argument, for a topic that does not exist or that takes no records as
+    Raises `SettingError` for a wrong argument, for a topic that does not exist or that rejects records as
     large as the producer sends, if the connector is missing, and for `"exactly-once"` in an environment
     without checkpoints; `PipelineFailed` if no broker answers.
 
@@ -249,7 +249,7 @@ def write_kafka(
     source: Any = stream
     read: Callable[[bytes], Any] | None = None
     if isinstance(stream, ObjectStream):
-        # An answer that is an instance of a model is written as the JSON that it was made of.
+        # An answer that is an instance of a model is written as the JSON that it was made from.
         source, read = stream.encoded, decode if key is None and value is None else stream.read
     write = WriteObject(made_key, value, read, f"write_kafka {name!r}", too_large, config.limit.bytes)
     rows = kafka_sink(source, config, write, name)
@@ -257,7 +257,7 @@ def write_kafka(
 
 
 def check_checkpoints(stream: DataStream) -> None:
-    """Raise `SettingError` where the stream's environment makes no checkpoints."""
+    """Raise `SettingError` if the stream's environment has no checkpoints."""
     env: Any = stream.get_execution_environment()
     if not env._j_stream_execution_environment.getCheckpointConfig().isCheckpointingEnabled():
         raise SettingError(
@@ -286,11 +286,11 @@ def _check_sink(admin: KafkaAdmin, spec: SinkSpec) -> None:
 
 
 def check_connector() -> None:
-    """Raise `SettingError` where this process's Flink has no Kafka connector."""
+    """Raise `SettingError` if this process's Flink has no Kafka connector."""
     jvm = get_gateway().jvm
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(CONNECTOR)
     except Py4JError:
         raise SettingError(
-            "Flink has no Kafka connector: run `forebay connectors install kafka`, and start the program anew"
+            "Flink has no Kafka connector: run `forebay connectors install kafka`, and restart the program"
         ) from None

@@ -1,4 +1,4 @@
-"""What is written to a Kafka topic for an object of a stream."""
+"""The Kafka record for an object of a stream."""
 
 from __future__ import annotations
 
@@ -27,17 +27,16 @@ ADVICE = (
     'max.message.bytes), or take such elements as dead letters with too_large="dead_letter"'
 )
 KeyOf = str | Callable[[Any], "str | bytes | None"]
-"""A template of a text such as `"{{ user }}"`, or a function of the element."""
+"""A template such as `"{{ user }}"`, or a function of the element."""
 
 
 @dataclass(frozen=True)
 class WriteObject:
-    """Key, value and headers for an element of a stream. `read` decodes it; None: it is the object itself.
-    `where` is the sink, for messages.
+    """Makes key, value and headers for an element. `read` decodes it; None: it is the object itself. `where`:
+    the sink, for messages.
 
-    A result and a dead letter have the key and the headers of their record. A dead letter is cut to
-    `limit_bytes`, unless `value` says what is written of it. `too_large`: what an element is whose record is
-    larger.
+    Results and dead letters keep their record's key and headers. A dead letter is cut to `limit_bytes`,
+    unless `value` makes its content. `too_large`: what to do with a larger element.
     """
 
     key: FieldTemplate | Callable[[Any], str | bytes | None] | None = None
@@ -48,8 +47,9 @@ class WriteObject:
     limit_bytes: int = DEFAULTS[REQUEST]
 
     def __call__(self, element: Any) -> Record:
-        """Raises `FunctionFailed` for a value that is not JSON, a key that is not text or bytes, a key's
-        template that names a field that the element does not have, and for whatever the functions raise."""
+        """Raises `FunctionFailed` for a value that is not JSON, a key that is not text or bytes, a
+        template with a field that the element lacks, and errors of the functions.
+        """
         item = self._item(element)
         key, headers = None, Headers()
         if isinstance(item, Result | DeadLetter):
@@ -64,8 +64,7 @@ class WriteObject:
             return key, json_line(value).encode(), headers
 
     def refused(self, element: Any, why: str) -> DeadLetter:
-        """The dead letter of an element whose record is too large. Raises `FunctionFailed` if it is to fail
-        the job."""
+        """For a record that is too large. Raises `FunctionFailed` if it must fail the job."""
         item = self._item(element)
         if self.too_large == "fail":
             with failing_as(self.where, "writing", item):
@@ -93,8 +92,7 @@ class WriteObject:
 
 
 def letter_of(item: Any, error: TooLargeForSink) -> DeadLetter:
-    """The dead letter of what a topic does not take. Of an object that is not about a record, the input is
-    its JSON."""
+    """For an element that is too large; without a record, the input is its JSON."""
     if isinstance(item, Result):
         return too_large(item, str(error))
     if not isinstance(item, DeadLetter):
@@ -107,8 +105,7 @@ def letter_of(item: Any, error: TooLargeForSink) -> DeadLetter:
 
 
 def fields_of(item: Any) -> Mapping[str, Any]:
-    """What the template of a key sees: the entries of a dict or a model, the fields of a result's event, the
-    text of a text as `text`."""
+    """Entries of a dict or model, fields of a result's event, or `text`."""
     if isinstance(item, Result):
         return item.fields
     if isinstance(item, str):
@@ -119,8 +116,9 @@ def fields_of(item: Any) -> Mapping[str, Any]:
 
 
 def key_of(given: KeyOf | None, holds: type | None) -> FieldTemplate | Callable[[Any], Any] | None:
-    """`given` as `WriteObject` takes it, for a stream of `holds` objects (None: it is not known). Raises
-    `SettingError` where it is neither a template with a field in it nor a function."""
+    """Check and convert `key=` for a stream of `holds` objects (None: unknown). Raises `SettingError`
+    unless it is a function, or a template with a field.
+    """
     if given is None:
         return None
     if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""Pydantic models as the form of answers."""
+"""Pydantic models as schemas of answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay.records import JSON, Result
 
 @dataclass(frozen=True)
 class AnswerModel:
-    """Makes instances of a pydantic model out of answers. Picklable."""
+    """Turns answers into instances of a pydantic model. Picklable."""
 
     model: type[BaseModel]
 
@@ -27,11 +27,11 @@ class AnswerModel:
         if not (isinstance(self.model, type) and issubclass(self.model, BaseModel)):
             name = getattr(self.model, "__name__", repr(self.model))
             raise SettingError(
-                f"schema: {name} is no pydantic model; give a subclass of BaseModel, or a JSON schema"
+                f"schema: {name} is not a pydantic model; give a subclass of BaseModel, or a JSON schema"
             )
 
     def schema(self) -> Mapping[str, JSON]:
-        """The JSON schema. Raises `SettingError` where none can say what the model takes."""
+        """Raises `SettingError` if pydantic cannot make one."""
         try:
             return self.model.model_json_schema()
         except (PydanticUserError, TypeError, ValueError, LookupError) as error:
@@ -41,25 +41,24 @@ class AnswerModel:
             ) from None
 
     def __call__(self, answer: JSON) -> Any:
-        """The instance. Raises `InvalidAnswer` where the model refuses the answer, or one of its validators
-        raises."""
+        """Raises `InvalidAnswer` if the model or one of its validators rejects the answer."""
         try:
             return self.model.model_validate_json(dump_json(answer))
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             at = ".".join(map(str, first["loc"]))
             raise InvalidAnswer(
-                f"{self.model.__name__} refuses the answer{f' at {at}' if at else ''}: {first['msg'][:200]}"
+                f"{self.model.__name__} rejects the answer{f' at {at}' if at else ''}: {first['msg'][:200]}"
             ) from None
         except Exception as error:
             raise InvalidAnswer(
-                f"{self.model.__name__} refuses the answer: {type(error).__name__}: {str(error)[:200]}"
+                f"{self.model.__name__} rejects the answer: {type(error).__name__}: {str(error)[:200]}"
             ) from None
 
 
 @dataclass(frozen=True)
 class ReadResult:
-    """The result in its bytes, its answer an instance of the model."""
+    """Decodes a result with an instance of the model as its answer."""
 
     answers: AnswerModel
 
@@ -74,8 +73,8 @@ class ReadResult:
 class ModelResult(Result):
     """A result whose answer is an instance of a model.
 
-    Where PyFlink pickles it, between functions that it does not chain, what it was made of is pickled: a
-    model that stands in the user's script could not be found by its name inside Flink.
+    PyFlink pickles objects between functions that it does not chain. This one pickles its source instead,
+    because Flink could not import a model that is defined in the user's script.
     """
 
     __slots__ = ("source",)

@@ -1,9 +1,8 @@
-"""Streams of objects over streams of bytes, and from what a user's stream holds to events.
+"""Streams of objects over streams of bytes, and conversion of a user's elements to events.
 
-Between Forebay's operators records travel encoded (`forebay.codec`). What a user gets is a stream of objects:
-each function of theirs is put behind one that decodes. Where PyFlink's own operators read the stream
-(`key_by`, `process`, `union`), an operator that decodes is put into the job, in the task of what comes
-before, so that no object is pickled between the two.
+Records travel encoded between Forebay's operators (`forebay.codec`). A user's plain function is composed with
+decoding. For PyFlink's own operators (`key_by`, `process`, `union`), a decoding operator is added to the task
+before them, so no object is pickled between the two.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ class ObjectStream(DataStream, Generic[T]):
     """A PyFlink `DataStream` of objects: use it as any other, with `map`, `filter`, `key_by`, `process`.
 
     Attributes:
-        encoded: The stream of bytes that it is made of.
+        encoded: The underlying stream of bytes.
         holds: The class of the objects.
-        read: Makes an object of its bytes.
-        fields: The fields that every event of a stream of events has, where they are known.
+        read: Decodes an object.
+        fields: The fields that every event of the stream has, if known.
 
     >>> def urgent(answered: fb.ObjectStream[fb.Result]) -> fb.ObjectStream[fb.Result]:
     ...     return answered.filter(lambda result: result.answer == "urgent")
@@ -70,10 +69,10 @@ class ObjectStream(DataStream, Generic[T]):
 
     @_j_data_stream.setter
     def _j_data_stream(self, objects: Any) -> None:
-        # PyFlink itself does so where it chains functions, before a job starts.
+        # PyFlink sets this when it chains functions, before a job starts.
         self._objects = objects
 
-    # A plain function is put behind `read` in one operator: no object is pickled, however many there are.
+    # A plain function runs in one operator with `read`: no object is pickled.
 
     def map(self, func: Callable[[T], Any], output_type: Any = None) -> DataStream:
         if isinstance(func, MapFunction):
@@ -99,7 +98,7 @@ class ObjectStream(DataStream, Generic[T]):
         return lambda data: func(read(bytes(data)))
 
     if TYPE_CHECKING:
-        # PyFlink has no types of its own: these tell a checker what a user's function is given.
+        # PyFlink has no types: these give a type checker the arguments of a user's function.
         def key_by(self, key_selector: Callable[[T], Any], key_type: Any = None) -> Any: ...
 
         @overload
@@ -114,7 +113,7 @@ class ObjectStream(DataStream, Generic[T]):
 
 
 def check_stream(stream: object, where: str) -> None:
-    """Raise `SettingError`, naming `where`, unless `stream` is a stream."""
+    """Raise `SettingError`, naming the function `where`, unless `stream` is a stream."""
     if not isinstance(stream, DataStream):
         raise SettingError(f"{where}: expected a DataStream, found {_described(stream)}")
 
@@ -128,30 +127,32 @@ def _described(value: object) -> str:
 
 ToEvent = Callable[[Any], "Event | DeadLetter | Mapping[str, Any] | BaseModel | str"]
 """Makes an event of an element. A dict or a pydantic model becomes the event's fields, a text its field
-`text`. Of an event of a source, all else stays: its place, its key and its headers."""
+`text`. An event of a source keeps everything else: its place, its key and its headers.
+"""
 TextOf = str | Callable[[Event], str | None]
-"""A template of a text such as `"{{ user }}"`, or a function of the event. None, an empty text, and in a
-template a field that is missing or null: the event has no key."""
+"""A template such as `"{{ user }}"`, or a function of the event. The event has no key if the result is
+None or empty, or if a field in the template is missing or null.
+"""
 Templates = Iterable[tuple[str, str]]
-"""Templates of an operator: what each is called, and its text."""
+"""Name and text of each template of an operator."""
 TEXT_ONLY = frozenset(("text",))
 MAX_RAW_BYTES = 4096
-"""Of an element that is no event, what its dead letter shows."""
+"""Bytes of a non-event's `repr` in its dead letter."""
 
 
 @dataclass(frozen=True)
 class ReadEvent:
-    """The event of an element, as `to_event` makes it, or as its type says. `read` decodes the element.
+    """Makes an event by `to_event`, or by the element's type. `read` decodes the element.
 
-    Where `to_event` refuses an event of a source, that is a dead letter with the record as the source gave
-    it; where it makes a dict or a text of one, only the fields change.
+    If `to_event` fails for a source's event, that becomes a dead letter with the record as it was read; if it
+    returns a dict or a text, only the fields change.
     """
 
     to_event: ToEvent | None = None
     read: Callable[[bytes], Any] | None = None
 
     def __call__(self, element: Any) -> Event | DeadLetter:
-        """Raises `MalformedRecord` for what is no event, and whatever `to_event` raises."""
+        """Raises `MalformedRecord` if it cannot be an event, and errors of `to_event`."""
         value = element if self.read is None else self.read(bytes(element))
         if isinstance(value, DeadLetter) or self.to_event is None:
             return event_of(value)
@@ -168,17 +169,16 @@ class ReadEvent:
 
 
 def _refused(value: Event | Result, element: Any, error: Exception) -> DeadLetter:
-    """The dead letter of an event of a source, or of a result of an operator, that `to_event` refuses."""
     if isinstance(value, Event):
         return refused(value, error)
-    # Its answer may be an instance of a model; what was decoded has it as JSON.
+    # Its answer may be an instance of a model; the encoded result has it as JSON.
     raw = result_json(decode(bytes(element))).encode()
     record = Event(raw, value.fields, value.time_ms, value.position, value.record_key, value.headers)
     return refused(record, error, id=value.id, key=value.key)
 
 
 def event_of(value: Any) -> Event | DeadLetter:
-    """`value` as an event. Raises `MalformedRecord` for what is none."""
+    """Raises `MalformedRecord` if `value` cannot be an event."""
     if isinstance(value, DeadLetter):
         return value
     if isinstance(value, Event):
@@ -212,7 +212,7 @@ def _check_numbers(fields: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class EncodeEvent:
-    """The bytes of an element's event, or of a dead letter where none can be made of it; raises nothing."""
+    """Encodes an event, or a dead letter if it cannot be made; never raises."""
 
     to_event: ReadEvent
 
@@ -227,10 +227,10 @@ class EncodeEvent:
 def source_of(
     stream: Any, to_event: ToEvent | None, where: str, *, templates: Templates = ()
 ) -> tuple[DataStream, ReadEvent | None]:
-    """The stream that an operator reads, and what makes events of its elements; None: they are encoded.
+    """The stream that an operator reads, and a converter of its elements (None: they are encoded events).
 
-    Raises `SettingError`, naming `where`, for what is no stream of events and where a template names a field
-    that none of them can have.
+    Raises `SettingError`, naming the function `where`, if it is not a stream of events, or a template names a
+    field that no event has.
     """
     check_stream(stream, where)
     if to_event is not None and not callable(to_event):
@@ -240,8 +240,8 @@ def source_of(
             return stream.encoded, ReadEvent(to_event, stream.read)
         if stream.holds is not Event:
             raise SettingError(
-                f"{where}: the stream holds {stream.holds.__name__} objects: say with to_event= which event "
-                f"to make of one"
+                f"{where}: the stream holds {stream.holds.__name__} objects: pass to_event= to make an event "
+                f"of each"
             )
         if stream.fields is not None:
             check_fields(templates, stream.fields, where)
@@ -254,14 +254,13 @@ def source_of(
             check_fields(templates, frozenset(kind.get_field_names()), where)
         elif kind is not None and not isinstance(kind, PickledBytesTypeInfo | MapTypeInfo):
             raise SettingError(
-                f"{where}: the stream holds elements of type {kind}: say with to_event= which event to make "
-                f"of one"
+                f"{where}: the stream holds elements of type {kind}: pass to_event= to make an event of each"
             )
     return stream, ReadEvent(to_event)
 
 
 def encoded_events(stream: Any, to_event: ToEvent | None, where: str) -> DataStream:
-    """`stream` as encoded events, in its order. Raises `SettingError` like `source_of`."""
+    """Keeps the order. Raises as `source_of`."""
     source, read = source_of(stream, to_event, where)
     if read is None:
         return source
@@ -270,7 +269,7 @@ def encoded_events(stream: Any, to_event: ToEvent | None, where: str) -> DataStr
 
 
 def check_fields(templates: Templates, fields: frozenset[str], where: str) -> None:
-    """Raise `SettingError` where a template cannot do without a field that no event has."""
+    """Raise `SettingError` if a template requires a field that no event has."""
     for what, text in templates:
         missing = sorted(fields_in(text, what) - fields)
         if missing and _fails(text, fields):
@@ -281,7 +280,7 @@ def check_fields(templates: Templates, fields: frozenset[str], where: str) -> No
 
 
 def _fails(text: str, fields: frozenset[str]) -> bool:
-    """Whether the template fails for an event with these fields; one may ask `is defined` first."""
+    """Rendered, because a template may test `is defined`."""
     try:
         PromptTemplate(text).render(dict.fromkeys(fields, "text"), key="key", time_ms=0)
     except TemplateFailed:
@@ -298,8 +297,6 @@ def _type_of(stream: DataStream) -> Any:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A template's text for an event."""
-
     template: FieldTemplate
 
     def __call__(self, event: Event) -> str:
@@ -307,8 +304,7 @@ class Rendered:
 
 
 def text_of(given: TextOf | None, what: str) -> EventText | None:
-    """What the operator takes for a key or an id. Raises `SettingError`, naming `what`, for what is neither a
-    template with a field in it nor a function."""
+    """Raises `SettingError`, naming `what`, unless it is a function, or a template with a field."""
     if given is None:
         return None
     if isinstance(given, str):
@@ -327,5 +323,4 @@ def text_of(given: TextOf | None, what: str) -> EventText | None:
 
 
 def key_templates(key: TextOf | None, id: TextOf | None) -> list[tuple[str, str]]:
-    """The templates among them."""
     return [(what, text) for what, text in (("key", key), ("id", id)) if isinstance(text, str)]

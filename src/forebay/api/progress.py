@@ -1,4 +1,4 @@
-"""What the log says of a program's job while it runs, and which of its failures no restart mends."""
+"""Log the progress of a program's job, and detect failures that no restart fixes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from forebay.flink.metrics import TOO_LARGE
 log = logging.getLogger("forebay")
 
 Counts = Mapping[str, Mapping[str, float]]
-"""Counters and gauges of each operator, summed over its subtasks, by the operator's name."""
+"""Counters and gauges by operator, summed over its subtasks."""
 ROUND_S = 1.0
 ENDING = frozenset(("FAILING", "FAILED", "CANCELLING", "CANCELED"))
-"""Flink's words for a job that it does not restart."""
+"""Flink's states of a job that it does not restart."""
 IN_A_ROW_MS = 600_000
-"""Two failures that are further apart are not in a row."""
+"""Failures further apart are not in a row."""
 JUDGE_EVERY = 3
-"""Rounds between looks for dead letters: Flink's first answer has nothing in it."""
+"""Rounds between checks for dead letters: Flink's first answer is empty."""
 LEAST_DEAD = 10
 DEAD_SHARE = 0.9
 END_S = 2.0
 
 
 class Job(Protocol):
-    """A job that is followed; `forebay.flink.job.RunningJob` is one."""
+    """A job to monitor; `forebay.flink.job.RunningJob` is one."""
 
     def state(self) -> str: ...
 
@@ -47,17 +47,17 @@ class Job(Protocol):
 
 
 class Follower:
-    """Looks at a job in rounds, and logs what is new.
+    """Polls a job in rounds, and logs what is new.
 
-    Each restart is logged at `WARNING` with its cause, and so is an operator all of whose events become dead
-    letters. Every `count_every` rounds, a line at `INFO` says what each operator has done; None: never. Where
-    `INFO` is off, counts are asked for only until each operator has had a result.
+    At `WARNING`: each restart with its cause, and an operator all of whose events become dead letters. At
+    `INFO`, every `count_every` rounds (None: never): the counts of each operator. If `INFO` is off, counts
+    are polled only until each operator has had a result.
 
-    A job in which the same function of a sink has failed twice in a row is cancelled: it would fail again.
+    Cancels a job in which the same function of a sink has failed twice in a row: it would fail again.
 
     Attributes:
         last: The last failure; None before the first.
-        hopeless: Whether the job was cancelled for it.
+        hopeless: Whether the job was cancelled for that reason.
     """
 
     def __init__(self, job: Job, count_every: int | None) -> None:
@@ -74,7 +74,7 @@ class Follower:
         self._warned = False
 
     def look(self) -> None:
-        """Make a round. Raises `LaunchError` where Flink does not answer."""
+        """Raises `LaunchError` if Flink does not answer."""
         self._rounds += 1
         self._see_failures()
         if not self._runs and log.isEnabledFor(logging.INFO) and self._job.all_run():
@@ -121,7 +121,7 @@ class Follower:
             if all_dead(found):
                 self._judged.add(name)
                 log.warning(
-                    "%s: all of the first %d events became dead letters. Look at what their detail says: "
+                    "%s: all of the first %d events became dead letters. Their detail has the reason: "
                     "write the stream of dead letters somewhere, or print it",
                     name,
                     int(found["dead_letters"]),
@@ -132,7 +132,7 @@ class Follower:
 
 
 def in_a_row(before: JobFailure | None, now: JobFailure) -> bool:
-    """Whether both are failures of the same function of a sink, the second soon after the first."""
+    """Both are of the same function of a sink, the second soon after the first."""
     if before is None or now.time_ms - before.time_ms > IN_A_ROW_MS:
         return False
     function = function_of(now.cause)
@@ -140,15 +140,16 @@ def in_a_row(before: JobFailure | None, now: JobFailure) -> bool:
 
 
 def all_dead(found: Mapping[str, float]) -> bool:
-    """Whether an operator has given up what came in, and has no result; a few may be on their way."""
+    """No result, and dead letters for nearly all events; a few may be in progress."""
     dead = found.get("dead_letters", 0)
     return not found.get("results", 0) and dead >= max(LEAST_DEAD, DEAD_SHARE * _came_in(found))
 
 
 @contextmanager
 def followed(follower: Follower, every_s: float) -> Iterator[None]:
-    """Make a round every `every_s` seconds while the block runs, on a thread of its own, and one at its end,
-    for which Flink may be gone. Whatever interrupts the block, such as Ctrl-C, does not wait for that one."""
+    """Poll every `every_s` seconds on a thread while the block runs, and once at its end, when Flink may
+    be gone. Exceptions such as Ctrl-C do not wait for that.
+    """
     ended = threading.Event()
     wait = partial(ended.wait, every_s)
     thread = threading.Thread(target=follow, args=(follower.look, wait), name="progress", daemon=True)
@@ -167,8 +168,9 @@ def followed(follower: Follower, every_s: float) -> Iterator[None]:
 
 
 def follow(look: Callable[[], None], wait: Callable[[], bool]) -> None:
-    """`look` each time that `wait` has waited, and once when that returns True. A look that fails is left
-    out: the job may be starting, or ending."""
+    """Call `look` after each `wait`, the last time once that returns True. Ignores failures: the job may
+    be starting or ending.
+    """
     ended = False
     while not ended:
         ended = wait()
@@ -177,8 +179,9 @@ def follow(look: Callable[[], None], wait: Callable[[], bool]) -> None:
 
 
 def lines(counts: Counts) -> list[str]:
-    """A line for each operator that has had an event since it started, and for each sink that did not take a
-    result."""
+    """One for each operator that has had an event since its start, and for each sink that rejected
+    results.
+    """
     events = [_line(name, found) for name, found in sorted(counts.items()) if _came_in(found)]
     refused = {name: int(found.get(TOO_LARGE, 0)) for name, found in sorted(counts.items())}
     return events + [f"{name}: {count} too large for the topic" for name, count in refused.items() if count]

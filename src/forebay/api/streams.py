@@ -21,11 +21,11 @@ from forebay.stateful.program import Program
 
 @dataclass(frozen=True)
 class Outputs:
-    """The two streams that an operator gives.
+    """The two output streams of an operator.
 
     Attributes:
         results: One result per answered event.
-        dead_letters: The records that were given up.
+        dead_letters: The records that failed for good.
 
     Both are PyFlink streams. A stream that nothing reads costs nothing, and its records are dropped.
 
@@ -51,39 +51,39 @@ def infer(
     parallelism: int | None = None,
     name: str = "infer",
 ) -> Outputs:
-    """Ask the model about every element of `stream`. Each element gives exactly one result or one dead
-    letter, as far as Flink's state goes; no record can end the job.
+    """Call the model for every element of `stream`: exactly one result or dead letter each, within Flink's
+    state. No record can end the job.
 
     Elements are dicts, texts (which become the field `text`), pydantic models, rows with names, or `Event`s
     from one of Forebay's sources. `to_event` converts anything else.
 
-    Answers leave as soon as they arrive, or with `ordering="key"` in the order of the input within each key.
-    At most `inference.capacity` requests are in flight per subtask; beyond that the operator blocks its
-    input, which is Flink's backpressure.
+    Results are emitted as soon as they arrive, or with `ordering="key"` in input order within each key. At
+    most `inference.capacity` requests are in flight per subtask; beyond that the operator blocks its input,
+    which is Flink's backpressure.
 
     Args:
         stream: A PyFlink stream.
-        inference: The engine, the prompt, and the form of answers.
-        to_event: Makes a dict, a text, a pydantic model or an `Event` of an element. If it raises, the record
-            becomes a dead letter.
+        inference: The engine, the prompt, and the schema of answers.
+        to_event: Converts an element to a dict, a text, a pydantic model or an `Event`. If it raises, the
+            record becomes a dead letter.
         key: A template such as `"{{ user }}"`, or a function of the event. Keys spread events over shards;
             with `ordering="key"` they keep the order. An event has no key if it is None or empty, or if a
             field of the template is missing or null.
-        id: A template or a function that names a record: the same each time the record is read, and of no
-            other record. Default: the record's position in a source of Forebay's, else a hash of the element;
-            equal elements then share an id, and each still gives a result.
+        id: A template or a function that names a record: the same each time the record is read, and unique.
+            Default: the record's position in a source of Forebay's, else a hash of the element; equal
+            elements then share an id, and each still gets a result.
         ordering: `"unordered"` or `"key"`.
         shards: Number of Flink keys that state is spread over: at least the parallelism. With
-            `ordering="key"` it stays the same for the life of the job.
+            `ordering="key"` it must not change for the life of the job.
         event_time: Results carry their event's time, and no watermark passes an event before its result.
-        parallelism: Number of subtasks; None: that of the environment.
-        name: Name and `uid` of the operator. It is unique in the job and stays the same, so that a restart
-            finds the state again.
+        parallelism: Number of subtasks; None: the environment's.
+        name: Name and `uid` of the operator: unique in the job and never changed, so that a restart finds the
+            state.
 
-    Nothing runs before `env.execute()`. The server is asked what it serves, which blocks for up to 3 seconds,
-    or up to `deadline_s` for an `Inference` without `model`; from 3 seconds on the wait is logged. Raises
+    Nothing runs before `env.execute()`. Checking the model with the server blocks for up to 3 seconds, or up
+    to `deadline_s` for an `Inference` without `model`; from 3 seconds on the wait is logged. Raises
     `SettingError` for a wrong argument and a model that is not served, and `PipelineFailed` if `model` was
-    left out and no server named its model.
+    left out and no server answered.
 
     >>> env = fb.environment()
     >>> ask = fb.Inference("http://127.0.0.1:8100", prompt="In one word, what is this about? {{ text }}")
@@ -131,25 +131,25 @@ def infer_stateful(
 ) -> Outputs:
     """Run `program` over `stream`: it sees its key's state before each call and the answer after it.
 
-    The steps of one key run one after another, in the order of its events; keys run side by side. A step's
-    change of state, its outputs and its next call are one change, exactly once as far as Flink's state goes.
-    A call in flight is in state: after a restore it is made again with the same id and the same messages.
+    The steps of one key run one after another, in the order of its events; keys run concurrently. A step's
+    state change, outputs and next call are atomic, exactly once within Flink's state. A call in flight is in
+    state: after a restore it is sent again with the same id and messages.
 
     Args:
         stream, to_event, id, parallelism, name: As for `infer`.
         program: Your program. It writes its own messages and schemas.
         inference: The engine, without a prompt and a schema.
-        key: A template such as `"{{ user }}"`, or a function of the event: what state is kept for. An event
+        key: A template such as `"{{ user }}"`, or a function of the event: the key of the state. An event
             without a key becomes a dead letter, `no_key`.
         queue: How many events of a key may wait for its call; beyond that the input is blocked.
-        ttl_s: A key is forgotten this long after its last step, by the wall clock; None: never.
+        ttl_s: A key's state is deleted this long after its last step, by the wall clock; None: never.
         max_state_bytes: Maximum size of a key's saved state and timers. A step beyond it is undone, and its
             event becomes a dead letter.
-        shards: As for `infer`, and it stays the same for the life of the state.
+        shards: As for `infer`; must not change for the life of the state.
         event_time: Results carry the time of their event or timer, and no watermark passes one before its
             result.
 
-    Raises what `infer` raises.
+    Raises the errors of `infer`.
 
     >>> class Count(fb.Program[int]):
     ...     def initial(self, key):
@@ -191,7 +191,6 @@ def infer_stateful(
 
 
 def check_inference(inference: object) -> None:
-    """Raise `SettingError` unless `inference` is an `Inference`."""
     if not isinstance(inference, Inference):
         raise SettingError(
             f"inference: expected an Inference, found a value of type {type(inference).__name__}"
@@ -199,13 +198,12 @@ def check_inference(inference: object) -> None:
 
 
 def refuse_prompt(inference: Inference, why: str) -> None:
-    """Raise `SettingError` where `inference` asks for what the operator would not use."""
+    """Raise `SettingError` for settings that the operator would ignore."""
     for name in ("prompt", "messages", "schema"):
         if getattr(inference, name):
             raise SettingError(f"{why}; leave {name} out of the Inference")
 
 
 def outputs(given: flink_infer.InferenceStreams, answers: AnswerModel | None) -> Outputs:
-    """The two streams as streams of objects."""
     read = decode if answers is None else ReadResult(answers)
     return Outputs(ObjectStream(given.results, Result, read), ObjectStream(given.dead_letters, DeadLetter))

@@ -1,4 +1,4 @@
-"""What a user's function raised in a sink, in words that say where."""
+"""Errors of users' functions in sinks, with the place in the message."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from forebay.records import DeadLetter, Event, Result
 
 MAX_SHOWN_CHARS = 80
 MARK = " failed for "
-"""Stands between the function and the element."""
+"""Separates the function and the element."""
 
 
 @contextmanager
 def failing_as(where: str, what: str, item: Any) -> Iterator[None]:
-    """What the block raises is raised as `FunctionFailed`, which names the sink `where`, the function or step
-    `what`, and the element `item`."""
+    """Raise errors of the block as `FunctionFailed`, naming the sink `where`, the step `what` and the
+    element.
+    """
     try:
         yield
     except Exception as error:
@@ -27,7 +28,7 @@ def failing_as(where: str, what: str, item: Any) -> Iterator[None]:
 
 
 def shown(item: Any) -> str:
-    """An element in a few words: the id and the key where it has them."""
+    """With the id and key, if it has them."""
     kind, known = type(item).__name__, dict[str, str | None]()
     if isinstance(item, Result):
         kind, known = "result", {"id": item.id, "key": item.key}
@@ -44,6 +45,6 @@ def _bounded(text: str) -> str:
 
 
 def function_of(cause: str) -> str | None:
-    """Which sink's which function a failure of a job is of; None where it is of none."""
+    """The sink and function of a failure; None if it was not a user's function."""
     kind = f"{FunctionFailed.__name__}: "
     return cause.removeprefix(kind).partition(MARK)[0] if cause.startswith(kind) and MARK in cause else None

@@ -1,10 +1,8 @@
-"""The connectors, by the names that a pipeline file has for them. A new one is a folder or a module, and a
-line here.
+"""The connectors by the name that a pipeline file uses. A new one is a folder or module and a line here.
 
-A source is a function `(env, config) -> DataStream` of encoded records (`forebay.codec`: `Event`, or
-`DeadLetter` for what cannot be read), a sink a function `(stream, config) -> None` of JSON lines; a config is
-a small frozen dataclass. A protocol that has a Python client and a cursor is a `feeds.feed.Feed`, which
-`feeds.source` makes a source of.
+A source is a function `(env, config) -> DataStream` of encoded `Event` or `DeadLetter` records
+(`forebay.codec`), a sink `(stream, config) -> None` of JSON lines. For a protocol with a Python client and a
+cursor, write a `feeds.feed.Feed`; `feeds.source` makes a source of it.
 """
 
 from __future__ import annotations
@@ -45,19 +43,16 @@ def _is(given: object, base: type) -> bool:
 
 
 def _names(own: Mapping[str, object]) -> list[str]:
-    """Names of this side of Forebay's own connectors, and of all of other packages: which side those have is
-    not known before they are loaded."""
+    """The side of another package's connector is unknown until it is loaded, so all of those are included."""
     return [*own, *(name for name in CONNECTORS.names() if name not in CONNECTORS.own)]
 
 
 def own_sources() -> dict[str, type[SourceSettings]]:
-    """Forebay's own sources by name."""
     found = {name: CONNECTORS.own_one(name).source for name in CONNECTORS.own}
     return {name: source for name, source in found.items() if source is not None}
 
 
 def own_sinks(*, dead_letters: bool = False) -> dict[str, type[SinkSettings]]:
-    """Forebay's own sinks by name, or those of them that take dead letters."""
     found = {name: CONNECTORS.own_one(name).sink for name in CONNECTORS.own}
     return {
         name: sink
@@ -67,8 +62,9 @@ def own_sinks(*, dead_letters: bool = False) -> dict[str, type[SinkSettings]]:
 
 
 def find_source(name: str) -> type[SourceSettings] | None:
-    """The source of this name; None for a name that there is not. Raises `SettingError` where a package's
-    connector of this name cannot be loaded, or has no source."""
+    """None if the name is unknown. Raises `SettingError` if a package's connector cannot be loaded or has
+    no source.
+    """
     found = CONNECTORS.find(name)
     if found is not None and found.source is None and name not in CONNECTORS.own:
         raise _lacks(name, "source")
@@ -76,7 +72,7 @@ def find_source(name: str) -> type[SourceSettings] | None:
 
 
 def find_sink(name: str) -> type[SinkSettings] | None:
-    """The sink of this name, like `find_source`."""
+    """Like `find_source`."""
     found = CONNECTORS.find(name)
     if found is not None and found.sink is None and name not in CONNECTORS.own:
         raise _lacks(name, "sink")
@@ -84,7 +80,7 @@ def find_sink(name: str) -> type[SinkSettings] | None:
 
 
 def find_dead_letter_sink(name: str) -> type[SinkSettings] | None:
-    """The sink of this name, if it takes dead letters, like `find_source`."""
+    """Like `find_source`; None also if the sink does not accept dead letters."""
     found = find_sink(name)
     if found is not None and not found.takes_dead_letters:
         if name not in CONNECTORS.own:

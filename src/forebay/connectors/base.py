@@ -1,7 +1,6 @@
-"""What a connector is: settings of a pipeline file that know what they need, and how they enter a Flink job.
+"""Settings of sources and sinks, and how they add themselves to a Flink job.
 
-The settings are light: a file is checked, listed and shown without Flink, which is imported where a stream is
-made.
+Flink is imported only when a stream is built, so a file can be checked and listed without it.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ Problem = tuple[str, str]
 """The path of a key in the pipeline file, and what is wrong there."""
 RESULTS, DEAD_LETTERS = "results", "dead-letters"
 HIDDEN_QUERY = "..."
-"""Stands for the query of a URL, which may hold a token."""
+"""Replaces the query of a URL, which may hold a token."""
 
 
 class PipelineView(Protocol):
-    """What a connector sees of the pipeline around it."""
+    """The part of the pipeline that a connector may read."""
 
     @property
     def name(self) -> str: ...
@@ -42,21 +41,21 @@ class PipelineView(Protocol):
 
     @property
     def event_time(self) -> object | None:
-        """None where the pipeline has no event time."""
+        """None if there is none."""
         ...
 
     def sinks(self) -> Mapping[str, SinkSettings]:
-        """Where results and dead letters go, by their keys."""
+        """Results and dead letters, by their keys."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a sink is to write: `what` is `RESULTS` or `DEAD_LETTERS`, of the `pipeline` with this name.
+    """What a sink writes: `what` is `RESULTS` or `DEAD_LETTERS` of the pipeline named `pipeline`.
 
-    `job` is the id that the job will have, empty if it is not known. `transactions` is the id in the names of
-    Kafka transactions. `run` is the id of the run, which may start several jobs: a sink whose output is not
-    counted when the run has ended counts what it writes in it.
+    `job`: the job's id, empty if unknown. `transactions`: the id in the names of Kafka transactions. `run`:
+    the id of the run, which may start several jobs; a sink whose output cannot be counted afterwards counts
+    its writes under it.
     """
 
     what: str
@@ -67,22 +66,23 @@ class Written:
 
 
 class ConnectorSettings(Model):
-    """What the settings of sources and sinks share."""
+    """Base of the settings of sources and sinks."""
 
     type: str = Field(description="Name of the connector.")
     bound: ClassVar[frozenset[str] | None] = None
-    """The keys that a checkpoint is bound to: it cannot be resumed with other values. None: all of them."""
+    """Keys that must not change when a job resumes from a checkpoint. None: all keys."""
 
     def summary(self) -> str:
-        """What it is, in a line for people, without secrets."""
+        """One line for people, without secrets."""
         return self.type
 
     def check(self, key: str) -> None:
-        """Raise `SettingError` where what it needs is not there; blocks on the file system. `key` is where
-        the settings stand in the file."""
+        """Raise `SettingError` if something that it needs is missing. `key` is the path of these settings in
+        the file. Blocks on the file system.
+        """
 
     def check_secrets(self, key: str) -> None:
-        """Raise `SettingError` where one of its secrets is missing on this machine."""
+        """Raise `SettingError` if one of its secrets is missing on this machine."""
         for name, secret in secrets_in(self):
             try:
                 read_secret(secret.ref())
@@ -90,63 +90,63 @@ class ConnectorSettings(Model):
                 raise SettingError(f"{key}.{name}: {error}") from None
 
     def fingerprint(self) -> dict[str, Any]:
-        """What of it a checkpoint is bound to, as JSON values."""
+        """The settings that must not change when a job resumes, as JSON values."""
         values = self.model_dump(mode="json", by_alias=True)
         kept = values if self.bound is None else {name: values[name] for name in values if name in self.bound}
         return {"type": self.type, **kept}
 
 
 class SourceSettings(ConnectorSettings):
-    """Where events come from."""
-
     uid: ClassVar[str] = "source"
-    """Of the operator that gives the records: by it Flink finds its state again."""
+    """Flink finds the source's state by this operator id."""
 
     def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
-        """What of it does not fit the pipeline."""
+        """Conflicts with the pipeline's other settings."""
         return iter(())
 
     def readers(self, pipeline: PipelineView) -> int:
-        """The number of subtasks that read."""
         return 1
 
     def first_records(self) -> Iterator[Event | DeadLetter]:
-        """The first records, as far as they can be known before the start, at once and without a trace."""
+        """The first records, as far as they are available before the start; must not block or have side
+        effects.
+        """
         return iter(())
 
     def warnings(self) -> list[str]:
-        """Warnings about the source that can be made before the start; blocks."""
+        """Warnings to show before the start. Blocks."""
         return []
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
-        """The encoded records, events and dead letters. Raises `SettingError` for what is wrong."""
+        """The encoded events and dead letters. Raises `SettingError`."""
         raise NotImplementedError
 
 
 class SinkSettings(ConnectorSettings):
-    """Where results or dead letters go."""
+    """Base of the settings of sinks."""
 
     takes_dead_letters: ClassVar[bool] = True
     subtasks: ClassVar[int | None] = None
-    """How many write; None: as many as what comes before."""
+    """Number of writers; None: the parallelism of the operator before it."""
 
     def directory(self) -> str | None:
-        """The directory that it writes to, which is made before the start; None where it writes elsewhere."""
+        """Created before the start; None if it does not write to a directory."""
         return None
 
     def attach(self, records: DataStream, written: Written) -> DataStream | None:
-        """Put what writes the encoded records into their job.
+        """Add the writer of the encoded records to the job.
 
-        Returns the encoded dead letters of results that the sink refuses while the job runs; None: it
-        refuses none. A sink of dead letters must refuse none.
+        Returns the encoded dead letters of results that the sink rejects while the job runs; None if it
+        rejects none. A sink of dead letters must reject none.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """What a name stands for under `source.type`, under `sink.type` and `dead_letters.type`, or under all of
-    them."""
+    """A connector's source and sink. The sink is offered under `sink.type` and, if it accepts them,
+    `dead_letters.type`.
+    """
 
     source: type[SourceSettings] | None = None
     sink: type[SinkSettings] | None = None
@@ -155,7 +155,7 @@ class Connector:
 PUBLIC_HEADERS = frozenset(
     ("accept", "accept-encoding", "accept-language", "cache-control", "content-type", "origin", "user-agent")
 )
-"""Headers whose values may stand in a pipeline file; every other one may hold a secret."""
+"""Headers whose values may be written in a pipeline file; every other one may hold a secret."""
 WebSocketUrl = Annotated[str, url(("ws", "wss"))]
 OneCharacter = Annotated[str, Field(min_length=1, max_length=1)]
 
@@ -185,7 +185,7 @@ def _time_format(value: str) -> str:
         try:
             datetime.strptime("", value)
         except (ValueError, re.error) as error:
-            # That nothing is no such time is right; all else is wrong with the pattern.
+            # "time data …" only means that "" does not match; every other error is the pattern's.
             if not str(error).startswith("time data"):
                 raise wrong(f"expected a pattern that strptime takes; {error}") from None
     return value
@@ -200,7 +200,7 @@ def _time_zone(value: str) -> str:
 
 
 class Timed(SourceSettings):
-    """What sources of recorded events share."""
+    """Base of sources of recorded events."""
 
     time: FieldPath | None = Field(
         None, description="Field that holds an event's time (dots for nesting: `meta.dt`); null: it has none."
@@ -221,7 +221,6 @@ class Timed(SourceSettings):
     )
 
     def event_time(self) -> EventTime | None:
-        """How events get their time; None where they have none."""
         return EventTime(self.time, self.time_format, self.time_zone) if self.time is not None else None
 
     def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
@@ -233,7 +232,7 @@ class Timed(SourceSettings):
 
 
 class Enveloped(Timed):
-    """What sources of JSON objects share."""
+    """Base of sources of JSON objects."""
 
     payload: FieldPath | None = Field(
         None,
@@ -245,7 +244,7 @@ class Enveloped(Timed):
 
 
 def secrets_in(value: object, path: str = "") -> Iterator[tuple[str, Secret]]:
-    """The secrets that settings name, with the paths of their keys."""
+    """Each with the path of its key."""
     if isinstance(value, Secret):
         yield path, value
     elif isinstance(value, Model | Mapping):
@@ -255,6 +254,6 @@ def secrets_in(value: object, path: str = "") -> Iterator[tuple[str, Secret]]:
 
 
 def without_query(url: str) -> str:
-    """`url` as it may be shown: its query may hold a token."""
+    """The URL for display: its query may hold a token."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(query=HIDDEN_QUERY if parts.query else "", fragment=""))

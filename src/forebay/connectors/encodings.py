@@ -1,4 +1,4 @@
-"""Encodings of text files: which ones are read, where their lines end, and what undecodable bytes may be."""
+"""Encodings of text files, their newline bytes, and a guess for bytes that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from forebay.errors import SettingError
 
 UTF_8 = "utf-8"
 WIDTHS = {"utf-16": 2, "utf-16-le": 2, "utf-16-be": 2, "utf-32": 4, "utf-32-le": 4, "utf-32-be": 4}
-"""Bytes of a line feed, if there are more than one."""
+"""Bytes per line feed, if more than one."""
 ASCII_BASED = (
     *(f"iso8859-{number}" for number in (1, *range(2, 12), 13, 14, 15, 16)),
     *(f"cp{number}" for number in range(1250, 1259)),
@@ -17,7 +17,7 @@ ASCII_BASED = (
     *("ascii", "mac-roman", "koi8-r", "koi8-u", "shift_jis", "euc_jp", "euc_kr", "gb2312", "gbk", "gb18030"),
     *("big5", "tis-620"),
 )
-"""In all of these the byte 0x0a is a line feed and nothing else, and no state lasts over it."""
+"""In all of these, byte 0x0a is always a line feed and no decoder state crosses it."""
 KNOWN = frozenset(codecs.lookup(name).name for name in (UTF_8, "utf-8-sig", *WIDTHS, *ASCII_BASED))
 COMMON = "utf-8, utf-16, utf-16-le, latin-1, cp1252, cp1251, shift_jis, gb18030"
 MARKS = (
@@ -31,16 +31,14 @@ SAMPLE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The encoding of one file. `codec` is one of Python's, with its byte order; `newline` are the bytes of a
-    line feed."""
+    """`codec`: Python's name with the byte order. `newline`: bytes of a line feed."""
 
     codec: str = UTF_8
     newline: bytes = b"\n"
 
 
 def canonical_encoding(name: str) -> str:
-    """Python's name for an encoding. Raises `SettingError` for one that is unknown or cannot be read by
-    lines."""
+    """Python's name of an encoding. Raises `SettingError` if it is unknown or cannot be split into lines."""
     try:
         found = codecs.lookup(name).name
     except (LookupError, ValueError):
@@ -51,9 +49,9 @@ def canonical_encoding(name: str) -> str:
 
 
 def encoding_of(name: str, head: bytes) -> Encoding:
-    """The encoding `name` with its byte order, according to the byte order mark of a file.
+    """Resolve the byte order of `name` from a file's byte order mark; `head` is the file's first 4 bytes.
 
-    Without a mark, `utf-16` and `utf-32` are little-endian. `head`: the first 4 bytes of the file.
+    Without a mark, `utf-16` and `utf-32` are little-endian.
     """
     name = canonical_encoding(name)
     if name == "utf-16":
@@ -65,21 +63,22 @@ def encoding_of(name: str, head: bytes) -> Encoding:
 
 
 def looks_utf_16(data: bytes) -> str | None:
-    """The UTF-16 or UTF-32 codec that `data` seems to be in, or None. Other text has no NUL in every other
-    byte."""
+    """The UTF-16 or UTF-32 codec that `data` seems to use, or None. Other text never has a NUL in every other
+    byte.
+    """
     data = data[:SAMPLE_BYTES]
     for mark, name in MARKS:
         if data.startswith(mark):
             return name
     if 0 not in data or data.count(0) * 3 < len(data):
         return None
-    # The bytes of a line that was split at 0x0a may begin in the middle of a character.
+    # A line that was split at 0x0a may begin in the middle of a character.
     even, odd = data[::2].count(0), data[1::2].count(0)
     return "utf-16" if max(even, odd) * 10 >= 9 * (len(data) // 2) and min(even, odd) == 0 else None
 
 
 def likely_encoding(data: bytes) -> str | None:
-    """The likely encoding of `data`; None if it is UTF-8."""
+    """None if `data` is UTF-8."""
     found = looks_utf_16(data)
     if found is not None:
         return found
@@ -91,7 +90,7 @@ def likely_encoding(data: bytes) -> str | None:
 
 
 def encoding_hint(data: bytes) -> str:
-    """What to set if `data` is not UTF-8; empty if it is."""
+    """The setting to suggest; empty if `data` is UTF-8."""
     likely = likely_encoding(data)
     if likely is None:
         return ""

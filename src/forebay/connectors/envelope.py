@@ -1,4 +1,4 @@
-"""Records in a field of another object: change events of Debezium, CloudEvents, notifications."""
+"""Records nested in another object: Debezium change events, CloudEvents, notifications."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from forebay.errors import MalformedRecord, NoRecord
 from forebay.records import JSON
 
 ENVELOPE = "envelope"
-"""The field with the rest of the object that held the record."""
+"""Field for the rest of the object that held the record."""
 
 
 def record_in(
     value: Mapping[str, JSON], path: str, parse: Callable[[bytes], Mapping[str, JSON]]
 ) -> Mapping[str, JSON]:
-    """The fields of the record in the field `path` of `value`, and as `envelope` the rest of the object that
-    holds it. A record's own field `envelope` stays.
+    """The record's fields at `path`, plus the rest of its object as `envelope` unless the record has that
+    field.
 
-    `parse` reads a record that is there as text. Raises `NoRecord` if the field is missing or null, and
-    `MalformedRecord` if it holds something else.
+    `parse` reads a record stored as text. Raises `NoRecord` if the field is missing or null,
+    `MalformedRecord` if it is not a record.
     """
     *outer, last = path.split(".")
     holder: JSON = value
     for name in outer:
         holder = holder.get(name) if isinstance(holder, Mapping) else None
     if not isinstance(holder, Mapping) or last not in holder:
-        # It takes Jinja along, for which `forebay --help` would wait.
+        # This imports Jinja, which `forebay --help` should not wait for.
         from forebay.engine.prompt import names_of
 
         raise NoRecord(f"payload: the field {path!r} is missing; the value has {names_of(value)}")

@@ -1,4 +1,4 @@
-"""Event time out of a record's field."""
+"""Read an event's time from a field of the record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUSPECT_TIMES = (
     "is the source's time_format right? Seconds that are read as milliseconds are in 1970, dates without a "
     "year in 1900"
 )
-"""The hint for times in these years."""
+"""A hint for event times in 1900 or 1970."""
 MAX_TEXT_CHARS = 200
 ZONE_NAME = re.compile(r"[A-Za-z]+")
 NAMES_ZONE = re.compile(r"(?<!%)(?:%%)*%Z")
@@ -34,13 +34,12 @@ UNITS: dict[str, float] = {"unix_s": 1000.0, "unix_ms": 1.0, "unix_us": 0.001}
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """Where a record's time stands and how it is written.
+    """The field with a record's time, and its format.
 
-    `path` is a field's name, with dots into nested objects. `format` is `iso8601`, `unix_s`, `unix_ms`,
-    `unix_us` (numbers, or text that holds one), or a `strptime` pattern with a `%`.
-
-    `zone` is the time zone of times without one. When the clocks go back, the first of two equal times is
-    meant. A pattern's `%Z` takes UTC, GMT and the abbreviations of `zone` (`EST`, `EDT` of America/New_York).
+    `path`: a field name, with dots into nested objects. `format`: `iso8601`, `unix_s`, `unix_ms`, `unix_us`
+    (numbers, or text with one), or a `strptime` pattern with a `%`. `zone`: time zone of times without one;
+    of two equal local times when clocks go back, the first is used. `%Z` accepts UTC, GMT and the zone's
+    abbreviations (`EST`, `EDT` of America/New_York).
     """
 
     path: str
@@ -59,8 +58,7 @@ class EventTime:
     def of(self, fields: Mapping[str, JSON]) -> int:
         """Milliseconds since the Unix epoch, rounded down.
 
-        Raises `MalformedRecord` if the field is missing or null, is not such a time, or is outside years 1 to
-        9999.
+        Raises `MalformedRecord` if the field is missing, null, in another format, or outside years 1 to 9999.
         """
         value: JSON = fields
         for name in self.path.split("."):
@@ -101,11 +99,11 @@ class EventTime:
         return int(float(value) * UNITS[self.format] // 1)
 
     def _hint(self, value: JSON) -> str:
-        """The hint that names a finer unit, if the number is a time before 2100 in it."""
+        """Suggest a finer unit, if it would make the number a time before 2100."""
         try:
             number = float(value)
         except (ValueError, OverflowError):
-            return ""  # A text that is no number, or an integer that is too large for a float.
+            return ""  # Not a number, or an integer too large for a float.
         if self.format in UNITS:
             for unit, factor in UNITS.items():
                 if factor < UNITS[self.format] and 0 < number * factor < MODERN_MS:
@@ -120,7 +118,7 @@ class EventTime:
         return self._in_zone_ms(datetime.strptime(value, self.format))
 
     def _with_named_zone(self, value: str) -> datetime:
-        """Read a time with `%Z`. `strptime` accepts the names of this machine's zone only, and drops them."""
+        """Parse a time with `%Z`: `strptime` accepts only names of this machine's zone, and drops them."""
         if len(value) > MAX_TEXT_CHARS:
             raise ValueError
         for word in reversed(list(ZONE_NAME.finditer(value))):
@@ -167,11 +165,11 @@ class EventTime:
 
 
 class UnknownZone(Exception):
-    """A time names a time zone other than the source's."""
+    """The time names a zone other than the source's."""
 
 
 def zone_of(name: str) -> tzinfo:
-    """The time zone `name` of the IANA database. Raises `SettingError` if there is none."""
+    """Raises `SettingError` if the IANA database has no such zone."""
     if name == "UTC":
         return timezone.utc
     try:

@@ -1,6 +1,4 @@
-"""Records as bytes: read into an event, or into a dead letter that says why not; results and dead letters
-written as JSON lines, and dead letters read back. Nothing is dropped.
-"""
+"""Bytes to events or dead letters, results and dead letters to JSON lines, and dead letters back."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_DEPTH = 200
-"""Levels of nesting in one record; the codec and other JSON readers have limits of their own above this."""
+"""Below the limits of the codec and other JSON readers."""
 NESTED = f"the record is nested deeper than {MAX_DEPTH} levels"
 
 BOM = b"\xef\xbb\xbf"
@@ -36,13 +34,12 @@ Kind = Literal["jsonl", "text", "csv"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How the bytes of one record are read.
+    """How to parse one record.
 
-    `jsonl`: a JSON object, nested at most 200 deep, whose numbers keep their digits. `text`: one field,
-    `text`. `csv`: a row whose fields are named by `columns`, all of them text (a field is at most
-    128 KiB, the limit of Python's csv module). A record over `max_record_bytes` becomes a dead letter. With
-    `time`, the event's time comes from that field, and a record without a valid one becomes a dead letter.
-    With `payload`, the record is in that field of the value (`envelope.record_in`).
+    `jsonl`: a JSON object, at most 200 levels deep; numbers keep their digits. `text`: one field, `text`.
+    `csv`: a row with the fields in `columns`, all text (at most 128 KiB each: the limit of Python's csv
+    module). A record over `max_record_bytes`, or without a valid `time` if that is set, becomes a dead
+    letter. `payload`: the field that holds the record (`envelope.record_in`).
     """
 
     kind: Kind = "jsonl"
@@ -58,9 +55,9 @@ class Format:
         position: str | None = None,
         parse: Callable[[bytes], Mapping[str, JSON]] | None = None,
     ) -> Event | DeadLetter:
-        """The event in `raw`, or a dead letter with its cause; no content makes it raise.
+        """Never raises because of the content: that becomes a dead letter with its cause.
 
-        With `parse`, the fields are what it gives, and a `RecordError` that it raises makes a dead letter.
+        `parse` replaces the parser: it returns the fields, or raises a `RecordError`.
         """
         try:
             if len(raw) > self.max_record_bytes:
@@ -104,7 +101,7 @@ def _text(data: bytes) -> str:
 
 
 def json_object(data: bytes) -> Mapping[str, JSON]:
-    """The JSON object in `data`. Raises `MalformedRecord` if there is none, or it is nested too deep."""
+    """Raises `MalformedRecord`, also if it is nested too deeply."""
     try:
         value = read_json(data)
     except NumberRefused as error:
@@ -120,12 +117,13 @@ def json_object(data: bytes) -> Mapping[str, JSON]:
 
 
 OWN = "own"
-"""In a field that a source adds to an event: the record's own field of that name, if it has one."""
+"""Key, inside a field that a source adds, of the record's own field of the same name."""
 
 
 def with_added(fields: Mapping[str, JSON], added: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, JSON]:
-    """`fields` of a record, and those that its source has `added`: a record cannot pretend to come from
-    somewhere else. A field of the record that has the same name is in the added one, as `own`."""
+    """Fields that the source `added` win, so a record cannot fake its origin; its own field of that name
+    is kept in the added one as `own`.
+    """
     made = {name: {**about, OWN: fields[name]} if name in fields else about for name, about in added.items()}
     return {**fields, **made}
 
@@ -152,16 +150,15 @@ def _json_type(value: JSON) -> str:
 LEFT_OUT = {"record_key", "headers", "record_ms", "timeline", "reasoning", "raw"}
 WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT_OUT)
 MAX_TIME_MS = 2**62
-"""More than nanoseconds that a producer wrote as milliseconds, less than Flink's end of time."""
+"""Above nanoseconds that a producer wrote as milliseconds, below Flink's end of time."""
 NEEDED = ("input", "record_key", "headers", "position")
-"""Parts that a dead letter must have in full: otherwise another record would be read."""
+"""A dead letter without all of these would be read as another record."""
 
 
 def result_json(result: Result) -> str:
-    """One line of JSON, without the record's bytes, key and headers, and with `timeline` and `reasoning` only
-    if there is one.
+    """One line without the record's bytes, key and headers; `timeline` and `reasoning` only if present.
 
-    Raises `MalformedRecord` where a field is not a JSON value.
+    Raises `MalformedRecord` if a field is not a JSON value.
     """
     try:
         line = {name: getattr(result, name) for name in WRITTEN}
@@ -177,12 +174,12 @@ def result_json(result: Result) -> str:
 def dead_letter_json(
     letter: DeadLetter, *, input_bytes: int | None = None, cut_bytes: Mapping[str, int] | None = None
 ) -> str:
-    """One line of JSON. `input` is the untouched record if it is UTF-8, else `input_base64`; a tombstone's
-    `input` is null. If the record has a key, headers or a time in Kafka, they are in `record`.
+    """One line. `input` is the untouched record if it is UTF-8, else `input_base64`; null for a tombstone. A
+    Kafka record's key, headers and time are in `record`.
 
-    For a sink that takes no more, `input_bytes` keeps only the first bytes of the record, and never a part of
-    a character. What is missing, also because the source has cut it, is in `cut_bytes`, in bytes by the name
-    of what was cut; the argument adds what the caller has cut.
+    `input_bytes` keeps only the first bytes of the record, without splitting a character. The line's
+    `cut_bytes` counts missing bytes by part, including those cut by the source; the argument adds what the
+    caller has cut.
     """
     line: dict[str, object] = {
         "cause": letter.cause,
@@ -217,10 +214,9 @@ def dead_letter_json(
 
 
 def parse_dead_letter(line: bytes | str) -> DeadLetter:
-    """The dead letter that `dead_letter_json` wrote.
+    """The inverse of `dead_letter_json`.
 
-    Raises `MalformedDeadLetter` if `line` is not one, and if its input, key, headers or position were cut: a
-    part of a record must not be taken for the record.
+    Raises `MalformedDeadLetter` if `line` is not one, or if its input, key, headers or position were cut.
     """
     try:
         value = orjson.loads(line)
@@ -277,7 +273,6 @@ def _bytes_json(data: bytes | None) -> JSON:
 
 
 def _json_bytes(value: JSON) -> bytes | None:
-    """What `_bytes_json` was given."""
     if isinstance(value, dict):
         return base64.b64decode(value["base64"], validate=True)
     return None if value is None else str(value).encode("utf-8")
@@ -286,11 +281,11 @@ def _json_bytes(value: JSON) -> bytes | None:
 def _time_ms(value: object) -> int | None:
     if value is None or (type(value) is int and abs(value) <= MAX_TIME_MS):
         return value
-    raise ValueError("time_ms is no time")
+    raise ValueError("time_ms is not a time")
 
 
 def result_lines(results: DataStream) -> DataStream:
-    """Each result as one line of JSON, at the stream's own parallelism: order within a subtask stays."""
+    """Keeps the stream's parallelism, and so the order within a subtask."""
     from pyflink.common import Types
 
     lines = results.map(lambda data: result_json(decode(data)), Types.STRING()).name("results as JSON")
@@ -298,7 +293,7 @@ def result_lines(results: DataStream) -> DataStream:
 
 
 def dead_letter_lines(letters: DataStream) -> DataStream:
-    """Each dead letter as one line of JSON, at the stream's own parallelism."""
+    """As `result_lines`."""
     from pyflink.common import Types
 
     lines = letters.map(lambda data: dead_letter_json(decode(data)), Types.STRING())

@@ -1,7 +1,7 @@
-"""Flink's own connectors and file systems: jars that are fetched once, checked, and kept.
+"""Download Flink connectors and file systems: each jar once, verified and kept.
 
-PyPI has no connectors for Flink. A jar comes from Maven Central, from a mirror of it, or from a folder, and
-only the bytes whose checksum stands here are ever put in place, wherever they came from.
+PyPI has no Flink connectors. A jar comes from Maven Central, a mirror or a folder, and is installed only if
+its SHA-256 is the one below.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ READ_TIMEOUT_S = 60.0
 CHUNK_BYTES = 1 << 18
 
 OnBytes = Callable[[int, int], None]
-"""Told the bytes that have come and the bytes of the whole."""
+"""Called with the bytes so far and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """A connector, or a file system (`plugin`): its place below a Maven repository, and what its bytes are.
+    """`path` is relative to a Maven repository.
 
-    A plugin is loaded by Flink itself, from a folder of its own below `plugins`, and is on no class path.
+    Flink itself loads a `plugin`, a file system, from its own folder below `plugins`; it is not on the class
+    path.
     """
 
     connector: str
@@ -49,12 +50,10 @@ class Jar:
         return self.path.rpartition("/")[2]
 
     def folder(self, connectors: Path) -> Path:
-        """Where it lies, in the folder of all connectors."""
         return plugins(connectors) / self.connector if self.plugin else connectors
 
 
 def plugins(connectors: Path) -> Path:
-    """The folder of Flink's plugins, each in a folder of its own, in that of all connectors."""
     return connectors / "plugins"
 
 
@@ -64,7 +63,7 @@ KAFKA = Jar(
     size=10_666_527,
     sha256="5605c691d11a501382c383fecba37a7a552467da5ab7ba904ef5d6f3d62c5616",
 )
-"""The newest connector for Flink 2; built for 2.2, and it runs on 2.3."""
+"""The newest connector for Flink 2; built for 2.2, also runs on 2.3."""
 
 S3 = Jar(
     connector="s3",
@@ -73,16 +72,18 @@ S3 = Jar(
     sha256="5a3de2daac49e9df1783367391f994dace3bfa18c168b45c3d4563decca7d3d0",
     plugin=True,
 )
-"""Flink's file system for S3. (With flink-s3-fs-native 2.3.0, files of results were lost in kills.)"""
+"""Flink's file system for S3. (With flink-s3-fs-native 2.3.0, result files were lost when processes were
+killed.)
+"""
 
 JARS = {jar.connector: jar for jar in (KAFKA, S3)}
 
 
 def installed_jar(jar: Jar, folder: Path) -> Path:
-    """Where `jar` lies in `folder`. Raises `SettingError` with the command that puts it there, and where
-    others may write to the folder or the one around it.
+    """Raises `SettingError`, with the install command, if the jar is missing, or if others may write to its
+    folders.
 
-    Looks at the size alone: what was put in place was checked.
+    Checks only the size: the content was verified when it was installed.
     """
     place = jar.folder(folder) / jar.name
     for where in {folder.parent, folder, place.parent.parent, place.parent}:
@@ -97,8 +98,7 @@ def installed_jar(jar: Jar, folder: Path) -> Path:
 
 
 def installed_jars(folder: Path) -> tuple[Path, ...]:
-    """Those for the class path that are installed in `folder`, for JVMs that start before it is known what a
-    job needs."""
+    """For JVMs that start before the job's needs are known."""
     found = []
     for jar in JARS.values():
         if jar.plugin:
@@ -109,17 +109,17 @@ def installed_jars(folder: Path) -> tuple[Path, ...]:
 
 
 def install_jar(jar: Jar, folder: Path, origin: str = MAVEN_CENTRAL, on_bytes: OnBytes | None = None) -> Path:
-    """Put `jar` into `folder` and return its place; does nothing where it is there.
+    """Download `jar` unless it is installed; returns its path.
 
-    `origin` is the URL of a Maven repository, or a folder that holds the jar (by itself, or in a repository's
-    layout). Blocks on the network; several processes may do it at once. Raises `SettingError` where the
-    origin does not have the jar or has another, and `LaunchError` where it could not be read.
+    `origin`: URL of a Maven repository, or a folder that holds the jar, directly or in a repository's layout.
+    Blocks on the network; safe to run in several processes. Raises `SettingError` if the origin has no such
+    jar or a different one, `LaunchError` if it cannot be read.
     """
     place = jar.folder(folder) / jar.name
     if _is(place, jar):
         return place
     place.parent.mkdir(parents=True, exist_ok=True)
-    # Under its name only when it is whole: a reader never meets half a jar.
+    # Renamed when complete, so that readers never see half a jar.
     descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=f".{jar.name}-")
     part = Path(name)
     try:
@@ -137,7 +137,7 @@ def install_jar(jar: Jar, folder: Path, origin: str = MAVEN_CENTRAL, on_bytes: O
 
 
 def shown(origin: str) -> str:
-    """An origin for people: without the user and password that a URL may hold."""
+    """Without the user and password that a URL may hold."""
     return re.sub(r"//[^/@]*@", "//…@", origin)
 
 
@@ -146,7 +146,7 @@ def _opened(jar: Jar, origin: str) -> Iterator[BinaryIO]:
     if urlsplit(origin).scheme in ("http", "https"):
         url = f"{origin.rstrip('/')}/{jar.path}"
         try:
-            # The scheme is one of the two above.
+            # The scheme was checked above.
             with urlopen(Request(url), timeout=READ_TIMEOUT_S) as answer:
                 yield answer
         except HTTPError as error:
@@ -181,7 +181,7 @@ def _copy(jar: Jar, source: BinaryIO, out: BinaryIO, on_bytes: OnBytes, origin: 
         )
     if found.hexdigest() != jar.sha256:
         raise SettingError(
-            f"{jar.name} from {shown(origin)} is not the jar that this Forebay knows: its SHA-256 is not "
+            f"{jar.name} from {shown(origin)} is not the expected jar: its SHA-256 is not "
             f"{jar.sha256}; nothing was installed"
         )
 

@@ -1,5 +1,4 @@
-"""Dead letters that are fed in again: each is the record that it was, under the same position, so that its
-result has the same id."""
+"""Replay dead letters as their original records, at the same position, so that results keep their ids."""
 
 from __future__ import annotations
 
@@ -21,13 +20,12 @@ KAFKA_POSITION = re.compile(r"([A-Za-z0-9._-]{1,249})(?:~[0-9]{1,9})?/([0-9]{1,1
 def read_letter(
     form: Format, line: bytes, position: str, *, parse: Parse | None = None
 ) -> Event | DeadLetter:
-    """The record of the dead letter in `line`, read as `form` says or with `parse`; a dead letter if it
-    cannot be read. `position` is for a `line` that is not a dead letter, and for one without a position.
+    """The record in a dead letter, parsed by `form` or `parse`; a dead letter if it cannot be parsed.
+    `position`: for a line that is not a dead letter or has no position.
 
-    A record without a time of its own has the dead letter's. A record of Kafka has its key, its headers and
-    its place again, an event of a feed its field `sse`. A dead letter that is not about one record, such as
-    that of the rest of a file, is the same dead letter again. So is one of a line that was not a dead letter,
-    unless that line can be read by now.
+    A record without a time gets the dead letter's. A Kafka record gets its key, headers and position back, a
+    feed's event its field `sse`. A dead letter that is not about one record (such as the rest of a file) is
+    returned as it is. A line once rejected as not a dead letter is parsed again.
     """
     try:
         letter = parse_dead_letter(line)
@@ -51,12 +49,11 @@ def read_letter(
 
 
 def _is_refused(record: Event | DeadLetter, line: bytes) -> bool:
-    """Whether `record` says of `line` that it is not a dead letter."""
     return isinstance(record, DeadLetter) and record.cause == MalformedDeadLetter.cause and record.raw == line
 
 
 def _of_kafka(form: Format, letter: DeadLetter, parse: Parse | None) -> Event | DeadLetter:
-    # It needs PyFlink, which takes a second to import.
+    # This imports PyFlink, which takes a second.
     from forebay.connectors.kafka.source import read_record
 
     place = KAFKA_POSITION.fullmatch(letter.position or "")

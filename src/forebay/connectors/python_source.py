@@ -1,7 +1,7 @@
-"""How much a source hands on in one call of its function: what there is room for, for a moment.
+"""How long a source may emit records in one call of its function.
 
-No barrier and no timer of the task gets through while a function hands records on, and a record for which
-there is no room waits until the job behind it has worked one off: seconds, where that is a slow engine.
+Meanwhile no barrier or timer of the task gets through, and a record without room downstream blocks until a
+request has finished: seconds with a slow engine.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from forebay.flink.jvm_task import HasRoom
 
 MOST_S = 0.05
 WAIT_S = 0.01
-"""The longest wait for a record that is to come, in one call."""
 IDLE_SHARE = 0.05
 MOST_WAIT_S = 0.2
 
 
 class CallLimit:
-    """Says after each record whether the call has to end. The first record of a call needs no asking: Flink
-    calls a function only where there is room for one."""
+    """Decides after each record whether the call must end. The first needs no check: Flink calls a
+    function only if there is room for one.
+    """
 
     def __init__(self, has_room: HasRoom, *, most_s: float = MOST_S, clock: Clock | None = None) -> None:
         self._has_room = has_room
@@ -32,20 +32,18 @@ class CallLimit:
         self._until_s = 0.0
 
     def begin(self) -> None:
-        """A call begins."""
         self._until_s = self._clock.monotonic_s() + self._most_s
 
     def reached(self) -> bool:
-        """Whether the record just handed on has to be the call's last."""
+        """Whether the record just emitted must be the last."""
         return not self._has_room() or self._clock.monotonic_s() >= self._until_s
 
 
 class IdleWait:
-    """How long a call waits for a record: a twentieth of the time for which none has come, `WAIT_S` at least
-    and `MOST_WAIT_S` at most.
+    """A call waits for a record for a twentieth of the idle time, between `WAIT_S` and `MOST_WAIT_S`.
 
-    A barrier, and a timer of the task, wait as long: hardly, where records come. Each call is a way from Java
-    to Python and back, and a source to which nothing comes makes five a second.
+    Barriers and timers of the task wait as long. Each call crosses from Java to Python and back; an idle
+    source makes five a second.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -53,11 +51,9 @@ class IdleWait:
         self._came_s = self._clock.monotonic_s()
 
     def came(self) -> None:
-        """A record has come."""
         self._came_s = self._clock.monotonic_s()
 
     def wait_s(self) -> float:
-        """The longest wait of a call that begins now."""
         idle_s = self._clock.monotonic_s() - self._came_s
         return min(MOST_WAIT_S, max(WAIT_S, IDLE_SHARE * idle_s))
 
@@ -66,12 +62,10 @@ MAX_COUNT = 2**62
 
 
 def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: str) -> KeyedStream:
-    """The numbers from 0 to `count` - 1 (None: without end) on one key, one subtask, in order: calls of the
-    function that processes the stream, each as soon as the one before has returned and there is room for a
-    record behind it.
+    """The numbers 0 to `count` - 1 (None: endless) in order, on one key and one subtask.
 
-    Restored from a checkpoint, the stream goes on with the number after the last one that the checkpoint
-    holds.
+    They only trigger the function that processes them, as soon as it has returned and there is room
+    downstream. A restore resumes after the last number in the checkpoint.
     """
     last = (MAX_COUNT if count is None else count) - 1
     stream = env.from_source(NumberSequenceSource(0, last), WatermarkStrategy.no_watermarks(), name)
@@ -79,10 +73,10 @@ def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: st
 
 
 def on_one_key(stream: DataStream) -> KeyedStream:
-    """`stream`, of one subtask, keyed by one key, in the task that it comes from.
+    """Key a stream of one subtask within its task.
 
-    `key_by` would shuffle: between two tasks elements pile up, of which each may stand for much work, and a
-    restored job does all of that before it can complete a checkpoint.
+    `key_by` would shuffle: elements, each possibly much work, pile up between two tasks, and a restored job
+    must process them all before it can complete a checkpoint.
     """
     jvm = get_gateway().jvm
     keyed = stream.key_by(one_key, Types.LONG())
@@ -97,5 +91,4 @@ def on_one_key(stream: DataStream) -> KeyedStream:
 
 
 def one_key(_: object) -> int:
-    """The key of streams that one subtask handles in order."""
     return 0

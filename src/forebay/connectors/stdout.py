@@ -1,4 +1,4 @@
-"""Standard output as a sink."""
+"""Sink to standard output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class StdoutSink(SinkSettings):
-    """JSON lines on standard output; after a recovery, lines since the last checkpoint come again."""
+    """JSON lines on standard output; lines since the last checkpoint are repeated after a recovery."""
 
     bound: ClassVar[frozenset[str] | None] = frozenset()
     takes_dead_letters: ClassVar[bool] = False
@@ -25,7 +25,7 @@ class StdoutSink(SinkSettings):
     def attach(self, records: DataStream, written: Written) -> None:
         from forebay.connectors.formats import result_lines
 
-        # Nothing but the lines: of several subtasks, each would put its number before every line.
+        # One subtask: several would each print their number before every line.
         result_lines(records).print().name("standard output").set_parallelism(1)
 
 

@@ -16,8 +16,10 @@ from forebay.records import DeadLetter, Result
 
 @dataclass(slots=True)
 class WrittenCounts:
-    """Results and dead letters, the tokens of the results, how many of them were cut at `max_tokens`, and the
-    dead letters by cause. Programs choose causes, too: those beyond `MAX_CAUSES` are counted as `other`."""
+    """Results, dead letters, tokens of the results, results cut at `max_tokens`, and dead letters by cause.
+
+    Programs may choose causes; those after the first `MAX_CAUSES` are counted as `other`.
+    """
 
     results: int = 0
     dead_letters: int = 0
@@ -27,7 +29,6 @@ class WrittenCounts:
     failed: Counter[str] = field(default_factory=Counter)
 
     def add(self, output: Result | DeadLetter) -> None:
-        """Count one more."""
         if isinstance(output, DeadLetter):
             self.dead_letters += 1
             known = output.cause in self.failed or len(self.failed) < MAX_CAUSES
@@ -39,19 +40,16 @@ class WrittenCounts:
         self.cut_answers += output.finish_reason == CUT
 
     def encode(self) -> dict[str, Any]:
-        """The counts as a JSON object."""
-        # Not `asdict`: it makes a copy of a Counter by counting its items.
+        # Not `asdict`: it copies a Counter by counting its items.
         names = (each.name for each in fields(self) if each.name != "failed")
         return {**{name: getattr(self, name) for name in names}, "failed": dict(self.failed)}
 
     @classmethod
     def decode(cls, values: dict[str, Any]) -> WrittenCounts:
-        """The counts of which `encode` made `values`."""
         return cls(**{**values, "failed": Counter(values["failed"])})
 
     @classmethod
     def sum(cls, parts: Iterable[WrittenCounts]) -> WrittenCounts:
-        """All `parts` together."""
         total = cls()
         for part in parts:
             total.results += part.results
@@ -65,8 +63,9 @@ class WrittenCounts:
 
 @dataclass(frozen=True, slots=True)
 class EndNote:
-    """What one of a sink's `subtasks` wrote in a run, noted when the job has come to its end. `what`:
-    `RESULTS` or `DEAD_LETTERS`."""
+    """Counts of one of a sink's `subtasks` in a run, recorded when the job ends. `what`: `RESULTS` or
+    `DEAD_LETTERS`.
+    """
 
     what: str
     subtasks: int
@@ -83,8 +82,10 @@ class EndNote:
 
 
 def noted_counts(notes: Iterable[EndNote], what: str) -> WrittenCounts | None:
-    """What all subtasks of the sink for `what` wrote; None if some have left no note. (One that came to its
-    end before a restart has left a note, and another one if it was started again.)"""
+    """The sum of all subtasks; None if some left no note.
+
+    A subtask that ended before a restart and ran again has left two.
+    """
     found = [note for note in notes if note.what == what]
     if not found or len(found) < max(note.subtasks for note in found):
         return None

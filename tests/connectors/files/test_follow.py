@@ -280,7 +280,7 @@ def test_a_folder_that_is_away_is_waited_for(folder: Path, caplog: pytest.LogCap
     folder.rename(folder.parent / "away")
     assert read(run) == []
     assert read(run) == []
-    assert caplog.text.count("cannot be read: No such file or directory; trying again") == 1
+    assert caplog.text.count("cannot be read: No such file or directory; retrying") == 1
     (folder.parent / "away").rename(folder)
     (folder / "b").write_bytes(b"2\n")
     assert read(run) == [("in/b@1", b"2")]

@@ -217,7 +217,7 @@ def test_a_schema_that_makes_a_flood_of_values_is_refused() -> None:
     top = {"name": "Top", "field": [field("wide", 1, ".Wide", REPEATED)]}
     schema = ProtobufSchema(file([top, wide]), {})
     assert len(schema.read([0], b"\x0a\0" * 10)["wide"]) == 10
-    with pytest.raises(Unreadable, match=r"field 'wide.*': its schema makes more values"):
+    with pytest.raises(Unreadable, match=r"field 'wide.*': its schema expands the record to more values"):
         schema.read([0], b"\x0a\0" * 1000)
 
 

@@ -1,4 +1,4 @@
-"""What a feed is, and what all feeds over the network share: resuming, doubles, outages."""
+"""The interface of a feed, and what feeds share: reconnecting, duplicates, redirects, errors."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ from forebay.settings import SecretRef, read_secret
 log = logging.getLogger(__name__)
 
 CONNECT_S = 20.0
-"""Timeout of a connection attempt."""
 RECENT = 32
-"""Digests of the last records that a cursor remembers, against doubles after a reconnect."""
+"""Digests of the last records in a cursor, to drop duplicates after a reconnect."""
 
 
 class Cursor(Protocol):
-    """Where to go on. Its text is what a checkpoint holds and `Feed.read` takes."""
+    """Checkpoints store its text, and `Feed.read` resumes from it."""
 
     def __str__(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One record of a feed. `cursor`: where to go on after it. `position`: its name within the feed.
+    """One record. `cursor` resumes after it; `position` names it within the feed.
 
-    `fields` are added to those that are read of `raw`, see `with_added`. `headers`
-    go with an event and a dead letter. `cut_bytes` are missing at the end of `raw`.
+    `fields` are added to the parsed fields (`with_added`). `headers` are kept with an event or dead letter.
+    `cut_bytes` are missing at the end of `raw`.
     """
 
     cursor: Cursor
@@ -50,54 +49,52 @@ class Received:
 
 
 class Feed(Protocol):
-    """Something that can be read from a cursor on. Instances are pickled into the job graph."""
+    """A stream that can be read from a cursor. Instances are pickled into the job graph."""
 
     @property
     def name(self) -> str:
-        """A word for positions and logs, without secrets."""
+        """For positions and logs, without secrets."""
         ...
 
     def read(self, cursor: str | None) -> AsyncIterator[Received]:
-        """The records after `cursor` (None: from where the feed starts), in order.
+        """Yield the records after `cursor` (None: from the feed's start), in order.
 
-        Network trouble is handled inside: the iterator goes on, for ever where the feed has no end. It
-        stops reading while the caller does not ask for more. Raises `FeedRefused` where asking again is no
-        use.
+        Reconnects by itself, without end if the feed has none. Stops reading while the caller requests no
+        more. Raises `FeedRefused` if another attempt would fail as well.
         """
         ...
 
 
 class FeedBroken(ForebayError):
-    """The connection to a feed could not be made or was lost; it will be tried again."""
+    """The connection failed or was lost; it will be retried."""
 
 
 class FeedRefused(ForebayError):
-    """The server does not serve this feed to these headers: its address or a header must be mended."""
+    """The server rejects the requests; fix the feed's address or headers."""
 
 
 PASSING = frozenset((408, 425, 429))
-"""Answers of 400 to 499 that another attempt may change."""
+"""Statuses from 400 to 499 that are retried."""
 
 Headers = Mapping[str, str | SecretRef]
-"""HTTP headers of a feed; a secret one names where its value is, and is read at each connection."""
+"""A secret header is a reference that is read at each connection."""
 
 
 HARMLESS = frozenset(("accept-language", "from", "user-agent"))
-"""Headers that any server may read, in lower case."""
+"""Lower-case names of headers that any server may see."""
 
 
 def header_values(headers: Headers) -> dict[str, str]:
-    """`headers` with the secrets in them. Raises `SettingError` where one is missing."""
+    """Resolve secrets. Raises `SettingError` if one is missing."""
     return {
         name: read_secret(value) if isinstance(value, SecretRef) else value for name, value in headers.items()
     }
 
 
 def redirects(headers: Headers) -> list[aiohttp.TraceConfig]:
-    """What a session needs so that `headers` reach the configured origin only.
+    """Make a session send `headers` to the configured origin only.
 
-    Raises `FeedRefused` within the request at a redirect to another scheme, host or port. A feed whose
-    headers tell nobody anything, or that has none, may be redirected anywhere.
+    A redirect to another scheme, host or port raises `FeedRefused`, unless all headers are harmless.
     """
     if HARMLESS.issuperset(name.lower() for name in headers):
         return []
@@ -111,11 +108,11 @@ async def _stay(session: object, context: object, params: aiohttp.TraceRequestRe
     try:
         target = params.url.join(URL(answer.get("Location") or answer.get("URI") or ""))
     except ValueError:
-        raise FeedRefused("the server redirects to what is not a URL") from None
+        raise FeedRefused("the server redirects to an invalid URL") from None
     if _origin(target) != _origin(params.url):
         raise FeedRefused(
-            f"the server redirects to {target.scheme}://{target.host}, and the feed's headers go to no other "
-            "origin than that of its url; give the final address"
+            f"the server redirects to {target.scheme}://{target.host}, but the feed's headers are sent "
+            "only to the origin of its url; set url to the final address"
         )
 
 
@@ -124,7 +121,7 @@ def _origin(url: URL) -> tuple[str, str | None, int | None]:
 
 
 def broken(error: BaseException) -> FeedBroken | FeedRefused:
-    """What happened to a connection, without its address: that may hold secrets."""
+    """Leaves out the address, which may hold secrets."""
     if isinstance(error, aiohttp.ClientResponseError):
         return answered(error.status)
     if isinstance(error, aiohttp.InvalidURL):
@@ -133,7 +130,6 @@ def broken(error: BaseException) -> FeedBroken | FeedRefused:
 
 
 def answered(status: int) -> FeedBroken | FeedRefused:
-    """What a server's `status` in place of the feed means."""
     if 400 <= status < 500 and status not in PASSING:
         return FeedRefused(f"the server answered {status}; check the feed's url and headers")
     return FeedBroken(f"the server answered {status}")
@@ -147,13 +143,13 @@ class Backoff:
     most_s: float = 30.0
 
     def delay_s(self, failures: int, dice: random.Random) -> float:
-        """The delay after `failures` failed attempts in a row (from 1)."""
+        """`failures`: failed attempts in a row, from 1."""
         top: float = min(self.most_s, self.first_s * 2.0 ** min(failures - 1, 30))
         return top * (0.5 + dice.random() / 2)
 
 
 class Mark:
-    """How far a feed was read: the server's own cursor and digests of the last records, as text and back."""
+    """Cursor of a feed with event ids: the server's cursor, and digests of the last records."""
 
     __slots__ = ("at", "recent")
 
@@ -163,7 +159,7 @@ class Mark:
 
     @classmethod
     def of(cls, cursor: str | None) -> Mark:
-        """The mark that `str` gave; an empty one for None. Raises `ForebayError` for what it did not give."""
+        """Parse a mark; an empty one for None. Raises `ForebayError`."""
         if cursor is None:
             return cls()
         try:
@@ -172,7 +168,7 @@ class Mark:
                 raise ValueError("neither a place nor digests")
         except (ValueError, TypeError) as error:
             raise ForebayError(
-                f"the checkpoint holds a feed's place that cannot be read ({str(error)[:200]}): go on from "
+                f"the feed's cursor in the checkpoint cannot be read ({str(error)[:200]}): resume from "
                 "an older checkpoint, or start over"
             ) from None
         return cls(at, tuple(recent))
@@ -181,17 +177,14 @@ class Mark:
         return orjson.dumps([self.at, list(self.recent)]).decode()
 
     def has(self, digest: str) -> bool:
-        """Whether the record with this digest is among the last ones."""
         return digest in self.recent
 
     def advance(self, at: str | None, digest: str) -> None:
-        """Take note of a record that goes out."""
         self.at = at
         self.recent.append(digest)
 
 
 def digest_of(*parts: bytes) -> str:
-    """Sixteen hexadecimal digits that stand for `parts`."""
     whole = hashlib.blake2b(digest_size=8)
     for part in parts:
         whole.update(len(part).to_bytes(8, "big") + part)
@@ -205,12 +198,12 @@ async def connected_for_ever(
     backoff: Callable[[], Backoff],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncIterator[Received]:
-    """What `once` gives, connection after connection.
+    """Yield the records of one connection after another.
 
-    `once` makes one connection and raises `FeedBroken` when it is lost; an end without an error counts as
-    lost too, and so does `FeedRefused` once a record has come: what was right will be right again. Before
-    that it is raised, with `name`. Delays grow until a record arrives. One warning per outage, one note when
-    it is over.
+    `once` makes one connection and raises `FeedBroken` when it is lost; a plain end counts as lost.
+    `FeedRefused` is raised only before the first record, with `name`; later it is retried, because the
+    settings did work. Delays grow until a record arrives. Logs one warning per outage and one message at its
+    end.
     """
     dice = random.Random()
     failures = 0
@@ -233,7 +226,7 @@ async def connected_for_ever(
             await _close(connection)
         failures += 1
         if failures == 1:
-            log.warning("%s: %s; trying again until it is back", name, problem)
+            log.warning("%s: %s; retrying until it is back", name, problem)
         await sleep(backoff().delay_s(failures, dice))
 
 

@@ -1,4 +1,4 @@
-"""A WebSocket feed with a time cursor; made for Bluesky's Jetstream."""
+"""A WebSocket feed with a time cursor, made for Bluesky's Jetstream."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ from forebay.connectors.feeds.replay_window import MAX_TIME_US, REWIND_US, Repla
 log = logging.getLogger(__name__)
 
 MOST_FRUITLESS = 3
-"""Connections in a row that only repeat what was delivered. After more, less is asked for: with a server that
-closes every connection before it has repeated all, the feed would never go on."""
+"""Connections in a row that only repeat delivered messages. Then the feed rewinds less: otherwise a server
+that closes each connection before it has repeated them all would stop the feed for good.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class JetstreamFeed:
-    """The messages of a Jetstream server, each as one record.
+    """The messages of a Jetstream server, one record each.
 
-    The cursor is a time, so a reconnect and a resume go back five seconds behind the newest `time_us` and
-    drop what was delivered (`ReplayWindow`). Without a cursor the feed starts with what happens now; a
-    reconnect soon afterwards may bring messages from just before. A message without a `time_us` is delivered
-    each time that it is received. A connection without any data, even a ping, for `silence_s` is replaced. A
-    message over `max_message_bytes` closes the connection and comes again at the next attempt: the bound must
-    be above what the server sends. `headers` go to the origin of `url` only.
+    The cursor is a time: a reconnect or resume rewinds five seconds before the newest `time_us` and drops
+    delivered messages (`ReplayWindow`). Without a cursor the feed starts now; a reconnect soon after may add
+    messages from just before. A message without a `time_us` is delivered each time it arrives. A connection
+    without data, even a ping, for `silence_s` is replaced. A message over `max_message_bytes` closes the
+    connection and returns at the next attempt, so set it above what the server sends. `headers` go to the
+    origin of `url` only.
     """
 
     url: str
@@ -82,7 +83,7 @@ class JetstreamFeed:
             yield received
 
     def _received(self, window: ReplayWindow, raw: bytes, time_us: int | None) -> Received | None:
-        """The record of a message; None if it was delivered before."""
+        """None if it was delivered before."""
         digest = digest_of(raw)
         if time_us is not None and not window.add(time_us, digest):
             return None
@@ -90,7 +91,7 @@ class JetstreamFeed:
         return Received(window.snapshot(), raw, f"{self.name}@{place}/{digest}")
 
     async def _payloads(self, cursor_us: int | None) -> AsyncIterator[bytes]:
-        """The messages of one connection. Raises `FeedBroken` or `FeedRefused`."""
+        """One connection. Raises `FeedBroken` or `FeedRefused`."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, connect=CONNECT_S)
         try:
             async with (

@@ -1,4 +1,4 @@
-"""Remembers recent messages of a feed with a time cursor, so that a replay delivers none of them twice."""
+"""Recent messages of a feed with a time cursor, so that a replay delivers none twice."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import orjson
 from forebay.errors import ForebayError
 
 REWIND_US = 5_000_000
-"""How far a cursor is before the newest time. Messages may be out of order by as much."""
+"""The cursor's distance from the newest time: messages may be out of order by as much."""
 REMEMBER_US = 2 * REWIND_US
-"""Messages are remembered for longer: a server may begin some time before the cursor."""
+"""Twice as long, because a server may begin before the cursor."""
 MAX_REMEMBERED = 8192
 MAX_TIME_US = 2**63 - 1
 
 Entry = tuple[int, str]
-"""The time and the digest of a message."""
+"""Time and digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A `ReplayWindow` at one moment. Cheap to take; its text is made when it is needed."""
+    """A `ReplayWindow` at one moment; cheap, because the text is made on demand."""
 
     entries: list[Entry]
     first: int
@@ -37,11 +37,11 @@ class Snapshot:
 
 
 class ReplayWindow:
-    """Remembers the messages of the last ten seconds of a feed's own time, at most 8,192.
+    """Remembers the messages of the last ten seconds of the feed's own time, at most 8,192.
 
-    A feed that reconnects from `cursor_us` delivers each message exactly once, if the server sends all
-    messages from there on, ordered by time or as before, and none was out of order by more than five seconds
-    or, if that is less, by more than the remembered messages span.
+    After a reconnect from `cursor_us`, each message is delivered exactly once if the server sends all
+    messages from there on, by time or in the same order, and none is out of order by more than five seconds
+    (or the span of the remembered messages, if shorter).
 
     A newest time counts once the next message confirms it, so a single time far ahead changes nothing.
     """
@@ -50,20 +50,17 @@ class ReplayWindow:
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
-        # Entries before this one are forgotten. Snapshots share the list, so none is removed from it.
+        # Earlier entries are forgotten but stay in the list, which snapshots share.
         self._first = 0
         self._digests: set[str] = set()
         self._high: int | None = None
         self._ahead: int | None = None
-        # The newest time that was forgotten for want of room.
+        # The newest time that was dropped because the window was full.
         self._floor = -1
 
     @classmethod
     def of(cls, text: str | None) -> ReplayWindow:
-        """The window that a snapshot's text holds; an empty one for None.
-
-        Raises `ForebayError` for another text.
-        """
+        """Parse a snapshot; an empty window for None. Raises `ForebayError`."""
         window = cls()
         if text is None:
             return window
@@ -75,7 +72,7 @@ class ReplayWindow:
             window._floor = floor if floor == -1 else _time(floor)
         except (ValueError, TypeError) as error:
             raise ForebayError(
-                f"the checkpoint holds a feed's place that cannot be read ({str(error)[:200]}): resume from "
+                f"the feed's cursor in the checkpoint cannot be read ({str(error)[:200]}): resume from "
                 "an older checkpoint, or start over"
             ) from None
         window._digests = {digest for _, digest in window._entries}
@@ -83,19 +80,18 @@ class ReplayWindow:
 
     @property
     def newest_us(self) -> int | None:
-        """The newest time that counts."""
         return self._ahead if self._high is None else self._high
 
     def cursor_us(self, rewind_us: int = REWIND_US) -> int | None:
-        """The cursor to send to the server; None if nothing was delivered yet."""
+        """None if nothing was delivered yet."""
         newest = self.newest_us
         if newest is None:
             return None
-        # Servers differ in whether they send what has exactly the cursor's time.
+        # Servers differ in whether they send messages with exactly the cursor's time.
         return max(0, min(max(newest - rewind_us, self._floor) + 1, newest - 1))
 
     def add(self, time_us: int, digest: str) -> bool:
-        """Remember a message that is about to be delivered. False: it was delivered already."""
+        """Call before delivery. False: it was delivered already."""
         if digest in self._digests:
             return False
         self._digests.add(digest)
@@ -105,7 +101,6 @@ class ReplayWindow:
         return True
 
     def snapshot(self) -> Snapshot:
-        """The state from which a checkpoint resumes after the last message that was added."""
         return Snapshot(self._entries, self._first, len(self._entries), self._high, self._ahead, self._floor)
 
     def _advance(self, time_us: int) -> None:

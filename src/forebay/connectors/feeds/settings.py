@@ -1,4 +1,4 @@
-"""Live feeds in a pipeline file."""
+"""Settings of live feeds in a pipeline file."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "time_format": "unix_us",
     },
 }
-"""What a `preset` fills in; a key that the file gives wins."""
+"""Defaults of a `preset`; the file's own keys win."""
 
 
 class FeedSource(Enveloped):
-    """What live feeds share. Both reconnect by themselves and go on from a cursor held in state."""
+    """Base of live feeds. They reconnect by themselves and resume from a cursor in state."""
 
     bound: ClassVar[frozenset[str] | None] = frozenset(("url",))
 
@@ -54,13 +54,12 @@ class FeedSource(Enveloped):
         return {**PRESETS.get(preset, {}), **data} if isinstance(preset, str) else data
 
     def header_values(self) -> dict[str, str | SecretRef]:
-        """The headers as a feed takes them: secrets named, not held."""
+        """The headers for a feed, with references to secrets instead of their values."""
         return {
             name: value.ref() if isinstance(value, Secret) else value for name, value in self.headers.items()
         }
 
     def feed(self) -> Feed:
-        """What is read."""
         raise NotImplementedError
 
     def check_secrets(self, key: str) -> None:
@@ -81,8 +80,8 @@ class FeedSource(Enveloped):
 class SseSource(FeedSource):
     """A feed of server-sent events; the cursor is the last event's id.
 
-    In templates, `sse` has `event`, the event's type, and `id`. A field `sse` of the event's data is
-    `sse.own`.
+    In templates, `sse.event` is the event's type and `sse.id` its id. If the event's data has a field `sse`,
+    it is `sse.own`.
     """
 
     type: Literal["sse"]
@@ -102,7 +101,7 @@ class SseSource(FeedSource):
 
 
 class WebSocketSource(FeedSource):
-    """A feed over a WebSocket that speaks Jetstream's protocol; the cursor is the newest `time_us`."""
+    """A feed over a WebSocket that uses Jetstream's protocol; the cursor is the newest `time_us`."""
 
     type: Literal["websocket"]
     preset: Literal["jetstream"] = Field(

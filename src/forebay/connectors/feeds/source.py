@@ -1,5 +1,4 @@
-"""Any feed as a Flink source: it is read on a thread of its own, into a bounded queue, from which a keyed
-function hands on what is there."""
+"""Any feed as a Flink source: a thread reads it into a bounded queue, which a keyed function empties."""
 
 from __future__ import annotations
 
@@ -27,15 +26,15 @@ from forebay.thread_names import name_thread
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Stands behind the last record: how the feed ended."""
+    """How the feed ended; last in the queue."""
 
     error: BaseException | None
 
 
 class FeedReader:
-    """Reads `feed` from `cursor` on, at most `room` records ahead; then it stops reading.
+    """Reads a feed from `cursor`, at most `room` records ahead.
 
-    Reading starts at once, on a daemon thread with an event loop. `take` and `close` belong to one thread.
+    Starts at once, on a daemon thread with an event loop. Call `take` and `close` from one thread.
     """
 
     def __init__(self, feed: Feed, cursor: str | None, *, room: int = 1000) -> None:
@@ -53,10 +52,9 @@ class FeedReader:
         self._thread.start()
 
     def take(self, wait_s: float = 0.0) -> Received | None:
-        """The next record, in order; blocks until it is there, at most `wait_s`. None: it has not come.
+        """The next record; blocks for at most `wait_s`. None if there is none yet, or the feed ended.
 
-        Behind the last record it raises what the feed raised, each time that it is called: a feed that fails
-        is a fault.
+        If the feed failed, every call after its last record raises its error.
         """
         if self._end is None:
             try:
@@ -75,11 +73,11 @@ class FeedReader:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the feed has ended without an error, and everything is taken."""
+        """The feed ended without an error, and all records are taken."""
         return self._end is not None and self._end.error is None
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Stop reading and end the thread. Blocks until it is gone, at most `timeout_s`."""
+        """Blocks for at most `timeout_s`."""
         self._closing = True
         self._wake(self._cancel)
         self._thread.join(timeout_s)
@@ -116,7 +114,7 @@ class FeedReader:
             while self._queue.qsize() >= self._room:
                 self._free.clear()
                 self._full = True
-                # What was taken before the flag was up wakes nobody.
+                # A record taken before `_full` was set wakes nobody.
                 if self._queue.qsize() >= self._room:
                     await self._free.wait()
             self._queue.put(received)
@@ -127,11 +125,11 @@ LIMIT_REACHED = "limit_reached"
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """How a feed is read: as `format` (None: its records are encoded already), at most `room` records ahead.
+    """`format` parses records (None: they are encoded already); reads at most `room` records ahead.
 
-    `limit`: records after which the feed is left. The source itself never ends: once the feed is left, or
-    has ended, the counter `forebay.limit_reached` is above 0, and whoever runs the job drains it
-    (`RunningJob.drain`), as `forebay run` does. A job with a limit that is drained before reads on until it.
+    `limit`: number of records to read. The source itself never ends: at the limit or the feed's end, the
+    counter `forebay.limit_reached` rises above 0, and the caller drains the job (`RunningJob.drain`), as
+    `forebay run` does. A job with a limit that is drained earlier still reads up to it.
     """
 
     feed: Feed
@@ -141,11 +139,11 @@ class Polled:
 
 
 def polled_source(env: StreamExecutionEnvironment, config: Polled) -> DataStream:
-    """Each record of the feed as the bytes of an `Event` or `DeadLetter`, in the feed's order.
+    """The feed's records in order, each an encoded `Event` or `DeadLetter`.
 
-    The cursor of the last record handed on is state and changes with it: restored from a checkpoint, the
-    source goes on right after it. Where what follows takes records slowly, one is handed on at a time, so
-    that a checkpoint waits for one record at most. What the feed raises fails the job.
+    State holds the cursor of the last record emitted; a restore resumes right after it. If downstream is
+    slow, it emits one record a call, so that a checkpoint waits for one record at most. An error of the feed
+    fails the job.
     """
     if config.room < 1:
         raise SettingError(f"room must be at least 1, found {config.room}")
@@ -156,8 +154,9 @@ def polled_source(env: StreamExecutionEnvironment, config: Polled) -> DataStream
 
 
 class Poll(KeyedProcessFunction):
-    """At each call, what the feed's reader has. Waits for a moment where that is nothing; at the end of the
-    input, with a limit, until it is reached or the feed has ended."""
+    """Emits the available records at each call. When drained with a limit, reads to the limit or the end
+    of the feed.
+    """
 
     def __init__(
         self, config: Polled, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
@@ -190,7 +189,7 @@ class Poll(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
         if self._config.limit is None:
-            # The job is drained, and the feed has no end to wait for. Whether it has failed is still told.
+            # The job is drained and the feed has no end to wait for. A failure of the feed is still raised.
             yield from self._hand_on()
             return
         while not self._left:

@@ -1,4 +1,4 @@
-"""Server-sent events as a feed, resumed by `Last-Event-ID`; made for Wikimedia's recent changes."""
+"""Server-sent events as a feed that resumes by `Last-Event-ID`, made for Wikimedia's recent changes."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ MAX_RETRY_S = 300.0
 MAX_ID_BYTES = 16_384
 LINE_END = b"\n"
 MESSAGE = "message"
-"""The type of an event that names none."""
+"""Type of an event without one."""
 FIELD = "sse"
-"""The field of an event that has its type and id."""
+"""Field with the event's type and id."""
 TYPE_HEADER, ID_HEADER = "sse-event", "sse-id"
 
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """One event: its data, its type, and the id in force, which an event without `id:` inherits.
+    """`id` is the one in force, which an event without `id:` inherits.
 
-    `type` is None if it was longer than an id may be. `cut_bytes` are missing at the end of the data.
+    `type`: None if longer than an id may be. `cut_bytes` are missing at the end of the data.
     """
 
     data: bytes
@@ -52,11 +52,11 @@ class SseEvent:
 
 
 class SseDecoder:
-    """The HTML standard's event stream (9.2.6), fed in any cut.
+    """The HTML standard's event stream (9.2.6), in chunks of any size.
 
-    `max_bytes` bounds what is held of an event: data beyond it is dropped, so that a larger event comes out
-    cut to `max_bytes` + 1 bytes. `last_id` is the id in force, at first that at the end of the connection
-    before; a block without data changes it too. `retry_s` is the reconnection delay that the server wishes.
+    An event beyond `max_bytes` is cut to `max_bytes` + 1 bytes. `last_id` is the id in force, at first that
+    of the connection before; a block without data changes it too. `retry_s` is the reconnection delay that
+    the server requests.
     """
 
     def __init__(
@@ -81,7 +81,6 @@ class SseDecoder:
         self.retry_s = retry_s
 
     def feed(self, chunk: bytes) -> Iterator[SseEvent]:
-        """The events that `chunk` completes."""
         if self._skip_lf and chunk:
             self._skip_lf = False
             chunk = chunk.removeprefix(b"\n")
@@ -97,7 +96,7 @@ class SseDecoder:
         self._hold(rest)
 
     def _hold(self, piece: bytes) -> None:
-        # Room for the field's name; what is cut off here could not have been kept either.
+        # Room for the field's name; the part dropped here would not have been kept anyway.
         most = max(self._max_bytes, MAX_ID_BYTES) + 64
         room = max(0, most - len(self._line))
         self._line += piece[:room]
@@ -143,16 +142,15 @@ class SseDecoder:
 
 @dataclass(frozen=True, slots=True)
 class SseFeed:
-    """The events of `url`, each one's data as one record; JSON in Wikimedia's case.
+    """The events of `url`; each event's data is one record (JSON for Wikimedia).
 
     A record has the event's type and id in the field `sse`, as `event` and `id`, and in the headers
-    `sse-event` and `sse-id`. A field `sse` of its data is `sse.own`.
+    `sse-event` and `sse-id`. A field `sse` of its data becomes `sse.own`.
 
-    Resumes after the last event by its id, and drops events that the server sends once more after a
-    reconnect (same id, type and data as one of the last 32). Events without an id cannot be resumed exactly:
-    the last id before them counts. A connection on which nothing came, not even a comment, for `silence_s` is
-    replaced. An event over `max_record_bytes` is cut to one byte more, which the parser then refuses.
-    `headers` go to the origin of `url` only.
+    Resumes by the last event's id and drops repeated events (same id, type and data as one of the last 32).
+    After events without an id it resumes at the last id before them. A connection without data, even a
+    comment, for `silence_s` is replaced. An event over `max_record_bytes` is cut to one byte more, so the
+    parser rejects it. `headers` go to the origin of `url` only.
     """
 
     url: str
@@ -209,7 +207,7 @@ class SseFeed:
             raise broken(error) from None
 
     def _received(self, mark: Mark, event: SseEvent) -> Received | None:
-        """The record of an event; None if it was delivered before."""
+        """None if it was delivered before."""
         id, type = (event.id or "").encode(), (event.type or "").encode()
         digest = digest_of(id, type, event.data)
         if event.own_id and mark.has(digest):
@@ -230,7 +228,7 @@ NO_TYPE_OR_ID: Mapping[str, Mapping[str, JSON]] = {FIELD: {"event": None, "id": 
 
 
 def fields_of(headers: Mapping[str, bytes | None]) -> Mapping[str, Mapping[str, JSON]]:
-    """The field `sse` of an event that has these headers; nothing if they are not those of an event."""
+    """Empty if the headers are not an event's."""
     found = [headers.get(name) for name in (TYPE_HEADER, ID_HEADER)]
     if found == [None, None]:
         return {}
@@ -239,7 +237,7 @@ def fields_of(headers: Mapping[str, bytes | None]) -> Mapping[str, Mapping[str, 
 
 
 def _with_retry(backoff: Backoff, retry_s: float | None) -> Backoff:
-    """`backoff` from the server's wish on. A delay is at least half of `first_s`."""
+    """A delay is at least half of `first_s`."""
     if retry_s is None:
         return backoff
     first_s = max(2 * retry_s, 0.001)

@@ -1,7 +1,7 @@
-"""Changes of the files in a folder between two scans: new, grown, renamed, replaced, gone.
+"""Compare two scans of a folder: new, grown, renamed, replaced and missing files.
 
-A file is known by its content: as long as it still begins with the bytes that were read of it, it is the same
-file, which may have grown. Otherwise it is a new file under an old name.
+A file stays the same while it begins with the bytes that were read. Otherwise it is a new file under an old
+name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from forebay.connectors.files.lines import START, Place
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Metadata of a file. If it stays the same, so does the content."""
+    """If it is unchanged, so is the file's content."""
 
     inode: int
     size: int
@@ -25,12 +25,11 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A file that was found under a path.
+    """The file at a path.
 
-    `stamp`: as it was last found; None: it was renamed, and nothing is under the path. `name` and `version`:
-    what its positions begin with; a file that is replaced gets the next version. `latest`: the last version
-    of this path's own name. `member` and `place`: how far it is read. `done`: to its end, as far as it went
-    then. `gone`: it is not there at present.
+    `stamp`: at the last scan; None if it was renamed and the path is free. `name`, `version`: the start of
+    its positions; a replacement gets the next version, and `latest` is the path's last one. `member`,
+    `place`: the read position. `done`: read to the end of this stamp. `gone`: missing now.
     """
 
     stamp: Stamp | None
@@ -44,14 +43,15 @@ class Known:
 
     @property
     def version_mark(self) -> str:
-        """The separator of name and line in positions. No file name can have it in this place."""
+        """No file name can contain it at this position."""
         return "@" if self.version == 1 else f"@{self.version}:"
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`known`: entries that changed, by path. `replaced`, `lost`: files of which another one took the place,
-    and the files that are gone and were not read to their end; both as they were before."""
+    """By path: `known`, changed entries as they are now; `replaced` files and files `lost` before their
+    end, as they were before.
+    """
 
     known: dict[str, Known]
     replaced: dict[str, Known]
@@ -59,14 +59,15 @@ class Changes:
 
 
 Same = Callable[[str, Known, bool], bool | None]
-"""Whether the file at a path begins with what was read of a known one; None: that cannot be known now. With
-`True`, all that was read is compared, else the last line."""
+"""Whether a file begins with what was read; None: unknown for now. `True` compares all bytes read,
+otherwise the last line.
+"""
 
 
 def stamps(root: Path) -> Iterator[tuple[str, Stamp]]:
-    """The files under `root`, by their paths within it, hidden ones left out.
+    """Files under `root` by relative path, without hidden ones.
 
-    Raises `OSError` if a folder cannot be read: then nothing is known of the files in it.
+    Raises `OSError` if a folder cannot be read, because its files are unknown then.
     """
     folders = [""]
     while folders:
@@ -90,7 +91,6 @@ def stamps(root: Path) -> Iterator[tuple[str, Stamp]]:
 def compare(
     known: Mapping[str, Known], found: Mapping[str, Stamp], name_of: Callable[[str], str], same: Same
 ) -> Changes:
-    """Compare the `known` files with those that are `found` now."""
     changes = Changes({}, {}, {})
     renamed = _renamed(known, found, same)
     left = {before for before, _ in renamed.values()}
@@ -102,7 +102,7 @@ def compare(
             latest = 0 if entry is None else entry.latest
             changes.known[path] = replace(moved, stamp=stamp, latest=latest, done=done, gone=False)
             if entry is not None and path not in left:
-                # The oldest log of a rotation, for example, over which the next one was moved.
+                # For example the oldest log of a rotation, overwritten by the next one.
                 _lost(changes, path, entry)
         elif entry is None:
             changes.known[path] = Known(stamp, name_of(path))
@@ -134,10 +134,7 @@ def compare(
 def _renamed(
     known: Mapping[str, Known], found: Mapping[str, Stamp], same: Same
 ) -> dict[str, tuple[str, Known]]:
-    """Files that have another path now: by the new one, the old one and what is known of them.
-
-    An inode alone says little, since it is used again once a file was removed.
-    """
+    """New path → (old path, entry). The inode alone proves little: it is reused once a file is removed."""
     moved = {
         entry.stamp.inode: (path, entry)
         for path, entry in known.items()
@@ -162,7 +159,6 @@ def _renamed(
 
 
 def _next(entry: Known, stamp: Stamp, name: str) -> Known:
-    """A new file under the path of `entry`."""
     return Known(stamp, name, version=entry.latest + 1, latest=entry.latest + 1)
 
 

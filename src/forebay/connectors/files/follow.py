@@ -1,4 +1,4 @@
-"""A folder as a source without end: its files are read as they appear, grow, are renamed and are replaced."""
+"""An endless source: files of a folder that appear, grow, are renamed or replaced."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from forebay.records import DeadLetter
 log = logging.getLogger(__name__)
 
 SETTLED_S = 10.0
-"""A last line without an end, a quote that is open at the end, and a file that cannot be read are taken as
-they are once the file has not changed for this long: until then, it may still be written."""
+"""Until a file has not changed for this long, it may still be written: an unfinished last line, an open
+quote at the end and an unreadable file are not final.
+"""
 SCAN_SHARE = 0.05
-"""The most of the time that looking at the folder may take."""
+"""Maximum share of the time."""
 
 
 class FollowFolder(KeyedProcessFunction):
-    """Returns records of the files at each call. The state holds an entry for each file."""
+    """Emits records at each call. The state holds an entry for each file."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class FollowFolder(KeyedProcessFunction):
             self._idle.came()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
-        """The job is drained: what is there is read to its end."""
+        """The job is drained: read all files to their ends."""
         self._scan_at_s = 0.0
         yield from self._records(final=True)
 
@@ -131,13 +132,13 @@ class FollowFolder(KeyedProcessFunction):
     # The folder
 
     def _scan(self, now_s: float) -> Iterator[bytes]:
-        """Scan the folder. Returns dead letters for files that cannot be read any more."""
+        """Returns dead letters for files that can no longer be read."""
         assert self._known is not None
         try:
             found = {_key(path): stamp for path, stamp in stamps(self._root)}
         except OSError as error:
             if not self._scan_failed:
-                log.warning("%s cannot be read: %s; trying again until it can", self._root, why(error))
+                log.warning("%s cannot be read: %s; retrying", self._root, why(error))
             self._scan_failed = True
             return
         self._scan_failed = False
@@ -205,14 +206,14 @@ class FollowFolder(KeyedProcessFunction):
     # One file
 
     def _read(self, path: str, *, final: bool) -> Iterator[bytes | None]:
-        """The rows of a file from its place on, each as its record or None. Moves the place with each."""
+        """Yields each row's record or None, and advances the place."""
         assert self._known is not None
         try:
             while True:
                 entry = self._known[path]
                 parts, rows = self._rows(path, entry)
                 if rows is None:
-                    # The path is that of another file now: the next scan of the folder decides what it is.
+                    # The path is another file now; the next scan handles it.
                     return
                 row = rows.next(final=final)
                 if row is not None:
@@ -241,7 +242,7 @@ class FollowFolder(KeyedProcessFunction):
         self._known[path] = replace(self._known[path], done=True)
 
     def _rows(self, path: str, entry: Known) -> tuple[Sequence[Part], Rows | None]:
-        """The file's members, and the rows of the one in hand; none if it is not the file that was found."""
+        """No rows if the path now holds another file."""
         if self._open is None or self._open[0] != path:
             self.close()
             parts = self._parts(path, entry)
@@ -250,14 +251,13 @@ class FollowFolder(KeyedProcessFunction):
             self._open = (path, parts, self._reader.rows(parts[entry.member], entry.place))
             now = os.stat(self._root / _path(path))
             stamp = entry.stamp
-            # On some network file systems a file's inode changes, but not its time.
+            # Some network file systems change a file's inode, but not its time.
             if stamp is None or (now.st_ino != stamp.inode and now.st_mtime_ns != stamp.changed_ns):
                 self.close()
                 return parts, None
         return self._open[1], self._open[2]
 
     def _check_header(self, part: Part) -> None:
-        """Warn if the columns of a CSV file are not those of the first one."""
         try:
             names = header_of(part, self._reader)
         except SettingError:
@@ -269,7 +269,7 @@ class FollowFolder(KeyedProcessFunction):
 
 
 def _key(path: str) -> str:
-    """A path as a key of state, which is text; names of files need not be."""
+    """State keys are text; file names need not be."""
     return os.fsencode(path).decode("latin-1")
 
 
@@ -278,14 +278,12 @@ def _path(key: str) -> str:
 
 
 def pack_known(entry: Known) -> bytes:
-    """`entry` as bytes for the state."""
     stamp = None if entry.stamp is None else (entry.stamp.inode, entry.stamp.size, entry.stamp.changed_ns)
     own = (entry.name, entry.version, entry.latest, entry.member, entry.done, entry.gone)
     return pack_state(stamp, *own, place_values(entry.place))
 
 
 def unpack_known(data: bytes) -> Known:
-    """What `pack_known` was given. Raises `ForebayError` like `unpack_state`."""
     stamp, name, version, latest, member, done, gone, place = unpack_state(data, "state of a followed file")
     found = None if stamp is None else Stamp(*stamp)
     return Known(found, name, version, latest, member, place_from(place), done, gone)

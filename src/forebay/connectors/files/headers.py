@@ -1,4 +1,4 @@
-"""The headers of CSV files, compared: names that occur twice, and columns that not all files have."""
+"""Check the headers of CSV files: repeated names, and columns that not all files have."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from forebay.connectors.files.source import Files
 
 MOST_FILES = 1000
-"""Files of a folder that are looked at before the start."""
+"""Files that are checked before the start."""
 MOST_WARNINGS, MOST_NAMES, MOST_CHARS = 5, 5, 60
 
 
 def columns_at(config: Files) -> tuple[str, ...]:
-    """The names of the columns of CSV files: all that occur in the first `MOST_FILES` files. Blocks."""
+    """The names in the first `MOST_FILES` files. Blocks."""
     if config.format.columns:
         return config.format.columns
     found: dict[str, None] = {}
@@ -30,10 +30,7 @@ def columns_at(config: Files) -> tuple[str, ...]:
 
 
 def header_warnings(config: Files) -> list[str]:
-    """Warnings about the headers of CSV files. Blocks.
-
-    A file whose header cannot be read is among them. At most `MOST_WARNINGS`, and how many more there are.
-    """
+    """At most `MOST_WARNINGS`, also about unreadable headers, and a count of the rest. Blocks."""
     if config.format.kind != "csv" or config.format.columns or config.letters:
         return []
     warnings: list[str] = []
@@ -46,8 +43,7 @@ def header_warnings(config: Files) -> list[str]:
 
 
 def compare_headers(name: str, names: Sequence[str], first: str, expected: Sequence[str]) -> Iterator[str]:
-    """Warnings about the header of the file `name`: columns that occur twice, and those that are not in the
-    header `expected` of the file `first`, or only there. Columns may be in another order."""
+    """Repeated columns, and differences from the header of file `first`, in any order."""
     renamed: dict[str, list[str]] = {}
     for column, new in zip(names, distinct(names), strict=True):
         if column != new:

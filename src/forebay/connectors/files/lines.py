@@ -1,4 +1,4 @@
-"""The files of a source, and the lines of one file, each with the place after it."""
+"""The files of a source and their lines, each with the place after it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from forebay.errors import ForebayError, SettingError
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file of a source, or one member of a zip archive. `name` is what positions begin with; `size` is
-    the number of its bytes, unpacked, that are to be read."""
+    """A file, or a member of a zip archive. Positions begin with `name`; `size`: unpacked bytes."""
 
     path: str
     name: str
@@ -32,17 +31,16 @@ class Part:
     size: int = 0
 
     def open(self) -> BinaryIO:
-        """Its bytes, unpacked. Raises one of `UNREADABLE`."""
+        """Unpacked. Raises one of `UNREADABLE`."""
         return open_file(self.path, self.member)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far one file is read.
+    """Read position in one file.
 
-    `offset`: bytes, unpacked; `lines`: lines; `crc`: checksum of all bytes before `offset`; `last_bytes` and
-    `last_crc`: length and checksum of the last line. `columns`: names in the file's header; None: not read
-    yet.
+    `offset`: unpacked bytes before it; `lines`, `crc`: of those bytes. `last_bytes`, `last_crc`: of the last
+    line. `columns`: the header's names; None: not read yet.
     """
 
     offset: int = 0
@@ -53,8 +51,7 @@ class Place:
     columns: tuple[str, ...] | None = None
 
     def with_columns(self, columns: tuple[str, ...]) -> Place:
-        """The same place in a file whose header names `columns`."""
-        # A third of the time of dataclasses.replace, once a row.
+        # Called once a row; dataclasses.replace takes three times as long.
         return Place(self.offset, self.lines, self.crc, self.last_bytes, self.last_crc, columns)
 
 
@@ -63,9 +60,9 @@ START = Place()
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line with its end. `raw`: its bytes in the file, of a long line the first ones. `text`: the same as
-    UTF-8; of a line that cannot be decoded, with replacement characters, and `problem` says why. `after`: the
-    place behind it. `cut_bytes`: so many more bytes it has."""
+    """`raw`: bytes with the newline, cut by `cut_bytes` if long. `text`: the same as UTF-8, with
+    replacement characters and a `problem` if it cannot be decoded. `after`: the place behind it.
+    """
 
     raw: bytes
     text: bytes
@@ -75,12 +72,12 @@ class Line:
 
     @property
     def ended(self) -> bool:
-        """Whether the line has an end, or is the unfinished last one of its file."""
+        """False for an unfinished last line."""
         return self.text.endswith(b"\n")
 
 
 def data_files(path: Path) -> Iterator[Path]:
-    """The file at `path`, or the files under it that a source reads, by name."""
+    """`path` itself, or the files under it by name."""
     if path.is_file():
         yield path
         return
@@ -90,17 +87,14 @@ def data_files(path: Path) -> Iterator[Path]:
 
 
 def name_in(root: Path, file: Path) -> str:
-    """The name of `file` in positions: the name of the source's path, and the way from there."""
+    """For positions: the base name of `root` and the relative path."""
     base = os.path.basename(os.path.abspath(root))
     name = base if file == root else f"{base}/{file.relative_to(root).as_posix()}"
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def files_of(path: Path) -> Iterator[Part]:
-    """The files at `path` in the order they are read, without their sizes.
-
-    Raises `SettingError` for one that cannot be read.
-    """
+    """In reading order, without sizes. Raises `SettingError` if one cannot be read."""
     for file in data_files(path):
         name = name_in(path, file)
         try:
@@ -114,9 +108,8 @@ def files_of(path: Path) -> Iterator[Part]:
 
 
 def sized(part: Part) -> Part:
-    """`part` with its size. Blocks: a compressed file is unpacked once.
-
-    Raises `SettingError` for a file that cannot be read.
+    """Add the size. Blocks: a compressed file is unpacked once. Raises `SettingError` if it cannot be
+    read.
     """
     try:
         if part.member is None and packing_of(part.path) is None:
@@ -128,19 +121,18 @@ def sized(part: Part) -> Part:
 
 
 def cannot_read(path: str, error: Exception) -> SettingError:
-    """That a file of a source cannot be read."""
     return SettingError(f"source file {path} cannot be read: {why(error)}")
 
 
 def why(error: Exception) -> str:
-    """An error of the file system or of unpacking, without the file's name."""
+    """The reason without the file's name."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 class LineFile:
     """The lines of one file from a place on. Blocks on the file system.
 
-    Opening and reading raise one of `UNREADABLE`. At most `most` characters of a line, and its end, are kept.
+    Opening and reading raise one of `UNREADABLE`. Keeps at most `most` characters of a line, and its newline.
     """
 
     def __init__(self, part: Part, encoding: str, most: int, place: Place) -> None:
@@ -161,7 +153,7 @@ class LineFile:
             raise
 
     def next(self) -> Line | None:
-        """The next line; None at the end of the file. After the end, the file may have grown."""
+        """None at the end of the file; later calls return lines added since."""
         newline = self._encoding.newline
         raw, taken, crc, last_crc = read_line(self._file, self._most, newline, self._after.crc)
         if not taken:
@@ -182,9 +174,10 @@ class LineFile:
 
 
 def read_line(file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0) -> tuple[bytes, int, int, int]:
-    """The next line with its end, cut to `most` bytes and an end; how many bytes it takes in the file, 0 at
-    the end; the checksum of all bytes up to there, if `crc` is that of those before; and the line's own
-    checksum.
+    """Read a line, keeping at most `most` bytes and the newline.
+
+    Returns the line, its bytes in the file (0 at the end), the file's checksum so far (`crc`: before the
+    line), and the line's own.
     """
     width = len(newline)
     keep = most + 2 * width
@@ -199,7 +192,7 @@ def read_line(file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0) -
 
 
 def _read_units(file: BinaryIO, most: int, width: int) -> bytes:
-    """Up to a byte 0x0a, and to the end of the character that it is in."""
+    """Up to a byte 0x0a and the end of its character."""
     read = file.readline(most)
     return read + file.read(-len(read) % width) if width > 1 else read
 
@@ -209,7 +202,7 @@ def _ends(read: bytes, newline: bytes) -> bool:
 
 
 def decoded(raw: bytes, encoding: Encoding) -> tuple[str, str | None]:
-    """The text of `raw`, and why it cannot be decoded, in which case the text has replacement characters."""
+    """The text, and the problem if it has replacement characters."""
     try:
         return raw.decode(encoding.codec), None
     except UnicodeDecodeError as error:
@@ -218,7 +211,7 @@ def decoded(raw: bytes, encoding: Encoding) -> tuple[str, str | None]:
 
 
 def skip(file: BinaryIO, count: int) -> int:
-    """Read over `count` bytes, or up to the end of the file. Returns the checksum of what was read."""
+    """Returns the checksum of the skipped bytes, fewer than `count` at the end of the file."""
     crc = 0
     while count > 0 and (block := file.read(min(count, BLOCK_BYTES))):
         count, crc = count - len(block), zlib.crc32(block, crc)
@@ -226,10 +219,10 @@ def skip(file: BinaryIO, count: int) -> int:
 
 
 def begins_as_read(part: Part, place: Place, *, whole: bool) -> bool:
-    """Whether the bytes that were read up to `place` are still in the file. Blocks.
+    """Whether the bytes read up to `place` are unchanged. Blocks.
 
-    `whole`: all of them are compared; otherwise only the last line, unless the file is compressed. Raises one
-    of `UNREADABLE`.
+    `whole` compares all of them; otherwise only the last line, unless the file is compressed. Raises one of
+    `UNREADABLE`.
     """
     with part.open() as file:
         if not whole and file.seekable():
@@ -241,7 +234,6 @@ def begins_as_read(part: Part, place: Place, *, whole: bool) -> bool:
 
 
 def unlike_before(part: Part, error: Exception | None = None) -> ForebayError:
-    """That a file is not any more what a run has begun to read."""
     found = "has other content" if error is None else f"cannot be read ({why(error)})"
     return ForebayError(
         f"source file {part.path} {found}, and this run has begun to read it: put the file back, or "

@@ -1,4 +1,4 @@
-"""Files as records: what each row of a file becomes, and the records of several files in order."""
+"""Turn rows of files into records, file by file."""
 
 from __future__ import annotations
 
@@ -39,18 +39,16 @@ log = logging.getLogger(__name__)
 LONGEST_LINE_BYTES = 16 << 20
 BLOCK_BYTES = 1 << 16
 Step = tuple[Place, bytes | None]
-"""The place after a row, and its encoded record, if it has one."""
+"""The place after a row, and its encoded record, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineReader:
-    """What each row of a file becomes.
+    """Turns rows into records.
 
-    `header`: the first row of each file names its columns, and no row that repeats it is a record. `letters`:
-    each line is a dead letter, whose untouched record is read under its own position, see `read_letter`.
-    `limit`: records (events and dead letters) after which the rest is ignored. `encoding`: that of the files;
-    a record in another one than UTF-8 is kept as UTF-8. `registry`: the records of dead letters name a schema
-    that is there.
+    `header`: the first row of each file names its columns; repeated headers are skipped. `letters`: lines are
+    dead letters, read as their records (`read_letter`). `limit`: number of records, dead letters included.
+    `encoding`: of the files; records are kept as UTF-8. `registry`: schemas of the records in dead letters.
     """
 
     format: Format
@@ -62,20 +60,17 @@ class LineReader:
 
     @property
     def longest_line(self) -> int:
-        """The most bytes of a line that are kept: more than any valid record has.
-
-        A dead letter's line holds a record with some bytes doubled.
-        """
+        """More than any valid record; a dead letter's line holds a record with some bytes doubled."""
         longest = max(self.format.max_record_bytes, LONGEST_LINE_BYTES)
         return 2 * longest + BLOCK_BYTES if self.letters else longest
 
     def rows(self, part: Part, place: Place) -> Rows:
-        """The rows of a file behind a place. Raises one of `UNREADABLE`."""
+        """Raises one of `UNREADABLE`."""
         delimiter = self.format.delimiter if self.format.kind == "csv" and not self.letters else None
         return Rows(LineFile(part, self.encoding, self.longest_line, place), delimiter)
 
     def step(self, label: str, before: Place, row: Row) -> Step:
-        """What `row`, the next one after `before`, becomes. `label` is what positions begin with: `name@`."""
+        """`row` follows `before`. Positions begin with `label` (`name@`)."""
         after = row.after if before.columns is None else row.after.with_columns(before.columns)
         position = f"{label}{row.number}"
         if row.problem is not None:
@@ -114,7 +109,7 @@ class LineReader:
     def _parse(self) -> Parse | None:
         if self.registry is None:
             return None
-        # It imports what reads schemas.
+        # This imports the schema parsers.
         from forebay.connectors.kafka.registry_values import values_of
 
         return values_of(self.registry).fields
@@ -123,7 +118,6 @@ class LineReader:
         return DeadLetter(raw, MalformedRecord.cause, self._with_hint(detail, raw), position=position)
 
     def _with_hint(self, detail: str, raw: bytes) -> str:
-        """`detail`, and the likely encoding if `raw` is not in the source's."""
         hint = encoding_hint(raw) if self.encoding == UTF_8 else ""
         return f"{detail}; {hint}" if hint else detail
 
@@ -135,13 +129,13 @@ class LineReader:
 
     def _repeats_header(self, record: Event | DeadLetter, raw: bytes, columns: tuple[str, ...]) -> bool:
         if isinstance(record, DeadLetter) and self.format.time is not None:
-            # In the column of the time, a header has the name of the column.
+            # In a repeated header, the time column holds a name, not a time.
             record = replace(self.format, time=None, columns=columns).read(raw, "")
         return isinstance(record, Event) and record.fields == {name: name for name in columns}
 
 
 def names_in(header: bytes, form: Format) -> list[str]:
-    """The names in a header row. Raises `MalformedRecord` for one that cannot be read."""
+    """Raises `MalformedRecord`."""
     if len(header) > form.max_record_bytes:
         raise MalformedRecord(f"the header has {len(header)} bytes, the limit is {form.max_record_bytes}")
     if looks_utf_16(header):
@@ -161,7 +155,7 @@ def names_in(header: bytes, form: Format) -> list[str]:
 
 
 def distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """`names`, with a number for each that occurs again: `text`, `text_2`."""
+    """Repeated names get a number: `text`, `text_2`."""
     taken, columns, numbers = set(names), dict[str, None](), dict[str, int]()
     for name in names:
         free = name
@@ -174,8 +168,7 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far the files of a source are read: the number of the file, the place in it, and the records
-    read."""
+    """File number, place in the file, and records so far."""
 
     number: int = 0
     place: Place = START
@@ -183,8 +176,7 @@ class Cursor:
 
 
 class FilesReader:
-    """The records of `parts`, one part after the other. Keeps a file open between calls. Blocks on the file
-    system."""
+    """The records of `parts` in order. Keeps a file open between calls. Blocks on the file system."""
 
     def __init__(self, parts: Sequence[Part], reader: LineReader) -> None:
         self._parts = parts
@@ -195,14 +187,13 @@ class FilesReader:
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
         return self._starts[-1]
 
     def records(self, cursor: Cursor, until: int | None = None) -> Iterator[tuple[Cursor, bytes | None]]:
-        """The rows after `cursor` that begin before byte `until` of all parts (None: all of them): for each,
-        the cursor after it, and its encoded record if it has one.
+        """Yield the rows after `cursor` that begin before byte `until` of all parts (None: all): the cursor
+        after each, and its encoded record, if any.
 
-        Raises `ForebayError` if a file cannot be read any more or has other content than what was read of it.
+        Raises `ForebayError` if a file can no longer be read or has changed.
         """
         limit = self._reader.limit
         until = self.size if until is None else until
@@ -228,7 +219,7 @@ class FilesReader:
             cursor = Cursor(cursor.number + 1, records=cursor.records)
 
     def close(self) -> None:
-        """Close the open file. Reading again opens it again."""
+        """Reading opens the file again."""
         if self._rows is not None:
             self._rows.close()
             self._rows = None
@@ -244,10 +235,10 @@ class FilesReader:
 
 
 def parts_of(path: Path, reader: LineReader) -> tuple[Part, ...]:
-    """The files at `path`, and what is to be read of each: all of them, up to the limit of `reader`.
+    """The files with their sizes, up to the reader's limit.
 
-    Blocks: compressed files are unpacked once for their size, and with a limit what lies before it is read.
-    Raises `SettingError` for a file that cannot be read.
+    Blocks: unpacks compressed files once; with a limit, reads up to it. Raises `SettingError` if a file
+    cannot be read.
     """
     parts = tuple(sized(part) for part in files_of(path))
     if reader.limit is None:
@@ -264,9 +255,8 @@ def parts_of(path: Path, reader: LineReader) -> tuple[Part, ...]:
 
 
 def header_of(part: Part, reader: LineReader) -> list[str] | None:
-    """The names in the first row of a file; None for a file without a row. Blocks.
-
-    Raises `SettingError` for a header that cannot be read.
+    """The first row's names; None if there is no row. Blocks. Raises `SettingError` if they cannot be
+    read.
     """
     try:
         rows = reader.rows(part, START)

@@ -1,4 +1,4 @@
-"""A file played back at its recorded times, or faster by a factor."""
+"""Replay files at their recorded times, or faster by a factor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from forebay.records import DeadLetter, Event
 
 @dataclass(frozen=True, slots=True)
 class ReplaySpeed:
-    """`speed`: recorded seconds per second. A gap is waited for at most `longest_gap_s`."""
+    """`speed`: recorded seconds per second. No gap takes longer than `longest_gap_s`."""
 
     speed: float = 1.0
     longest_gap_s: float = 60.0
@@ -41,13 +41,13 @@ class ReplaySpeed:
             raise SettingError(f"speed must be above 0 and longest_gap_s at least 0, found {self}")
 
     def gap_s(self, before_ms: int | None, time_ms: int | None) -> float:
-        """Seconds from the record before to this one; none where times are missing or go back."""
+        """0 if a time is missing or goes backwards."""
         if before_ms is None or time_ms is None:
             return 0.0
         return min(self.longest_gap_s, max(0, time_ms - before_ms) / 1000 / self.speed)
 
     def due(self, records: Iterator[Recorded]) -> Iterator[tuple[Recorded, float]]:
-        """Each record, and when it is due, in seconds after the first."""
+        """In seconds after the first."""
         due_s, before_ms = 0.0, None
         for record in records:
             due_s += self.gap_s(before_ms, record.time_ms)
@@ -57,7 +57,7 @@ class ReplaySpeed:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A record of files: encoded, its time, and how far the files are read behind it."""
+    """`after`: the cursor behind the record."""
 
     data: bytes
     time_ms: int | None
@@ -65,14 +65,13 @@ class Recorded:
 
 
 def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySpeed) -> DataStream:
-    """The records of `config` as bytes of events or dead letters, in order, each at its recorded time.
+    """The encoded records of `config` in order, each at its recorded time.
 
-    Times count from the first record after the start. The sum of the gaps is kept to: what was late because
-    nobody took it is made up. The files are read where the source runs, as far as they went when the job was
-    first started; files that come later are not read, also not after a restore. Where the job is planned they
-    are read once, for their length in time (blocks).
+    Times count from the first record after the start; delays from downstream are caught up. Files are read up
+    to the sizes they had at the job's first start; later files are not read, even after a restore. Planning
+    the job reads them once for their duration (blocks).
 
-    The format must name a time field. Raises `SettingError` for settings that make no sense here.
+    Raises `SettingError` if the format has no time field, or with `follow`.
     """
     if config.follow:
         raise SettingError("a file that is replayed has an end: follow and replay do not go together")
@@ -83,7 +82,7 @@ def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySp
     records, lasts_s = 0, 0.0
     for _, due_s in pace.due(records_of(parts, reader)):
         records, lasts_s = records + 1, due_s
-    # A call hands on a record or has waited for `WAIT_S`, so that these are enough.
+    # A call emits a record or has waited for `WAIT_S`, so these are enough.
     count = records + math.ceil(lasts_s / WAIT_S) + 1
     name = f"replay:{config.path.name}"
     replay = Replay(parts, reader, pace)
@@ -93,7 +92,7 @@ def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySp
 
 
 def records_of(parts: Sequence[Part], reader: LineReader, cursor: Cursor | None = None) -> Iterator[Recorded]:
-    """The records of `parts` behind a place. Blocks on the file system. Raises as `FilesReader`."""
+    """Blocks on the file system. Raises as `FilesReader`."""
     files = FilesReader(parts, reader)
     try:
         for after, encoded in files.records(cursor or Cursor()):
@@ -105,8 +104,9 @@ def records_of(parts: Sequence[Part], reader: LineReader, cursor: Cursor | None 
 
 
 class Replay(KeyedProcessFunction):
-    """At each call, the records that are due; waits for a moment where none is. The place in the files as
-    they were at the first start is state."""
+    """Emits the records that are due at each call. State holds the place in the files as they were at the
+    first start.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The rows of one file: one line each, or in CSV several lines if a quoted field spans them."""
+"""Split a file into rows: one line each; in CSV, several lines if a quoted field spans them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from forebay.counted import counted
 QUOTE = b'"'
 MAX_ROW_LINES = 10_000
 MAX_ROW_BYTES = 16 << 20
-"""How far the end of a quoted field is looked for."""
+"""Limits of the search for a closing quote."""
 
 Quote = Literal["closed", "open", "misplaced"]
-"""At the end of a line: no quoted field is open, one is open, or a quote within its text closed one."""
+"""At the end of a line: no quoted field is open, one is open, or text follows a closing quote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row as UTF-8 without the end of its last line. `number`: of its first line, from 1. `raw`: its bytes
-    in the file; `cut_bytes`: so many more it has. `problem`: why it is not a record; None: it may be one."""
+    """UTF-8 without the newline. `number`: first line, from 1. `raw`: bytes in the file, cut by
+    `cut_bytes`. `problem`: why it is not a record, if known.
+    """
 
     number: int
     text: bytes
@@ -33,30 +34,28 @@ class Row:
 
 
 class Rows:
-    """The rows of a file, from a place on. Blocks on the file system; raises as `LineFile`.
+    """The rows of a file from a place on. Blocks on the file system; raises as `LineFile`.
 
-    `delimiter`: that of CSV; None: each line is a row. A quoted field that is not closed within
-    `MAX_ROW_LINES` lines and `MAX_ROW_BYTES` bytes, or is closed by a quote within its text, costs the row's
-    first line only: that is a row with a problem, and the second line begins the next row. Each line is
-    looked at twice at most, whatever the file holds.
+    `delimiter`: of CSV; None: each line is a row. If a quoted field is not closed within `MAX_ROW_LINES`
+    lines and `MAX_ROW_BYTES` bytes, or text follows its closing quote, only the row's first line is lost: it
+    becomes a row with a problem, and the second line begins the next row. Each line is scanned at most twice.
     """
 
     def __init__(self, file: LineFile, delimiter: str | None) -> None:
         self._file = file
         self._delimiter = None if delimiter is None else delimiter.encode()
         self._ahead: deque[Line] = deque()
-        # How many lines after the first do not close a quote that is open before them, and the bytes of the
-        # first line and of these.
+        # Lines after the first that do not close its open quote, and the bytes of all these lines.
         self._open = 0
         self._bytes = 0
-        # How the line after these ends the quote, once that is known.
+        # How the line after these ends the quote, once known.
         self._end: Quote | None = None
 
     def next(self, *, final: bool = True) -> Row | None:
         """The next row; None at the end of the file.
 
-        `final`: the file does not grow. Otherwise a last line without an end, and a row that is open at the
-        end of the file, are not returned; to go on, read again from the place behind the last row.
+        `final=False`: the file may grow, so an incomplete last row is not returned. To continue, read again
+        from the place after the last row.
         """
         if not self._ahead and not self._more():
             return None
@@ -90,7 +89,7 @@ class Rows:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is more of the file after the last row, but not a whole row."""
+        """Whether an incomplete row follows the last one."""
         return bool(self._ahead)
 
     def close(self) -> None:
@@ -108,9 +107,8 @@ class Rows:
         return self._take(1, f"the quote that opens in line {number} {problem}")
 
     def _take(self, count: int, problem: str | None = None) -> Row:
-        """The first `count` lines ahead as a row."""
         if count == 1 and self._open:
-            # The next line is now the first: it is one fewer of those that leave a quote open.
+            # The next line becomes the first: one fewer leaves the quote open.
             self._open -= 1
             self._bytes -= len(self._ahead[0].text)
         else:
@@ -131,14 +129,13 @@ class Rows:
 
 
 def without_end(line: bytes) -> bytes:
-    """`line` without its end, LF or CRLF."""
     return line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def quote_after(line: bytes, delimiter: bytes, *, inside: bool) -> Quote:
-    """The state of a quoted field at the end of `line`; `inside`: one is open at its start.
+    """`inside`: a quoted field is open at the start of the line.
 
-    As in Python's csv module, a quote opens a field only if it is the field's first character.
+    As in Python's csv module, a quote opens a field only as its first character.
     """
     line = without_end(line.removeprefix(BOM))
     at = 0

@@ -1,4 +1,4 @@
-"""Files in a pipeline file: JSON lines, CSV, dead letters that are fed in again, and JSON lines as a sink."""
+"""Settings of file sources (JSON lines, CSV, dead letters) and of the JSON lines sink."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def _encoding(value: str) -> str:
 
 
 class Replay(Model):
-    """Records at the distances in time at which they were recorded."""
+    """Replay records at their recorded intervals."""
 
     speed: PositiveFloat = Field(1.0, description="How many times faster than recorded.")
 
 
 class FileSource(Timed):
-    """What JSONL and CSV files share."""
+    """Base of JSONL and CSV files."""
 
     bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow", "encoding"))
 
@@ -69,7 +69,7 @@ class FileSource(Timed):
     )
     follow: Switch = Field(
         False,
-        description="true: go on watching the directory at `path`, without end (and so without `limit`), "
+        description="true: keep watching the directory at `path`, without end (and so without `limit`), "
         "and read files that appear or are replaced, and lines that are added; false: end with the last "
         "record.",
     )
@@ -85,11 +85,9 @@ class FileSource(Timed):
     )
 
     def format(self) -> Format:
-        """How the bytes of a record are read."""
         return Format(time=self.event_time(), max_record_bytes=self.max_record_bytes)
 
     def files(self) -> Files:
-        """The files that are read, and how."""
         from forebay.connectors.files.source import Files
 
         return Files(
@@ -147,7 +145,7 @@ class JsonlSource(FileSource, Enveloped):
 class CsvSource(FileSource):
     """Comma-separated values; every field is a text."""
 
-    # With other columns, or none, the next row of a file in hand would be taken for its header.
+    # With other columns, or none, the next row of a half-read file would be taken for its header.
     bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow", "encoding", "columns"))
 
     type: Literal["csv"]
@@ -161,15 +159,16 @@ class CsvSource(FileSource):
         return replace(form, kind="csv", columns=self.columns or (), delimiter=self.delimiter)
 
     def has_one_header(self) -> bool:
-        """Whether all rows have the same columns; blocks."""
+        """Whether all rows have the same columns. Blocks."""
         from forebay.connectors.files.lines import files_of
 
         return self.columns is not None or len(list(islice(files_of(Path(self.path)), 2))) == 1
 
 
 class DeadLetterSource(SourceSettings):
-    """Dead letters in files, fed in again as the records that they were, under the same ids. Those in a topic
-    are read by `kafka` with `dead_letters: true`."""
+    """Dead letters in files, read again as the records that they were, under the same ids. For those in a
+    topic use `kafka` with `dead_letters: true`.
+    """
 
     bound: ClassVar[frozenset[str] | None] = frozenset(("path", "format"))
 
@@ -213,7 +212,6 @@ class DeadLetterSource(SourceSettings):
             raise wrong("expected 'format: registry' and 'registry' together, found one of them")
 
     def files(self) -> Files:
-        """The files that are read, and how."""
         from forebay.connectors.files.source import Files
 
         form = Format(
@@ -239,7 +237,7 @@ class DeadLetterSource(SourceSettings):
     def first_records(self) -> Iterator[Event | DeadLetter]:
         from forebay.connectors.files.source import first_records
 
-        # A registry may be away, and is waited for once the job runs.
+        # A registry may be unreachable now; the job waits for it.
         return iter(()) if self.registry is not None else first_records(self.files())
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
@@ -271,7 +269,7 @@ class JsonlSink(SinkSettings):
 
 
 def check_files(key: str, files: Files) -> None:
-    """Raise `SettingError` where the files cannot be read, or not as they are meant to be; blocks."""
+    """Raise `SettingError` if the files cannot be read or the settings do not fit them. Blocks."""
     from forebay.connectors.files.source import line_reader
 
     try:

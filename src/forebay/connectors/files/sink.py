@@ -1,4 +1,4 @@
-"""Where JSON lines go: files that hold each result exactly once, or standard output."""
+"""Sink to files of JSON lines that hold each result exactly once."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ JOB_CHARS = 12
 class JsonlFiles:
     """A directory of `part-*.jsonl` files.
 
-    A file appears under its name when a checkpoint has completed, and never changes after; until then it is
-    hidden (its name starts with a dot). Without checkpoints, files appear when a bounded job ends. With
-    `job`, the id of the job that writes them, their names say which it was.
+    A file appears when a checkpoint completes (without checkpoints: when a bounded job ends) and never
+    changes; until then its name starts with a dot. `job`, the job's id, becomes part of the names.
     """
 
     path: Location
@@ -38,15 +37,14 @@ class JsonlFiles:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A committed file of a sink: its `folder`, its `name`, and when its last line was written (wall clock,
-    nanoseconds)."""
+    """A committed file; `written_ns`: wall clock of its last line."""
 
     folder: Location
     name: str
     written_ns: int
 
     def lines(self) -> Iterator[bytes]:
-        """Its lines, without their ends; it never changes."""
+        """Without newlines."""
         if not isinstance(self.folder, Path):
             yield from S3Client(self.folder.bucket).lines(f"{self.folder.key}/{self.name}")
             return
@@ -56,10 +54,10 @@ class Part:
 
 
 def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None) -> None:
-    """Write each string of `stream` as a line, exactly once under restore. Nothing runs until execution.
+    """Write each string as a line, exactly once under restore.
 
-    The sink has the stream's parallelism: what one subtask emits stays in order, in files of its own. With a
-    `uid`, one in its job, its state is found again where what lies before it in the job has changed.
+    Uses the stream's parallelism and keeps each subtask's order, in files of its own. With a `uid`, unique in
+    the job, a changed job finds the sink's state again.
     """
     sink = (
         FileSink.for_row_format(uri_of(config.path), Encoder.simple_string_encoder("UTF-8"))
@@ -80,11 +78,11 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None
 
 
 def committed_parts(path: Location) -> list[Part]:
-    """The committed files of a JSONL sink, by the time of their last line; none without the directory.
+    """By the time of their last line, so each subtask's are in order; empty without the directory.
 
-    So each subtask's are in the order written. Names do not tell: after a checkpoint without a line, Flink
-    gives a subtask's next file a new writer name and counts from 0 again. (An object store's times are whole
-    seconds; within one, names decide.) Raises as `S3Client` where an object store is asked.
+    Names do not give the order: after a checkpoint without a line, Flink gives a subtask's next file a new
+    writer name and counts from 0 again. (An object store's times are whole seconds; within one, names
+    decide.) Raises as `S3Client`.
     """
     named = [(COMMITTED.fullmatch(part.name), part) for part in _parts(path)]
     ordered = [(part.written_ns, match[1], int(match[2]), part) for match, part in named if match is not None]
@@ -106,6 +104,6 @@ def _parts(path: Location) -> Iterator[Part]:
 
 
 def read_jsonl_sink(path: Location) -> Iterator[bytes]:
-    """The committed lines of a JSONL sink, without their ends; in order for each subtask."""
+    """Without newlines; in order for each subtask."""
     for part in committed_parts(path):
         yield from part.lines()

@@ -1,4 +1,4 @@
-"""Files as a stream: JSON lines, text lines, CSV, and dead letters that are fed in again."""
+"""Files as a stream of records."""
 
 from __future__ import annotations
 
@@ -27,26 +27,24 @@ from forebay.records import DeadLetter, Event
 FIRST_BYTES = 1 << 18
 
 LINES_PER_PIECE = 4
-"""A checkpoint waits for the lines of a piece: few of them, though each piece costs a call."""
+"""Small: a checkpoint waits for one piece. Not one: each piece costs a call."""
 LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 64, 1024
 SAMPLED_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """One file, or every file under a directory (names that start with `.` or `_` are left out), by name.
+    """A file, or all files under a directory by name, except names that start with `.` or `_`.
 
-    Files are read as far as they went when the job first started. With `follow` the source never ends: it
-    takes up files that appear in the directory and lines that are added (`follow.py`). `letters`: the lines
-    are dead letters as the sink writes them; the record in each is read as `format` says, or if there is a
-    `registry`, as its schema there.
+    Files are read up to the sizes they had when the job first started. `follow` never ends: it also reads new
+    files and added lines. `letters`: lines are dead letters; their records are parsed by `format`, or by
+    `registry`.
 
-    Compressed files are recognised by their first bytes and unpacked: gzip, bzip2, xz, zstd, and zip, of
-    which each member is a file. In CSV, each file has its own header, unless the format names the columns.
+    Gzip, bzip2, xz, zstd and zip (each member is a file) are recognised by their first bytes. Each CSV file
+    has its own header, unless the format names the columns.
 
-    Lines end with LF or CRLF; a record's `raw` is without the end of its last line, and as UTF-8 if
-    `encoding` is another one. A line longer than 16 MiB and than the format's `max_record_bytes` becomes
-    a dead letter with the first bytes of it.
+    Lines end with LF or CRLF. A record's `raw` is UTF-8 without the last newline. A line longer than 16 MiB
+    and than the format's `max_record_bytes` becomes a dead letter with its first bytes.
     """
 
     path: Path
@@ -60,12 +58,11 @@ class Files:
 
 
 def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
-    """Each record of `config` as the bytes of an `Event`, or of a `DeadLetter` if it cannot be read.
+    """Each record as an encoded `Event` or `DeadLetter`; in order, by one subtask.
 
-    Read in order, by one subtask. Positions are `name@line`, where `name` begins with that of `config.path`
-    and `line` is the first line of the row in its file. Sizes are looked up when the job is planned
-    (blocking: with a limit, what lies before it is read; compressed files are unpacked). Raises
-    `SettingError` if nothing can be read, or a header is needed and missing.
+    Positions are `name@line`: `name` begins with the base name of `config.path`, `line` is the row's first.
+    Planning the job blocks: it looks up sizes, unpacks compressed files, and with a limit reads up to it.
+    Raises `SettingError` if nothing can be read, or a required header is missing.
     """
     from forebay.connectors.files.follow import FollowFolder
 
@@ -83,8 +80,9 @@ def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
 
 
 def line_reader(config: Files) -> LineReader:
-    """What `config` makes of each row. Raises `SettingError` if a setting does not fit, or a CSV header that
-    is needed is missing or cannot be read (blocking)."""
+    """Raises `SettingError` if a setting does not fit, or a required CSV header is missing or unreadable.
+    Blocks.
+    """
     if not config.path.exists():
         raise SettingError(f"source path {config.path} does not exist")
     if config.follow and not config.path.is_dir():
@@ -112,8 +110,7 @@ def line_reader(config: Files) -> LineReader:
 
 
 def first_header(path: Path, reader: LineReader) -> tuple[str, ...]:
-    """The columns of the first file under `path` that has a header. Blocks. Raises `SettingError` without
-    one."""
+    """The first header in any file. Blocks. Raises `SettingError` if there is none."""
     found = 0
     for part in files_of(path):
         found += 1
@@ -126,8 +123,7 @@ def first_header(path: Path, reader: LineReader) -> tuple[str, ...]:
 
 
 def first_records(config: Files) -> Iterator[Event | DeadLetter]:
-    """The records in the first 256 KiB of what `config` reads, in order; blocks. Ends if a file cannot be
-    read. Raises `SettingError` as `line_reader`."""
+    """Those in the first 256 KiB, up to an unreadable file. Blocks. Raises as `line_reader`."""
     reader, left = line_reader(config), FIRST_BYTES
     for part in files_of(config.path):
         try:
@@ -150,9 +146,9 @@ def first_records(config: Files) -> Iterator[Event | DeadLetter]:
 
 
 def piece_bytes(parts: Sequence[Part]) -> int:
-    """The size of a piece of `parts`: a few lines of mean length, judging by the files' beginnings.
+    """A few lines of average length, sampled from the first files.
 
-    Blocks: some of each of the first files is read. Raises `SettingError` for a file that cannot be.
+    Blocks. Raises `SettingError` if a file cannot be read.
     """
     taken = lines = 0
     for part in parts[:16]:
@@ -166,7 +162,7 @@ def piece_bytes(parts: Sequence[Part]) -> int:
 
 
 class ReadPieces(KeyedProcessFunction):
-    """Numbers of pieces to the encoded records that begin in them; the place in the files is state."""
+    """Emits the records that begin in each numbered piece. State holds the place in the files."""
 
     def __init__(self, parts: Sequence[Part], reader: LineReader, step: int) -> None:
         self._parts = parts
@@ -177,7 +173,7 @@ class ReadPieces(KeyedProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._place = runtime_context.get_state(ValueStateDescriptor("place", STATE))
-        # Files that came since, or grew, would move the pieces that are still to come.
+        # Kept in state: new or grown files would shift the remaining pieces.
         self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", STATE))
         self._first_step = runtime_context.get_state(ValueStateDescriptor("step", STATE))
 
@@ -206,7 +202,6 @@ class ReadPieces(KeyedProcessFunction):
             self._place.update(pack_cursor(self._at))
 
     def _begin(self, ctx: KeyedProcessFunction.Context) -> None:
-        """The first call of a run."""
         if self._place.value() is None:
             ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
             self._first_parts.update(pack_parts(self._parts))
@@ -218,33 +213,28 @@ class ReadPieces(KeyedProcessFunction):
 
 
 def place_values(place: Place) -> tuple[object, ...]:
-    """A place in a file as values of state."""
     return (place.offset, place.lines, place.crc, place.last_bytes, place.last_crc, place.columns)
 
 
 def place_from(values: Sequence[object]) -> Place:
-    """The place that `place_values` was given."""
     offset, lines, crc, last_bytes, last_crc, columns = cast("Sequence[Any]", values)
     return Place(offset, lines, crc, last_bytes, last_crc, None if columns is None else tuple(columns))
 
 
 def pack_cursor(cursor: Cursor) -> bytes:
-    """How far files are read, as state keeps it."""
     return pack_state(cursor.number, cursor.records, *place_values(cursor.place))
 
 
 def unpack_cursor(data: bytes) -> Cursor:
-    """What `pack_cursor` was given. Raises `ForebayError` like `unpack_state`."""
     number, records, *place = unpack_state(data, "place in files")
     return Cursor(number, place_from(place), records)
 
 
 def pack_parts(parts: Sequence[Part]) -> bytes:
-    """The files that a source reads, as state keeps them; their names need not be UTF-8."""
+    """The files' names need not be UTF-8."""
     return pack_state([(os.fsencode(part.path), part.name, part.member, part.size) for part in parts])
 
 
 def unpack_parts(data: bytes) -> tuple[Part, ...]:
-    """What `pack_parts` was given. Raises `ForebayError` like `unpack_state`."""
     (parts,) = unpack_state(data, "names of files")
     return tuple(Part(os.fsdecode(path), *rest) for path, *rest in parts)

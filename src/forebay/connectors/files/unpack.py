@@ -1,5 +1,4 @@
-"""Files as unpacked bytes. Whether and how a file is compressed is recognised by its first bytes, not its
-name."""
+"""Open compressed files, recognised by their first bytes, not their names."""
 
 from __future__ import annotations
 
@@ -27,28 +26,28 @@ PACKED_SUFFIXES = (".gz", ".gzip", ".bz2", ".xz", ".zst", ".zip")
 HEAD_BYTES = 16
 BLOCK_BYTES = 1 << 16
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
-"""What opening and reading a file raises if it is damaged, cut short or not allowed."""
+"""Errors of opening and reading a file that is damaged, truncated or forbidden."""
 
 MOST_RATIO = 1000
 FREE_BYTES = 64 << 20
-"""A file may always unpack to this much, and beyond it to `MOST_RATIO` times its size."""
+"""Always allowed; beyond it, `MOST_RATIO` times the file's size."""
 MOST_MEMORY_BYTES = 256 << 20
 MOST_MEMBERS = 10_000
 
 
 class Unreadable(OSError):
-    """A file that is refused, and why."""
+    """Rejected, with the reason."""
 
 
 def packing_of(path: str | Path) -> Packing | None:
-    """How the file at `path` is compressed; None: it is not."""
+    """None: uncompressed."""
     with open(path, "rb") as file:
         head = file.read(HEAD_BYTES)
     return next((packing for magic, packing in MAGIC if magic.match(head)), None)
 
 
 def data_suffix(path: Path) -> str:
-    """The suffix of a file's content: `.csv` for `posts.csv` and for `posts.CSV.gz`."""
+    """The content's suffix: `.csv` for `posts.csv` and for `posts.CSV.gz`."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if len(suffixes) == 2 and suffixes[1] in PACKED_SUFFIXES:
         return suffixes[0]
@@ -56,10 +55,7 @@ def data_suffix(path: Path) -> str:
 
 
 def members_of(path: str | Path) -> list[str]:
-    """The data files in a zip archive, by name, without folders and hidden files.
-
-    Raises one of `UNREADABLE` for an archive that cannot be read.
-    """
+    """By name, without hidden files. Raises one of `UNREADABLE`."""
     with zipfile.ZipFile(path) as archive:
         names = [info.filename for info in archive.infolist() if not info.is_dir()]
     if "[Content_Types].xml" in names:
@@ -75,13 +71,12 @@ def members_of(path: str | Path) -> list[str]:
 
 
 def is_hidden(path: Path) -> bool:
-    """Whether a part of the name begins with `.` or `_`."""
+    """A part of the path begins with `.` or `_`."""
     return any(part.startswith((".", "_")) for part in path.parts)
 
 
 def open_file(path: str | Path, member: str | None = None) -> BinaryIO:
-    """The bytes of a file, unpacked; of a zip archive those of its `member`. The result cannot be seeked if
-    the file is compressed.
+    """Unpacked bytes of a file, or of a `member` of a zip archive; not seekable if compressed.
 
     Opening and reading raise one of `UNREADABLE`.
     """
@@ -94,7 +89,7 @@ def open_file(path: str | Path, member: str | None = None) -> BinaryIO:
 
 
 class _Bounded(io.RawIOBase):
-    """An unpacked stream that fails once it is much longer than its file."""
+    """Fails once the unpacked stream is much longer than its file."""
 
     def __init__(self, inner: Any, packed_bytes: int) -> None:
         self._inner = inner
@@ -122,7 +117,7 @@ class _Bounded(io.RawIOBase):
 
 
 def _open_xz(path: str | Path) -> Any:
-    """The dictionary of an xz file may have up to 4 GiB."""
+    """Checks memory first: an xz dictionary may have up to 4 GiB."""
     with open(path, "rb") as file:
         head = file.read(1024)
     try:
@@ -150,7 +145,7 @@ def _open_member(path: str | Path, member: str | None) -> Any:
             raise Unreadable(f"the archive has no file {member!r} any more") from None
         if info.flag_bits & 1:
             raise Unreadable("the archive is encrypted; unpack it first")
-        # The member keeps the archive's file open until it is closed.
+        # The member keeps the archive open until it is closed.
         return archive.open(info)
 
 

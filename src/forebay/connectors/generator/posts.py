@@ -72,7 +72,7 @@ USERS = 500
 
 
 def topic_of(seed: int, index: int, *, burst_topic: str | None = None, share: float = 0.0) -> str:
-    """The topic of post `index`: `burst_topic` with probability `share`, else one of the everyday ones."""
+    """`burst_topic` with probability `share`, else an everyday one."""
     dice = random.Random(f"topic {seed} {index}")
     if burst_topic is not None and dice.random() < share:
         return burst_topic
@@ -80,7 +80,7 @@ def topic_of(seed: int, index: int, *, burst_topic: str | None = None, share: fl
 
 
 def post(seed: int, index: int, topic: str) -> dict[str, str]:
-    """`id`, `user`, `text` and `gold_topic` of post `index`; `topic` is a key of `TOPICS`."""
+    """`id`, `user`, `text` and `gold_topic`; `topic` is a key of `TOPICS`."""
     dice = random.Random(f"post {seed} {index}")
     said = _pick(dice, TOPICS[topic]).format(place=_pick(dice, PLACES), time=_pick(dice, TIMES))
     opener, closer = _pick(dice, OPENERS), _pick(dice, CLOSERS)
@@ -94,5 +94,5 @@ def post(seed: int, index: int, topic: str) -> dict[str, str]:
 
 
 def _pick(dice: random.Random, choices: tuple[str, ...]) -> str:
-    # Only random(): what the other methods draw differs between versions of Python.
+    # Only random(): other methods draw differently between versions of Python.
     return choices[int(dice.random() * len(choices))]

@@ -1,4 +1,4 @@
-"""The generator of posts in a pipeline file."""
+"""Settings of the post generator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BurstSpec(Model):
-    """A stretch of a generator's stream in which many speak of one thing."""
+    """A stretch of the generated stream with a higher rate and a common topic."""
 
     start_s: NotNegativeFloat = Field(description="Start, in seconds of event time after the first event.")
     duration_s: PositiveFloat = Field(description="Length in seconds of event time.")
@@ -45,7 +45,6 @@ class GeneratorSource(SourceSettings):
     )
 
     def generator(self) -> Generator:
-        """The posts."""
         from forebay.connectors.generator.source import Burst, Generator
 
         bursts = () if self.burst is None else (Burst(**dict(self.burst)),)

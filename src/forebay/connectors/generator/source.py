@@ -1,4 +1,4 @@
-"""When each event of a generated stream is due: a base rate, and bursts of a higher one."""
+"""Source of generated posts: a base rate, with bursts of a higher one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from forebay.records import Event
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """From `start_s` on, for `duration_s`, `factor` times the base rate, with a `share` of one topic."""
+    """`factor` times the base rate; a `share` of the posts is about `topic`."""
 
     start_s: float
     duration_s: float
@@ -44,7 +44,7 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Piecewise constant rates. Bursts must not overlap and stand in order of time."""
+    """Piecewise constant rates. Bursts must be in order of time and must not overlap."""
 
     rate_per_s: float
     bursts: tuple[Burst, ...] = ()
@@ -54,10 +54,10 @@ class Schedule:
             raise SettingError(f"rate_per_s must be above 0, found {self.rate_per_s}")
         for burst, following in zip(self.bursts, self.bursts[1:], strict=False):
             if burst.start_s + burst.duration_s > following.start_s:
-                raise SettingError("bursts must stand in order of time and not overlap")
+                raise SettingError("bursts must be in order of time and must not overlap")
 
     def due_s(self, index: int) -> float:
-        """Seconds from the start at which event `index` (from 0) is due; never falls with the index."""
+        """Seconds from the start; never decreases with `index` (from 0)."""
         before, at_s = 0.0, 0.0
         for start_s, end_s, rate_per_s in self._segments():
             in_segment = (end_s - start_s) * rate_per_s
@@ -67,7 +67,6 @@ class Schedule:
         return at_s + (index - before) / self.rate_per_s
 
     def burst_at(self, time_s: float) -> Burst | None:
-        """The burst that `time_s` lies in."""
         for burst in self.bursts:
             if burst.start_s <= time_s < burst.start_s + burst.duration_s:
                 return burst
@@ -87,16 +86,15 @@ START_MS = 1_767_225_600_000
 
 
 LONGEST_STEP_S = 1.0
-"""What a job was held up for longer than this, its posts come late."""
+"""A pause longer than this delays all later posts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """`count` posts (None: without end), `rate_per_s` in event time from `START_MS`, with `bursts`.
+    """`count` posts (None: endless), `rate_per_s` in event time from `START_MS`, with `bursts`.
 
-    `paced`: each post leaves when it is due after the job's start; a job that was down, or held up for more
-    than a second, goes on where it stopped, as many seconds late. Otherwise posts leave as fast as they are
-    taken.
+    `paced`: each post is emitted when due; after downtime, or a pause of more than a second, the job resumes
+    where it stopped and stays that much late. Otherwise posts are emitted as fast as possible.
     """
 
     count: int | None = 1000
@@ -110,7 +108,7 @@ class Generator:
         return Schedule(self.rate_per_s, self.bursts)
 
     def event(self, index: int) -> Event:
-        """Post `index`, the same each time: position `generator@index`, time its start plus its due time."""
+        """Always the same for an index: position `generator@index`, time `START_MS` plus its due time."""
         due_s = self.schedule.due_s(index)
         burst = self.schedule.burst_at(due_s)
         topic = topic_of(
@@ -123,7 +121,7 @@ class Generator:
 
 
 def generator_source(env: StreamExecutionEnvironment, config: Generator) -> DataStream:
-    """The posts of `config` as bytes of events, in order. Raises `SettingError` for wrong settings."""
+    """In order. Raises `SettingError`."""
     if config.count is not None and config.count < 1:
         raise SettingError(f"count must be at least 1, found {config.count}")
     for burst in config.bursts:
@@ -140,10 +138,10 @@ def generator_source(env: StreamExecutionEnvironment, config: Generator) -> Data
 
 
 def calls_of(config: Generator) -> int | None:
-    """How many calls of `GiveDue` give all posts; None where they have no end."""
+    """Enough calls of `GiveDue` to emit all posts; None if endless."""
     if config.count is None:
         return None
-    # A call gives a post or has waited for `WAIT_S`, so that these are enough; some are for rounding.
+    # A call emits a post or has waited for `WAIT_S`; some more for rounding.
     return config.count + math.ceil(1.01 * config.schedule.due_s(config.count - 1) / WAIT_S) + 1
 
 
@@ -156,7 +154,7 @@ class _Posts:
 
 
 class GiveDue(KeyedProcessFunction):
-    """At each call, the posts that are due; waits for a moment where none is."""
+    """Emits the posts that are due at each call."""
 
     def __init__(
         self, config: Generator, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
@@ -193,7 +191,7 @@ class GiveDue(KeyedProcessFunction):
         self._state.update(pack_state(elapsed_s, index))
 
     def _passed_s(self) -> float:
-        """Seconds since the last look, on the generator's own clock."""
+        """Since the last call, at most `LONGEST_STEP_S`."""
         now_s = self._clock.monotonic_s()
         passed_s = 0.0 if self._seen_s is None else min(now_s - self._seen_s, LONGEST_STEP_S)
         self._seen_s = now_s

@@ -1,5 +1,5 @@
-"""Kafka topics as a source and as a sink, through Flink's own connector.
+"""Kafka topics as a source and a sink, through Flink's own connector.
 
-The connector is used as a table of raw bytes: that is where Python sees a record's key, headers, timestamp,
-partition and offset, and where a value that cannot be parsed still arrives. What is parsed, is parsed here.
+The connector is used as a table of raw bytes: only so does Python get a record's key, headers, timestamp,
+partition and offset, and values that cannot be parsed. Parsing happens here.
 """

@@ -1,7 +1,7 @@
-"""What Kafka says of itself, asked while a job runs, and checked before it starts against what the job needs.
+"""Query Kafka while a job runs, and check before the start that it has what the job needs.
 
-Asks with the Java client that is in the connector's jar, so that it sees Kafka as the job will: the same
-properties, the same secrets. The jar must be on the class path of this process's JVM.
+Uses the Java client in the connector's jar, which must be on the class path of this process's JVM, with the
+job's properties and secrets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from forebay.errors import LaunchError, PipelineFailed, SettingError
 
 CALL_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 60.0
-"""For what is asked once, of a Kafka that has just answered, and would end the start of a job."""
+"""For single calls to a Kafka that has just answered; a failure would abort the start of a job."""
 POLL_MS = 200
 NO_ADDRESS = "No resolvable bootstrap urls"
 UNKNOWN = frozenset(("GroupIdNotFoundException", "TransactionalIdNotFoundException"))
@@ -33,17 +33,15 @@ class KafkaAway(LaunchError):
 
 
 class KafkaRefused(SettingError):
-    """Kafka does not let this client in, or the client does not take its properties; no wait will mend it."""
+    """Kafka rejects the client, or the client its properties; a retry cannot help."""
 
 
 class _Unknown(Exception):
-    """Kafka knows no group, or no transaction, of the name."""
+    """Kafka has no such group or transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition and an offset in it."""
-
     topic: str
     partition: int
     offset: int
@@ -51,9 +49,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The newest transaction of an id: its state, in Kafka's words (`Ongoing`, `CompleteCommit`,
-    `CompleteAbort`, …), when it began by the broker's clock, in milliseconds (None: it has not), and the
-    producer that may end it."""
+    """The newest of an id. `state`: Kafka's word (`Ongoing`, `CompleteCommit`, `CompleteAbort`, …).
+    `began_ms`: broker's clock, None if it has not begun. `producer_id`, `epoch`: the producer that may end
+    it.
+    """
 
     state: str
     began_ms: int | None = None
@@ -62,25 +61,25 @@ class Transaction:
 
 
 class KafkaAdmin:
-    """An open client. Each call makes one to three requests, which block for at most `timeout_s`, and raises
-    `KafkaAway` where Kafka does not answer, `KafkaRefused` where it lets nobody in, naming the servers and
-    what it said."""
+    """Each call makes one to three requests and blocks for at most `timeout_s`.
+
+    Raises `KafkaAway` if Kafka does not answer, `KafkaRefused` if it rejects the client.
+    """
 
     def __init__(self, cluster: KafkaCluster, client: Any) -> None:
         self._cluster = cluster
         self._client = client
 
     def topics(self) -> frozenset[str]:
-        """The names of all topics that are not Kafka's own."""
+        """Without Kafka's internal ones."""
         return frozenset(str(name) for name in self._ask(self._client.listTopics().names()))
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many partitions each of `topics` has; without those that do not exist."""
+        """Numbers of partitions; topics that do not exist are missing."""
         return {name: each.partitions().size() for name, each in self._described(topics).items()}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The id of each of `topics`, which a topic that is created again does not share; without those that
-        do not exist."""
+        """An id changes when a topic is created again; topics that do not exist are missing."""
         return {name: str(each.topicId().toString()) for name, each in self._described(topics).items()}
 
     def _described(self, topics: Iterable[str]) -> dict[str, Any]:
@@ -89,24 +88,24 @@ class KafkaAdmin:
         return {str(name): found.get(name) for name in found}
 
     def cluster_id(self) -> str:
-        """The id of this Kafka cluster, the same from each of its brokers."""
         return str(self._ask(self._client.describeCluster().clusterId()))
 
     def longest_transaction_ms(self) -> int:
-        """The longest transaction that the brokers allow (`transaction.max.timeout.ms`)."""
+        """The brokers' `transaction.max.timeout.ms`."""
         node = self._ask(self._client.describeCluster().nodes()).iterator().next()
         return int(self._config("BROKER", node.idString(), "transaction.max.timeout.ms"))
 
     def longest_record_bytes(self, topic: str) -> int | None:
-        """The largest batch that `topic` takes (its `max.message.bytes`, from the brokers'
-        `message.max.bytes` unless the topic has its own); None if this client may not know."""
+        """The topic's `max.message.bytes` (default: the brokers' `message.max.bytes`), the limit of a
+        batch; None if this client may not read it.
+        """
         try:
             return int(self._config("TOPIC", topic, "max.message.bytes"))
         except KafkaRefused:
             return None
 
     def _config(self, kind: str, name: str, key: str) -> str:
-        # If the connector came after the JVM had started, only this loader has it.
+        # If the connector was loaded after the JVM had started, only this loader has it.
         loader = get_gateway().jvm.java.lang.Thread.currentThread().getContextClassLoader()
         kinds = loader.loadClass(f"{SHADED}.common.config.ConfigResource$Type").getEnumConstants()
         wanted = next(each for each in kinds if each.name() == kind)
@@ -115,7 +114,7 @@ class KafkaAdmin:
         return str(found.get(resource).get(key).value())
 
     def members(self, group: str) -> int:
-        """How many consumers are in `group` now; none where there is no such group."""
+        """Number of consumers; 0 if there is no such group."""
         try:
             found = self._ask(self._client.describeConsumerGroups(_java_list([group])).all())
         except _Unknown:
@@ -123,7 +122,7 @@ class KafkaAdmin:
         return int(found.get(group).members().size())
 
     def transactions(self, ids: Iterable[str]) -> dict[str, Transaction]:
-        """The newest transaction with each of `ids`; without those that Kafka does not know."""
+        """The newest of each id; ids that Kafka does not have are missing."""
         wanted, found = list(ids), {}
         told = self._client.describeTransactions(_java_list(wanted))
         for id in wanted:
@@ -140,11 +139,11 @@ class KafkaAdmin:
         return found
 
     def abort(self, ids: Iterable[str]) -> None:
-        """Abort the open transaction of each of `ids`, and refuse what its producer does from now on."""
+        """Also fences the producers."""
         self._ask(self._client.fenceProducers(_java_list(ids)).all())
 
     def committed(self, group: str) -> tuple[Place, ...]:
-        """The offsets that `group` has committed, by topic and partition."""
+        """Offsets, sorted by topic and partition."""
         found = self._ask(self._client.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata())
         places = (
             Place(str(p.topic()), int(p.partition()), int(found.get(p).offset()))
@@ -154,7 +153,7 @@ class KafkaAdmin:
         return tuple(sorted(places, key=lambda place: (place.topic, place.partition)))
 
     def commit(self, group: str, places: Iterable[Place]) -> None:
-        """Make `places` the committed offsets of `group`, which must have no members now."""
+        """The group must have no members."""
         kafka = _shaded()
         offsets = get_gateway().jvm.java.util.HashMap()
         for place in places:
@@ -163,12 +162,13 @@ class KafkaAdmin:
         self._ask(self._client.alterConsumerGroupOffsets(group, offsets).all())
 
     def ends(self, topics: Iterable[str]) -> tuple[Place, ...]:
-        """The offset behind the newest record of each partition of `topics`."""
+        """The offset after each partition's newest record."""
         return self.offsets(topics, "latest")
 
     def offsets(self, topics: Iterable[str], at: Literal["earliest", "latest"] | int) -> tuple[Place, ...]:
-        """The offset of each partition of `topics` at its begin, behind its newest record, or of the first
-        record that is not older than a time in milliseconds (behind the newest where there is none)."""
+        """Each partition's first offset, the one after its newest record, or that of the first record at
+        or after a time in milliseconds (after the newest if there is none).
+        """
         specs = _shaded().clients.admin.OffsetSpec
         if isinstance(at, int):
             wanted = specs.forTimestamp(at)
@@ -189,7 +189,7 @@ class KafkaAdmin:
         return [Place(str(p.topic()), int(p.partition()), int(found.get(p).offset())) for p in found]
 
     def create(self, topics: Iterable[str], config: Mapping[str, str]) -> None:
-        """Create topics of one partition and of `config`, copied as often as the brokers do by default."""
+        """Topics with one partition, `config` and the brokers' default replication."""
         optional, settings = get_gateway().jvm.java.util.Optional, get_gateway().jvm.java.util.HashMap()
         for key, value in config.items():
             settings.put(key, value)
@@ -206,15 +206,17 @@ class KafkaAdmin:
             said = str(cause.getMessage() or cause.getClass().getSimpleName())
             if REFUSALS & set(class_names(cause)):
                 raise KafkaRefused(
-                    f"Kafka at {self._cluster.bootstrap} refuses: {said}; check 'properties' and 'secrets'"
+                    f"Kafka at {self._cluster.bootstrap} rejects this client: {said}; "
+                    f"check 'properties' and 'secrets'"
                 ) from None
             raise KafkaAway(f"Kafka at {self._cluster.bootstrap} does not answer: {said}") from None
 
 
 @contextmanager
 def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[KafkaAdmin]:
-    """A client of `cluster`; nothing is asked of it yet. Raises `KafkaAway` where no broker's name is known,
-    `KafkaRefused` where it cannot be made."""
+    """Makes no request yet. Raises `KafkaAway` if no broker's host name resolves, `KafkaRefused` if the
+    client cannot be created.
+    """
     properties = client_properties(cluster, timeout_s)
     try:
         client = _shaded().clients.admin.AdminClient.create(properties)
@@ -222,7 +224,7 @@ def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Ite
         if any(NO_ADDRESS in str(cause.getMessage()) for cause in _causes(error)):
             raise KafkaAway(f"Kafka at {cluster.bootstrap}: no such host name; check 'bootstrap'") from None
         raise KafkaRefused(
-            f"a client of Kafka at {cluster.bootstrap} cannot be made: {_why(cluster, error)}"
+            f"could not create a client for Kafka at {cluster.bootstrap}: {_why(cluster, error)}"
         ) from None
     try:
         yield KafkaAdmin(cluster, client)
@@ -238,10 +240,10 @@ def all_read(
     isolation: str = "read_committed",
     timeout_s: float = CALL_TIMEOUT_S,
 ) -> bool:
-    """Whether no record is left between the committed offsets and `ends`; blocks for at most `timeout_s`.
+    """Whether no record is left between `committed` and `ends`; blocks for at most `timeout_s`.
 
-    A transaction's end takes an offset and is no record, so offsets alone do not tell: what lies between is
-    read. False where Kafka does not answer, and for a partition without a committed offset.
+    The end of a transaction takes an offset without being a record, so the rest must be read. False if Kafka
+    does not answer, or for a partition without a committed offset.
     """
     done = {(place.topic, place.partition): place.offset for place in committed}
     gaps = [end for end in ends if done.get((end.topic, end.partition), 0) < end.offset]
@@ -254,7 +256,7 @@ def all_read(
     properties = client_properties(cluster, timeout_s)
     properties.put("max.poll.records", "1")
     properties.put("isolation.level", isolation)
-    # Where records were deleted, the source goes on at the oldest that is left.
+    # If records were deleted, the source continues at the oldest one left.
     properties.put("auto.offset.reset", "earliest")
     try:
         consumer = kafka.clients.consumer.KafkaConsumer(properties, bytes_(), bytes_())
@@ -280,13 +282,13 @@ def all_read(
 
 
 def lag(ends: Iterable[Place], committed: Iterable[Place]) -> int:
-    """The records behind the committed offsets; a partition without one counts from offset 0."""
+    """A partition without a committed offset counts from 0."""
     done = {(place.topic, place.partition): place.offset for place in committed}
     return sum(max(0, end.offset - done.get((end.topic, end.partition), 0)) for end in ends)
 
 
 def _why(cluster: KafkaCluster, error: Py4JJavaError) -> str:
-    """What a client says against its properties; where there are secrets, they may hold parts of them."""
+    """With secrets, the text is left out: it may hold parts of them."""
     _, *causes = _causes(error)
     first, cause = (causes or [error.java_exception])[0], (causes or [error.java_exception])[-1]
     if not cluster.secrets:
@@ -297,7 +299,6 @@ def _why(cluster: KafkaCluster, error: Py4JJavaError) -> str:
 
 
 def _causes(error: Py4JJavaError) -> Iterator[Any]:
-    """A Java error, what caused it, and so on."""
     cause = error.java_exception
     while cause is not None:
         yield cause
@@ -305,7 +306,7 @@ def _causes(error: Py4JJavaError) -> Iterator[Any]:
 
 
 def class_names(error: Any) -> Iterator[str]:
-    """The names of a Java error's class and of those above it."""
+    """Also those of superclasses."""
     found = error.getClass()
     while found is not None:
         yield str(found.getSimpleName())
@@ -313,7 +314,6 @@ def class_names(error: Any) -> Iterator[str]:
 
 
 def client_properties(cluster: KafkaCluster, timeout_s: float) -> Any:
-    """The `java.util.Properties` of a client of `cluster` whose calls take at most `timeout_s`."""
     limit_ms = str(round(timeout_s * 1000))
     limits = {"request.timeout.ms": limit_ms, "default.api.timeout.ms": limit_ms}
     properties = get_gateway().jvm.java.util.Properties()
@@ -340,7 +340,7 @@ PAUSE_S = 1.0
 
 T = TypeVar("T")
 Say = Callable[[str, float], None]
-"""Told why Kafka is waited for, and for how long it has been, in seconds."""
+"""Called with the reason for waiting and the seconds so far."""
 
 
 def ask_kafka(
@@ -353,11 +353,10 @@ def ask_kafka(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """What `ask` returns, tried until a broker answers; blocks.
+    """Call `ask` with a client, retrying until a broker answers; blocks.
 
-    Raises `PipelineFailed` where none has answered `patience_s` after `begin_s` (None: now), and what `ask`
-    raises; at once where Kafka does not let the client in (`KafkaRefused`). Needs this process's JVM, with
-    the connector on its class path.
+    Raises `PipelineFailed` if none has answered `patience_s` after `begin_s` (None: now), `KafkaRefused` at
+    once, and the errors of `ask`. Needs this process's JVM, with the connector on its class path.
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s() if begin_s is None else begin_s
@@ -377,7 +376,7 @@ def ask_kafka(
 
 
 def check_topics_read(admin: KafkaAdmin, topics: Iterable[str], where: str) -> None:
-    """Raise `SettingError`, naming `where`, for topics that do not exist."""
+    """Raise `SettingError`, naming the key `where`, if one does not exist."""
     wanted = set(topics)
     missing = sorted(wanted - admin.topics()) if wanted else []
     if missing:
@@ -388,7 +387,7 @@ def check_topics_read(admin: KafkaAdmin, topics: Iterable[str], where: str) -> N
 
 
 def check_topic_written(admin: KafkaAdmin, topic: str, where: str) -> None:
-    """Raise `SettingError`, naming `where`, if there is no such topic."""
+    """Raise `SettingError`, naming the key `where`, if it does not exist."""
     if topic not in admin.topics():
         raise SettingError(
             f"{where}: Kafka has no topic {topic!r} that this client may see; "
@@ -397,7 +396,7 @@ def check_topic_written(admin: KafkaAdmin, topic: str, where: str) -> None:
 
 
 def check_transaction_timeout(admin: KafkaAdmin, timeout_s: float, where: str) -> None:
-    """Raise `SettingError`, naming `where`, if no transaction may stay open for so long."""
+    """Raise `SettingError`, naming the key `where`, if the brokers allow only shorter transactions."""
     longest_s = admin.longest_transaction_ms() / 1000
     if timeout_s > longest_s:
         raise SettingError(

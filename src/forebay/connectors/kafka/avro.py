@@ -1,8 +1,8 @@
 """Avro values as JSON values.
 
-Readers of Avro trust what they read: a few bytes can name a list of a billion items, and a recursive schema
-can nest as deep as the record is long, which ends a process whose reader is written in C. This reader has
-bounds that follow from the value's size, represents every logical type, and names the field of a fault.
+Other readers trust the data: a few bytes can claim a list of a billion items, and a recursive schema nests as
+deep as the record is long, which crashes a reader written in C. This one has limits by the value's size,
+supports every logical type, and names the field with the error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from forebay.records import JSON
 
 MOST_EMPTY = 10_000
 VALUES_PER_BYTE = 4
-"""Some records in each other can name more values, without a byte in them, than a day has time for."""
+"""Nested records without bytes could otherwise expand for more than a day."""
 PRIMITIVE = frozenset(("null", "boolean", "int", "long", "float", "double", "string", "bytes"))
 KINDS = PRIMITIVE | {"fixed", "enum", "record", "error", "array", "map"}
 MS, US, NS = 1_000, 1_000_000, 1_000_000_000
@@ -43,19 +43,19 @@ NUMBERS: Mapping[str, Callable[[int], JSON]] = {
     "long local-timestamp-micros": lambda value: moment_value(value, US, ""),
     "long local-timestamp-nanos": lambda value: moment_value(value, NS, ""),
 }
-"""Logical types of numbers, behind the type that they need. Others have no effect, by the specification."""
+"""Logical types of numbers, with the type that they require. The specification ignores others."""
 
 
 def read_value(schema: Any, names: Mapping[str, Any], data: bytes) -> JSON:
-    """The one value of `schema` that `data` holds.
+    """Parse the one value in `data`.
 
-    `schema` is a parsed one, and `names` has the named types that it refers to. Raises `Unreadable` if the
-    bytes are not exactly such a value. Also refused are values that are nested deeper than 200 levels, lists
-    with more items in all than the record has bytes, and values in all beyond 10,000 and four for each byte.
+    `schema` is parsed; `names` holds the named types that it refers to. Raises `Unreadable` if the bytes are
+    not exactly one value, are nested deeper than 200 levels, have more list items than bytes, or expand to
+    more than 10,000 values plus four per byte.
 
-    Bytes and fixed become text in base64, decimals text of the exact number, dates, times, timestamps and
-    durations text of ISO 8601 (a timestamp in UTC, a local one without a zone), UUIDs and enums text. `NaN`,
-    `Infinity` and `-Infinity` are text.
+    Bytes and fixed become base64, decimals exact decimal text, dates, times, timestamps and durations ISO
+    8601 (a timestamp in UTC, a local one without a zone), UUIDs, enums and `NaN`, `Infinity` and `-Infinity`
+    text.
     """
     value, end = _Reader(names, data).value(schema, 0, 0)
     if end != len(data):
@@ -71,10 +71,10 @@ class _Reader:
         self._left = MOST_EMPTY + VALUES_PER_BYTE * len(data)
 
     def value(self, schema: Any, at: int, depth: int) -> tuple[JSON, int]:
-        """The value that begins at `at`, and where it ends."""
+        """The value, and the position after it."""
         self._left -= 1
         if self._left < 0:
-            raise Unreadable("its schema makes more values of the record than can be read")
+            raise Unreadable("its schema expands the record to more values than are allowed")
         while True:
             if isinstance(schema, list):
                 branch, at = self._number(at)
@@ -156,7 +156,7 @@ class _Reader:
                 found[name], at = self.value(values, at, depth)
 
     def _block(self, at: int) -> tuple[int, int]:
-        """How many items the block at `at` has, and where the first one begins."""
+        """Number of items, and position of the first one."""
         count, at = self._number(at)
         if count < 0:
             count = -count
@@ -202,7 +202,7 @@ class _Reader:
         return at + length
 
     def _number(self, at: int) -> tuple[int, int]:
-        """A zigzag number of at most 64 bits, and where it ends."""
+        """A zigzag number of at most 64 bits, and the position after it."""
         value = shift = 0
         data = self._data
         while at < len(data) and shift < 70:

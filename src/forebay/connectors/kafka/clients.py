@@ -1,7 +1,7 @@
-"""A few records to and from a topic, without a job: what a demo needs.
+"""Write and read a few records of a topic without a job, for demos.
 
-With the Java clients in the connector's jar, over the same properties as the job; the jar must be on the
-class path of this process's JVM. Each record crosses into the JVM by itself, some thousands a second.
+Uses the Java clients in the connector's jar, which must be on the class path of this process's JVM: some
+thousands of records a second.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ POLL_MS = 200
 
 
 class KafkaWriter:
-    """Writes values to one topic, in order."""
-
     def __init__(self, cluster: KafkaCluster, topic: str, producer: Any) -> None:
         self._cluster = cluster
         self._topic = topic
@@ -32,12 +30,12 @@ class KafkaWriter:
         self._last: Any = None
 
     def write(self, value: bytes) -> None:
-        """Hand a value over; blocks while the client's buffer is full."""
+        """Blocks while the client's buffer is full."""
         with _told(self._cluster):
             self._last = self._producer.send(self._record(self._topic, value))
 
     def flush(self) -> None:
-        """Block until everything is written. Raises `KafkaAway` where the last one was refused."""
+        """Blocks until all is written. Raises `KafkaAway` if the last record was rejected."""
         with _told(self._cluster):
             self._producer.flush()
             if self._last is not None:
@@ -46,7 +44,7 @@ class KafkaWriter:
 
 @contextmanager
 def kafka_writer(cluster: KafkaCluster, topic: str) -> Iterator[KafkaWriter]:
-    """A writer that waits for each record's copies and writes none twice (Kafka's defaults)."""
+    """Waits for all replicas and writes no record twice (Kafka's defaults)."""
     plain = _shaded("common.serialization.ByteArraySerializer")
     properties = _properties(
         cluster, {"max.request.size": str(MAX_RECORD_BYTES), "client.id": f"{topic}-writer"}
@@ -63,9 +61,9 @@ READ_S = 30.0
 
 
 def read_committed(cluster: KafkaCluster, topic: str) -> Iterator[bytes]:
-    """The values of all committed records that are in a topic now, by partition, in order.
+    """All committed records now in the topic, in order within each partition.
 
-    Blocks; raises `KafkaAway` where the end is not reached within `READ_S` after the record before.
+    Blocks; raises `KafkaAway` if no record arrives for `READ_S`.
     """
     kafka, jvm = _shaded("common"), get_gateway().jvm
     plain = kafka.serialization.ByteArrayDeserializer
@@ -90,7 +88,7 @@ def read_committed(cluster: KafkaCluster, topic: str) -> Iterator[bytes]:
                     still_s = still_s + POLL_MS / 1000 if records.isEmpty() else 0.0
                     if still_s > READ_S:
                         raise KafkaAway(
-                            f"Kafka at {cluster.bootstrap} gave nothing of {topic!r} for {READ_S:g} s"
+                            f"Kafka at {cluster.bootstrap} returned no record of {topic!r} for {READ_S:g} s"
                         )
                     for record in records.records(partition):
                         yield bytes(record.value() or b"")

@@ -1,4 +1,4 @@
-"""How to reach Kafka, and the table of raw records that source and sink share."""
+"""Connection settings of Kafka, and the table of raw records that source and sink share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyflink.table import Schema, TableDescriptor
 
 SHADED = "org.apache.flink.kafka.shaded.org.apache.kafka"
-"""Where Kafka's own classes are in the connector's jar."""
+"""Package of Kafka's own classes in the jar."""
 PROVIDERS = {
     "env": f"{SHADED}.common.config.provider.EnvVarConfigProvider",
     "directory": f"{SHADED}.common.config.provider.DirectoryConfigProvider",
@@ -27,10 +27,9 @@ HEADERS = "headers"
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """`bootstrap` servers, and properties of Kafka's own clients, such as `security.protocol`.
+    """`properties` are those of Kafka's clients, such as `security.protocol`.
 
-    `secrets` are properties whose values are read by Kafka's client, in the process that connects and at the
-    moment at which it does: they are in no job, no state and no log.
+    `secrets` are read by Kafka's client when it connects, in its process: they are in no job, state or log.
     """
 
     bootstrap: str
@@ -38,7 +37,7 @@ class KafkaCluster:
     secrets: Mapping[str, SecretRef] = field(default_factory=dict)
 
     def client_properties(self) -> dict[str, str]:
-        """The properties of a client of this cluster; secrets as references that the client resolves."""
+        """Secrets are references that the client resolves."""
         found = {"bootstrap.servers": self.bootstrap, **self.properties}
         if self.secrets:
             found |= {name: _reference(ref) for name, ref in self.secrets.items()}
@@ -47,7 +46,6 @@ class KafkaCluster:
         return found
 
     def options(self) -> dict[str, str]:
-        """Options of the connector's table that source and sink share."""
         return {
             **{f"properties.{name}": value for name, value in self.client_properties().items()},
             "key.format": "raw",
@@ -67,7 +65,7 @@ def _reference(ref: SecretRef) -> str:
 
 
 def raw_columns() -> Schema.Builder:
-    """Key, value and headers of a record, as bytes; a header that comes twice is there once."""
+    """As bytes; only one of several headers of the same name is kept."""
     from pyflink.table import DataTypes, Schema
 
     headers = DataTypes.MAP(DataTypes.STRING(), DataTypes.BYTES())
@@ -80,7 +78,6 @@ def raw_columns() -> Schema.Builder:
 
 
 def raw_table(schema: Schema, options: Mapping[str, str]) -> TableDescriptor:
-    """A table of the Kafka connector."""
     from pyflink.table import TableDescriptor
 
     builder = TableDescriptor.for_connector("kafka").schema(schema)

@@ -1,7 +1,7 @@
-"""Records that Kafka no longer has although a pipeline has not read them: found, described, and skipped.
+"""Find, describe and skip records that Kafka deleted before the pipeline read them.
 
-A place is compared with the topic as it is now. Offsets without a record inside the log (compaction,
-transaction markers) are not gaps: the log still covers them.
+Compares positions with the topic now. Offsets without a record inside the log (compaction, transaction
+markers) are not gaps.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from forebay.connectors.kafka.start import Generations
 Kind = Literal["deleted", "recreated", "shrunk"]
 MOST_NAMED = 20
 LOST_POSITION = ("OffsetOutOfRangeException", "LogTruncationException", "NoOffsetForPartitionException")
-"""Errors of Kafka's consumer whose position is not in the topic any more."""
+"""Errors of Kafka's consumer if its position is no longer in the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Topics as they are now: the first offset of each partition, the offset after its newest record, and
-    the topics' ids by name."""
+    """Now: each partition's first offset and the one after its newest record, and ids by name."""
 
     begins: tuple[Place, ...]
     ends: tuple[Place, ...]
@@ -31,9 +30,9 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A partition that does not go on at `offset`, where the pipeline would read next.
+    """A partition that does not continue at `offset`, the next one to read.
 
-    `deleted`: its first record is now at `now`. `shrunk`: it ends at `now`. `recreated`: its topic has
+    `deleted`: its first record is now at `now`. `shrunk`: it ends at `now`. `recreated`: the topic has
     another id, and begins at `now`.
     """
 
@@ -45,7 +44,7 @@ class Gap:
 
     @property
     def records(self) -> int:
-        """The most records that are known to be skipped: some offsets may have had none. 0 if unknown."""
+        """Upper bound (some offsets may have had none); 0 if unknown."""
         return self.now - self.offset if self.kind == "deleted" else 0
 
     def __str__(self) -> str:
@@ -62,8 +61,9 @@ class Gap:
 
 
 def find_gaps(places: Iterable[Place], now: Topics, known: Mapping[str, str]) -> tuple[Gap, ...]:
-    """The gaps between `places`, the offsets to read next, and the topics `now`. `known`: the topics' ids
-    when those places were read. A partition of a topic that does not exist now is not a gap."""
+    """`places`: offsets to read next. `known`: the topic ids when they were read. A topic that no longer
+    exists is not a gap.
+    """
     begins = {(place.topic, place.partition): place.offset for place in now.begins}
     ends = {(place.topic, place.partition): place.offset for place in now.ends}
     found = []
@@ -85,13 +85,13 @@ def find_gaps(places: Iterable[Place], now: Topics, known: Mapping[str, str]) ->
 
 
 def with_committed(places: Iterable[Place], committed: Iterable[Place]) -> tuple[Place, ...]:
-    """`places`, and those of `committed` that are in other partitions."""
+    """`places`, plus those of `committed` in other partitions."""
     known = {(place.topic, place.partition): place for place in committed}
     return tuple((known | {(place.topic, place.partition): place for place in places}).values())
 
 
 def unread(gaps: Iterable[Gap], answered: Iterable[Place]) -> tuple[Gap, ...]:
-    """`gaps` less what lies before the `answered` offsets, up to which all records have committed answers."""
+    """Gaps without their parts before `answered`, up to which all results are committed."""
     done = {(place.topic, place.partition): place.offset for place in answered}
     found = []
     for gap in gaps:
@@ -104,12 +104,12 @@ def unread(gaps: Iterable[Gap], answered: Iterable[Place]) -> tuple[Gap, ...]:
 
 
 def changed(topic: str, known: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Whether `topic` is another one of that name now."""
+    """The topic was created again."""
     return topic in known and topic in now and known[topic] != now[topic]
 
 
 def moved(places: Iterable[Place], gaps: Iterable[Gap]) -> tuple[Place, ...]:
-    """`places`, with each gap skipped."""
+    """Skip the gaps."""
     skipped = {(gap.topic, gap.partition): gap.now for gap in gaps}
     return tuple(
         Place(at.topic, at.partition, skipped.get((at.topic, at.partition), at.offset)) for at in places
@@ -117,7 +117,7 @@ def moved(places: Iterable[Place], gaps: Iterable[Gap]) -> tuple[Place, ...]:
 
 
 def next_generations(before: Generations, now: Mapping[str, str], gaps: Iterable[Gap]) -> Generations:
-    """`before` with the ids of the topics `now`, and one more for each whose offsets count again."""
+    """Add new ids; a topic whose offsets restarted gets its id again."""
     again = {gap.topic for gap in gaps if gap.kind == "shrunk"}
     found = dict(before)
     for topic, id in now.items():
@@ -128,7 +128,7 @@ def next_generations(before: Generations, now: Mapping[str, str], gaps: Iterable
 
 
 def gaps_text(gaps: Iterable[Gap]) -> str:
-    """The gaps in words, at most `MOST_NAMED` of them."""
+    """At most `MOST_NAMED`."""
     texts = [str(gap) for gap in gaps]
     left = len(texts) - MOST_NAMED
     return "; ".join(texts[:MOST_NAMED]) + (f"; and {left} more partitions" if left > 0 else "")

@@ -1,4 +1,4 @@
-"""Values of Avro and Protobuf that JSON does not have, as JSON values that lose nothing."""
+"""Values of Avro and Protobuf that JSON lacks, as JSON values without loss."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from forebay.errors import MalformedRecord
 DAY_S = 86_400
 EPOCH_DAY = date(1970, 1, 1).toordinal() - 1
 CYCLE_DAYS, CYCLE_YEARS = 146_097, 400
-"""The Gregorian calendar repeats itself after 400 years."""
+"""Years of the Gregorian calendar until it repeats."""
 MAX_DECIMAL_BYTES = 1024
-"""Far beyond any amount. The time that a decimal takes grows with the square of its digits."""
+"""Far beyond any amount; the time to convert grows with the square of the digits."""
 MAX_DECIMAL_SCALE = 4096
 
 
 class Unreadable(MalformedRecord):
-    """A value, or its schema, that cannot be read. `at` is its place in the record, innermost name first."""
+    """`at`: path of the field, innermost name first."""
 
     def __init__(self, words: str) -> None:
         super().__init__(words)
@@ -31,19 +31,18 @@ class Unreadable(MalformedRecord):
 
 
 def float_value(value: float) -> float | str:
-    """A number, or the text `NaN`, `Infinity` or `-Infinity`, as Protobuf's JSON has it."""
+    """`NaN`, `Infinity` and `-Infinity` are text, as in Protobuf's JSON."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def bytes_value(value: bytes) -> str:
-    """Text in base64."""
     return base64.b64encode(value).decode("ascii")
 
 
 def decimal_value(unscaled: bytes, scale: int) -> str:
-    """The exact number `unscaled` (big-endian two's complement) * 10^-`scale`, without an exponent."""
+    """`unscaled` (big-endian two's complement) * 10^-`scale`, exact, without an exponent."""
     if len(unscaled) > MAX_DECIMAL_BYTES:
         raise Unreadable(f"a decimal has {len(unscaled)} bytes, the limit is {MAX_DECIMAL_BYTES}")
     if abs(scale) > MAX_DECIMAL_SCALE:
@@ -54,7 +53,7 @@ def decimal_value(unscaled: bytes, scale: int) -> str:
 
 
 def date_value(days: int) -> str:
-    """The ISO 8601 date that is `days` after 1970-01-01. Years outside 0 to 9999 have a sign."""
+    """ISO 8601, `days` after 1970-01-01. Years outside 0 to 9999 have a sign."""
     cycles, day = divmod(days + EPOCH_DAY, CYCLE_DAYS)
     found = date.fromordinal(day + 1)
     year = found.year + cycles * CYCLE_YEARS
@@ -63,7 +62,7 @@ def date_value(days: int) -> str:
 
 
 def time_value(units: int, per_s: int) -> str:
-    """The ISO 8601 time of day that is `units` after midnight. `24:00:00` is the end of a day."""
+    """ISO 8601, `units` after midnight. `24:00:00` is the end of a day."""
     if not 0 <= units <= DAY_S * per_s:
         raise Unreadable(f"a time of day is between 0 and {DAY_S * per_s}, found {units}")
     seconds, fraction = divmod(units, per_s)
@@ -71,14 +70,14 @@ def time_value(units: int, per_s: int) -> str:
 
 
 def moment_value(units: int, per_s: int, zone: str = "+00:00") -> str:
-    """The ISO 8601 moment that is `units` after 1970 began."""
+    """ISO 8601, `units` after the start of 1970."""
     seconds, fraction = divmod(units, per_s)
     days, second = divmod(seconds, DAY_S)
     return f"{date_value(days)}T{_clock(second, fraction, per_s)}{zone}"
 
 
 def duration_value(months: int, days: int, milliseconds: int) -> str:
-    """An ISO 8601 duration, such as `P1M2DT3.500S`."""
+    """ISO 8601, such as `P1M2DT3.500S`."""
     return f"P{months}M{days}DT{milliseconds // 1000}.{milliseconds % 1000:03}S"
 
 

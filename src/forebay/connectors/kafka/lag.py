@@ -1,17 +1,16 @@
-"""How many records wait in the topics that a job reads: ends of partitions less the job's place in them.
+"""Count the records waiting in a job's topics: the partitions' ends minus the job's positions.
 
-The place is what Flink's source says of itself (`KafkaSourceReader.topic.*.partition.*.currentOffset`): the
-record that it took last. Two other sources were measured and are not used, with 2,200 records in the topic
-and an engine that took 8 a second:
+A position is a metric of Flink's source (`KafkaSourceReader.topic.*.partition.*.currentOffset`): the last
+record taken. Two alternatives failed a test with 2,200 records in the topic and an engine that took 8 a
+second:
 
-- Flink's standard `pendingRecords` (and Kafka's `records-lag-max`, from which it is made) said 0, then 500,
-  while 2,100 waited. Kafka's consumer fetches hundreds of records at once, which count as read, and it hears
-  of new ones only when it fetches again. Held back by an engine it fetches once in minutes.
-- Committed offsets lie behind by what was answered since the last checkpoint, and behind a slow engine by
-  much more: the thread that commits them waits until the records that it fetched are taken. They stood still
-  for 14 s and seven checkpoints. They count only where the source has not said anything yet.
+- Flink's `pendingRecords` (from Kafka's `records-lag-max`) showed 0, then 500, while 2,100 waited: records
+  fetched count as read, and new ones are noticed only at the next fetch, under backpressure once in minutes.
+- Committed offsets lag by the results since the last checkpoint, and more with a slow engine: the committing
+  thread waits until fetched records are taken. They did not move for 14 s and seven checkpoints. They are
+  used only until the source has reported a position.
 
-In between, a handful of records are neither in the topic nor taken up by the operator.
+A handful of records are neither in the topic nor yet in the operator.
 """
 
 from __future__ import annotations
@@ -27,27 +26,25 @@ from forebay.connectors.kafka.source import KafkaSource
 
 CURRENT = re.compile(r"KafkaSourceReader\.topic\.(.+)\.partition\.(\d+)\.currentOffset$")
 REPLACED = re.compile(r"[ .:,]")
-"""Characters of a name that Flink replaces in its metrics by an underscore."""
+"""Replaced by an underscore in metric names."""
 
 Metrics = Callable[[], Mapping[str, float]]
-"""Gives the job's metrics whose names `is_place` takes: names, and the highest value of any subtask."""
+"""The job's metrics that match `is_place`: by name, the highest value of any subtask."""
 
 
 def is_place(metric: str) -> bool:
-    """Whether a metric of that name says where a source is in a partition."""
     return CURRENT.search(metric) is not None
 
 
 def places(metrics: Mapping[str, float], partitions: Iterable[Place]) -> tuple[Place, ...]:
-    """Where the source is in each of `partitions` that it has taken a record of: the offset of the next one.
+    """The next offset of each partition from which a record was taken.
 
-    Topics whose names differ only in characters that Flink replaces cannot be told apart: both get the
-    highest place.
+    Topics whose names differ only in replaced characters share a metric: both get the highest offset.
     """
     said: dict[tuple[str, int], int] = {}
     for name, value in metrics.items():
         found = CURRENT.search(name)
-        # NaN and -1: not one record yet.
+        # NaN and -1: no record yet.
         if found is not None and value >= 0:
             at = (found[1], int(found[2]))
             said[at] = max(said.get(at, 0), int(value) + 1)
@@ -56,7 +53,7 @@ def places(metrics: Mapping[str, float], partitions: Iterable[Place]) -> tuple[P
 
 
 def first_known(*choices: Iterable[Place]) -> tuple[Place, ...]:
-    """Each partition's place in the first of `choices` that has one."""
+    """For each partition, from the first of `choices` that has it."""
     found: dict[tuple[str, int], Place] = {}
     for choice in choices:
         for place in choice:
@@ -65,7 +62,7 @@ def first_known(*choices: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def furthest(*choices: Iterable[Place]) -> tuple[Place, ...]:
-    """Each partition's place that is furthest of those in `choices`."""
+    """For each partition, the furthest of all `choices`."""
     found: dict[tuple[str, int], Place] = {}
     for place in itertools.chain(*choices):
         at = (place.topic, place.partition)
@@ -76,9 +73,9 @@ def furthest(*choices: Iterable[Place]) -> tuple[Place, ...]:
 class LagProbe:
     """Counts the records that wait for one job.
 
-    `restored`: the job goes on from a checkpoint, so that committed offsets are near its place wherever
-    `source.start` would have begun. `before`: what earlier starts had read, where this one has set the
-    committed offsets back, for the case that it goes on from no checkpoint. Whichever is further counts.
+    `restored`: the job resumes from a checkpoint, so committed offsets are near its position, whatever
+    `source.start` is. `before`: offsets read by earlier starts, if this one set the committed offsets back
+    without a checkpoint; the further one counts.
     """
 
     def __init__(
@@ -91,15 +88,13 @@ class LagProbe:
         self._begins: tuple[Place, ...] | None = None
         self._taken: dict[tuple[str, int], int] = {}
         self.read = 0
-        """Records that the job has taken, as far as counts have seen it; what a restart took again counts
-        again. They are counted in offsets, like those that wait."""
+        """Offsets taken, as seen by calls of `count`; records repeated after a restart count again."""
 
     def count(self, admin: KafkaAdmin) -> int:
-        """The records that wait now; blocks for a few calls.
+        """Blocks for a few calls.
 
-        Exact up to the records taken while it asks, for topics that are neither compacted nor written in
-        transactions: there, offsets without a record count too. Raises `LaunchError` (`KafkaAway`) where
-        Kafka or Flink does not answer.
+        Exact except for records taken meanwhile. In compacted or transactional topics, offsets without a
+        record count too. Raises `LaunchError` (`KafkaAway`) if Kafka or Flink does not answer.
         """
         try:
             return self._count(admin)
@@ -110,8 +105,8 @@ class LagProbe:
         topics = self._topics(admin)
         ends = admin.ends(topics)
         if self._begins is None:
-            # Before it has read anything, a source begins where its first partitions say; later ones begin
-            # with their first record.
+            # Until it has read a record, a partition known at the start begins at `source.start`; a later one
+            # at its first record.
             start = self._source.start
             self._begins = admin.offsets(topics, "earliest" if start == "committed" else start)
         committed = admin.committed(self._source.group) if self._commits and self._source.group else ()
@@ -125,7 +120,7 @@ class LagProbe:
             self._taken = {(place.topic, place.partition): place.offset for place in begins}
         for place in said:
             at = (place.topic, place.partition)
-            # One that goes back was restored. Of one that came later, it is not known where it began.
+            # A lower offset means a restore. The first offset of a new partition is unknown.
             self.read += max(place.offset - self._taken.get(at, place.offset), 0)
             self._taken[at] = place.offset
 

@@ -1,4 +1,4 @@
-"""Protobuf values as JSON values, with descriptors that a schema registry serves. No compiler is needed."""
+"""Protobuf values as JSON values, with a registry's descriptors; needs no compiler."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from forebay.records import JSON
 
 MOST_EMPTY = 100_000
 VALUES_PER_BYTE = 4
-"""A field without a value on the wire has its default, so a message of two bytes can have any number."""
+"""Unsent fields have defaults, so a message of two bytes can expand to any number of values."""
 MAX_INDEXES = 100
 MAX_IMPORT_DEPTH = 50
 KNOWN_IMPORT = re.compile(r"(google/(?:protobuf|type)|confluent(?:/types?)?)/([a-z_]+)\.proto")
-"""Files that registries expect every reader to have: no schema refers to them."""
+"""Registries do not list these as references, because every reader has them."""
 PACKAGES = {"confluent": "confluent_kafka.schema_registry.confluent"}
 
 
 class NotADescriptor(ValueError):
-    """A text that is not a serialized descriptor in base64."""
+    """The text is not a base64 descriptor."""
 
 
 def file_descriptor(text: str, name: str) -> Any:
-    """The `FileDescriptorProto` in `text`, as a registry serves it, as the file `name`.
+    """`text` is base64, as from a registry; the result gets `name`.
 
-    Raises `NotADescriptor` if `text` is not base64, `Unreadable` if it holds something else.
+    Raises `NotADescriptor` if it is not base64, `Unreadable` if it is not a descriptor.
     """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
@@ -53,13 +53,10 @@ def file_descriptor(text: str, name: str) -> Any:
 
 
 class ProtobufSchema:
-    """Reads values of the messages of one file."""
+    """Parses messages of one file."""
 
     def __init__(self, file: Any, imported: Mapping[str, Any]) -> None:
-        """`imported` holds the files that `file` and the others import, by name.
-
-        Raises `Unreadable` if one is missing or they do not fit each other.
-        """
+        """`imported`: all imported files by name. Raises `Unreadable` if one is missing or they conflict."""
         from google.protobuf.descriptor_pool import DescriptorPool
 
         pool: Any = DescriptorPool()
@@ -71,9 +68,9 @@ class ProtobufSchema:
         self._messages = pool.FindFileByName(file.name).message_types_by_name
 
     def read(self, indexes: list[int], data: bytes) -> Mapping[str, JSON]:
-        """The message of which `data` is all. `indexes` are its place in the file, from the outermost in.
+        """`indexes`: path of the message's type in the file, outermost first.
 
-        Raises `Unreadable` if `data` is not such a message, or has more values than its bytes allow.
+        Raises `Unreadable` if `data` is not such a message, or expands to too many values for its size.
         """
         from google.protobuf.message import DecodeError
         from google.protobuf.message_factory import GetMessageClass
@@ -98,7 +95,7 @@ class ProtobufSchema:
 
 
 def message_indexes(data: bytes, at: int) -> tuple[list[int], int]:
-    """The indexes of a message's type that stand at `at`, and where they end. Raises `Unreadable`."""
+    """The indexes, and the position after them. Raises `Unreadable`."""
     count, at = _number(data, at)
     if not 0 <= count <= MAX_INDEXES:
         raise Unreadable(f"it has {count} message indexes, the limit is {MAX_INDEXES}")
@@ -122,7 +119,7 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _in_order(file: Any, imported: Mapping[str, Any]) -> list[Any]:
-    """`file` and all that it imports, each once, behind its own imports."""
+    """Each file once, after its imports."""
     found: dict[str, Any] = {}
 
     def visit(each: Any, importing: tuple[str, ...]) -> None:
@@ -189,7 +186,7 @@ class _Converter:
     def _one(self, field: Any, value: Any) -> JSON:
         self._left -= 1
         if self._left < 0:
-            raise Unreadable("its schema makes more values of the record than can be read")
+            raise Unreadable("its schema expands the record to more values than are allowed")
         if field.message_type is not None:
             return self._message(value)
         if field.enum_type is not None:

@@ -1,4 +1,4 @@
-"""A schema registry: where it is, and its schemas, fetched once and waited for."""
+"""Client of a schema registry: fetches each schema once, waits while the registry is down."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from forebay.errors import ForebayError, MalformedRecord, SettingError, SetupErr
 from forebay.settings import SecretRef, read_secret
 
 UNKNOWN = frozenset((40401, 40402, 40403))
-"""The registry's own codes for a subject, a version and an id that it does not have; other 404s come from a
-wrong address."""
+"""Unknown subject, version and id; other 404s mean a wrong address."""
 MAX_SCHEMA_CHARS = 1 << 20
 MAX_REFERENCE_DEPTH = 20
 MAX_REFERENCES = 100
 MAX_ANSWER_BYTES = 4 << 20
-"""A schema of `MAX_SCHEMA_CHARS` fits in also where JSON escapes much of it."""
+"""Enough for a schema of `MAX_SCHEMA_CHARS` even with many JSON escapes."""
 REQUEST_TIMEOUT_S = 5.0
 PATIENCE_S = 30.0
-"""How long a task waits before it fails. It holds a checkpoint up meanwhile, and a cancelled task must end
-within the three minutes that Flink gives it."""
+"""A task waits this long before it fails. Checkpoints wait as well, and a cancelled task must end within
+Flink's limit of three minutes.
+"""
 
 
 class RegistryAway(ForebayError):
-    """The registry did not answer in time. The task fails, and Flink starts it again from its checkpoint."""
+    """No answer in time. The task fails, and Flink restarts it from its checkpoint."""
 
 
 class RegistryRefused(ForebayError):
-    """The registry does not serve schemas to us: its address or the secret must be mended."""
+    """Fix the registry's address or the secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """A Confluent-compatible registry at `url`. `auth` names where `USER:PASSWORD` is, `ca` is a PEM file
-    with the authorities that its certificate is checked against (None: the usual ones)."""
+    """Confluent-compatible. `auth` refers to a secret `USER:PASSWORD`; `ca`: PEM file with certificate
+    authorities (None: the system's).
+    """
 
     url: str
     auth: SecretRef | None = None
@@ -47,7 +48,7 @@ class Registry:
 
 
 def require_registry() -> None:
-    """Raise `SetupError` if what reads a schema registry's values is not installed."""
+    """Raise `SetupError` if the packages are not installed."""
     try:
         for module in ("confluent_kafka.schema_registry", "fastavro", "google.protobuf"):
             importlib.import_module(module)
@@ -59,7 +60,7 @@ def require_registry() -> None:
 
 
 def registry_auth(registry: Registry) -> str | None:
-    """`USER:PASSWORD`. Raises `SettingError`, without it, where it is missing or has no colon."""
+    """`USER:PASSWORD`. Raises `SettingError`, without the secret, if it is missing or has no colon."""
     if registry.auth is None:
         return None
     secret = read_secret(registry.auth)
@@ -69,7 +70,7 @@ def registry_auth(registry: Registry) -> str | None:
 
 
 class Patience:
-    """Asks again while the registry is away: with growing pauses, for `PATIENCE_S` in all."""
+    """Retries while the registry is down, with growing pauses, for `PATIENCE_S` in all."""
 
     def __init__(
         self, url: str, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
@@ -81,8 +82,9 @@ class Patience:
         self._dice = random.Random()
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """What `call` gives; blocks. Raises `MalformedRecord` where the registry knows no such schema,
-        `RegistryRefused` where asking again is no use, `RegistryAway` when patience is at its end."""
+        """Blocks. Raises `MalformedRecord` if the registry has no such schema, `RegistryRefused` if a
+        retry cannot help, `RegistryAway` after `PATIENCE_S`.
+        """
         begin_s = self.clock.monotonic_s()
         failures = 0
         while True:
@@ -91,21 +93,21 @@ class Patience:
             except (MalformedRecord, RegistryRefused):
                 raise
             except Exception as error:
-                # What comes of a network is of many classes, and some of them belong to the client's client.
+                # Network errors have many classes, some of them from the client's own HTTP client.
                 words = self._judged(error)
             failures += 1
             if self.clock.monotonic_s() - begin_s >= PATIENCE_S:
-                raise RegistryAway(f"the schema registry at {self._url} is away: {words}")
+                raise RegistryAway(f"the schema registry at {self._url} is not available: {words}")
             self._sleep(self._backoff.delay_s(failures, self._dice))
 
     def _judged(self, error: Exception) -> str:
-        """What to say of a failure that may pass; raises where it will not."""
+        """The text of a temporary failure; raises if it is permanent."""
         status = getattr(error, "http_status_code", None)
         if status is None:
             return str(error) if isinstance(error, ForebayError) else type(error).__name__
         if getattr(error, "error_code", None) in UNKNOWN:
             raise MalformedRecord(
-                "the schema registry does not have it, or not all that it refers to: "
+                "the schema registry lacks this schema or one of its references: "
                 f"{str(getattr(error, 'error_message', ''))[:200]}"
             ) from None
         if 400 <= status < 500 and status not in PASSING:
@@ -116,9 +118,9 @@ class Patience:
 
 
 def registry_client(registry: Registry, patience: Patience) -> Any:
-    """confluent-kafka's client of `registry`; it keeps what it got, and waits while the registry is away.
+    """A client of confluent-kafka that caches schemas and retries while the registry is down.
 
-    Nothing is asked yet. The methods that fetch a schema raise as `Patience.ask` and `check_schema` do.
+    Makes no request yet. Fetching raises as `Patience.ask` and `check_schema`.
     """
     require_registry()
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -144,7 +146,7 @@ def registry_client(registry: Registry, patience: Patience) -> Any:
         def _kept(self, name: tuple[object, ...], fetch: Callable[[], Any]) -> Any:
             if name not in self.known:
                 clear: Callable[[], None] = self.clear_caches
-                # confluent-kafka's own cache knows a schema's id, and not its format.
+                # confluent-kafka's own cache is keyed by a schema's id and ignores the format.
                 clear()
                 found = patience.ask(fetch)
                 check_schema(getattr(found, "schema", found))
@@ -163,9 +165,9 @@ def registry_client(registry: Registry, patience: Patience) -> Any:
 
 
 def _limit(session: Any, url: str, clock: Clock) -> None:
-    """Have `session`, the HTTP client of confluent-kafka's client, break off answers that are long or slow.
+    """Make an HTTP `session` abort responses that are too long or slow.
 
-    Answers are asked for uncompressed, so that what comes over the wire is what memory holds.
+    Disables compression, so that the size received is the size in memory.
     """
     httpx = importlib.import_module(type(session).__module__.partition(".")[0])
 
@@ -188,7 +190,7 @@ def _limit(session: Any, url: str, clock: Clock) -> None:
 
     def bound(response: Any) -> None:
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise RegistryRefused(f"the schema registry at {url} compresses answers although it was not to")
+            raise RegistryRefused(f"the schema registry at {url} compressed its answer although asked not to")
         response.stream = Bounded(response.stream, response.status_code)
 
     session.headers["Accept-Encoding"] = "identity"
@@ -196,23 +198,22 @@ def _limit(session: Any, url: str, clock: Clock) -> None:
 
 
 def _too_long(status: int) -> ForebayError:
-    """A schema that is too long is the fault of the values that name it; a long error may pass."""
+    """A long schema is the values' fault; a long error may pass."""
     words = f"the schema registry's answer is longer than {MAX_ANSWER_BYTES} bytes"
     return MalformedRecord(words) if status == 200 else RegistryAway(words)
 
 
 def check_schema(schema: Any) -> None:
-    """Raise `MalformedRecord` if a schema that the client gave is too long."""
+    """Raise `MalformedRecord` if it is too long."""
     text = schema.schema_str or ""
     if len(text) > MAX_SCHEMA_CHARS:
         raise MalformedRecord(f"it has {len(text)} characters, the limit is {MAX_SCHEMA_CHARS}")
 
 
 def referenced_schemas(client: Any, schema: Any, fmt: str | None = None) -> dict[str, Any]:
-    """The schemas that `schema` refers to, and those that they refer to, by the names that are used for them.
+    """All direct and indirect references by name, each after its own.
 
-    Each stands behind those that it refers to itself. Blocks and raises as `registry_client` does, and
-    `MalformedRecord` if references are circular or too many.
+    Blocks and raises as `registry_client`, and `MalformedRecord` if references are circular or too many.
     """
     found: dict[str, Any] = {}
 

@@ -1,4 +1,4 @@
-"""A schema registry in a pipeline file."""
+"""Settings of a schema registry in a pipeline file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from forebay.errors import SettingError
 
 
 class RegistrySpec(Model):
-    """The schema registry of values, one that speaks Confluent's protocol."""
+    """The schema registry of values; it must support Confluent's protocol."""
 
     url: HttpUrl = Field(description="Address of the registry.")
     auth: SecretField | None = Field(
@@ -22,12 +22,12 @@ class RegistrySpec(Model):
     )
 
     def registry(self) -> Registry:
-        """As the connector takes it."""
         return Registry(self.url, None if self.auth is None else self.auth.ref(), self.ca)
 
     def check(self, key: str) -> None:
-        """Raise `SetupError` if the extra for it is not installed, and `SettingError`, naming the `key` of
-        its source, if its secret is missing."""
+        """Raise `SetupError` without the extra, `SettingError` if the secret is missing. `key`: the
+        source's path.
+        """
         require_registry()
         try:
             registry_auth(self.registry())

@@ -1,4 +1,4 @@
-"""Values that name their schema in a schema registry: Avro, JSON Schema and Protobuf, as JSON values."""
+"""Values with a schema in a registry (Avro, JSON Schema, Protobuf) as JSON values."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from forebay.records import JSON
 
 HEADER = "__value_schema_id"
 SERIALIZED = "serialized"
-"""The format in which a registry serves a Protobuf schema as a descriptor."""
+"""Format in which a registry returns a Protobuf schema as a descriptor."""
 
 Read = Callable[[bytes, list[int]], JSON]
-"""Takes a value without what names its schema, and the message indexes of a Protobuf value."""
+"""Parses a value without its schema id; takes a Protobuf value's message indexes."""
 KINDS = {"AVRO": "Avro", "JSON": "JSON", "PROTOBUF": "Protobuf"}
-"""The types of schemas whose values can be read, and the names of their formats."""
+"""Supported schema types, and their names in messages."""
 
 
 @cache
 def values_of(registry: Registry) -> RegistryValues:
-    """What reads values of `registry` in this process. Raises as `RegistryValues`."""
+    """One per process. Raises as `RegistryValues`."""
     return RegistryValues(registry)
 
 
 class RegistryValues:
-    """Reads values that name their schema by an id in front of them, or in the header `__value_schema_id`.
+    """Parses values with a schema id in front, or in the header `__value_schema_id`.
 
-    Schemas are fetched once, by id. Rules and migrations that a registry may hold with a schema are not
-    applied, and values of a JSON Schema are not validated: a value is read as it was written.
+    Fetches each schema once. Does not apply a registry's rules and migrations, or validate values of a JSON
+    Schema.
     """
 
     def __init__(self, registry: Registry, patience: Patience | None = None) -> None:
@@ -58,10 +58,10 @@ class RegistryValues:
         self._readers: dict[int | str, tuple[str, Read]] = {}
 
     def fields(self, data: bytes, headers: Mapping[str, bytes]) -> Mapping[str, JSON]:
-        """The fields of the record in `data`. Blocks while the registry is away.
+        """Blocks while the registry is down.
 
-        Raises `MalformedRecord` if `data` is not such a value, whatever its content; `RegistryAway` and
-        `RegistryRefused` if that cannot be known, because the registry does not serve its schema.
+        Raises `MalformedRecord` if `data` is not such a value, `RegistryAway` or `RegistryRefused` if the
+        registry does not return its schema.
         """
         header = headers.get(HEADER)
         naming = data if header is None else header
@@ -78,7 +78,7 @@ class RegistryValues:
         except MalformedRecord as error:
             raise MalformedRecord(f"not {KINDS[kind]} of its schema {id}: {error}") from None
         except Exception as error:
-            # A schema is not trusted, and the libraries raise what they like for one that makes no sense.
+            # Schemas are untrusted, and for a senseless one the libraries raise errors of any class.
             raise MalformedRecord(
                 f"not {KINDS[kind]} of its schema {id}: {type(error).__name__}: {str(error)[:300]}"
             ) from None
@@ -87,7 +87,7 @@ class RegistryValues:
         return value
 
     def _reader(self, id: int | str) -> tuple[str, Read]:
-        """The type of the schema `id`, and what reads its values. Raises `Unreadable` if nothing can."""
+        """The type, and its parser. Raises `Unreadable` if the type is not supported."""
         schema = self._fetch(id)
         kind = schema.schema_type or "AVRO"
         if kind not in KINDS:
@@ -131,7 +131,7 @@ class RegistryValues:
 
 
 def _schema_id(naming: bytes) -> tuple[int | str, int]:
-    """The number or the GUID of the schema that `naming` begins with, and where it ends."""
+    """A number or GUID, and the position after it."""
     size = {0: 4, 1: 16}.get(naming[0], 0) if naming else 0
     if not size or len(naming) <= size:
         raise MalformedRecord(

@@ -1,4 +1,4 @@
-"""Kafka in a pipeline file: how to reach it, topics to read, a topic to write to."""
+"""Kafka settings in a pipeline file: the cluster, topics to read, a topic to write to."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OWNED = {
     "isolation.level": "isolation",
     "config.providers": "secrets",
 }
-"""Properties of Kafka's clients that have a key of their own, or none."""
+"""Properties that other keys set, or nothing may set."""
 SECRET = re.compile(r"password|secret|jaas|token|credential|ssl\.keystore\.key|user\.info", re.IGNORECASE)
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -95,7 +95,7 @@ def _public(properties: Any) -> Any:
 
 
 def _start(value: Any) -> Any:
-    """A moment as milliseconds since 1970; the words stay as they are."""
+    """Times become milliseconds since 1970; the words stay as they are."""
     if isinstance(value, bool):
         raise wrong(f"expected committed, earliest, latest or a time, found {value}")
     if isinstance(value, datetime):
@@ -120,8 +120,6 @@ PropertyName = Annotated[str, Field(max_length=200), AfterValidator(_property)]
 
 
 class KafkaAccess(Model):
-    """What source and sink share."""
-
     bootstrap: Annotated[str, AfterValidator(_bootstrap)] = Field(
         description="Addresses of brokers: HOST:PORT, several with commas between."
     )
@@ -136,7 +134,6 @@ class KafkaAccess(Model):
     )
 
     def cluster(self) -> KafkaCluster:
-        """How the connector reaches Kafka."""
         return KafkaCluster(
             self.bootstrap,
             {name: _text(value) for name, value in self.properties.items()},
@@ -144,8 +141,9 @@ class KafkaAccess(Model):
         )
 
     def check_access(self, key: str) -> None:
-        """Raise `SettingError` where a secret is missing on this machine: it would reach Kafka's client as
-        the text of its reference."""
+        """Raise `SettingError` if a secret is missing on this machine: Kafka's client would use the
+        reference as its value.
+        """
         for name, secret in self.secrets.items():
             try:
                 _check_secret(name, secret.ref())
@@ -154,10 +152,10 @@ class KafkaAccess(Model):
 
 
 class KafkaSource(Enveloped, KafkaAccess):
-    """Records of Kafka topics. Where a record has no `time` of its own, its timestamp in Kafka is its time.
+    """Records of Kafka topics. If a record has no `time` of its own, its timestamp in Kafka is used.
 
     In templates, `kafka` has `topic`, `partition`, `offset`, `time_ms`, `key` and `headers`; a key or header
-    that is not text is `base64:` and its base64. A field `kafka` of the value itself is `kafka.own`.
+    that is not text is `base64:` and its base64. If the value has a field `kafka`, it is `kafka.own`.
     """
 
     bound: ClassVar[frozenset[str] | None] = frozenset(("topics", "pattern", "format", "dead_letters"))
@@ -171,14 +169,14 @@ class KafkaSource(Enveloped, KafkaAccess):
     )
     group: Annotated[str, Field(min_length=1, max_length=249)] | None = Field(
         None,
-        description="Group under which offsets are committed once all results before them are, for others "
-        "to see; null: `forebay-` and the pipeline's name. Two pipelines must not share one. Flink uses "
+        description="Group that commits offsets once all results before them are committed, for others to "
+        "see; null: `forebay-` and the pipeline's name. Two pipelines must not share one. Flink uses "
         "another one, this name and `-read`.",
     )
     start: Annotated[Literal["committed", "earliest", "latest"] | int, BeforeValidator(_start)] = Field(
         "committed",
-        description="Where to begin where there is no checkpoint: at the `committed` offsets of the group "
-        "(the `earliest` where it has none), at either end, or at the first record of a time (ISO 8601).",
+        description="Where to begin without a checkpoint: at the `committed` offsets of the group "
+        "(the `earliest` if it has none), at either end, or at the first record of a time (ISO 8601).",
     )
     format: Literal["jsonl", "text", "registry"] = Field(
         "jsonl",
@@ -190,8 +188,8 @@ class KafkaSource(Enveloped, KafkaAccess):
     )
     dead_letters: Switch = Field(
         False,
-        description="true: values are dead letters that a pipeline wrote; the records that they were are "
-        "read again, as `format` says, with their keys, headers, places and ids.",
+        description="true: values are dead letters that a pipeline wrote; their original records are read "
+        "again, in this `format`, with their keys, headers, places and ids.",
     )
     on_gap: Literal["fail", "continue"] = Field(
         "fail",
@@ -201,25 +199,23 @@ class KafkaSource(Enveloped, KafkaAccess):
     discovery_s: PositiveFloat = Field(10.0, description="How often to look for new partitions and topics.")
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         "read_committed",
-        description="`read_committed`: only records of transactions that were completed; "
-        "`read_uncommitted`: also those of open ones and of those that were given up.",
+        description="`read_committed`: only records of committed transactions; "
+        "`read_uncommitted`: also those of open and aborted ones.",
     )
     until_latest: Annotated[bool, Field(strict=True)] = Field(
         False,
-        description="true: end once the records that are there at the first start have their answers (those "
-        "that come meanwhile may have theirs, too); false: go on.",
+        description="true: end once the records that exist at the first start have their answers (later ones "
+        "may have theirs, too); false: never end.",
     )
 
     def reads(self, topic: str) -> bool:
-        """Whether `topic` is one of those that are read."""
         return topic in self.topics if self.pattern is None else bool(re.fullmatch(self.pattern, topic))
 
     def group_of(self, pipeline: str) -> str:
-        """The group of the pipeline of that name."""
         return self.group or f"forebay-{pipeline}"
 
     def reading_group_of(self, pipeline: str) -> str:
-        """The group under which Flink commits what it has read, answered or not."""
+        """Flink commits offsets of records read, answered or not, under this group."""
         return f"{self.group_of(pipeline)}-read"
 
     def model_post_init(self, context: Any, /) -> None:
@@ -236,7 +232,7 @@ class KafkaSource(Enveloped, KafkaAccess):
         return f"kafka: {', '.join(self.topics) or f'topics like {self.pattern}'} at {self.bootstrap}"
 
     def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
-        # A record's timestamp in Kafka is its time: nothing has to name a field.
+        # Without `time`, a record's timestamp in Kafka is used: no field has to be named.
         for key, sink in pipeline.sinks().items():
             if not isinstance(sink, KafkaSink) or not self.reads(sink.topic):
                 continue
@@ -244,8 +240,8 @@ class KafkaSource(Enveloped, KafkaAccess):
                 yield f"{key}.topic", "expected a topic apart from those of the source, found one of them"
 
     def readers(self, pipeline: PipelineView) -> int:
-        # One reader for all partitions, so that there is one clock: a reader whose partitions are idle would
-        # hold the watermark back, and to mark it as idle would close windows without their answers.
+        # One reader for all partitions: with several, a reader of idle partitions would hold the watermark
+        # back, and marking it idle would close windows without their answers.
         return 1 if pipeline.event_time is not None else pipeline.parallelism
 
     def check_secrets(self, key: str) -> None:
@@ -254,10 +250,10 @@ class KafkaSource(Enveloped, KafkaAccess):
             self.registry.check(key)
 
     def topics_of(self, pipeline: PipelineView, start: TopicStart = AS_FIRST) -> TopicSource:
-        """The topics as the connector takes them, from the offsets that a first start has committed.
+        """Starts at the offsets that a first start has committed.
 
-        Also one that ends goes on to read: a partition that Flink has read to its end is in no later
-        checkpoint, and a kill before its last offset is committed would leave that behind for ever.
+        `until_latest` also reads past the end: a partition that Flink has finished is in no later checkpoint,
+        and a kill before its last offset is committed would leave that record behind forever.
         """
         from forebay.connectors.kafka.source import KafkaSource as TopicSource
 
@@ -291,11 +287,11 @@ class KafkaSource(Enveloped, KafkaAccess):
 
 
 class KafkaSink(SinkSettings, KafkaAccess):
-    """A Kafka topic, one JSON object a record, with the key and the headers of the record that it answers.
+    """A Kafka topic, one JSON object a record, with the key and headers of the record that it answers.
 
-    The header `forebay-id` names the request, and `forebay-cause` the cause of a dead letter. A record may
-    have `max.request.size` bytes (of `properties`; 1,048,576 by default): a result that is larger becomes a
-    dead letter, and of a dead letter that is larger the input is cut.
+    The header `forebay-id` is the request's id, and `forebay-cause` the cause of a dead letter. A record may
+    have `max.request.size` bytes (of `properties`; 1,048,576 by default): a larger result becomes a dead
+    letter, and the input of a larger dead letter is cut.
     """
 
     bound: ClassVar[frozenset[str] | None] = frozenset()
@@ -320,7 +316,6 @@ class KafkaSink(SinkSettings, KafkaAccess):
             raise wrong(f"properties.{error}") from None
 
     def record_limit(self) -> RecordLimit:
-        """The largest record that the producer sends."""
         return RecordLimit.of(self.properties)
 
     def summary(self) -> str:
@@ -330,7 +325,6 @@ class KafkaSink(SinkSettings, KafkaAccess):
         self.check_access(key)
 
     def topic_of(self, written: Written) -> TopicSink:
-        """The topic as the connector takes it."""
         from forebay.connectors.kafka.sink import KafkaSink as TopicSink
 
         return TopicSink(
@@ -350,9 +344,9 @@ class KafkaSink(SinkSettings, KafkaAccess):
 
 
 def transaction_prefix(pipeline: str, what: str, id: str) -> str:
-    """How the ids of a topic's transactions begin. `id` is that of the job, or on Kubernetes of the state.
+    """`id`: that of the job, or on Kubernetes of the state.
 
-    A job aborts all open transactions whose ids begin like its own.
+    A job aborts all open transactions whose ids have its prefix.
     """
     return f"forebay-{pipeline}-{id}-{what}"
 

@@ -1,4 +1,4 @@
-"""Results and dead letters as records of a Kafka topic."""
+"""Write results and dead letters to a Kafka topic."""
 
 from __future__ import annotations
 
@@ -29,21 +29,18 @@ Guarantee = Literal["at-least-once", "exactly-once"]
 
 
 class RecordWriter(Protocol):
-    """Makes the records of a topic."""
-
-    def __call__(self, element: Any) -> Record:
-        """Key, value and headers of an element."""
-        ...
+    def __call__(self, element: Any) -> Record: ...
 
     def refused(self, element: Any, why: str) -> DeadLetter:
-        """The dead letter of an element whose record is too large. Raises if it is to fail the job."""
+        """If this raises, the job fails."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSink:
-    """A topic to write to. `exactly-once` uses transactions, visible to `read_committed` consumers with each
-    checkpoint; `transactions` then begins their ids, and must be the job's own and stay the same."""
+    """`exactly-once` uses transactions, which `read_committed` consumers see with each checkpoint;
+    `transactions`, their ids' prefix, must be unique to the job and never change.
+    """
 
     cluster: KafkaCluster
     topic: str
@@ -58,14 +55,13 @@ class KafkaSink:
 
     @property
     def limit(self) -> RecordLimit:
-        """The largest record that the producer sends. Raises `SettingError` for a limit that is not valid."""
+        """Raises `SettingError` for invalid properties."""
         return RecordLimit.of(self.cluster.properties)
 
 
 @dataclass(frozen=True, slots=True)
 class CountedAs:
-    """The name under which a sink counts what it writes (`RESULTS` or `DEAD_LETTERS`), and the id of the run
-    that the counts are of."""
+    """Name (`RESULTS` or `DEAD_LETTERS`) and run id of a sink's counts."""
 
     what: str
     run: str
@@ -79,14 +75,13 @@ def kafka_sink(
     *,
     counted: CountedAs | None = None,
 ) -> DataStream:
-    """Write encoded results or dead letters to the topic, as JSON, with their records' keys and headers.
+    """Write encoded results or dead letters as JSON, with their records' keys and headers.
 
-    Each also has the header `forebay-id`, the id of its request, and a dead letter `forebay-cause`. Elements
-    of another kind need a `writer`. `name` is how the operator in front of the sink is called; None: as the
-    topic. Nothing runs until the environment is executed. What one subtask emits stays in order within a
-    partition. With `counted`, results and dead letters are counted, and noted at the end of the job.
+    Adds the header `forebay-id`, the request's id, and to a dead letter `forebay-cause`. Elements of another
+    kind need a `writer`. `name`: of the operator before the sink (None: the topic's). Order within a subtask
+    is kept within a partition. With `counted`, counts are recorded when the job ends.
 
-    Returns that operator: `refused_by` it are the results that are larger than the producer sends.
+    Returns that operator; `refused_by` extracts the results that are too large for the producer.
     """
     env = stream.get_execution_environment()
     tables = StreamTableEnvironment.create(env)
@@ -114,17 +109,16 @@ def kafka_sink(
 
 
 def refused_by(rows: DataStream) -> DataStream:
-    """The encoded dead letters of what `kafka_sink` found too large."""
+    """Encoded dead letters of results that were too large."""
     return side_output(rows, REFUSED)
 
 
 def records_name(sink: str) -> str:
-    """The name of the operator in front of a sink."""
+    """Operator before the sink."""
     return f"{sink}: records"
 
 
 def sink_options(config: KafkaSink) -> dict[str, str]:
-    """The connector's options for `config`."""
     options = {
         "topic": config.topic,
         **config.cluster.options(),
@@ -145,8 +139,7 @@ def _function(config: KafkaSink, writer: RecordWriter | None, counted: CountedAs
 
 
 class WriteRecord(ProcessFunction):
-    """An element as a row of the connector's table, or as a dead letter if its record is too large: Kafka's
-    producer would fail the job."""
+    """An element that is too large becomes a dead letter: Kafka's producer would fail the job."""
 
     def __init__(self, writer: RecordWriter, config: KafkaSink) -> None:
         self._writer = writer
@@ -171,7 +164,7 @@ class WriteRecord(ProcessFunction):
 
 
 class WriteOutput(WriteRecord):
-    """The same for encoded results and dead letters, which it counts if they are `counted`."""
+    """For encoded results and dead letters, which it counts if `counted`."""
 
     def __init__(self, writer: RecordWriter, config: KafkaSink, counted: CountedAs | None) -> None:
         super().__init__(writer, config)
@@ -194,7 +187,7 @@ class WriteOutput(WriteRecord):
             self._kept.keep(self._note())
 
     def close(self) -> None:
-        # Flink closes a function whose opening failed, too.
+        # Flink also closes a function whose `open` failed.
         if self._kept is not None:
             self._kept.note(self._note())
 
@@ -206,7 +199,7 @@ class WriteOutput(WriteRecord):
 
 @dataclass(frozen=True)
 class OutputWriter:
-    """Writes results and dead letters; of a dead letter, as much as fits."""
+    """Cuts a dead letter to the limit."""
 
     limit_bytes: int
 
@@ -220,7 +213,6 @@ class OutputWriter:
 
 
 def too_large(result: Result, why: str) -> DeadLetter:
-    """The dead letter of a result that its sink does not take."""
     return DeadLetter(
         raw=result.raw,
         cause=TooLargeForSink.cause,

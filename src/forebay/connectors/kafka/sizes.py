@@ -1,4 +1,4 @@
-"""The size of a record as Kafka counts it, and how large one may be."""
+"""The size of a record as Kafka counts it, and its limits."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from forebay.errors import SettingError
 
 REQUEST, BUFFER = "max.request.size", "buffer.memory"
 DEFAULTS = {REQUEST: 1_048_576, BUFFER: 33_554_432}
-"""Properties of Kafka's producer that limit a record, and their defaults."""
+"""Properties of Kafka's producer that limit a record."""
 MIN_LIMIT_BYTES = 8_192
-"""A dead letter without its input, key and headers always fits into so much."""
+"""A dead letter without its input, key and headers always fits."""
 OVERHEAD_BYTES = 61 + 21
-"""Of a batch, and the most of a record's own numbers: `DefaultRecordBatch` and `DefaultRecord` of Kafka."""
+"""Of a batch, and the maximum for a record's own numbers: Kafka's `DefaultRecordBatch` and `DefaultRecord`.
+"""
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Mapping[str, bytes | None]) -> int:
-    """The size of a record that Kafka's producer compares with `max.request.size`: the upper bound of a batch
-    that holds this record alone, before compression."""
+    """Kafka's producer compares this with `max.request.size`: the upper bound of an uncompressed batch
+    with only this record.
+    """
     size = OVERHEAD_BYTES + _with_length(key) + _with_length(value) + _varint_bytes(len(headers))
     for name, content in headers.items():
         size += _with_length(name.encode("utf-8", "replace")) + _with_length(content)
@@ -30,14 +32,13 @@ def _with_length(data: bytes | None) -> int:
 
 
 def _varint_bytes(number: int) -> int:
-    """Bytes of a number of 0 or more as Kafka's zigzag varint."""
+    """Of Kafka's zigzag varint, for 0 or more."""
     return max(1, -(-((number << 1).bit_length()) // 7))
 
 
 @dataclass(frozen=True, slots=True)
 class RecordLimit:
-    """The largest record that a producer sends. `name`: the property that limits it; `given`: whether the
-    property was set, or has Kafka's default."""
+    """`name`: the property with the smallest limit; `given`: set, not Kafka's default."""
 
     bytes: int
     name: str = REQUEST
@@ -45,8 +46,7 @@ class RecordLimit:
 
     @classmethod
     def of(cls, properties: Mapping[str, object]) -> RecordLimit:
-        """The limit of a producer with these properties. Raises `SettingError` for one that is not a number,
-        or that is too small for dead letters."""
+        """Raises `SettingError` if a limit is not a number or too small for dead letters."""
         limits = [
             cls(_size(name, properties.get(name, default)), name, name in properties)
             for name, default in DEFAULTS.items()
@@ -54,17 +54,15 @@ class RecordLimit:
         return min(limits, key=lambda limit: limit.bytes)
 
     def exceeded(self, topic: str, size: int) -> str:
-        """The message for a record that is larger."""
         return (
             f"the record has {size} bytes (key, value and headers), but at most {self.bytes} go to topic "
             f"{topic!r} ({self.name}{'' if self.given else ', the default'})"
         )
 
     def check(self, topic: str, taken_bytes: int | None, where: str) -> None:
-        """Raise `SettingError`, naming the key `where`, if the producer sends records that `topic` does not
-        take: they would fail the job. `taken_bytes`: its `max.message.bytes`; None: not known.
-
-        Compression is not counted.
+        """Raise `SettingError`, naming the key `where`, if `topic` rejects records that the producer
+        sends: they would fail the job. `taken_bytes`: the topic's `max.message.bytes`; None: unknown.
+        Ignores compression.
         """
         if taken_bytes is None or self.bytes <= taken_bytes:
             return

@@ -22,9 +22,8 @@ from forebay.flink.types import BYTES
 from forebay.records import JSON, DeadLetter, Event
 
 FIELD = "kafka"
-"""The field of an event that says where in Kafka it comes from."""
 BASE64 = "base64:"
-"""How the text of bytes that are not text begins."""
+"""Prefix of bytes that are not text."""
 
 Parse = Callable[[bytes, Mapping[str, bytes]], Mapping[str, JSON]]
 Start = Literal["committed", "earliest", "latest"]
@@ -33,29 +32,24 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """Topics to read: named ones, or all whose whole name matches `pattern`.
+    """Topics by name, or all whose whole name matches `pattern`.
 
-    `start` says where to begin where no checkpoint does: at the offsets that `group` has committed (and from
-    the earliest where it has none), at either end, or at the first record of a time in milliseconds. New
-    partitions and topics are found every `discovery_s`, or never with 0. `isolation` says whether records of
-    transactions that are open or were given up are read.
+    `start`, without a checkpoint: the committed offsets of `group` (the earliest if it has none), either end,
+    or the first record of a time in milliseconds. `discovery_s`: how often to look for partitions and topics;
+    0: never. `isolation`: whether to read records of open or aborted transactions.
 
-    `until_latest` reads what was there at the start and no more. The job then ends by itself only without
-    discovery and without a restore (Flink's enumerator signals the end only where it finds partitions); else
-    it has to be drained.
+    `until_latest` reads the records that exist at the start. The job then ends by itself only without
+    discovery and without a restore (Flink's enumerator signals the end only when it finds partitions);
+    otherwise drain it.
 
-    With `registry`, values name an Avro, JSON or Protobuf schema that is there; of `format`, the time and the
-    limit count then.
-    `parallelism` is that of reading; None: the environment's.
+    `registry`: values have a schema there; only the time and limit of `format` apply. `letters`: values are
+    dead letters; their records are read again by `format` or `registry`, under their own positions.
+    `parallelism`: of reading; None: the environment's.
 
-    With `letters`, values are dead letters of a pipeline: the records that they were are read again, as
-    `format` or `registry` says, under their own positions.
-
-    `reset` is what a reader does if its offset is not in the topic any more: `none` fails the job, and needs
-    a committed offset for each partition that is there at the start; `earliest` continues with the oldest
-    record, and nothing reports it. `uid` names Flink's source, by which its state is found again; None: Flink
-    generates one. `generations` are the topics' ids, oldest first: positions in the second topic of a name
-    differ.
+    `reset`, if an offset is no longer in the topic: `none` fails the job, and needs a committed offset for
+    each partition at the start; `earliest` continues silently with the oldest record. `uid`: Flink finds the
+    source's state by it; None: generated. `generations`: the topics' ids, oldest first; positions in the
+    second topic of a name differ.
     """
 
     cluster: KafkaCluster
@@ -82,13 +76,12 @@ class KafkaSource:
 
 
 def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str = "kafka") -> DataStream:
-    """The topics' records as encoded records, each with its place, its key and its headers.
+    """Encoded records with their place, key and headers.
 
-    A record's position is `topic/partition@offset`, and `topic~2/partition@offset` in the second topic of
-    that name. Its event has the value's fields and, under `kafka`, `topic`, `partition`, `offset`, `time_ms`,
-    `key` and `headers`, as `text_of` makes texts of them. A field `kafka` of the value itself is there as
-    `own`. A tombstone, a value over the format's limit and one that cannot be parsed are dead letters. Order
-    is kept within a partition.
+    A position is `topic/partition@offset`, or `topic~2/partition@offset` in the second topic of that name. An
+    event has the value's fields and, under `kafka`, `topic`, `partition`, `offset`, `time_ms`, `key` and
+    `headers` (texts by `text_of`), and a field `kafka` of the value as `own`. A tombstone, a value over the
+    format's limit and one that cannot be parsed become dead letters. Keeps the order within a partition.
     """
     usual = env.get_parallelism()
     env.set_parallelism(config.parallelism or usual)
@@ -105,7 +98,6 @@ def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str
 
 
 def source_options(config: KafkaSource) -> dict[str, str]:
-    """The connector's options for `config`."""
     options = {
         **config.cluster.options(),
         "scan.topic-partition-discovery.interval": f"{round(config.discovery_s * 1000)} ms",
@@ -142,7 +134,7 @@ def _source_table(config: KafkaSource) -> TableDescriptor:
 
 
 def _first_transformation(rows: DataStream) -> Any:
-    """Flink's source, from which the connector's table makes `rows`."""
+    """Flink's source, before the table's operators."""
     found = rows._j_data_stream.getTransformation()
     while not found.getInputs().isEmpty():
         found = found.getInputs().get(0)
@@ -150,7 +142,7 @@ def _first_transformation(rows: DataStream) -> Any:
 
 
 class ReadRecord(MapFunction):
-    """A row of the connector's table as an encoded record."""
+    """A row of the connector's table to an encoded record."""
 
     def __init__(self, config: KafkaSource) -> None:
         self._format = config.format
@@ -172,7 +164,7 @@ class ReadRecord(MapFunction):
             line = bytes(value)
             record = read_letter(self._format, line, position, parse=self._parse)
             if isinstance(record, DeadLetter) and record.raw == line:
-                # The line itself cannot be read: the key and the headers are those of its own record.
+                # The line itself cannot be read: use the key and headers of its own record.
                 own = {"record_key": key, "headers": dict(headers), "record_ms": place["time_ms"]}
                 record = replace(record, time_ms=place["time_ms"], **own)
             return encode(record)
@@ -191,10 +183,9 @@ def read_record(
     position: str | None = None,
     parse: Parse | None = None,
 ) -> Event | DeadLetter:
-    """The event in a record's value, or a dead letter; `place` has topic, partition, offset and time_ms,
-    and is called `position`; None: as `topic/partition@offset`.
+    """`place` has topic, partition, offset and time_ms; `position` defaults to `topic/partition@offset`.
 
-    `parse` makes fields of value and headers, in place of the format.
+    `parse` replaces the format: it returns the fields for value and headers.
     """
     position = position or f"{place['topic']}/{place['partition']}@{place['offset']}"
     kept = dict(headers)
@@ -219,10 +210,10 @@ def read_record(
 
 
 def text_of(data: bytes | None) -> str | None:
-    """A key or the value of a header for templates, different for different bytes; None for None.
+    """A key or header value for templates; different bytes give different text.
 
-    What is not UTF-8 or holds a NUL (numbers and ids of a serializer for them) is `base64:` and its base64;
-    so is a text that begins so itself.
+    Bytes that are not UTF-8 or contain a NUL (such as serialized numbers), and text with that prefix, become
+    `base64:` and their base64.
     """
     if data is None:
         return None

@@ -1,4 +1,4 @@
-"""Where a checkpoint is in its Kafka topics: the offsets in the state of Flink's source."""
+"""Read the Kafka offsets in a checkpoint from the state of Flink's source."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from forebay.connectors.kafka.admin import Place
 from forebay.errors import SettingError
 
 STATE = "SourceReaderState"
-"""Name of the state in which each reader of a source keeps its splits."""
+"""Flink's name of the readers' splits."""
 INT = struct.Struct(">i")
 NAME_LENGTH = struct.Struct(">H")
 SPLIT = struct.Struct(">iqq")
-"""Partition, next offset, last offset: what follows the topic's name in Flink's form of a split."""
+"""Partition, next offset, last offset: follow the topic's name in Flink's encoding of a split."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """What a checkpoint keeps of its Kafka source. `uid` is the source's own, None if it had none; `places`
-    are the offsets to read next; a partition whose reader has not started is not among them."""
+    """Of a checkpoint. `uid`: the source's, if any. `places`: offsets to read next, without partitions
+    whose reader has not started.
+    """
 
     uid: str | None
     places: tuple[Place, ...]
 
 
 def source_state(metadata: bytes, checkpoint: str) -> SourceState | None:
-    """The Kafka source's state in a checkpoint, given its `_metadata`; None if it has no source.
+    """Parse a checkpoint's `_metadata` with Flink's own classes; None if it has no Kafka source.
 
-    Flink's own classes read it. Raises `SettingError`, naming the `checkpoint`, if they cannot.
+    Raises `SettingError`, naming the `checkpoint`, if that fails.
     """
     try:
         for operator in _operators(metadata, checkpoint):
@@ -51,15 +52,15 @@ def source_state(metadata: bytes, checkpoint: str) -> SourceState | None:
 
 
 def splits_in(data: bytes, offsets: list[int]) -> Iterator[Place]:
-    """The splits that begin at `offsets` of a reader's state. Raises `struct.error` if `data` is cut off."""
+    """Raises `struct.error` if `data` is truncated."""
     for begin in offsets:
-        # The length of the split with its head, the version of its form, its own length.
+        # Skips the length of the split with its head, the version of its encoding, and its own length.
         at = begin + 3 * INT.size
         (length,) = NAME_LENGTH.unpack_from(data, at)
         name, rest = at + NAME_LENGTH.size, at + NAME_LENGTH.size + length
         topic = data[name:rest].decode()
         partition, offset, _ = SPLIT.unpack_from(data, rest)
-        # Negative numbers stand for offsets that the reader has not looked up yet.
+        # Negative numbers: offsets that the reader has not looked up yet.
         if offset >= 0:
             yield Place(topic, partition, offset)
 

@@ -1,4 +1,4 @@
-"""How a job begins in its topics, and what positions in topics are called."""
+"""Where a job starts in its topics, and the names of topics in positions."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Generations = Mapping[str, tuple[str, ...]]
-"""The ids that each topic has had, oldest first. One comes again if the topic's offsets started again."""
+"""Ids by topic, oldest first; repeated if the topic's offsets restarted."""
 
 
 def marked(topic: str, generations: Generations) -> str:
-    """The topic as positions name it: `tickets`, and `tickets~2` for the second topic of that name. `~` is in
-    no topic's name."""
+    """For positions: `tickets`, or `tickets~2` for the second topic of that name. No topic's name can
+    contain `~`.
+    """
     generation = len(generations.get(topic, ()))
     return topic if generation < 2 else f"{topic}~{generation}"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStart:
-    """How a job begins in its topics.
+    """How a job starts in its topics.
 
-    `uid` names Flink's source, None if the checkpoint's has no name. A restored job that gets another name
-    than its checkpoint has begins at the committed offsets instead of the checkpoint's. `watched`: somebody
-    restarts the job at other offsets if a reader loses its place.
+    `uid`: of Flink's source; None if the checkpoint's has none. If it differs from the checkpoint's, a
+    restored job starts at the committed offsets instead. `watched`: a supervisor restarts the job at other
+    offsets if a reader loses its position.
     """
 
     uid: str | None = "kafka"

@@ -1,4 +1,4 @@
-"""Ends Kafka transactions that another process has begun and can no longer end itself."""
+"""Commit Kafka transactions that another process has begun and can no longer end."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from forebay.connectors.kafka.cluster import SHADED, KafkaCluster
 
 SERIALIZER = f"{SHADED}.common.serialization.ByteArraySerializer"
 ENDED = frozenset(("ProducerFencedException", "InvalidProducerEpochException", "InvalidTxnStateException"))
-"""Kafka's errors for a transaction that has ended, or whose id another producer has taken."""
+"""The transaction has ended, or another producer has taken its id."""
 
 
 def commit(
     cluster: KafkaCluster, id: str, transaction: Transaction, timeout_s: float = START_TIMEOUT_S
 ) -> bool:
-    """Commit the open `transaction` of the transactional id; blocks. Returns False if it has ended meanwhile.
+    """Blocks. Returns False if the transaction has ended meanwhile.
 
-    Raises `KafkaAway` if Kafka does not answer within `timeout_s`: it may be committed then.
+    Raises `KafkaAway` if Kafka does not answer within `timeout_s`; it may still be committed then.
     """
     properties = client_properties(cluster, timeout_s)
     for name in ("key.serializer", "value.serializer"):
@@ -41,7 +41,7 @@ def commit(
         if ENDED & set(class_names(error.java_exception)):
             return False
         raise KafkaAway(
-            f"Kafka at {cluster.bootstrap} does not commit transaction {id}: "
+            f"Kafka at {cluster.bootstrap} did not commit transaction {id}: "
             f"{error.java_exception.getMessage()}"
         ) from None
     finally:

@@ -1,4 +1,4 @@
-"""What is written to a topic for a result or a dead letter."""
+"""The Kafka record for a result or a dead letter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ID_HEADER = "forebay-id"
 CAUSE_HEADER = "forebay-cause"
 TEXTS = ("cause", "detail", "id", "key", "position")
 MAX_TEXT_CHARS = 128
-"""What is left of a text of a dead letter that has to be cut."""
+"""Length to which a dead letter's texts are cut if necessary."""
 
 Headers = dict[str, "bytes | None"]
 Record = tuple["bytes | None", bytes, Headers]
@@ -20,15 +20,13 @@ Record = tuple["bytes | None", bytes, Headers]
 
 
 def record_of(output: Result | DeadLetter) -> Record:
-    """Key, value and headers of what is written for a result or a dead letter."""
     value = result_json(output) if isinstance(output, Result) else dead_letter_json(output)
     return output.record_key, value.encode(), headers_of(output)
 
 
 def headers_of(output: Result | DeadLetter) -> Headers:
-    """The headers of its record, and Forebay's own."""
     headers = dict(output.headers)
-    # What could not be read has no id of its own, but a place.
+    # A record that could not be read has no id, only a position.
     id = output.position if output.id is None else output.id
     if id is not None:
         headers[ID_HEADER] = id.encode("utf-8", "replace")
@@ -38,11 +36,10 @@ def headers_of(output: Result | DeadLetter) -> Headers:
 
 
 def fitting_record(letter: DeadLetter, limit_bytes: int) -> Record:
-    """`record_of` a dead letter, cut to `limit_bytes`, which is at least `MIN_LIMIT_BYTES`.
+    """`record_of`, cut to `limit_bytes` (at least `MIN_LIMIT_BYTES`).
 
-    Cut is the end of the input, and no more of it than needed. If a record without any input does not fit
-    either, the largest of the rest are cut first: the headers and the key of the original record, which are
-    left out, and texts. The field `cut_bytes` counts the bytes that are missing, by the name of what was cut.
+    Cuts no more of the input's end than needed. If it does not fit without input, cuts the largest other
+    parts first: drops the original headers and key, shortens texts. `cut_bytes` counts missing bytes by part.
     """
     whole = record_of(letter)
     if record_bytes(*whole) <= limit_bytes:
@@ -73,7 +70,7 @@ def fitting_record(letter: DeadLetter, limit_bytes: int) -> Record:
 
 
 def _sizes(letter: DeadLetter) -> dict[str, int]:
-    """The bytes of all that can be cut of a dead letter, apart from its input."""
+    """Of each part that can be cut, except the input."""
     texts = {name: (getattr(letter, name) or "").encode("utf-8", "replace") for name in TEXTS}
     headers = sum(
         len(name.encode("utf-8", "replace")) + len(of or b"") for name, of in letter.headers.items()
@@ -83,7 +80,7 @@ def _sizes(letter: DeadLetter) -> dict[str, int]:
 
 
 def _without(letter: DeadLetter, name: str) -> DeadLetter:
-    """`letter` without the part `name`, or with the begin of it if it is a text."""
+    """Shortens a text, drops other parts."""
     if name == "headers":
         return replace(letter, headers={})
     if name == "record_key":
