@@ -211,7 +211,7 @@ def test_what_nobody_foresaw_ends_the_attempt_and_is_in_its_log(process: FlinkPr
     process.send("no order")  # type: ignore[arg-type]
     report = heard(process)
     assert isinstance(report, Failed)
-    assert report.message.startswith("an error that was not foreseen: AttributeError")
+    assert report.message.startswith("unexpected error: AttributeError")
     assert "Traceback" in process.log.read_text()
 
 
@@ -288,7 +288,7 @@ def clients() -> list[psutil.Process]:
 
 def test_a_jvms_end_in_words(tmp_path: Path) -> None:
     assert end_of_jvm(3, tmp_path) == "ran out of memory"
-    assert end_of_jvm(-signal.SIGABRT, tmp_path) == f"crashed: {tmp_path}/flink-crash-*.log says where"
+    assert end_of_jvm(-signal.SIGABRT, tmp_path) == f"crashed: see {tmp_path}/flink-crash-*.log"
     assert end_of_jvm(1, tmp_path) == end_of(1) == "ended with status 1"
     assert end_of(-signal.SIGTERM) == "was killed (by SIGTERM)"
 
