@@ -142,7 +142,7 @@ def test_if_nothing_of_the_newest_checkpoint_is_committed_the_one_before_is_resu
     recovered = end_transactions(spec(tmp_path), RunState(job=OLD), newest)
     assert recovered.checkpoint == older
     assert recovered.reason == (
-        f"Kafka has aborted forebay-p-{OLD}-results-0-15 with results of checkpoint 15, which are made again"
+        f"Kafka has aborted forebay-p-{OLD}-results-0-15 with results of checkpoint 15, which will be repeated"
     )
     assert kafka.results() == {"0-14": "CompleteCommit", "0-15": "CompleteAbort"}
 
@@ -169,7 +169,7 @@ def test_what_would_be_repeated_or_lost_is_refused(
     assert str(caught.value) == (
         f"sink.topic: Kafka has aborted forebay-p-{OLD}-results-0-15 with results of checkpoint 15: open for "
         f"longer than transaction_timeout_s (900), or ended by another run. Resume with --from-checkpoint "
-        f"{older} to have them made again, or with --from-checkpoint {newest} to continue without them"
+        f"{older} to repeat them, or with --from-checkpoint {newest} to continue without them"
     )
     assert kafka.results() == states
     assert end_transactions(spec(tmp_path, **changes), before, newest, chosen=True).checkpoint == newest

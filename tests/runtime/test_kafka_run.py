@@ -165,7 +165,7 @@ def test_what_a_real_node_will_not_do_is_said_before_the_start(
         assert found.startswith(expected)
     with member(node.bootstrap, group, there):
         assert said({"group": group}).startswith(
-            f"SettingError source.group: '{group}' is read by others now (1)"
+            f"SettingError source.group: other consumers use '{group}' now (1)"
         )
 
 

@@ -140,10 +140,10 @@ def test_a_run_whose_results_kafka_threw_away_says_where_to_resume(kafka: FakeKa
     with pytest.raises(ResultsLost) as lost:
         watched.look(3)
     assert str(lost.value) == (
-        "sink.topic: results are missing in topic 'out': Kafka has thrown away r-0-3, which checkpoint 3 was "
-        "to commit: open for longer than transaction_timeout_s (900), or ended by somebody else. Resume with "
-        f"--from-checkpoint {watched.job}/savepoint-kept-2 to have them made again; what was committed after "
-        "it comes a second time"
+        "sink.topic: results are missing in topic 'out': Kafka has discarded r-0-3, which checkpoint 3 "
+        "should have committed: open for longer than transaction_timeout_s (900), or ended by another client. "
+        f"Resume with --from-checkpoint {watched.job}/savepoint-kept-2 to repeat them; results committed after "
+        "that checkpoint will be duplicated"
     )
 
 
@@ -152,9 +152,9 @@ def test_a_run_whose_results_kafka_threw_away_says_where_to_resume(kafka: FakeKa
     [
         (
             Start(0, 1),
-            "Start over with --fresh to have them made again: all other results come a second time",
+            "Start over with --fresh to repeat them; all other results will be duplicated",
         ),
-        (Start(4, 1, Path("/before/chk-4")), "Resume with --from-checkpoint /before/chk-4 to have them made"),
+        (Start(4, 1, Path("/before/chk-4")), "Resume with --from-checkpoint /before/chk-4 to repeat them"),
     ],
 )
 def test_what_is_lost_behind_the_last_look_is_found_at_the_end(
@@ -184,7 +184,9 @@ def test_a_kafka_that_is_away_is_asked_again_and_at_the_end_must_answer(
     kafka.transactions_["r-0-1"] = ABORTED
     kafka.away = True
     watched.look(1)
-    with pytest.raises(PipelineFailed, match=r"did not say whether its last results .* does not answer"):
+    with pytest.raises(
+        PipelineFailed, match=r"did not confirm the commit of its last results: .* does not answer"
+    ):
         watched.watch.finished()
     kafka.away = False
     with pytest.raises(ResultsLost):

@@ -121,7 +121,7 @@ def test_the_notes_are_read_from_the_folder_of_the_job(
     assert end_notes(store, job) == [noted]
     (tmp_path / job / f"{END_NOTE}-2").mkdir()
     assert end_notes(store, job) == []
-    assert f"the counts that job {job} noted at its end cannot be read" in caplog.text
+    assert f"cannot read the counts that job {job} wrote at its end" in caplog.text
 
 
 def test_a_result_may_hold_numbers_that_no_double_holds(tmp_path: Path) -> None:

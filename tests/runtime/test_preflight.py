@@ -62,7 +62,7 @@ def test_a_source_that_cannot_be_read_as_it_says(tmp_path: Path, source: dict[st
 def test_a_folder_that_cannot_be_made(tmp_path: Path, key: str, document: dict[str, Any]) -> None:
     (tmp_path / "in.jsonl").touch()
     (tmp_path / "taken").touch()
-    with pytest.raises(SettingError, match=f"^{key}: .* cannot be made"):
+    with pytest.raises(SettingError, match=f"^{key}: .* cannot be created"):
         check_paths(spec(tmp_path, **document))
 
 

@@ -80,7 +80,7 @@ def test_a_port_that_is_taken_is_named_once_and_used_when_it_is_free(
             first.close()
             wait_until(lambda: _tells(port, other))
     (record,) = (record for record in caplog.records if record.levelname == "ERROR")
-    assert f"port {port}, where a job tells what waits, cannot be used" in record.message
+    assert f"cannot open port {port}, which serves the backlog" in record.message
 
 
 def test_a_port_that_stays_taken_does_not_hold_up_the_end(port: int) -> None:

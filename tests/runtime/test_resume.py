@@ -212,10 +212,10 @@ def test_a_copy_without_a_file_of_the_checkpoint_is_refused(place: Place) -> Non
     place.noted(JOB_A)
     assert place.prepare() == newest
     (newest / "state").write_bytes(b"1234")
-    with pytest.raises(SettingError, match="is not whole: 2 of 2 files and 20 of 21 bytes are there"):
+    with pytest.raises(SettingError, match="is incomplete: 2 of 2 files and 20 of 21 bytes were found"):
         place.prepare()
     (newest / "state").unlink()
-    with pytest.raises(SettingError, match="is not whole: 1 of 2 files"):
+    with pytest.raises(SettingError, match="is incomplete: 1 of 2 files"):
         place.prepare()
 
 
@@ -223,7 +223,7 @@ def test_a_damaged_checkpoint_is_refused_and_no_older_one_taken(place: Place) ->
     place.started(JOB_A)
     place.checkpoint(JOB_A, 4)
     (place.checkpoint(JOB_A, 5) / "_metadata").write_bytes(b"")
-    with pytest.raises(SettingError, match=r"is cut off: it has 0 bytes. Bring checkpoint chk-5 back"):
+    with pytest.raises(SettingError, match=r"is cut off: it has 0 bytes. Restore checkpoint chk-5"):
         place.prepare()
 
 
@@ -231,7 +231,7 @@ def test_a_missing_start_is_refused(place: Place) -> None:
     restored = place.checkpoint(JOB_A, 4)
     place.started(JOB_B, restored)
     shutil.rmtree(place.home / JOB_A)
-    with pytest.raises(SettingError, match=f"{JOB_A}/chk-4 is missing. Bring it back"):
+    with pytest.raises(SettingError, match=f"{JOB_A}/chk-4 is missing. Restore it"):
         place.prepare()
 
 
@@ -239,7 +239,7 @@ def test_checkpoints_without_their_record_are_refused(place: Place) -> None:
     place.started(JOB_A)
     place.checkpoint(JOB_A, 4)
     (place.home / "run.json").unlink()
-    with pytest.raises(SettingError, match=r"holds checkpoints and no run.json, which says what"):
+    with pytest.raises(SettingError, match=r"holds checkpoints but lacks run.json, which records what"):
         place.prepare()
     assert found_state(place.store, needed=False).job is None
 
@@ -393,7 +393,7 @@ def test_a_stranger_with_the_jvms_number_is_left_alone(
 
 def test_a_job_on_a_cluster_that_does_not_answer_may_go_on(place: Place) -> None:
     place.write(job=JOB_A, cluster="127.0.0.1:9")
-    with pytest.raises(SettingError, match='make sure that it has, and write "cluster": null into'):
+    with pytest.raises(SettingError, match='make sure that it has ended, and write "cluster": null into'):
         end_orphan(place.store, place.state)
     place.write(cluster=None)
     assert end_orphan(place.store, place.state).job == JOB_A

@@ -166,7 +166,7 @@ def test_without_its_engine_a_run_ends_and_keeps_its_place(
     engine = make_owned()
     engine.broken = True
     bench.looks = [engine.die, lambda: None]
-    with pytest.raises(PipelineFailed, match="cannot be started again"):
+    with pytest.raises(PipelineFailed, match="cannot be restarted"):
         bench.run(engine)
     assert bench.cancelled == ["job"]
     assert not state(bench).finished

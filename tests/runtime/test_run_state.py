@@ -40,7 +40,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     [
         (b"", "cannot be read"),
         (b"{", "cannot be read"),
-        (b"[1]", "it is no JSON object"),
+        (b"[1]", "it is not a JSON object"),
         (b"\xff\xfe", "cannot be read"),
         (b'{"format": 1, "job": "../../x"}', "job: String should match pattern"),
         (b'{"format": 1, "finished": "perhaps"}', "finished: Input should be a valid boolean"),

@@ -130,7 +130,7 @@ def test_an_end_that_was_not_noted_is_seen_by_its_mark(place: Place) -> None:
 
 def test_a_checkpoint_that_is_missing_or_cut_off_is_named(place: Place) -> None:
     place.started(JOB_A, restored=f"{JOB_B}/chk-2")
-    with pytest.raises(SettingError, match=rf"checkpoint s3://\S+/{JOB_B}/chk-2 is missing. Bring it back"):
+    with pytest.raises(SettingError, match=rf"checkpoint s3://\S+/{JOB_B}/chk-2 is missing. Restore it"):
         place.resumed()
     place.put(f"{JOB_A}/chk-3/_metadata", b"Ig")
     with pytest.raises(SettingError, match="_metadata is cut off: it has 2 bytes"):

@@ -62,8 +62,8 @@ def run(
 def test_where_events_wait_the_engine_limits_and_what_waits_is_done_at_its_rate() -> None:
     throughput = Throughput()
     now = run(throughput, 4.0, 20, pending=36)
-    assert throughput.limit(now) == "the engine limits: 4.0 events/s, what waits is done in 5 min"
-    assert throughput.limited(now) == "the engine limited: 4.0 events/s"
+    assert throughput.limit(now) == "limited by the engine: 4.0 events/s, backlog done in 5 min"
+    assert throughput.limited(now) == "limited by the engine: 4.0 events/s"
 
 
 def test_where_none_wait_it_does_not() -> None:
@@ -77,7 +77,7 @@ def test_without_a_count_of_the_source_nothing_is_said_of_the_end() -> None:
     run(throughput, 25.0, 10)
     now = Snapshot(11.0, "RUNNING", results=275, pending=1)
     throughput.add(now)
-    assert throughput.limit(now) == "the engine limits: 25 events/s"
+    assert throughput.limit(now) == "limited by the engine: 25 events/s"
     assert throughput.limited(now) == "", "for one second of eleven"
 
 
@@ -100,5 +100,5 @@ def test_of_a_run_that_starts_anew_only_what_is_new_counts() -> None:
 def test_an_engine_that_answers_nothing_has_no_end_to_tell() -> None:
     throughput = Throughput()
     now = run(throughput, 0.0, 20, pending=8)
-    assert throughput.limit(now) == "the engine limits: 0.0 events/s"
+    assert throughput.limit(now) == "limited by the engine: 0.0 events/s"
     assert throughput.limited(Snapshot(0.0, "FAILED")) == ""

@@ -70,7 +70,7 @@ def test_a_process_of_which_nothing_is_heard_is_lost() -> None:
     assert vigil.stalled(100.0 + SILENT_S - 1) is None
     vigil.heard(150.0)
     assert vigil.stalled(150.0 + SILENT_S - 1) is None
-    assert vigil.stalled(150.0 + SILENT_S) == "nothing was heard of Flink's process for 180 s"
+    assert vigil.stalled(150.0 + SILENT_S) == "Flink's process sent nothing for 180 s"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_process_of_which_nothing_is_heard_is_lost() -> None:
         (with_signs(task_managers=0), NO_TASK_MANAGER_S, "Flink had no task manager for 20 s"),
         (with_counts(state="RESTARTING"), NOT_RUNNING_S, "the job did not run for 120 s"),
         (with_counts(state="CANCELLING"), NOT_RUNNING_S, "the job did not run for 120 s"),
-        (BUSY, STILL_S, "the operator did not look at its calls for 300 s"),
+        (BUSY, STILL_S, "the operator did not check its requests for 300 s"),
     ],
 )
 def test_what_lasts_too_long_without_a_break_is_a_stall(look: Look, limit_s: float, says: str) -> None:
@@ -107,7 +107,7 @@ def test_calls_that_end_in_nothing_are_a_stall_once_each_must_have_ended() -> No
 
     limit_s = DEADLINE_S + UNANSWERED_S
     assert unanswered(limit_s - 1) is None
-    assert unanswered(limit_s) == "nothing came of what was in flight for 1300 s"
+    assert unanswered(limit_s) == "no result, failure or retry of the requests in flight for 1300 s"
 
 
 @pytest.mark.parametrize(
@@ -254,14 +254,14 @@ def test_a_dead_replica_is_told_of_and_started_again(make_owned: MakeOwned) -> N
     keeper.mend(said.append)
     keeper.mend(said.append)
     assert (owned.restarted, keeper.failed) == ([1], 1)
-    assert said == ["the local engine at http://r:1 ended and is started again; its log was the.log"]
+    assert said == ["the local engine at http://r:1 ended and is being restarted; its log was the.log"]
 
 
 def test_one_that_cannot_be_started_again_ends_the_run(make_owned: MakeOwned) -> None:
     owned = make_owned()
     owned.die()
     owned.broken = True
-    with pytest.raises(PipelineFailed, match="ended and cannot be started again: no memory"):
+    with pytest.raises(PipelineFailed, match="ended and cannot be restarted: no memory"):
         EngineSupervisor(owned, ManualClock()).mend()
 
 

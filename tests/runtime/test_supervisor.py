@@ -372,7 +372,7 @@ def test_a_chosen_checkpoint_is_chosen_until_the_job_has_one_of_its_own(bench: B
 
 def test_the_eleventh_loss_in_ten_minutes_ends_the_run(bench: Bench) -> None:
     bench.attempts(*[(*STARTS, complete(number), Lost("gone")) for number in range(1, 12)])
-    with pytest.raises(PipelineFailed, match="gone; Flink was started anew 10 times within 10 minutes"):
+    with pytest.raises(PipelineFailed, match="gone; Flink was restarted 10 times within 10 minutes"):
         bench.run()
     assert bench.pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
     assert (bench.seen[-1].state, len(bench.seen[-1].resumes)) == ("FAILED", 10)

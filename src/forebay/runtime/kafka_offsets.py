@@ -55,8 +55,8 @@ class OffsetSettlement(Generic[Offsets]):
     Flink commits what it has read when a checkpoint completes; requests in flight are in that checkpoint and
     answered later. After a look finds such offsets, this waits for three steps:
 
-    1. A checkpoint triggered after the look completes: every record before the offsets is held by an operator,
-       answered, or (checkpoints are unaligned) in flight to an operator that holds older ones. With
+    1. A checkpoint triggered after the look completes: every record before the offsets is held by an
+       operator, answered, or (checkpoints are unaligned) in flight to an operator that holds older ones. With
        `many_readers` those may be younger ones of another reader, so the checkpoint must have no records in
        flight. Metrics `metrics_s` later include what the operators hold.
     2. By such metrics, nothing read before the look is awaited: all its answers have been emitted. Clocks of

@@ -95,7 +95,7 @@ def resumed(
 def begin(spec: PipelineSpec, generations: Generations, *, first: bool, strict: bool = True) -> KafkaStart:
     """Commit where a start of `spec` without a checkpoint begins; blocks.
 
-    The `first` start begins where the source's settings say; a later one at the first unanswered records.
+    The `first` start begins at the source's `start`; a later one at the first unanswered records.
     Raises as `resumed`; if not `strict`, gaps are only returned, because there may be a checkpoint.
     """
     source = spec.source

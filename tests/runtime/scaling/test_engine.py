@@ -135,7 +135,7 @@ def test_a_job_whose_subtasks_tell_nothing_is_said_once(bench: Bench) -> None:
     assert bench.said == []
     bench.mend()
     assert len(bench.said) == 1
-    assert f"no subtask has told within {SILENT_S:.0f} s what waits" in bench.said[0]
+    assert f"no subtask has reported its demand within {SILENT_S:.0f} s" in bench.said[0]
     bench.mend()
     assert len(bench.said) == 1
 

@@ -270,7 +270,7 @@ def test_one_that_has_ended_is_gone_also_where_that_cannot_be_written_down(owned
     owned.processes.statuses["8101"] = 1
     owned.replicas.look(20.0)
     assert owned.replicas.kept == ()
-    assert "cannot be taken off the list of engines: no space left" in owned.said[-1]
+    assert "cannot be removed from the list of engines: no space left" in owned.said[-1]
     assert owned.replicas.failed == 1
     owned.replicas.scale(1, 21.0)
     assert owned.states() == {"8102": "starting"}
