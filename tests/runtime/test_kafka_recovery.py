@@ -142,7 +142,8 @@ def test_if_nothing_of_the_newest_checkpoint_is_committed_the_one_before_is_resu
     recovered = end_transactions(spec(tmp_path), RunState(job=OLD), newest)
     assert recovered.checkpoint == older
     assert recovered.reason == (
-        f"Kafka has aborted forebay-p-{OLD}-results-0-15 with results of checkpoint 15, which will be repeated"
+        f"Kafka has aborted forebay-p-{OLD}-results-0-15 with results of checkpoint 15, "
+        "which will be repeated"
     )
     assert kafka.results() == {"0-14": "CompleteCommit", "0-15": "CompleteAbort"}
 

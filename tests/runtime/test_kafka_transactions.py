@@ -141,9 +141,9 @@ def test_a_run_whose_results_kafka_threw_away_says_where_to_resume(kafka: FakeKa
         watched.look(3)
     assert str(lost.value) == (
         "sink.topic: results are missing in topic 'out': Kafka has discarded r-0-3, which checkpoint 3 "
-        "should have committed: open for longer than transaction_timeout_s (900), or ended by another client. "
-        f"Resume with --from-checkpoint {watched.job}/savepoint-kept-2 to repeat them; results committed after "
-        "that checkpoint will be duplicated"
+        "should have committed: open for longer than transaction_timeout_s (900), or ended by another "
+        f"client. Resume with --from-checkpoint {watched.job}/savepoint-kept-2 to repeat them; results "
+        "committed after that checkpoint will be duplicated"
     )
 
 

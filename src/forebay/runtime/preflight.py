@@ -62,8 +62,8 @@ def check_secrets(spec: PipelineSpec, *, here: bool) -> None:
     """Raise `SettingError` if a secret that the pipeline names is missing, `SetupError` if a registry's
     client is.
 
-    The command also needs the engine's key; sources' and sinks' keys are needed where tasks run: `here`, or on
-    a cluster's machines.
+    The command also needs the engine's key; sources' and sinks' keys are needed where tasks run: `here`, or
+    on a cluster's machines.
     """
     key = spec.engine.secret()
     if key is not None:
