@@ -20,11 +20,13 @@ ROOT = Path(__file__).parents[1]
 CLEAN = (
     "src/forebay/autoscale",
     "src/forebay/config",
+    "src/forebay/deploy/ray",
     "src/forebay/engine",
     "src/forebay/flink",
     "src/forebay/kube",
     "src/forebay/plan",
     "src/forebay/ray_serve",
+    "src/forebay/runtime",
     "src/forebay/s3",
     "src/forebay/simulate",
     "src/forebay/stateful",

@@ -153,8 +153,8 @@ def _restored(store: StateStore, state: RunState) -> Location | None:
     """The checkpoint that the last job started from, if it left none of its own."""
     if state.job is not None and state.completed is not None and not state.restored_at_end:
         raise SettingError(
-            f"{store.home} lacks the checkpoints that job {state.job} has completed: it was copied in part. "
-            f"Restore them, {MENDS}"
+            f"{store.home} lacks the checkpoints of job {state.job}, which completed some: it was copied "
+            f"in part. Restore them, {MENDS}"
         )
     return None if state.restored is None else within(store.home, state.restored)
 

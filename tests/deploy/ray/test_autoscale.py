@@ -258,13 +258,13 @@ async def test_metrics_are_read_and_what_is_none_is_an_error() -> None:
         made.router.add_get(f"/{handler.__name__}", handler)
     async with TestServer(made, host="127.0.0.1") as server, aiohttp.ClientSession() as http:
         assert await read_text(http, str(server.make_url("/fine"))) == f"{WANTED} 2\n"
-        with pytest.raises(DeployError, match="tells no metrics: expected status 200, found 503"):
+        with pytest.raises(DeployError, match="cannot read metrics: expected status 200, found 503"):
             await read_text(http, str(server.make_url("/broken")))
         with pytest.raises(DeployError, match="found 302"):
             await read_text(http, str(server.make_url("/elsewhere")))
         with pytest.raises(DeployError, match="more than 16 MiB"):
             await read_text(http, str(server.make_url("/endless")))
-    with pytest.raises(DeployError, match="tells no metrics"):
+    with pytest.raises(DeployError, match="cannot read metrics"):
         async with aiohttp.ClientSession() as http:
             await read_text(http, "http://127.0.0.1:9/metrics")
 
@@ -272,7 +272,7 @@ async def test_metrics_are_read_and_what_is_none_is_an_error() -> None:
 @pytest.mark.parametrize("wrong", ["127.0.0.1:9", "host:port", "["], ids=["away", "port", "form"])
 async def test_a_password_in_an_address_is_not_shown(wrong: str) -> None:
     async with aiohttp.ClientSession() as http:
-        with pytest.raises(DeployError, match="tells no metrics") as caught:
+        with pytest.raises(DeployError, match="cannot read metrics") as caught:
             await read_text(http, f"http://me:geheim@{wrong}/metrics?token=geheim#geheim")
     assert "geheim" not in str(caught.value)
     assert f"http://{wrong}/metrics tells" in str(caught.value)

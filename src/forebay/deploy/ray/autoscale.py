@@ -1,8 +1,7 @@
-"""Scales a fleet on Ray as a pipeline's metrics ask: read, decide, scale, say why. Whatever fails changes
-nothing, and the next round begins anew from what the cluster says then.
+"""Scales a fleet on Ray by a pipeline's metrics: read, decide, scale, log.
 
-Where the name of the dashboard has several addresses, a cluster is being replaced by another: each has its
-share of the fleet, which its `target_capacity` says.
+A failed step changes nothing; the next round starts from the cluster's current state. If the dashboard's name
+has several addresses, one cluster is replacing another: each has a share of the fleet, its `target_capacity`.
 """
 
 from __future__ import annotations
@@ -37,27 +36,27 @@ TIMEOUT_S = 3.0
 UNHEALTHY, STARTUP_FAILED = "UNHEALTHY", "REPLICA_STARTUP_FAILED"
 WHOLE_PERCENT = 100.0
 Read = Callable[[str], Awaitable[str]]
-"""The text at a URL. Raises `DeployError` where there is none."""
+"""Fetches the text at a URL. Raises `DeployError`."""
 Addresses = Callable[[str], Awaitable[Sequence[str]]]
-"""A URL for each process behind a name."""
+"""Resolves a name to a URL for each process."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPart:
-    """What one cluster has of the fleet: `state` as it is, and the share of the whole that it is to have."""
+    """One cluster's part of the fleet: its `state`, and its target share in percent."""
 
     address: str
     state: DeploymentState
     percent: float = WHOLE_PERCENT
 
     def share(self, whole: int) -> int:
-        """How many replicas it is to have of so many, rounded as Serve does: at least one of any."""
+        """The cluster's share of `whole` replicas, rounded as Serve does: at least one if any."""
         if self.percent == 0 or whole == 0:
             return 0
         return max(1, math.floor(whole * self.percent / WHOLE_PERCENT + 0.5))
 
     def whole(self) -> DeploymentState:
-        """The state of the whole fleet, were all of it like this part."""
+        """The state of the whole fleet, extrapolated from this part."""
         if self.percent in (0, WHOLE_PERCENT):
             return self.state
         scale = WHOLE_PERCENT / self.percent
@@ -68,11 +67,11 @@ class FleetPart:
 
 @dataclass(slots=True)
 class RayScaler:
-    """Has the fleet `name` get the number of replicas that the pipeline wants, which `metrics` tell: URLs of
-    text in Prometheus' format, of which the largest number counts. Each address of their names is read, and
-    each one of the dashboard's name is a cluster that has the fleet or a part of it.
+    """Scales the fleet `name` to the number of replicas in the pipeline's `metrics`.
 
-    Serve knows no condition on which it scales: one scaler for a fleet.
+    `metrics` are URLs of text in Prometheus' format; every address of their names is read, and the largest
+    number counts. Each address of the dashboard's name is a cluster with a part of the fleet. Serve has no
+    conditional scaling, so run one scaler per fleet.
     """
 
     address: str
@@ -85,11 +84,11 @@ class RayScaler:
     _told: dict[str, str] = field(default_factory=dict, init=False)
 
     async def round(self) -> None:
-        """Look once, and scale where it has to be. Raises nothing for what clusters do."""
+        """Read, decide and scale once. Errors of clusters are logged, not raised."""
         self.decider.hear(await self._heard(), self.clock.monotonic_s())
         try:
             parts = await self._parts()
-            # A new cluster begins with nothing: what the fleet has is what the one with most of it has.
+            # A new cluster starts empty: the size of the fleet comes from the cluster with the largest part.
             most = max(parts, key=lambda part: (part.percent, part.state.replicas))
             whole = most.whole()
             decision = self.decider.decide(whole, self.clock.monotonic_s())
@@ -101,8 +100,7 @@ class RayScaler:
         self._warn("cluster", f"{self.name}: {decision.reason}; {whole.trouble}" if whole.trouble else "")
 
     async def _parts(self) -> list[FleetPart]:
-        """What every cluster has. One that does not tell is left as it is; raises `DeployError` where none
-        does."""
+        """Read every cluster's part; skip clusters that fail. Raises `DeployError` if all fail."""
         found = await asyncio.gather(*map(self._part, await self.addresses(self.address)))
         parts = [each for each in found if isinstance(each, FleetPart)]
         if not parts:
@@ -131,14 +129,14 @@ class RayScaler:
         problems = [str(each) for each in found if isinstance(each, DeployError)]
         said = what_pipeline_says((each for each in found if isinstance(each, str)), problems)
         if said.wanted is None:
-            why = said.problems or "none of the addresses tells it"
+            why = said.problems or "it is at none of the addresses"
             self._warn("metrics", f"the wanted number of replicas is not known: {why}")
         else:
             self._warn("metrics", f"{PARTLY_READ}: {said.problems}" if said.problems else "")
         return said
 
     async def _read(self, named: str) -> list[str | DeployError]:
-        """What each address of a name tells, or why it tells nothing."""
+        """Read each address of a name; errors are returned."""
 
         async def text(url: str) -> str | DeployError:
             try:
@@ -152,14 +150,14 @@ class RayScaler:
             return [error]
 
     def _warn(self, key: str, text: str) -> None:
-        """Log what is new; an empty text: it is over."""
+        """Log `text` if it is new; an empty one clears it."""
         if text and self._told.get(key) != text:
             log.warning("%s", text)
         self._told[key] = text
 
 
 def state_of(found: ServeApplication) -> DeploymentState:
-    """The fleet as the decision sees it."""
+    """Convert to the decision's input. Raises `DeployError` if the fleet is being built or removed."""
     deployment = found.deployments.get(DEPLOYMENT)
     if found.deleting:
         raise DeployError(f"{found.name}: it is being removed")
@@ -172,19 +170,21 @@ def state_of(found: ServeApplication) -> DeploymentState:
 
 
 def _does_not_start(deployment: ServeDeployment) -> bool:
-    """Whether new replicas do not get ready. One that has run, and is replaced, does not count."""
+    """Whether new replicas fail to start; a failed running replica that is being replaced does not count."""
     at_start = deployment.status == UNHEALTHY and deployment.trigger == STARTUP_FAILED
     return deployment.status == DEPLOY_FAILED or at_start
 
 
 async def read_text(http: aiohttp.ClientSession, url: str) -> str:
-    """The text at `url`, in `TIMEOUT_S` and of bounded length. Redirects are not followed. Raises
-    `DeployError`, in which no password of the URL is shown."""
+    """Read at most `MAX_CHARS` at `url` within `TIMEOUT_S`, without redirects.
+
+    Raises `DeployError`, without a password from the URL.
+    """
     where, timeout = shown(url), aiohttp.ClientTimeout(total=TIMEOUT_S)
     try:
         async with http.get(url, timeout=timeout, allow_redirects=False) as answer:
             if answer.status != 200:
-                raise DeployError(f"{where} tells no metrics: expected status 200, found {answer.status}")
+                raise DeployError(f"{where}: cannot read metrics: expected status 200, found {answer.status}")
             found = bytearray()
             async for chunk in answer.content.iter_chunked(1 << 16):
                 found += chunk
@@ -192,6 +192,6 @@ async def read_text(http: aiohttp.ClientSession, url: str) -> str:
                     raise DeployError(f"{where}: more than {MAX_CHARS >> 20} MiB of metrics")
             return found.decode("utf-8", "replace")
     except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, OSError, ValueError) as error:
-        # What else the error says may quote the URL.
+        # The rest of the error may quote the URL.
         said = getattr(error, "strerror", None) or type(error).__name__
-        raise DeployError(f"{where} tells no metrics: {said}") from None
+        raise DeployError(f"{where}: cannot read metrics: {said}") from None

@@ -1,10 +1,10 @@
-"""Which replica a program on a Ray cluster gets: the gateway's estimate, of what Serve's handle knows. Pure.
+"""Chooses replicas for programs on a Ray cluster: the gateway's estimate, limited to the data of Serve's
+handle. Pure.
 
-A handle sees each request when it is sent, and what the replicas say of their engines. It sees no answer, for
-that comes from the engine's own address. So a first token is taken to come when it is expected to, and the
-oldest requests are taken to have ended where their replica says that it has fewer.
-
-Like all that runs on the cluster it needs the standard library and numpy only.
+A handle sees each request when it is sent, and the replicas' reports about their engines, but no answers,
+which come from the engine directly. So first tokens are assumed at their expected time, and the oldest
+requests are assumed done if their replica reports fewer. Like everything that runs on the cluster, it needs
+only the standard library and numpy.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad
 
 SEEN_S = 2 * STATS_PERIOD_S
-"""Age at which a request is in what its replica says: it was sent, read there, and told on."""
+"""Age at which a replica's reports include a request: it was sent, counted there, and reported."""
 MOST_S = 60.0
-"""How long a request is taken to last where its replica does not say how many it has."""
+"""Assumed duration of a request if its replica reports no counts."""
 WORK_S = 0.1
-"""Prefill time that a request of others' is taken to have: a thousand tokens at the speed that is assumed."""
+"""Assumed prefill time of another program's request: a thousand tokens at the assumed speed."""
 
 
 @dataclass(slots=True, eq=False)
 class Placement:
-    """A request that is on its way to a replica."""
+    """A request on its way to a replica."""
 
     demand: RoutingRequest
     charge: ReplicaCharge | None = None
@@ -49,8 +49,9 @@ class Placement:
 
 @dataclass(slots=True)
 class _Row:
-    """Own requests at one replica, in the order in which they were sent: all, and those without a first
-    token. `told`: how many requests of anybody it has."""
+    """Own requests at one replica in the order sent: all, and those without a first token. `told`: its
+    reported number of all requests.
+    """
 
     sent: deque[ReplicaCharge] = field(default_factory=deque)
     queued: deque[ReplicaCharge] = field(default_factory=deque)
@@ -58,10 +59,9 @@ class _Row:
 
 
 class ReplicaChooser:
-    """Ranks the replicas for one request after the other. Belongs to one event loop.
+    """Ranks the replicas for one request after another. Belongs to one event loop.
 
-    `update` says which replicas there are. Then for each request `place`, `rank` as often as it needs, and
-    `settle` once.
+    `update` sets the replicas. For each request, call `place`, `rank` as often as needed, and `settle` once.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class ReplicaChooser:
         self._rows: dict[int, _Row] = {}
 
     def update(self, replicas: Sequence[ReplicaSeen]) -> None:
-        """These are the replicas now, and this is what they say."""
+        """Set the current replicas and their reports."""
         fleet, now_s = self._fleet, self._clock.monotonic_s()
         self._go_on(now_s)
         here = {replica.name for replica in replicas}
@@ -89,17 +89,19 @@ class ReplicaChooser:
             self._rows[number].told = told
         alive = [replica.name for replica in replicas if not replica.away]
         for replica in replicas:
-            # Where none answers, none is worse than another.
+            # If none answers, none is worse than another.
             fleet.set_available(self._numbers[replica.name], not alive or not replica.away)
 
     def place(self, text: str, given_tokens: int = 0) -> Placement:
-        """A request with this prompt, of which so many tokens are known by number only."""
+        """Create a request with this prompt and `given_tokens` more, which came as numbers."""
         tokens = round(len(text) / CHARS_PER_TOKEN) + given_tokens
         return Placement(RoutingRequest(max(1, tokens), text_blocks(text)))
 
     def rank(self, placement: Placement) -> list[list[str]]:
-        """The replicas by name: the best, the next best, all others. None is left out, and there is at least
-        one. The request counts at the best one until it is settled."""
+        """Return the replicas by name: the best, the next best, all others.
+
+        There must be at least one. The request counts at the best replica until it is settled.
+        """
         fleet, demand, now_s = self._fleet, placement.demand, self._clock.monotonic_s()
         self._end(placement, now_s)
         self._go_on(now_s)
@@ -114,7 +116,7 @@ class ReplicaChooser:
         return [*([fleet.names[number]] for number in first), *([others] if others else [])]
 
     def settle(self, placement: Placement, name: str | None) -> None:
-        """The request is sent to the replica `name`; None: to nobody."""
+        """Record that the request was sent to the replica `name`, or to none."""
         now_s = self._clock.monotonic_s()
         number = None if name is None else self._numbers.get(name)
         charge = placement.charge
@@ -127,7 +129,7 @@ class ReplicaChooser:
             self._take(number, placement.demand, self._fleet.cached(placement.demand), now_s)
 
     def in_flight(self, name: str) -> int:
-        """How many own requests are taken to be at this replica."""
+        """Estimated number of own requests at this replica."""
         return len(self._rows[self._numbers[name]].sent)
 
     def _take(self, number: int, demand: RoutingRequest, cached: Vector, now_s: float) -> ReplicaCharge:
@@ -137,10 +139,10 @@ class ReplicaChooser:
         return charge
 
     def _end(self, placement: Placement, now_s: float) -> None:
-        """Its replica has it no longer, if it had."""
+        """Remove the request from its replica."""
         charge, placement.charge = placement.charge, None
         row = None if charge is None else self._rows.get(charge.replica)
-        # A replica that left may have a successor of the same number.
+        # A removed replica's number may have been reused.
         if charge is not None and row is not None and charge in row.sent:
             row.sent.remove(charge)
             self._finish(row, charge, now_s)
@@ -158,22 +160,22 @@ class ReplicaChooser:
         self._fleet.remove(number)
 
     def _go_on(self, now_s: float) -> None:
-        """What is expected to have happened by now."""
+        """Apply events that are expected to have happened by now."""
         fleet = self._fleet
         for number, row in self._rows.items():
             while row.queued and (due_s := float(fleet.head_until_s[number])) <= now_s:
                 fleet.assume_first_token(row.queued.popleft(), due_s)
-            # In order of age: one too many has ended where the first that need not be there is old enough.
+            # Ordered by age: one too many has ended if the first surplus one is old enough.
             most, age_s = (int(row.told), SEEN_S) if row.told < math.inf else (0, MOST_S)
             while len(row.sent) > most and row.sent[most].sent_s <= now_s - age_s:
                 self._finish(row, row.sent.popleft(), now_s)
 
 
 def asked_text(values: Sequence[object]) -> tuple[str, int]:
-    """The prompt among a call's arguments, and how many tokens it has besides as numbers.
+    """Return the prompt among a call's arguments, and the number of tokens given as numbers.
 
-    An argument is a request's body as OpenAI's clients send it, parsed or not, or the prompt itself. Where
-    there is none, the request is one without a prompt.
+    An argument is an OpenAI request body, parsed or not, or the prompt itself. Without a prompt, returns an
+    empty one.
     """
     for value in values:
         found = value

@@ -1,4 +1,4 @@
-"""What Ray Serve is to run, as `serve deploy` and its REST interface take it. Pure."""
+"""Ray Serve's configuration of a fleet, for `serve deploy` and the REST interface. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 AFTER_DRAIN_S = 10
 HEALTH_TIMEOUT_S = 10
 ROUTER = "forebay.deploy.ray.router.FleetRouter"
-"""What Serve imports on the cluster."""
+"""The router class that Serve imports on the cluster."""
 PORT_KEYS = ("first_port", "ports")
 
 
 def serve_application(
     name: str, import_path: str, args: Mapping[str, Any], *, route_prefix: str | None
 ) -> dict[str, Any]:
-    """One application: what is imported on the cluster, and with which arguments it is built."""
+    """One application: its import path on the cluster, and its arguments."""
     return {
         "name": name,
         "route_prefix": route_prefix,
@@ -35,7 +35,7 @@ def serve_application(
 
 
 def fleet_config(spec: RayFleetSpec) -> dict[str, Any]:
-    """The fleet as an application. It has no route: tokens do not pass through Serve's proxies."""
+    """The fleet as an application, without a route: tokens do not pass through Serve's proxies."""
     arguments = {
         "command": [*(word.replace("{model}", spec.model) for word in spec.command), *spec.args],
         "first_port": spec.first_port,
@@ -74,11 +74,10 @@ def whole_config(spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
-    """All that is to run once the fleet is there: the others as they were submitted, the fleet in place of
-    its last version. A fleet that is there keeps the number of replicas that it has.
+    """Return the configuration with the fleet added or updated, and other applications as submitted.
 
-    Raises `DeployError` where another's application has the name, where the fleet is being removed, and where
-    its ports would change.
+    An existing fleet keeps its number of replicas. Raises `DeployError` if the name belongs to another
+    application, the fleet is being removed, or its ports would change.
     """
     found = instance.applications.get(spec.name)
     made = fleet_config(spec)
@@ -99,12 +98,12 @@ def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def without_fleet(instance: ServeInstance, name: str) -> dict[str, Any]:
-    """All that is to run once the application `name` is gone."""
+    """Return the configuration without the application `name`."""
     return dict(instance.settings) | {"applications": _others(instance, name)}
 
 
 def _check_ports(found: ServeApplication, args: Mapping[str, Any]) -> None:
-    """The engines that run are found by the ports that were submitted last."""
+    """Running engines are found by the ports that were submitted last."""
     before = (found.config or {}).get("args")
     if not isinstance(before, Mapping):
         return
@@ -112,13 +111,13 @@ def _check_ports(found: ServeApplication, args: Mapping[str, Any]) -> None:
     if changed:
         was = " and ".join(f"{key} {before[key]}" for key in changed)
         raise DeployError(
-            f"{', '.join(changed)}: {found.name} has {was}, and with other ports its engines that run would "
-            f"not be found; remove the fleet first (--remove)"
+            f"{', '.join(changed)}: {found.name} has {was}, and its running engines would not be found with "
+            f"other ports; remove the fleet first (--remove)"
         )
 
 
 def _replicas(found: ServeApplication) -> int | None:
-    """How many replicas the fleet is to have; while Serve builds it, how many were submitted last."""
+    """The fleet's target; while Serve builds it, the number submitted last."""
     there = found.deployments.get(DEPLOYMENT)
     if there is not None:
         return there.target
@@ -131,9 +130,11 @@ def _replicas(found: ServeApplication) -> int | None:
 
 
 def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
-    """Every application that was submitted, but this one and those that are being deleted. Those that a
-    program started are not in it: no submission touches them. Raises `DeployError` where Serve does not tell
-    what was submitted: without that, the application would be deleted."""
+    """Return the other submitted applications, without those being deleted or started by a program, which
+    submissions do not affect.
+
+    Raises `DeployError` if Serve does not report a submission, because that application would be deleted.
+    """
     found = []
     for each in instance.applications.values():
         if each.name == name or each.deleting:
@@ -142,7 +143,7 @@ def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
             found.append(dict(each.config))
         elif each.source == DECLARATIVE:
             raise DeployError(
-                f"{each.name}: Ray Serve does not tell how this application was submitted, and a submission "
-                f"without it would delete it; nothing was changed: try again"
+                f"{each.name}: Ray Serve does not return how this application was submitted, and a "
+                f"submission without it would delete it; nothing was changed: try again"
             )
     return found

@@ -1,4 +1,4 @@
-"""A fleet on a Ray cluster: put there beside what others have there, looked after, taken away again."""
+"""Deploys, scales, checks and removes a fleet on a Ray cluster, without affecting other applications."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay.ray_serve.rest import ServeRest
 
 LOOK_S = 0.5
 BESIDE_START_S = 60
-"""For what Ray does before an engine starts: a process, an environment, imports."""
+"""For Ray's work before an engine starts: a process, an environment, imports."""
 HEALTH_CHECK_FAILED = "HEALTH_CHECK_FAILED"
 
 Say = Callable[[str], None]
@@ -34,11 +34,11 @@ async def apply_fleet(
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> ServeApplication:
-    """Submit the fleet, and wait until all of its replicas run; `say` is told of progress.
+    """Submit the fleet, and wait until all of its replicas run; progress goes to `say`.
 
-    Other applications stay as they are. Serve has no conditional write: whoever submits at the same moment
-    may undo it. Raises `DeployError` where the name is another's, and where no replica gets ready, and none
-    of an older version ends, within `startup_s` or `drain_s` and a minute.
+    Serve has no conditional write: a concurrent submission may undo this one. Raises `DeployError` if the
+    name belongs to another application, or if within `startup_s` or `drain_s` plus a minute no new replica
+    gets ready and no old one ends.
     """
     before = await rest.instance()
     await rest.submit(with_fleet(before, spec))
@@ -46,7 +46,7 @@ async def apply_fleet(
     since_s = 0.0 if old is None else old.deployed_s
 
     def is_decided(found: ServeApplication | None) -> bool:
-        # What is of an older submission tells nothing of this one.
+        # A status from an earlier submission does not describe this one.
         if found is None or found.deployed_s <= since_s:
             return False
         return _has_failed(found) or _all_run(found)
@@ -63,7 +63,7 @@ async def apply_fleet(
     )
     assert found is not None
     if _has_failed(found):
-        raise DeployError(f"{spec.name}: it does not start: {_why(found)}")
+        raise DeployError(f"{spec.name}: it did not start: {_why(found)}")
     return found
 
 
@@ -75,8 +75,10 @@ async def remove_fleet(
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> bool:
-    """Take the fleet away, and wait until its replicas have ended; False where there was none. Other
-    applications stay. Raises `DeployError` where the application is another's, or its replicas stay."""
+    """Remove the fleet, and wait until its replicas have ended; False if there was none.
+
+    Raises `DeployError` if the application is another's, or its replicas do not end.
+    """
     before = await rest.instance()
     if spec.name not in before.applications:
         return False
@@ -96,16 +98,18 @@ async def remove_fleet(
 
 
 async def scale_fleet(rest: ServeRest, spec: RayFleetSpec, replicas: int) -> None:
-    """Have the fleet get this number of replicas, 0 included; they start and end meanwhile. Raises
-    `DeployError` where there is no such fleet, or it is being removed."""
+    """Set the number of replicas, which may be 0, without waiting. Raises `DeployError` if there is no such
+    fleet, or it is being removed.
+    """
     if fleet_application(await rest.instance(), spec.name, rest.address).deleting:
         raise DeployError(f"{spec.name}: it is being removed")
     await rest.scale(spec.name, DEPLOYMENT, replicas)
 
 
 async def fleet_status(rest: ServeRest, spec: RayFleetSpec) -> dict[str, Any] | None:
-    """What there is of the fleet, as a document; None where there is nothing of it. Raises `DeployError`
-    where the name is another's."""
+    """Return the fleet's status as a document, None if there is none. Raises `DeployError` if the name
+    belongs to another application.
+    """
     instance = await rest.instance()
     if spec.name not in instance.applications:
         return None
@@ -113,7 +117,6 @@ async def fleet_status(rest: ServeRest, spec: RayFleetSpec) -> dict[str, Any] | 
 
 
 def as_document(found: ServeApplication) -> dict[str, Any]:
-    """A fleet as a document."""
     deployment = found.deployments.get(DEPLOYMENT)
     return {
         "name": found.name,
@@ -136,10 +139,10 @@ async def _until(
     clock: Clock,
     sleep: Sleep,
 ) -> ServeApplication | None:
-    """Look at the application until it is `done`. `say` is told what is new, and why a look has failed.
+    """Look at the application until it is `done`; new states and failed looks go to `say`.
 
-    Raises `DeployError`, which says what is `late`, once `limit_s` have passed in which no replica has begun
-    to run and none that did has gone. A replica that fails again and again while it starts counts as neither.
+    Raises `DeployError` with `late` after `limit_s` in which no replica has started and none that ran has
+    gone. A replica that keeps failing at its start counts as neither.
     """
     begun_s = moved_s = clock.monotonic_s()
     told = ""
@@ -171,7 +174,7 @@ async def _until(
 
 
 def _has_failed(found: ServeApplication) -> bool:
-    """Whether Serve has given up. After a health check that failed it starts another replica."""
+    """Whether Serve has given up. After a failed health check it starts another replica."""
     deployment = found.deployments.get(DEPLOYMENT)
     goes_on = deployment is not None and deployment.trigger == HEALTH_CHECK_FAILED
     return found.status == DEPLOY_FAILED and not goes_on
@@ -196,7 +199,7 @@ def _progress(found: ServeApplication | None) -> str:
 
 def _why(found: ServeApplication | None) -> str:
     if found is None:
-        return "Serve does not know it"
+        return "Serve does not list it"
     deployment = found.deployments.get(DEPLOYMENT)
     said = (deployment.message if deployment is not None else "") or found.message
     return said or "Serve gives no reason; look at the replicas' logs in Ray's dashboard"

@@ -1,4 +1,4 @@
-"""From a fleet file to a checked `RayFleetSpec`."""
+"""Reads a fleet file into a checked `RayFleetSpec`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ WHAT = "Ray fleet"
 
 
 def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = None) -> RayFleetSpec:
-    """The fleet in the file at `path`; blocks on the file system.
+    """Read the fleet in the file at `path`; blocks on the file system.
 
-    `settings` are `key=value`, which win, and so does `address`. Raises `SettingError` with one line per
-    mistake, also for what looks like a secret: who may look at the cluster can read it there.
+    `settings` (`key=value`) and `address` override the file. Raises `SettingError` with one line per mistake,
+    and for values that look like secrets, because everybody with access to the cluster could read them.
     """
     value, lines = read_document(path, WHAT)
     given: list[Where] = []
@@ -29,8 +29,8 @@ def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = N
             given.append(("address",))
     spec = check_document(RayFleetSpec, value, what=WHAT, name=str(path), lines=lines, given=given)
     problems = [
-        f"{path}: {key}: it looks like a secret, and everybody who sees the cluster could read it: set the "
-        f"variable on the nodes, whose environment the engines have"
+        f"{path}: {key}: it looks like a secret, and everybody with access to the cluster could read it: set "
+        f"the variable in the nodes' environment, which the engines inherit"
         for key in secrets_written_in(value)
     ]
     if problems:

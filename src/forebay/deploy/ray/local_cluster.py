@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine, for a fleet file that names none."""
+"""Starts a Ray cluster on this machine, for a fleet file that names none."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from forebay.settings import AWS_SECRETS, load_settings, ray_token
 from forebay.untrusted_text import replace_controls
 
 LOOPBACK = "127.0.0.2"
-"""Ray takes 127.0.0.1 for a mistake, and puts the machine's outer address in its place."""
+"""Ray treats 127.0.0.1 as a mistake, and replaces it by the machine's external address."""
 START_S = 180.0
 ANSWERS_S, LOOK_S = 60.0, 0.5
 NEEDS = "pip install 'forebay[ray]', or name a cluster's dashboard by --address"
 
 
 def find_ray() -> Path:
-    """The program `ray` beside this Python, or else on the path. Raises `DeployError` where there is none."""
+    """Return the program `ray` next to this Python, or on the path. Raises `DeployError`."""
     beside = Path(sys.executable).with_name("ray")
     found = str(beside) if beside.exists() else shutil.which("ray")
     if found is None:
@@ -39,13 +39,13 @@ def find_ray() -> Path:
 def start_local_cluster(
     address: str, say: Say, *, ray: Callable[[], Path] = find_ray, options: Sequence[str] = ()
 ) -> bool:
-    """Start a cluster whose dashboard is to be at `address`, unless somebody listens there; blocks until Ray
-    has started it. Whether one was started.
+    """Start a cluster with its dashboard at `address`, unless its port is in use; blocks until Ray has
+    started it.
 
-    It outlives this process, until `ray stop`. Its dashboard is on the loopback interface. Ray's other
-    servers listen on all of them, whatever they are told, so that who calls it needs Ray's token, which is
-    made where there is none. `options`: further ones of `ray start`. Raises `DeployError` where Ray is
-    missing, is to ask for no token, or does not start within three minutes.
+    Returns whether it started one, which outlives this process, until `ray stop`. The dashboard listens on
+    the loopback interface. Ray's other servers always listen on all interfaces, so Ray's token is required,
+    and created if missing. `options` are added to `ray start`. Raises `DeployError` if Ray is missing, is
+    configured without a token, or does not start within three minutes.
     """
     port = urlsplit(address).port or 80
     if not port_is_free(port):
@@ -59,13 +59,13 @@ def start_local_cluster(
     mode = environment.get("RAY_AUTH_MODE", "").strip().lower() or "token"
     if mode != "token":
         raise DeployError(
-            f"RAY_AUTH_MODE is {mode[:40]!r}, and without a token whoever reaches this machine could run "
+            f"RAY_AUTH_MODE is {mode[:40]!r}; without a token, anybody who can reach this machine could run "
             f"programs on the cluster: unset it, or start a cluster yourself"
         )
     environment["RAY_AUTH_MODE"] = mode
     say(
-        f"there is no Ray cluster at {address}: one is started on this machine. Its ports are open to the "
-        f"network, and ask for Ray's token; `ray stop` ends it"
+        f"there is no Ray cluster at {address}: starting one on this machine. Its ports are open to the "
+        f"network, and require Ray's token; `ray stop` ends it"
     )
     try:
         token = ray_token()
@@ -82,8 +82,9 @@ def start_local_cluster(
 async def until_it_answers(
     rest: ServeRest, *, clock: Clock | None = None, sleep: Sleep = asyncio.sleep
 ) -> None:
-    """Return once the dashboard of a cluster that was just started tells what runs. Raises `DeployError`, as
-    that does, where it wants another token, or has told nothing after a minute."""
+    """Return once the dashboard of a new cluster answers. Raises `DeployError` after a minute, or
+    `TokenRefused` immediately.
+    """
     time = clock or SystemClock()
     end_s = time.monotonic_s() + ANSWERS_S
     while True:
@@ -106,7 +107,7 @@ def _run(environment: Mapping[str, str], program: Path, *words: str) -> None:
                 [str(program), *words],
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                # It prints the token, which nobody is to see.
+                # It prints the token, which must not be shown.
                 stdout=subprocess.DEVNULL if words[0] == "get-auth-token" else printed,
                 stderr=printed,
                 timeout=START_S,

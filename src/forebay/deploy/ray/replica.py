@@ -1,7 +1,7 @@
-"""What runs on the Ray cluster: a deployment of Ray Serve of which each replica owns one engine.
+"""Runs on the Ray cluster: a deployment of Ray Serve in which each replica owns one engine.
 
-It needs Ray and the standard library, and Forebay of the same version beside it. Requests do not come this
-way: routers call the engine's own address, which it tells.
+Needs Ray, the standard library, and Forebay in the same version. Requests do not pass through it: routers
+call the engine's own address.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from forebay.ray_serve.ports import DEPLOYMENT, Ports
 
 PR_SET_PDEATHSIG = 1
 NOTICE_S = 3.0
-"""Routers look twice a second: after this, none sends to a replica that leaves."""
+"""Routers poll twice a second: after this, none sends to a replica that is leaving."""
 LOOK_S = 0.2
 HEALTH_TIMEOUT_S = 5.0
 STATS_TIMEOUT_S = 2.0
@@ -40,8 +40,9 @@ MAX_SAID = 1500
 
 
 class Engine:
-    """One replica: it starts the engine, is ready once that is healthy, ends at once if it ends, and lets it
-    finish before it is taken away."""
+    """One replica: starts the engine, is ready once it is healthy, exits if it ends, and drains it before
+    removal.
+    """
 
     def __init__(
         self, command: Sequence[str], first_port: int, ports: int, startup_s: float, drain_s: float
@@ -55,7 +56,7 @@ class Engine:
         self._last: deque[str] = deque(maxlen=LINES)
         if self._is_taken():
             raise RuntimeError(
-                f"another process listens at {self.url()}: Serve starts the replica again with another port"
+                f"another process listens at {self.url()}: Serve will restart the replica with another port"
             )
         try:
             self._process = subprocess.Popen(
@@ -76,25 +77,24 @@ class Engine:
         threading.Thread(target=self._watch, name="engine-watch", daemon=True).start()
 
     def url(self) -> str:
-        """The engine's address."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
     def check_health(self) -> None:
-        """Called by Serve; raises where the engine does not answer that it is healthy."""
+        """Called by Serve; raises if the engine is not healthy."""
         if not self._healthy():
             raise RuntimeError(f"the engine at {self.url()} is not healthy")
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """Called by Serve once, for programs that choose this replica and call its engine themselves."""
+        """Called by Serve once, for programs that choose this replica and call its engine directly."""
         return replica_metadata(self.url(), self._metrics())
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """Called by Serve often, for its router."""
+        """Called by Serve's router often."""
         return routing_stats(self._metrics())
 
     def __del__(self) -> None:
-        """Called by Serve when the replica is taken away; it may block."""
+        """Called by Serve when the replica is removed; it may block."""
         if getattr(self, "_process", None) is not None and not self._ends:
             self._ends = True
             drain(self._drain_s, self.port, NOTICE_S, host=self.host)
@@ -117,10 +117,10 @@ class Engine:
             time.sleep(LOOK_S)
 
     def _said(self) -> str:
-        return " | ".join(self._last)[-MAX_SAID:] or "it has printed nothing"
+        return " | ".join(self._last)[-MAX_SAID:] or "it printed nothing"
 
     def _is_taken(self) -> bool:
-        """Whether somebody listens at the port: another engine's health is not this one's."""
+        """Whether another process listens at the port: its health would be taken for this engine's."""
         try:
             socket.create_connection((self.host, self.port), HEALTH_TIMEOUT_S).close()
         except OSError:
@@ -135,7 +135,7 @@ class Engine:
             return False
 
     def _metrics(self) -> str | None:
-        """The engine's metrics, empty where it has none; None where it does not answer."""
+        """The engine's metrics, empty if it has none; None if it does not answer."""
         try:
             with DIRECT.open(f"{self.url()}/metrics", timeout=STATS_TIMEOUT_S) as answer:
                 return bytes(answer.read(MAX_METRICS_BYTES)).decode("utf-8", "replace")
@@ -145,7 +145,7 @@ class Engine:
             return None
 
     def _print(self) -> None:
-        """What the engine prints goes to the replica's log; the last lines are kept for a message."""
+        """Copy the engine's output to the replica's log, and keep the last lines for error messages."""
         assert self._process is not None
         assert self._process.stdout is not None
         while line := self._process.stdout.readline(65_536):
@@ -157,7 +157,7 @@ class Engine:
         assert self._process is not None
         code = self._process.wait()
         if not self._ends:
-            print(f"the engine at {self.url()} ended with {code}: the replica ends with it", file=sys.stderr)
+            print(f"the engine at {self.url()} ended with {code}: the replica exits too", file=sys.stderr)
             sys.stderr.flush()
             os._exit(1)
 
@@ -175,7 +175,7 @@ class Engine:
 
 
 def application(args: Mapping[str, Any]) -> serve.Application:
-    """The application of these arguments, which `forebay deploy ray` submits."""
+    """The Serve application that `forebay deploy ray` submits."""
     return serve.deployment(name=DEPLOYMENT)(Engine).bind(
         list(args["command"]),
         int(args["first_port"]),
@@ -192,8 +192,9 @@ def _placed(word: str, places: Mapping[str, str]) -> str:
 
 
 def _end_with_parent() -> Any:
-    """The kernel ends the engine when the thread that started it ends: with the replica, killed or not. The
-    thread is that of Serve's user code, which lives as long as the replica."""
+    """Let the kernel end the engine with the thread that started it, also if the replica is killed. Serve's
+    user-code thread lives as long as the replica.
+    """
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)

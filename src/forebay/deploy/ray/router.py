@@ -1,6 +1,6 @@
-"""Forebay's router in the place of Serve's own, for programs that call a fleet by a handle of Ray Serve.
+"""Replaces Serve's router for programs that call a fleet by a handle of Ray Serve.
 
-Serve sends the classes of this module by value to wherever a handle is, and imports there what they name.
+Serve sends this module's classes by value to each handle's process, which imports the modules they need.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from forebay.deploy.ray.stats import ReplicaSeen
 
 
 class FleetRouter(RequestRouter):  # type: ignore[misc]
-    """The replica with the least expected time to the first token, then the next best, then any.
+    """Chooses the replica with the least expected time to the first token, then the next best, then any.
 
-    It waits for nothing and raises nothing: an exception here would hang the request for ever. Where it
-    fails, Serve chooses the replica with the fewest requests.
+    It neither waits nor raises: an exception here would hang the request forever. On an error, Serve chooses
+    the replica with the fewest requests.
     """
 
     def initialize_state(self, **kwargs: Any) -> None:
@@ -34,11 +34,11 @@ class FleetRouter(RequestRouter):  # type: ignore[misc]
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Called by Serve, again and again while no replica has a free place."""
+        """Called by Serve repeatedly while no replica has a free slot."""
         try:
             if pending_request is None:
                 return [candidate_replicas]
-            # Without it Serve would ask again at once.
+            # Otherwise Serve would call again immediately.
             pending_request.routing_context.should_backoff = True
             return self._ranked(candidate_replicas, pending_request) if candidate_replicas else []
         except Exception:
@@ -48,7 +48,7 @@ class FleetRouter(RequestRouter):  # type: ignore[misc]
     def _ranked(
         self, candidates: list[RunningReplica], pending: PendingRequest
     ) -> list[list[RunningReplica]]:
-        # Serve makes a new list whenever a replica or what it says has changed.
+        # Serve makes a new list whenever a replica or its report has changed.
         if candidates is not self._known:
             self._chooser.update(
                 [
@@ -77,4 +77,4 @@ class FleetRouter(RequestRouter):  # type: ignore[misc]
     def _tell(self) -> None:
         if not self._told:
             self._told = True
-            logging.getLogger("ray.serve").exception("Forebay's router failed, and Serve chooses instead")
+            logging.getLogger("ray.serve").exception("Forebay's router failed; Serve chooses instead")

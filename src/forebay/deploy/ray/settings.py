@@ -1,4 +1,4 @@
-"""A fleet on Ray as a person writes it: where the cluster is, what a replica starts, how many there are."""
+"""Settings of a fleet on Ray: the cluster, the engine's command, and the number of replicas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RayFleetSpec(Model):
     args: Words = Field((), description="Further arguments, such as `--max-model-len=8192`.")
     env: Annotated[dict[Variable, Text], Field(max_length=MAX_ENTRIES)] = Field(
         {},
-        description="Environment variables of the replicas that are no secrets: these are set on the nodes.",
+        description="Environment variables of the replicas, without secrets: set those on the nodes.",
     )
     replicas: Annotated[int, Strict(), Field(ge=1, le=1000)] = Field(
         1, description="Replicas to begin with; a fleet that is there keeps as many as it has."
@@ -48,7 +48,7 @@ class RayFleetSpec(Model):
     ports: Annotated[int, Strict(), Field(ge=100, le=MAX_PORTS)] = Field(
         10_000,
         description="How many ports there are. A replica's is the first one plus its process id modulo this "
-        "number, so that whoever knows the replica knows the engine's address.",
+        "number, so that the engine's address follows from the replica.",
     )
     startup_s: Seconds = Field(1800, description="How long an engine may take until it is healthy.")
     drain_s: Seconds = Field(

@@ -1,4 +1,4 @@
-"""What a replica tells Serve of itself, and how the router reads it. Pure, and of the standard library."""
+"""A replica's reports to Serve, and how the router reads them. Pure; needs the standard library only."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from forebay.engine.load import parse_cache_tokens, parse_metrics
 
 STATS_PERIOD_S = 1.0
-"""How often Serve asks a replica for its load: as often as a gateway does."""
+"""How often Serve polls a replica's load: as often as a gateway does."""
 
 
 def replica_metadata(url: str, metrics: str | None) -> dict[str, Any]:
-    """What stays as it is: where programs call the engine, and how many tokens its KV cache holds, where its
-    metrics say so."""
+    """Constant data: the engine's URL, and the tokens that its KV cache holds, if its metrics include
+    that.
+    """
     tokens = parse_cache_tokens(metrics or "")
     return {"url": url} | ({} if tokens is None else {"kv_tokens": tokens})
 
 
 def routing_stats(metrics: str | None) -> dict[str, Any]:
-    """The requests that the engine runs and that wait there, where its metrics say so. None: it did not
-    answer."""
+    """The engine's running and waiting requests, if its metrics include them. None: it did not answer."""
     if metrics is None:
         return {"away": True}
     load, _ = parse_metrics(metrics, observed_s=0.0)
@@ -31,8 +31,9 @@ def routing_stats(metrics: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSeen:
-    """A replica as the router sees it. `running` and `waiting` are requests at its engine, None where it does
-    not tell; `kv_tokens` is what its KV cache holds; one that is `away` does not answer."""
+    """A replica as the router sees it. `running` and `waiting` are requests at its engine, None if unknown;
+    `kv_tokens` is its KV cache's size; `away`: it does not answer.
+    """
 
     name: str
     running: float | None = None
@@ -42,7 +43,7 @@ class ReplicaSeen:
 
     @classmethod
     def parse(cls, name: str, metadata: Mapping[str, Any], stats: Mapping[str, Any]) -> ReplicaSeen:
-        """Of what the replica told; what is no number is passed over."""
+        """Parse a replica's reports; values that are not numbers are ignored."""
         return cls(
             name,
             _number(stats.get("running")),

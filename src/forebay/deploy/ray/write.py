@@ -1,4 +1,4 @@
-"""The config of Ray Serve as a file that is kept with the code."""
+"""Writes Ray Serve's configuration to a file that is kept with the code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from forebay.config.plan import to_yaml
 from forebay.errors import SettingError
 
 FILE = "serve.yaml"
-HEAD = "# Made by `forebay deploy ray`: change the fleet file, and make it anew.\n"
+HEAD = "# Made by `forebay deploy ray`: change the fleet file, and run it again.\n"
 
 
 def write_config(config: Mapping[str, Any], folder: Path) -> Path:
-    """Write `serve.yaml`; returns its path. Raises `SettingError` where the folder cannot be written."""
+    """Write `serve.yaml`; return its path. Raises `SettingError` if the folder cannot be written."""
     path = folder / FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
