@@ -1,4 +1,4 @@
-"""Runs of operators without Flink, as a schedule says: what the tests at any moment share."""
+"""Runs operators without Flink from a random schedule: helpers of the `test_any_moment` tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Several jobs in one JVM, each with Python threads that call Java: `one_jvm_jobs.py FOLDER EVENTS`.
 
-A process of its own, as native code that crashes would take the JVM of all other tests with it.
+A separate process, because a crash in native code would end the JVM of all other tests.
 """
 
 from __future__ import annotations

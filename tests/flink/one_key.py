@@ -1,7 +1,7 @@
-"""All events of a stream under one key: `one_key.py FOLDER infer|stateful EVENTS`: how long each tenth took.
+"""Runs a stream with one key, and prints the time per tenth: `one_key.py FOLDER infer|stateful EVENTS`.
 
-A process of its own, so that the memory that it reports is that of one job. Exits with 1 where a result is
-missing, doubled or out of order.
+A separate process, so that the memory it reports is that of one job. Exits with 1 if a result is missing,
+duplicated or out of order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Operators under random faults: checkpoints, crashes, other parallelisms and set clocks at any moment.
+"""Operators under random faults: checkpoints, crashes, rescaling and clock changes at any moment.
 
-The functions are the real ones; what drives them stands in for Flink (`tests.harness.chain`), so thousands
-of runs take seconds. Whatever happens, what all runs together committed must be what one run in peace gives.
+The functions are real; `tests.harness.chain` replaces Flink, so thousands of runs take seconds. The committed
+results of all runs together must equal those of a run without faults.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from forebay.testing.answers import answer_to, echo, request_text, tokens
 
 
 @given(SCHEDULES, st.integers(1, 40), st.sampled_from(("unordered", "key")), st.sampled_from((1, 3, 8)))
-def test_each_event_is_answered_once_whatever_happens(
+def test_each_event_is_answered_once_despite_faults(
     schedule: list[Action], count: int, ordering: Any, capacity: int
 ) -> None:
     def answer(item: KeyedEvent) -> Any:
@@ -122,7 +122,7 @@ def stateful(program: Program[Any], capacity: int, key: str, *, event_time: bool
 
 
 @given(SCHEDULES, st.integers(1, 40), st.sampled_from((1, 3, 8)), st.sampled_from((1, 5)))
-def test_sessions_remember_every_turn_whatever_happens(
+def test_sessions_keep_every_turn_despite_faults(
     schedule: list[Action], count: int, capacity: int, sessions: int
 ) -> None:
     settings = Sessions(budget_tokens=512, idle_s=None)
@@ -143,7 +143,7 @@ def test_sessions_remember_every_turn_whatever_happens(
 
 
 @given(SCHEDULES, st.integers(1, 60), st.sampled_from((1, 3, 8)))
-def test_event_time_timers_fire_once_and_at_their_place_whatever_happens(
+def test_event_time_timers_fire_once_in_order_despite_faults(
     schedule: list[Action], count: int, capacity: int
 ) -> None:
     program = Remember(idle_ms=25)
@@ -168,7 +168,7 @@ def test_event_time_timers_fire_once_and_at_their_place_whatever_happens(
 
 @FEWER
 @given(SCHEDULES, st.integers(45, 130))
-def test_summaries_are_those_of_a_run_in_peace_whatever_happens(schedule: list[Action], count: int) -> None:
+def test_summaries_are_unaffected_by_faults(schedule: list[Action], count: int) -> None:
     said = list(chatter(count, 3, size_s=RECOVERY_SUMMARIES.size_s))
     program = RECOVERY_SUMMARIES.program(event_time=True)
     events = [
@@ -189,7 +189,7 @@ def test_summaries_are_those_of_a_run_in_peace_whatever_happens(schedule: list[A
 
 @FEWER
 @given(SCHEDULES, st.integers(1, 80))
-def test_topics_are_those_of_a_run_in_peace_whatever_happens(schedule: list[Action], count: int) -> None:
+def test_topics_are_unaffected_by_faults(schedule: list[Action], count: int) -> None:
     job = TopicsJob()
     said = job.events(count, 5)
     (key,) = flink_keys(1)
@@ -248,7 +248,7 @@ def posts(count: int) -> list[dict[str, Any]]:
 
 @FEWER
 @given(SCHEDULES, st.integers(1, 120))
-def test_trends_are_those_of_a_run_in_peace_whatever_happens(schedule: list[Action], count: int) -> None:
+def test_trends_are_unaffected_by_faults(schedule: list[Action], count: int) -> None:
     said, settings, find = posts(count), TRENDS.settings, TRENDS.settings.find
     tolerance = Tolerance(round(settings.late_s * 1000), round(settings.ahead_s * 1000))
     shards = expected_events.SHARDS
@@ -289,7 +289,7 @@ def test_trends_are_those_of_a_run_in_peace_whatever_happens(schedule: list[Acti
 
 
 @given(SCHEDULES, st.integers(1, 80), st.integers(0, 99))
-def test_a_clock_of_several_partitions_judges_each_event_once_whatever_happens(
+def test_partition_clock_judges_each_event_once_despite_faults(
     schedule: list[Action], count: int, seed: int
 ) -> None:
     dice = Random(seed)

@@ -1,7 +1,7 @@
-"""Readers under random faults, each with an operator behind it: every record is read once and answered once.
+"""Readers under random faults, each with an operator behind it: every record is read and answered once.
 
-As in `test_any_moment`, nothing runs but what a schedule says. The world outside the job goes on meanwhile:
-a feed has its next record or not, there is room downstream or not.
+As in `test_any_moment`, a schedule drives everything, including the outside world: whether a feed has a next
+record, and whether there is room downstream.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def now_and_then(seed: int) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("followed", [False, True])
 @given(schedule=SCHEDULES, count=st.integers(1, 60), seed=st.integers(0, 99))
-def test_rows_of_csv_are_read_once_and_answered_once_whatever_happens(
+def test_csv_rows_are_read_and_answered_once_despite_faults(
     followed: bool, schedule: list[Action], count: int, seed: int
 ) -> None:
     # Rows of several lines, some of which go on in the next piece that is read.
@@ -111,7 +111,7 @@ def test_rows_of_csv_are_read_once_and_answered_once_whatever_happens(
 
 
 @given(SCHEDULES, st.integers(1, 40), st.integers(1, 60), st.integers(0, 99))
-def test_a_replay_gives_each_record_once_whatever_happens(
+def test_replay_returns_each_record_once_despite_faults(
     schedule: list[Action], count: int, calls: int, seed: int
 ) -> None:
     dice = Random(seed)
@@ -136,7 +136,7 @@ def test_a_replay_gives_each_record_once_whatever_happens(
 
 
 @given(SCHEDULES, st.integers(1, 60), st.integers(0, 99))
-def test_a_generator_gives_each_post_once_whatever_happens(
+def test_generator_returns_each_post_once_despite_faults(
     schedule: list[Action], count: int, seed: int
 ) -> None:
     config = Generator(count, rate_per_s=40.0, seed=seed)
@@ -185,7 +185,7 @@ class Given:
 
 
 @given(SCHEDULES, st.integers(1, 40), st.integers(-5, 5), st.integers(1, 60), st.integers(0, 99))
-def test_a_feed_is_read_once_up_to_its_limit_whatever_happens(
+def test_feed_is_read_once_up_to_its_limit_despite_faults(
     schedule: list[Action], count: int, more: int, calls: int, seed: int
 ) -> None:
     limit = max(1, count + more)

@@ -1,8 +1,8 @@
-"""No checkpoint lacks a timer: a job that checkpoints all the time is restored from many of its checkpoints,
-and its input ends then, without a further record.
+"""No checkpoint lacks a timer: restores a job from many checkpoints, and ends its input without another
+record.
 
-What an operator holds leaves at the end only where a timer of its shard fires. All operators get all records,
-so that all must give the same ones: those that the checkpoint holds.
+At the end, an operator emits held records only if its shard's timer fires. All operators get all records, so
+each must emit the records in the checkpoint.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def left(path: Path) -> dict[str, list[int]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1])
-def test_what_a_checkpoint_holds_leaves_at_the_end_whichever_it_is(
+def test_records_in_any_checkpoint_are_emitted_at_the_end(
     tmp_path: Path, flink_logs: Path, seed: int
 ) -> None:
     for name in ("in", "gates", "taken"):

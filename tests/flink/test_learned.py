@@ -1,4 +1,4 @@
-"""What scaling has learned rests in the operator's state, and a restore finds it."""
+"""Learned scaling state is kept in the operator's state, and found after a restore."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def written(state: LearnedState, shards: Shards, *taken: int) -> dict[int, bytes
     return {key: store.get(NAME) for key, store in shards.by_key.items() if store}
 
 
-def test_the_newest_of_several_counts_and_is_kept_where_it_lies() -> None:
+def test_newest_learned_state_wins_and_stays_in_its_shard() -> None:
     """As of subtasks that are one now."""
     shards, mail = Shards({4: document(1), 7: document(3), 9: document(2)}), LearnedMail()
     state = LearnedState(shards, mail)
@@ -81,7 +81,7 @@ def test_the_newest_of_several_counts_and_is_kept_where_it_lies() -> None:
     assert list(state.place((4, 7, 9))) == []
 
 
-def test_without_one_it_is_kept_with_the_first_shard_that_there_is() -> None:
+def test_first_shard_keeps_new_learned_state() -> None:
     shards, mail = Shards({}), LearnedMail()
     state = LearnedState(shards, mail)
     state.restore(shards.keys)
@@ -92,7 +92,7 @@ def test_without_one_it_is_kept_with_the_first_shard_that_there_is() -> None:
 
 
 @pytest.mark.parametrize("other", [{}, {2: document(1)}])
-def test_one_that_cannot_be_read_gives_way_to_one_that_can(other: Mapping[int, bytes]) -> None:
+def test_unreadable_learned_state_loses_to_a_readable_one(other: Mapping[int, bytes]) -> None:
     shards, mail = Shards({1: b"\x80no memory", **other}), LearnedMail()
     LearnedState(shards, mail).restore(shards.keys)
     # Alone it is handed on: who recalls it says what is wrong.
@@ -136,7 +136,7 @@ class Learning:
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_a_job_that_is_stopped_and_restored_finds_what_it_had_learned(
+def test_restored_job_finds_its_learned_state(
     make_runs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First the state of a version without it is restored; then that of one subtask by two, and by one."""

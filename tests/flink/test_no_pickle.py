@@ -1,4 +1,4 @@
-"""What Forebay puts into checkpoints is read without running code."""
+"""Forebay's data in checkpoints is read without running code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_pickles_are_found(value: object, protocol: int) -> None:
 
 
 @pytest.mark.flink
-def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, flink_logs: Path) -> None:
+def test_checkpoint_of_all_operators_contains_no_pickle(tmp_path: Path, flink_logs: Path) -> None:
     from pyflink.common import Types
     from tests.harness.programs import Remember
 

@@ -1,5 +1,4 @@
-"""The operator without Flink: how long it blocks its input where there is no room, and what it does with
-events that come after the end."""
+"""The operator without Flink: how long it blocks its input without room, and events after the end."""
 
 from __future__ import annotations
 
@@ -134,7 +133,7 @@ def grown(accepted_s: list[float]) -> list[int]:
 
 
 @pytest.mark.parametrize("keys", [1, 3, 1_000_000])
-def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int, opened: Any) -> None:
+def test_queue_grows_logarithmically_during_an_outage(keys: int, opened: Any) -> None:
     run = opened(Remember(), queue=8)
     accepted_s: list[float] = []
     while run.clock.monotonic_s() < HOUR_S:
@@ -147,9 +146,7 @@ def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int, opened: Any
 
 
 @pytest.mark.parametrize(("woken", "after_ms"), [(True, 1000), (False, 1)])
-def test_answers_are_looked_for_often_only_where_they_wake_nobody(
-    woken: bool, after_ms: int, opened: Any
-) -> None:
+def test_frequent_polls_only_without_wake_ups(woken: bool, after_ms: int, opened: Any) -> None:
     run = opened(Remember())
     run.function._wakes = SimpleNamespace(works=woken, add=lambda *_: None)
     run.event("a", 0)
@@ -166,7 +163,7 @@ def test_events_with_times_of_1970_and_1900_are_counted(opened: Any) -> None:
     assert run.function._counts.suspect_times == 2
 
 
-def test_a_shard_s_queue_that_is_full_stays_so_though_events_of_other_keys_find_slots(opened: Any) -> None:
+def test_full_shard_queue_stays_full_while_other_keys_proceed(opened: Any) -> None:
     run = opened(Remember(), quick=["other"], queue=1000)
     accepted_s: list[float] = []
     number = 0
@@ -181,7 +178,7 @@ def test_a_shard_s_queue_that_is_full_stays_so_though_events_of_other_keys_find_
     assert grown(accepted_s) == pytest.approx([expected, expected], rel=0.05)
 
 
-def test_timers_of_very_many_keys_that_are_due_at_once_wait_for_room(opened: Any) -> None:
+def test_many_timers_due_at_once_wait_for_room(opened: Any) -> None:
     keys, asked, most = 1000, 0, 0
     run = opened(AskLater())
     for n in range(keys):
@@ -211,7 +208,7 @@ class ToldAtOnce(Program[int]):
         return Step(state, outputs=(Output(state),))
 
 
-def test_timers_of_events_that_come_after_the_final_watermark_fire_however_many_come(opened: Any) -> None:
+def test_timers_set_after_the_final_watermark_all_fire(opened: Any) -> None:
     """As when one source ends while another is idle, and then goes on."""
     run = opened(ToldAtOnce())
     run.low_ms = 2**63 - 1
@@ -228,7 +225,7 @@ class GoesOn(Remember):
 
 
 @pytest.mark.parametrize(("program", "letters"), [(Remember(), 3), (GoesOn(), 0)])
-def test_each_failed_call_counts_once_by_its_cause(opened: Any, program: Any, letters: int) -> None:
+def test_failed_calls_count_once_by_cause(opened: Any, program: Any, letters: int) -> None:
     run = opened(program, quick=["a"])
     for number in range(3):
         run.event("a", number)

@@ -1,4 +1,4 @@
-"""A subtask hears what waits in topics, from one that tells it, and from others that tell anything else."""
+"""A subtask reads its topics' backlog over HTTP, from a correct server and from broken ones."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Page:
         writer.close()
 
 
-async def test_what_is_told_waits_until_nothing_was_heard_for_long() -> None:
+async def test_reported_backlog_counts_until_it_is_too_old() -> None:
     clock, page = ManualClock(), Page(ok(BACKLOG))
     async with page.read(clock) as queue:
         assert queue.waits(clock.monotonic_s()) == Tokens(10, 300, 40)
@@ -75,7 +75,7 @@ async def test_what_is_told_waits_until_nothing_was_heard_for_long() -> None:
         assert queue.waits(clock.monotonic_s()) == Tokens(10, 300, 40)
 
 
-async def test_an_answer_that_comes_in_parts_is_one() -> None:
+async def test_answer_in_parts_is_read_whole() -> None:
     """As through a proxy."""
     whole = ok(BACKLOG)
     clock, page = ManualClock(), Page(whole[:-20], whole[-20:-10], whole[-10:])
@@ -97,7 +97,7 @@ async def test_an_answer_that_comes_in_parts_is_one() -> None:
     ],
     ids=["null", "html", "negative", "long", "redirect", "500", "no http", "nothing"],
 )
-async def test_anything_else_is_not_known_and_told_once_it_lasts(
+async def test_other_answers_are_unknown_and_logged_if_they_persist(
     answer: bytes, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, page = ManualClock(), Page(answer)

@@ -30,7 +30,7 @@ def test_a_checkpoint_keeps_its_number_of_shards(monkeypatch: pytest.MonkeyPatch
         shards_uid(None, "infer", 32, bound=True)
 
 
-def test_an_operators_name_is_in_its_uid() -> None:
+def test_operator_name_is_in_its_uid() -> None:
     assert [name_of(uid) for uid in (None, "a", "a: 8 shards", "a: b: 12 shards", "a: 8 shards?")] == [
         None,
         "a",
@@ -59,7 +59,7 @@ def exact(runs: Any, total: int) -> bool:
 
 
 @pytest.mark.flink
-def test_where_keys_have_an_order_another_number_of_shards_is_refused(make_runs: Make) -> None:
+def test_ordered_keys_reject_a_changed_shard_count(make_runs: Make) -> None:
     runs = make_runs(follow=True, capacity=24, keyed=True, ordering="key")
     runs.feed([*events(0, 20), *events(20, 30, hold="a")])
     job = runs.start()

@@ -1,4 +1,4 @@
-"""The wall clock is set back while calls are in flight: timers fire once, not until they are answered."""
+"""The wall clock is set back during calls: timers fire once, not repeatedly until the answers arrive."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def read_all(chain: Chain, count: int) -> None:
         chain.take(*ready[0])
 
 
-def test_calls_in_flight_are_looked_at_as_often_as_before(calls: list[ChosenCalls], clock: WallClock) -> None:
+def test_calls_in_flight_are_polled_as_often_as_before(calls: list[ChosenCalls], clock: WallClock) -> None:
     def make() -> InferenceOperator:
         return InferenceOperator(nobody, stateless, capacity=8, clock=clock)
 
@@ -100,9 +100,7 @@ def test_calls_in_flight_are_looked_at_as_often_as_before(calls: list[ChosenCall
     assert run.firings <= looks + 4 * SHARDS
 
 
-def test_a_timer_that_a_program_sets_each_time_fires_when_it_is_due(
-    calls: list[ChosenCalls], clock: WallClock
-) -> None:
+def test_repeated_program_timer_fires_when_due(calls: list[ChosenCalls], clock: WallClock) -> None:
     def make() -> InferenceOperator:
         return InferenceOperator(nobody, ProgramMachines(Ticks(), Limits()), capacity=8, clock=clock)
 
@@ -144,7 +142,7 @@ class Closes:
         raise AssertionError("nothing is restored")
 
 
-def test_no_shard_of_a_stage_waits_for_longer_than_the_one_whose_timer_fires(
+def test_one_shards_timer_serves_all_shards_of_a_stage(
     clock: WallClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stages, "held_keys", held_keys)

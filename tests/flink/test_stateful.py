@@ -27,7 +27,7 @@ def events(start: int, stop: int, *, hold: str | None = None) -> list[dict[str, 
     return [{"n": n, "text": held, "key": f"k{n % KEYS}", "at": n * 20} for n in range(start, stop)]
 
 
-def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once_and_in_order(
+def test_turns_stay_exact_and_ordered_through_kill_and_rescale(
     make_runs: Callable[..., Runs],
 ) -> None:
     from tests.harness.operators import kill_tree
@@ -73,7 +73,7 @@ def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once
     assert any(result["restored"] for result in runs.results())
 
 
-def test_timers_of_both_clocks_fire_while_the_input_goes_on(make_runs: Callable[..., Runs]) -> None:
+def test_timers_of_both_clocks_fire_during_input(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(
         program=Remember(idle_ms=1000, woken_ms=50),
         keyed=True,
@@ -96,7 +96,7 @@ def test_timers_of_both_clocks_fire_while_the_input_goes_on(make_runs: Callable[
     runs.stop(job)
 
 
-def test_a_timer_set_for_a_time_that_is_past_fires_though_the_stream_has_stopped(
+def test_timer_in_the_past_fires_without_new_records(
     make_runs: Callable[..., Runs],
 ) -> None:
     runs = make_runs(program=Remember(idle_ms=1000), keyed=True, event_time=True, follow=True)
@@ -119,7 +119,7 @@ def test_a_timer_set_for_a_time_that_is_past_fires_though_the_stream_has_stopped
 
 
 @pytest.mark.long
-def test_timers_of_very_many_keys_that_are_due_at_once_fire_as_there_is_room_also_across_a_restore(
+def test_many_timers_due_at_once_fire_with_room_across_restore(
     make_runs: Callable[..., Runs],
 ) -> None:
     keys, capacity = 600, 4
@@ -144,7 +144,7 @@ def test_timers_of_very_many_keys_that_are_due_at_once_fire_as_there_is_room_als
 
 
 @pytest.mark.long
-def test_a_key_with_very_many_events_waits_in_a_bounded_queue_and_holds_no_other_up_for_ever(
+def test_hot_key_has_a_bounded_queue_and_starves_no_other(
     make_runs: Callable[..., Runs],
 ) -> None:
     runs = make_runs(program=Remember(), keyed=True, queue=4, follow=True)
@@ -165,7 +165,7 @@ def test_a_key_with_very_many_events_waits_in_a_bounded_queue_and_holds_no_other
 
 
 @pytest.mark.long
-def test_windows_behind_it_count_every_answer(make_runs: Callable[..., Runs]) -> None:
+def test_windows_downstream_count_every_answer(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(
         program=Remember(idle_ms=1),
         keyed=True,

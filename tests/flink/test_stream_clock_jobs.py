@@ -1,4 +1,4 @@
-"""The clock in a job whose records come of two partitions, across a restore."""
+"""The clock in a job with records of two partitions, across a restore."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def time_ms(number: int) -> int:
     return FUTURE_MS if number % 200 >= 160 else HOUR_MS + number * 10
 
 
-def test_a_partition_that_is_behind_goes_on_and_the_future_moves_no_clock(
-    tmp_path: Path, flink_logs: Path
-) -> None:
+def test_lagging_partition_passes_and_future_moves_no_clock(tmp_path: Path, flink_logs: Path) -> None:
     from pyflink.common import Types
 
     from forebay.codec import decode, encode

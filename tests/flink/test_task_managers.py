@@ -1,4 +1,4 @@
-"""Task managers are started again when they end, and none is left behind."""
+"""Task managers are restarted when they end, and none is left running."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Launched:
         )
 
 
-def test_each_that_ends_is_started_again_until_the_block_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_ended_task_managers_restart_within_the_block(caplog: pytest.LogCaptureFixture) -> None:
     launched = Launched()
     both = {"task-manager-1": 1, "task-manager-2": 1}
     with TaskManagers(2, launched, {}):
@@ -98,7 +98,7 @@ class Answers(FakeJvm):
         return gateway
 
 
-def test_they_register_once_the_job_manager_is_there() -> None:
+def test_task_managers_register_with_the_job_manager() -> None:
     launched, begun = Launched(Answers), threading.Event()
     managers = TaskManagers(1, launched, {"a": "b"})
     wait = managers._begun.wait
@@ -117,14 +117,14 @@ def test_they_register_once_the_job_manager_is_there() -> None:
     assert jvm.ended
 
 
-def test_none_waits_for_a_job_manager_that_does_not_come() -> None:
+def test_waiting_task_managers_end_with_the_block() -> None:
     launched = Launched(Answers)
     with TaskManagers(2, launched, {}):
         wait_until(lambda: len(launched.jvms) == 2)
     assert all(jvm.ended for jvm in launched.jvms.values())
 
 
-def test_none_is_launched_while_the_block_ends() -> None:
+def test_no_launch_while_the_block_ends() -> None:
     launched, locked = Launched(), list[bool]()
 
     def launch(*, beside: str) -> Any:
@@ -148,7 +148,7 @@ FAILS = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, task_managers.LONGEST_PAUSE_S, 30.0]
         ([59.9] * 3, [0.0, 1.0, 2.0]),
     ],
 )
-def test_one_that_keeps_ending_is_started_after_ever_longer_pauses(
+def test_repeated_ends_lengthen_the_restart_pause(
     lasted_s: list[float], expected: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched, pauses, clock = Launched(), list[float](), ManualClock()
