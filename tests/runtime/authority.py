@@ -1,4 +1,4 @@
-"""Certificates and logins of a Kafka that wants them."""
+"""Certificates and logins of a Kafka that requires them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas that a run owns, without processes, and a Kafka that wants passwords and certificates."""
+"""Replicas that a run owns, without processes, and a Kafka that requires passwords and certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Kafka that does as it is told, for a pipeline `p` that reads topic `a`."""
+"""A scripted Kafka, for a pipeline `p` that reads topic `a`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What waits in a topic counts in what a job on a Flink cluster wants, as Prometheus reads it there, and what
-has its answers is committed for others to see.
+"""A topic's backlog counts in the demand of a job on a Flink cluster, as Prometheus reads it, and answered
+offsets are committed.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def text_at(url: str) -> str:
 
 @pytest.mark.flink
 @pytest.mark.long
-def test_replicas_are_wanted_for_what_waits_in_the_topic_and_none_once_it_is_read(
+def test_topic_backlog_demands_replicas_until_it_is_read(
     node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
 ) -> None:
     read, results, gate = topic(2), topic(1), tmp_path / "go"

@@ -1,4 +1,4 @@
-"""Runs against a node that wants passwords and certificates: it gets in, and no secret is found."""
+"""Runs against a node that requires passwords and certificates: access works, and no secret leaks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Run:
 
 
 @pytest.mark.long
-def test_passwords_and_certificates_let_it_in_and_are_found_nowhere(
+def test_passwords_and_certificates_work_and_do_not_leak(
     secured: Any, authority: Authority, kafka_jar: Path, tmp_path: Path
 ) -> None:
     read, results = (f"t-{uuid.uuid4().hex[:8]}" for _ in range(2))
@@ -158,7 +158,7 @@ def refused(pipelines: Any, logs: Path, source: dict[str, Any]) -> str:
         (f"{SHADED}{MODULE} required username=ann password=hush-hush wrong;", "check 'properties' and the"),
     ],
 )
-def test_a_login_that_will_not_do_is_one_sentence_at_once_without_the_password(
+def test_failed_login_is_one_sentence_without_the_password(
     secured: Any, kafka_jar: Path, pipelines: Any, flink_logs: Path, *, config: str, words: str
 ) -> None:
     topic = f"t-{uuid.uuid4().hex[:8]}"
@@ -175,7 +175,7 @@ def test_a_login_that_will_not_do_is_one_sentence_at_once_without_the_password(
     assert words in refused(pipelines, flink_logs, source)
 
 
-def test_a_certificate_of_another_authority_is_refused_at_once(
+def test_untrusted_certificate_is_rejected_at_once(
     secured: Any, kafka_jar: Path, pipelines: Any, flink_logs: Path
 ) -> None:
     other = Authority(pipelines.folder / "other")

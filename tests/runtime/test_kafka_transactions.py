@@ -1,4 +1,4 @@
-"""Transactions that Kafka gives up, look by look."""
+"""Transactions that Kafka aborts, look by look."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def lost_in(looks: list[Look], *, restored: int = 0) -> list[list[int]]:
         ([({1: OPEN}, 0), ({}, 1)], [[], [1]]),
     ],
 )
-def test_what_is_due_and_not_committed_is_lost(looks: list[Look], lost: list[list[int]]) -> None:
+def test_due_but_uncommitted_is_lost(looks: list[Look], lost: list[list[int]]) -> None:
     assert lost_in(looks) == lost
 
 
-def test_what_a_restore_takes_back_is_not_lost() -> None:
+def test_transactions_taken_back_by_a_restore_are_not_lost() -> None:
     topic = TopicCommits(1, 0)
     topic.look({(0, 2): COMMITTED, (0, 3): OPEN}, 2)
     topic.restored(2)
@@ -70,7 +70,7 @@ def test_what_a_restore_takes_back_is_not_lost() -> None:
     assert not topic.look({(0, 3): replace(anew, state="CompleteCommit"), (0, 4): EMPTY, (0, 5): ABORTED}, 5)
 
 
-def test_what_a_restored_checkpoint_is_to_commit_is_not_taken_back() -> None:
+def test_restored_checkpoints_transactions_stay() -> None:
     """Between a restore and the next checkpoint, too."""
     topic = TopicCommits(1, 0)
     topic.look({(0, 1): OPEN, (0, 2): OPEN}, 1)
@@ -78,7 +78,7 @@ def test_what_a_restored_checkpoint_is_to_commit_is_not_taken_back() -> None:
     assert topic.look({(0, 1): ABORTED, (0, 2): EMPTY}, 1, first=True) == [(0, 1)]
 
 
-def test_a_checkpoint_is_safe_once_all_up_to_it_is_committed() -> None:
+def test_checkpoint_is_safe_once_all_before_is_committed() -> None:
     topic = TopicCommits(2, 0)
     topic.look({(0, 1): COMMITTED, (1, 1): COMMITTED, (0, 2): OPEN, (1, 2): COMMITTED, (0, 3): OPEN}, 2)
     assert (topic.safe(1), topic.safe(2)) == (1, 1)
@@ -129,7 +129,7 @@ class Watched:
         self.watch(Checkpoints(0, 0, (), newest=done, newest_done=done, restored=restored))
 
 
-def test_a_run_whose_results_kafka_threw_away_says_where_to_resume(kafka: FakeKafka, tmp_path: Path) -> None:
+def test_discarded_results_name_the_checkpoint_to_resume(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(0, 1))
     for number in (1, 2):
         kafka.transactions_[f"r-0-{number}"] = COMMITTED
@@ -157,7 +157,7 @@ def test_a_run_whose_results_kafka_threw_away_says_where_to_resume(kafka: FakeKa
         (Start(4, 1, Path("/before/chk-4")), "Resume with --from-checkpoint /before/chk-4 to repeat them"),
     ],
 )
-def test_what_is_lost_behind_the_last_look_is_found_at_the_end(
+def test_losses_after_the_last_look_are_found_at_the_end(
     kafka: FakeKafka, tmp_path: Path, start: Start, mend: str
 ) -> None:
     watched = Watched(tmp_path, start)
@@ -170,16 +170,14 @@ def test_what_is_lost_behind_the_last_look_is_found_at_the_end(
         watched.watch.finished()
 
 
-def test_an_end_with_all_committed_is_one(kafka: FakeKafka, tmp_path: Path) -> None:
+def test_end_with_everything_committed_is_clean(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(0, 2))
     watched.look(0)
     kafka.transactions_ = {"r-0-1": COMMITTED, "r-1-1": PREPARED, "r-0-2": EMPTY, "d-0-1": EMPTY}
     watched.watch.finished()
 
 
-def test_a_kafka_that_is_away_is_asked_again_and_at_the_end_must_answer(
-    kafka: FakeKafka, tmp_path: Path
-) -> None:
+def test_kafka_may_be_away_except_at_the_end(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(0, 1))
     kafka.transactions_["r-0-1"] = ABORTED
     kafka.away = True
@@ -193,7 +191,7 @@ def test_a_kafka_that_is_away_is_asked_again_and_at_the_end_must_answer(
         watched.look(1)
 
 
-def test_kafka_is_asked_once_a_second_for_what_is_not_decided(kafka: FakeKafka, tmp_path: Path) -> None:
+def test_undecided_transactions_are_queried_once_a_second(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(0, 1))
     for number in range(1, 400):
         kafka.transactions_[f"r-0-{number}"] = COMMITTED
@@ -203,16 +201,14 @@ def test_kafka_is_asked_once_a_second_for_what_is_not_decided(kafka: FakeKafka, 
     assert max(kafka.asked[2:]) == 2
 
 
-def test_without_a_topic_nothing_is_asked(tmp_path: Path) -> None:
+def test_nothing_is_queried_without_a_topic(tmp_path: Path) -> None:
     watch = CommitWatch((), Start(0, 1), KeptCheckpoints(tmp_path))
     watch(Checkpoints(0, 0, (), newest_done=3))
     watch.finished()
     assert not any(tmp_path.iterdir()), Any
 
 
-def test_a_job_that_begins_with_a_restore_has_transactions_of_its_own_from_the_start(
-    kafka: FakeKafka, tmp_path: Path
-) -> None:
+def test_restored_job_has_its_own_transactions(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(4, 1, Path("/chk-4")))
     kafka.transactions_ = {"r-0-5": OPEN, "d-0-5": EMPTY}
     kafka.transactions_["r-0-5"] = replace(OPEN, began_ms=BEGAN_MS + 5)
@@ -222,7 +218,7 @@ def test_a_job_that_begins_with_a_restore_has_transactions_of_its_own_from_the_s
         watched.look(5, restored=1)
 
 
-def test_a_restore_in_mid_run_gives_up_what_was_open(kafka: FakeKafka, tmp_path: Path) -> None:
+def test_restore_during_a_run_gives_up_open_transactions(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(4, 1, Path("/chk-4")))
     for state in (OPEN, ABORTED, EMPTY):
         kafka.transactions_["r-0-5"] = state

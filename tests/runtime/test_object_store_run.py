@@ -1,4 +1,4 @@
-"""Whole runs whose state and results are in an object store."""
+"""Runs with state and results in an object store."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def finish(process: PipelineProcess) -> None:
     assert process.status() == 0, process.said()
 
 
-def test_a_machine_that_is_gone_takes_nothing_with_it(machines: Machines, store_server: Any) -> None:
+def test_lost_machine_loses_nothing(machines: Machines, store_server: Any) -> None:
     """Killed twice with all that runs, and resumed in an empty folder. No key is seen on the way."""
     seen = 0
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_a_machine_that_is_gone_takes_nothing_with_it(machines: Machines, store_
     assert not [secret for secret in secrets if any(secret.encode() in text for text in texts)]
 
 
-def test_a_run_that_is_killed_at_its_end_runs_no_event_again(machines: Machines, store_server: Any) -> None:
+def test_run_killed_at_its_end_repeats_no_event(machines: Machines, store_server: Any) -> None:
     store = S3Store(machines.store / "state")
     process = machines.start(store_server.variables)
 
@@ -173,9 +173,7 @@ STANDSTILLS: dict[str, dict[str, bool]] = {
 
 
 @pytest.mark.parametrize("standstill", [pytest.param(each, marks=pytest.mark.long) for each in STANDSTILLS])
-def test_a_run_that_stood_still_commits_nothing_more(
-    machines: Machines, store_server: Any, standstill: str
-) -> None:
+def test_suspended_run_commits_nothing_more(machines: Machines, store_server: Any, standstill: str) -> None:
     """Another machine takes over and finishes. If the guard stands still too, only the fences hold."""
     # Slow: it is not to finish before it is taken over.
     first = machines.start(store_server.variables, capacity=2)
@@ -192,9 +190,7 @@ def test_a_run_that_stood_still_commits_nothing_more(
 
 
 @pytest.mark.long
-def test_a_run_that_drains_after_it_was_taken_over_commits_nothing(
-    machines: Machines, store_server: Any
-) -> None:
+def test_drain_after_a_takeover_commits_nothing(machines: Machines, store_server: Any) -> None:
     """Its Flink runs without a guard and is drained while another run is active."""
     first = machines.start(store_server.variables, capacity=2)
     wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
@@ -224,7 +220,7 @@ def test_a_run_that_drains_after_it_was_taken_over_commits_nothing(
 
 
 @pytest.mark.long
-def test_a_takeover_that_failed_is_followed_by_one_that_fences(machines: Machines, store_server: Any) -> None:
+def test_run_after_a_failed_takeover_fences(machines: Machines, store_server: Any) -> None:
     first = machines.start(store_server.variables, capacity=2)
     wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
     first.pause(flink=True)
@@ -246,7 +242,7 @@ def test_a_takeover_that_failed_is_followed_by_one_that_fences(machines: Machine
 
 
 @pytest.mark.long
-def test_a_run_that_was_cut_off_finds_itself_taken_over(machines: Machines, store_server: Any) -> None:
+def test_disconnected_run_notices_the_takeover(machines: Machines, store_server: Any) -> None:
     """The first hears nothing of the store, and the second reaches it: that takes over, and finishes."""
     with StoreLink(store_server.port) as link:
         first = machines.start({**store_server.variables, "AWS_ENDPOINT_URL": link.url})
@@ -265,9 +261,7 @@ def test_a_run_that_was_cut_off_finds_itself_taken_over(machines: Machines, stor
 
 
 @pytest.mark.long
-def test_an_upload_that_arrives_after_the_takeover_commits_nothing(
-    machines: Machines, store_server: Any
-) -> None:
+def test_late_upload_after_a_takeover_commits_nothing(machines: Machines, store_server: Any) -> None:
     """Flink saw that the name was free, and its upload begins after the takeover, which did not abort it."""
 
     def begins_upload(piece: bytes) -> bool:
@@ -287,9 +281,7 @@ def test_an_upload_that_arrives_after_the_takeover_commits_nothing(
 
 
 @pytest.mark.long
-def test_keys_that_expire_hold_results_up_until_they_are_renewed(
-    machines: Machines, store_server: Any
-) -> None:
+def test_expired_keys_delay_results_until_renewal(machines: Machines, store_server: Any) -> None:
     """With task managers, each of which reads and writes by itself."""
     run = machines.start(store_server.variables, parallelism=2, task_managers=2)
     try:
@@ -307,7 +299,7 @@ def test_keys_that_expire_hold_results_up_until_they_are_renewed(
 
 
 @pytest.mark.long
-def test_a_cluster_keeps_state_and_results_there(
+def test_cluster_keeps_state_and_results_in_the_store(
     machines: Machines, store_server: Any, s3_plugin: Path, tmp_path: Path
 ) -> None:
     """The command is killed, and another machine ends its job and goes on."""
@@ -329,7 +321,7 @@ def test_a_cluster_keeps_state_and_results_there(
     exact(machines)
 
 
-def test_a_second_run_is_refused(machines: Machines, store_server: Any) -> None:
+def test_second_run_is_rejected(machines: Machines, store_server: Any) -> None:
     with held_lock(machines.store / "state" / "lock", "moved"):
         second = machines.start(store_server.variables)
         wait_until(lambda: second.status() is not None)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.flink
         ({"taskmanager.numberOfTaskSlots": 0}, PipelineFailed, "Flink refused the job: .*slots"),
     ],
 )
-def test_options_that_flink_does_not_take_are_one_sentence(
+def test_rejected_flink_options_are_one_sentence(
     pipelines: Any, flink: dict[str, Any], kind: type[Exception], says: str
 ) -> None:
     pipelines.write({"text": "a"})
@@ -47,7 +47,7 @@ def fake_replica(port: int, cores: tuple[int, ...]) -> Launch:
     return Launch(command)
 
 
-def test_a_local_engine_that_is_killed_in_mid_run_costs_no_record(pipelines: Any, flink_logs: Path) -> None:
+def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_logs: Path) -> None:
     from forebay.flink.jvm import start_jvm
     from forebay.runtime.run import RunOptions, run_pipeline
     from forebay.runtime.snapshot import Snapshot

@@ -1,4 +1,4 @@
-"""A run with every secret that there is, and a search for each of them in all that it leaves and shows."""
+"""A run with every kind of secret, and a search for each in everything that it leaves or shows."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def told(url: str, key: str, ca: Path) -> bytes:
 
 # With others that use the same node.
 @pytest.mark.xdist_group("kafka_security")
-def test_no_secret_is_in_what_a_run_leaves_and_shows(
+def test_run_leaves_and_shows_no_secret(
     secured: Any,
     authority: Authority,
     kafka_jar: Path,
@@ -226,9 +226,7 @@ def test_no_secret_is_in_what_a_run_leaves_and_shows(
     assert search.found == set()
 
 
-def test_the_token_of_the_gateway_into_the_jvm_is_in_its_memory_only(
-    flink_logs: Path, pipelines: Any
-) -> None:
+def test_jvm_gateway_token_is_in_memory_only(flink_logs: Path, pipelines: Any) -> None:
     start_jvm(flink_logs, heap_mb=768)
     token = java_gateway.get_gateway().gateway_parameters.auth_token
     assert token

@@ -1,4 +1,4 @@
-"""What counts as standing still, and how often a run starts Flink anew."""
+"""What counts as a stall, and how often a run restarts Flink."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def after(look: Look, seconds: float, **more: object) -> str | None:
     return vigil.stalled(now_s)
 
 
-def test_a_process_of_which_nothing_is_heard_is_lost() -> None:
+def test_silent_process_is_lost() -> None:
     vigil = Vigil(100.0, DEADLINE_S)
     assert vigil.stalled(100.0 + SILENT_S - 1) is None
     vigil.heard(150.0)
@@ -83,13 +83,13 @@ def test_a_process_of_which_nothing_is_heard_is_lost() -> None:
         (BUSY, STILL_S, "the operator did not check its requests for 300 s"),
     ],
 )
-def test_what_lasts_too_long_without_a_break_is_a_stall(look: Look, limit_s: float, says: str) -> None:
+def test_long_uninterrupted_sign_is_a_stall(look: Look, limit_s: float, says: str) -> None:
     assert after(look, limit_s - 0.1) is None
     assert after(look, limit_s) == says
     assert after(look, 10 * limit_s, embedded=False) is None, "a cluster may get back what it lost"
 
 
-def test_a_task_manager_that_is_a_process_has_time_to_be_started_anew() -> None:
+def test_task_manager_process_has_time_to_restart() -> None:
     one = with_signs(task_managers=1)
     assert after(one, TOO_FEW_S - 0.1, task_managers=2) is None
     assert after(one, TOO_FEW_S, task_managers=2) == "Flink lacked a task manager for 60 s"
@@ -97,7 +97,7 @@ def test_a_task_manager_that_is_a_process_has_time_to_be_started_anew() -> None:
     assert after(one, 100.0) is None
 
 
-def test_calls_that_end_in_nothing_are_a_stall_once_each_must_have_ended() -> None:
+def test_calls_beyond_the_deadline_are_a_stall() -> None:
     """The operator looks after them, and each call ends within the deadline, with an answer or without."""
 
     def unanswered(seconds: float) -> str | None:
@@ -118,16 +118,16 @@ def test_calls_that_end_in_nothing_are_a_stall_once_each_must_have_ended() -> No
         pytest.param(with_counts(in_flight=0, state="FINISHED"), id="at its end"),
     ],
 )
-def test_where_nothing_could_move_nothing_is_a_stall(look: Look) -> None:
+def test_no_stall_if_nothing_could_move(look: Look) -> None:
     assert after(look, 100_000.0) is None
 
 
-def test_one_that_waits_for_the_first_slot_counts_as_awaited() -> None:
+def test_event_waiting_for_the_first_slot_counts() -> None:
     assert after(with_counts(in_flight=0, oldest_read_ms=1), STILL_S) is not None
 
 
 @pytest.mark.parametrize("moving", [{"looked_ms": 1}, {"held_back_ms": 1}])
-def test_what_is_held_back_or_looks_on_is_no_stall(moving: dict[str, int]) -> None:
+def test_backpressure_or_polling_is_not_a_stall(moving: dict[str, int]) -> None:
     """A slow engine, with each call an hour: the operator looks on. A Kafka that is away: it is held back."""
     name = next(iter(moving))
     looks = [with_counts(with_signs(**{name: n}), results=n // 900) for n in range(4000)]
@@ -135,7 +135,7 @@ def test_what_is_held_back_or_looks_on_is_no_stall(moving: dict[str, int]) -> No
     assert vigil.stalled(now_s) is None
 
 
-def test_a_break_makes_it_begin_anew() -> None:
+def test_interruption_resets_the_stall_timer() -> None:
     away = with_signs(answers=False)
     vigil, now_s = watched(*[away] * 59, BUSY, *[away] * 59)
     assert vigil.stalled(now_s) is None
@@ -163,7 +163,7 @@ LOOKS = st.builds(
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100.0), LOOKS), min_size=1, max_size=60))
-def test_it_is_a_stall_where_one_sign_was_in_every_look_for_as_long_as_it_may(
+def test_stall_requires_one_sign_in_every_look(
     steps: list[tuple[float, Look]],
 ) -> None:
     vigil, now_s = Vigil(0.0, 5.0), 0.0
@@ -203,20 +203,20 @@ def signs_of(look: Look, before: Look | None) -> set[str]:
     return found
 
 
-def test_the_first_start_is_at_once_and_each_later_one_after_twice_the_pause() -> None:
+def test_first_restart_is_immediate_then_pauses_double() -> None:
     restarts = Restarts(most=8)
     assert [restarts.grant(float(n)) for n in range(9)] == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
     assert restarts.recent == 8
 
 
-def test_what_is_long_ago_does_not_count() -> None:
+def test_old_restarts_do_not_count() -> None:
     restarts = Restarts(most=2, within_s=600.0)
     assert [restarts.grant(at_s) for at_s in (0.0, 10.0, 20.0, 600.0)] == [0.0, 1.0, None, 1.0]
     assert restarts.grant(10_000.0) == 0.0
 
 
 @given(st.lists(st.floats(0.0, 500.0), max_size=60), st.integers(1, 5))
-def test_within_any_ten_minutes_there_are_no_more_than_said(gaps: list[float], most: int) -> None:
+def test_restarts_in_any_ten_minutes_are_limited(gaps: list[float], most: int) -> None:
     restarts, now_s = Restarts(most=most, within_s=600.0), 0.0
     made: list[float] = []
     for gap_s in gaps:
@@ -237,7 +237,7 @@ def no_launch(port: int, cores: tuple[int, ...]) -> Launch:
     raise AssertionError("nothing is to be started")
 
 
-def test_the_replicas_that_forebay_starts_are_owned_and_urls_are_not(tmp_path: Path) -> None:
+def test_started_replicas_are_owned_and_urls_are_not(tmp_path: Path) -> None:
     with Replicas(Registry(tmp_path / "replicas.json"), no_launch, model="m") as replicas:
         assert isinstance(replicas, SupervisedEngine)
         EngineSupervisor(replicas).mend()
@@ -245,7 +245,7 @@ def test_the_replicas_that_forebay_starts_are_owned_and_urls_are_not(tmp_path: P
     EngineSupervisor(["http://somewhere"]).mend()
 
 
-def test_a_dead_replica_is_told_of_and_started_again(make_owned: MakeOwned) -> None:
+def test_dead_replica_is_reported_and_restarted(make_owned: MakeOwned) -> None:
     owned, said = make_owned(2), list[str]()
     keeper = EngineSupervisor(owned, ManualClock())
     keeper.mend(said.append)
@@ -257,7 +257,7 @@ def test_a_dead_replica_is_told_of_and_started_again(make_owned: MakeOwned) -> N
     assert said == ["the local engine at http://r:1 ended and is being restarted; its log was the.log"]
 
 
-def test_one_that_cannot_be_started_again_ends_the_run(make_owned: MakeOwned) -> None:
+def test_replica_that_cannot_restart_ends_the_run(make_owned: MakeOwned) -> None:
     owned = make_owned()
     owned.die()
     owned.broken = True
@@ -265,7 +265,7 @@ def test_one_that_cannot_be_started_again_ends_the_run(make_owned: MakeOwned) ->
         EngineSupervisor(owned, ManualClock()).mend()
 
 
-def test_one_that_keeps_dying_ends_the_run_but_not_one_that_dies_now_and_then(
+def test_frequent_but_not_occasional_deaths_end_the_run(
     make_owned: MakeOwned,
 ) -> None:
     owned, clock = make_owned(), ManualClock()
@@ -285,7 +285,7 @@ def test_one_that_keeps_dying_ends_the_run_but_not_one_that_dies_now_and_then(
         keeper.mend()
 
 
-def test_while_no_replica_is_ready_nothing_can_come_of_what_is_in_flight() -> None:
+def test_no_stall_while_no_replica_is_ready() -> None:
     begin, now_s = Vigil(0.0, DEADLINE_S), 0.0
     for second in range(5000):
         now_s = float(second)

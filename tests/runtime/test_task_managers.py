@@ -1,4 +1,4 @@
-"""Runs whose tasks are in task managers of their own: what is killed, and what comes of it."""
+"""Runs with separate task managers: which parts are killed, and the effect."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def run(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 @pytest.mark.long
-def test_kills_of_any_part_cost_no_event_and_leave_nothing(run: Run) -> None:
+def test_killing_any_part_loses_no_event_and_leaves_nothing(run: Run) -> None:
     run.await_results(20)
     first = run.task_managers()
     assert len(first) == 2
@@ -113,7 +113,7 @@ def test_kills_of_any_part_cost_no_event_and_leave_nothing(run: Run) -> None:
 
 
 @pytest.mark.long
-def test_nothing_is_left_of_a_run_that_is_stopped(run: Run) -> None:
+def test_stopped_run_leaves_nothing(run: Run) -> None:
     run.await_results(20)
     everything = run.everything()
     run.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Runs on a real Flink whose replicas, scripted processes, come and go: the output is exact."""
+"""Runs on a real Flink while replicas (scripted processes) start and stop: the output is exact."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def run(pipelines: Any, spec: Any, engine: Any, watch: Any, **options: Any) -> S
         pipelines._keep_jvm(Path(spec.checkpoint.dir))
 
 
-def test_from_none_to_two_with_a_death_and_a_restore_between_each_event_is_answered_once(
+def test_scaling_with_a_death_and_a_restore_keeps_output_exact(
     pipelines: Any,
 ) -> None:
     texts = [f"event {number}" for number in range(400)]
@@ -147,9 +147,7 @@ def test_from_none_to_two_with_a_death_and_a_restore_between_each_event_is_answe
 
 
 @pytest.mark.long
-def test_the_subtasks_of_a_cluster_on_this_machine_have_replicas_started(
-    pipelines: Any, tmp_path: Path
-) -> None:
+def test_local_cluster_subtasks_get_replicas(pipelines: Any, tmp_path: Path) -> None:
     texts = [f"event {number}" for number in range(150)]
     pipelines.write(*({"text": text} for text in texts))
     spec = pipelines.spec(prompt="{{ text }}", capacity=32, parallelism=2)
@@ -198,7 +196,7 @@ class ByChance(ScalingSettings):
 CHANCE = Chance()
 
 
-def test_replicas_taken_away_under_load_cut_no_request_off(pipelines: Any) -> None:
+def test_removing_replicas_under_load_aborts_no_request(pipelines: Any) -> None:
     texts = [f"event {number}" for number in range(600)]
     pipelines.write(*({"text": text} for text in texts))
     spec = pipelines.spec(prompt="{{ text }}", capacity=32, parallelism=2)
