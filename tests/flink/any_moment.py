@@ -54,11 +54,7 @@ class Crashed(BaseException):
 
 @dataclass
 class Runs:
-    """Runs of one chain, one after another, as a schedule says. Calls of its operators get `answer`.
-
-    At the end of the input, an operator that waits has its mails run: a checkpoint, and timers that are due.
-    After some of them, the run crashes once more.
-    """
+    """Consecutive runs of one chain, as scheduled. Calls of its operators get `answer`."""
 
     operators: Callable[[Runs], Sequence[Operator]]
     elements: Sequence[tuple[Any, int | None]]

@@ -30,7 +30,7 @@ from forebay.testing.engine import ScriptedEngine
 from forebay.testing.script import Fixed
 
 ASKED = 100
-"""Of a program's events, each of which waits for the call before it, one in so many asks."""
+"""Share of a program's events that make a call; each waits for the one before it."""
 
 
 class Forgetful(Counter[str]):

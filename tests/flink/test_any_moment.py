@@ -95,7 +95,6 @@ def test_each_event_is_answered_once_despite_faults(
 
 
 def asked(item: KeyedEvent, text: str | None = None) -> Result:
-    """What the scripted replica says to a program's call."""
     ask = item.ask  # type: ignore[attr-defined]
     most = MAX_TOKENS if ask.sampling is None else ask.sampling.max_tokens
     said, _ = answer_to(request_text(Request("", "", ask.messages)), ask.schema, max_tokens=most)
@@ -155,7 +154,7 @@ def test_event_time_timers_fire_once_in_order_despite_faults(
     results, letters = divided(Runs(stateful(program, capacity, "key"), events, asked).play(schedule))
     assert letters == []
     # Of each key, sessions that an idle time ends: with slow answers later ones join, so only what is in them
-    # is certain: each number once, in order, and each said before it is ended.
+    # is certain: each number once, in order, and each emitted before its session ends.
     ended = [result for result in results if "ended" in result.answer]
     numbers = {
         key: [n for r in ended if r.key == key for n in r.answer["ended"]] for key in {r.key for r in ended}

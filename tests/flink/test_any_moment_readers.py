@@ -88,7 +88,7 @@ def now_and_then(seed: int) -> Callable[[], bool]:
 def test_csv_rows_are_read_and_answered_once_despite_faults(
     followed: bool, schedule: list[Action], count: int, seed: int
 ) -> None:
-    # Rows of several lines, some of which go on in the next piece that is read.
+    # Rows of several lines, some of which continue in the next chunk.
     texts = [f"{'some words and a line end' * 4}\n" * (n % 4) + f"of {n}" for n in range(count)]
     rows = "".join(f'{n},"{text}"\n' for n, text in enumerate(texts))
     with TemporaryDirectory() as folder:
@@ -163,7 +163,7 @@ class Numbers:
 
 
 class Given:
-    """In place of the reader's thread: the next record has come or not, as `has_come` says."""
+    """Replaces the reader's thread: `has_come` decides whether the next record has arrived."""
 
     def __init__(self, feed: Any, cursor: str | None, has_come: Callable[[], bool]) -> None:
         self._end = feed.end

@@ -181,7 +181,7 @@ def test_records_in_any_checkpoint_are_emitted_at_the_end(
         held[newest + 2] = number + 1
         wait_until(lambda newest=newest: max(numbered(first), default=0) >= newest + 3)
     job.cancel()
-    with suppress(Exception):  # A cancelled job ends with an error that says so.
+    with suppress(Exception):  # A cancelled job ends with an error.
         job.get_job_execution_result().result()
     assert not (tmp_path / "left-first").exists(), "something left before the restore"
     (tmp_path / "gates" / "a").touch()

@@ -25,7 +25,7 @@ def archive(tmp_path: Path) -> ClassArchive:
 
 
 def ran(archive: ClassArchive, *more: str) -> str:
-    """What a JVM says that is started with the archive's options."""
+    """Output of a JVM that is started with the archive's options."""
     command = [str(JAVA), *archive.options(), *more, "-cp", os.pathsep.join(archive.classpath), "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout + done.stderr
@@ -43,7 +43,7 @@ def test_next_jvm_maps_the_classes_of_the_last(
     assert "Mapped static" in ran(archive, "-Xlog:cds")
     assert [path.name for path in archive.folder.iterdir()] == [archive.path.name]
     assert archive.make({}), "there is nothing more to do"
-    # One that is cut off is none, and no reason not to start.
+    # An incomplete archive is ignored and does not prevent a start.
     archive.path.chmod(0o600)
     archive.path.write_bytes(archive.path.read_bytes()[:5000])
     assert "Mapped static" not in ran(archive, "-Xshare:auto", "-Xlog:cds")

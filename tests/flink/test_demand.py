@@ -219,7 +219,7 @@ async def test_without_a_folder_the_subtask_publishes_its_decision(
         one = item(1)
         handler.accept(one, restored=True)
         await until(lambda: gauges.backlog_tokens > 0)
-        # The list of replicas was not read yet: that there seem to be none decides nothing.
+        # The list of replicas was not read yet: seeing no replicas decides nothing.
         assert gauges.wanted_replicas is None
         write_listing(listed, Listing((replica.url,)))
         assert isinstance(await handler.answer(one), Result)

@@ -170,7 +170,7 @@ env.execute("test")
         check=False,
     )
     assert sorted(done.stdout.split()) == ["21", "42"], done.stderr
-    # Beam says so where some package, as that of traces, has brought a part of Google's namespace.
+    # Beam logs this if a package, such as that of traces, has installed part of Google's namespace.
     said = [
         line for line in done.stderr.splitlines() if not line.startswith("Failed to import GCSFileSystem")
     ]

@@ -107,7 +107,7 @@ def test_held_call_delays_no_answer_or_checkpoint(make_runs: Make) -> None:
     wait_until(lambda: len(runs.seen()) == 39)
     runs.await_checkpoint(job)
     wait_until(lambda: len(runs.results()) == 39)
-    # Input goes on too.
+    # Input continues too.
     runs.feed(events(40, 60))
     wait_until(lambda: len(runs.seen()) == 59)
     runs.release("a")
@@ -304,8 +304,8 @@ def test_event_time_advances_without_results(make_runs: Make) -> None:
     runs.feed(events(0, 150))
     job = runs.start(parallelism=2)
     wait_until(lambda: len(runs.seen()) == 150)
-    # The next event is long after these, and its answer does not come: nothing but the operator itself can
-    # say that event time has gone on.
+    # The next event is much later, and its answer does not arrive: only the operator itself can advance
+    # event time.
     runs.feed(events(500, 501, hold="a"))
     wait_until(lambda: len(runs.results()) == 3)
     assert runs.seen()[150:] == []

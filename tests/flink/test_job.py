@@ -37,7 +37,7 @@ class Rest:
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, service: Callable[..., bytes]) -> None:
-    """Have `service` answer whatever is asked of a REST service: address, method, wish."""
+    """Let `service` answer each request of a REST service: address, method, body."""
 
     def ask(self: FlinkRest, path: str, *more: object) -> bytes:
         return service(self.url + path, *more)
@@ -92,7 +92,7 @@ def test_job_in_submission_is_awaited(rest: Callable[..., Rest]) -> None:
 
 
 class Savepoints:
-    """A REST service that takes wishes to stop, and answers of each what `operations` says in turn."""
+    """A REST service that accepts stop requests, and answers each with the next of `operations`."""
 
     def __init__(self, *operations: dict[str, Any] | None) -> None:
         self.operations = list(operations)
@@ -141,7 +141,7 @@ def test_drain_is_given_up_after_many_failures(monkeypatch: pytest.MonkeyPatch, 
 
 
 class Metrics:
-    """A REST service with two operators, which tells what it was asked."""
+    """A REST service with two operators, which records its requests."""
 
     def __init__(self, *names: tuple[str, ...]) -> None:
         self.names = names

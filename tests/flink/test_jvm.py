@@ -54,8 +54,7 @@ def test_call_cut_off_by_the_jvms_end_is_one_error(tmp_path: Path) -> None:
 @pytest.mark.flink
 @pytest.mark.parametrize(("thread", "stopped"), [("main", False), ("main", True), ("other", False)])
 def test_jvm_ends_with_its_owner(tmp_path: Path, thread: str, stopped: bool) -> None:
-    """Also one that can do nothing itself any more; but for one that a thread of its owner's started, as the
-    end of that thread would end it."""
+    """Also if it is stopped; except if another thread started it, whose end would end it."""
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path / "with space"), thread], stdout=subprocess.PIPE, text=True
     ) as owner:

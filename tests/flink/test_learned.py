@@ -95,7 +95,7 @@ def test_first_shard_keeps_new_learned_state() -> None:
 def test_unreadable_learned_state_loses_to_a_readable_one(other: Mapping[int, bytes]) -> None:
     shards, mail = Shards({1: b"\x80no memory", **other}), LearnedMail()
     LearnedState(shards, mail).restore(shards.keys)
-    # Alone it is handed on: who recalls it says what is wrong.
+    # Alone, it is passed on: the reader reports what is wrong.
     assert mail.take() == (other.get(2) or b"\x80no memory")
     assert len(list(shards.keys())) == 1
 

@@ -43,7 +43,7 @@ class Task:
 
 @pytest.fixture
 def task_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Task]:
-    """Makes a task with so many mails that Flink shows as the one of any function."""
+    """Makes a task with this number of mails, as Flink exposes it to any function."""
     monkeypatch.setattr(mailbox, "stream_task", lambda context: "task")
 
     def make(mails: int) -> Task:

@@ -18,10 +18,7 @@ BEGINS = re.compile(rb"\x80[\x02-\x05]")
 
 
 def pickles_in(data: bytes) -> Iterator[bytes]:
-    """The pickles in `data`, of the protocols that say where they begin; Python's own are of these since 3.0.
-
-    A beginning and an end alone, without anything between them, is no pickle.
-    """
+    """The non-empty pickles in `data` that have a start marker, as Python's have by default since 3.0."""
     for found in BEGINS.finditer(data):
         with suppress(ValueError, IndexError, UnicodeDecodeError):
             operations = list(pickletools.genops(data[found.start() :]))
@@ -145,6 +142,6 @@ def test_checkpoint_of_all_operators_contains_no_pickle(tmp_path: Path, flink_lo
         wait_until(lambda: found.append(caught()) or bool(found[-1]), timeout_s=120)
     finally:
         job.cancel()
-        with suppress(Exception):  # A cancelled job ends with an error that says so.
+        with suppress(Exception):  # A cancelled job ends with an error.
             job.get_job_execution_result().result()
     assert list(pickles_in(found[-1])) == []

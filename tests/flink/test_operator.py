@@ -209,7 +209,7 @@ class ToldAtOnce(Program[int]):
 
 
 def test_timers_set_after_the_final_watermark_all_fire(opened: Any) -> None:
-    """As when one source ends while another is idle, and then goes on."""
+    """As when one source ends while another is idle, and then continues."""
     run = opened(ToldAtOnce())
     run.low_ms = 2**63 - 1
     assert run.event_timer(END_OF_INPUT_MS) == []

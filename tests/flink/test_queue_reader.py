@@ -31,7 +31,7 @@ class Page:
 
     @asynccontextmanager
     async def read(self, clock: ManualClock) -> AsyncIterator[TopicQueue]:
-        """A queue that a reader has heard it at."""
+        """A reader's backlog from this server."""
         server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
         queue = TopicQueue(50.0)
         port = server.sockets[0].getsockname()[1]
@@ -44,7 +44,7 @@ class Page:
             server.close()
 
     async def again(self) -> None:
-        """Two have asked since now: what the first one was told is known."""
+        """Return after two more requests: the answer to the first one has been processed."""
         until = self.asked + 2
         while self.asked < until:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -33,7 +33,7 @@ def result(id: str) -> Result:
 
 
 class Scripted:
-    """An answerer that answers an id when it is told to, and notes what it saw."""
+    """An answerer that answers an id on command, and records what it received."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -216,7 +216,7 @@ def test_excess_restored_calls_respect_capacity_and_admit_input(
         script.wait_started(str(i))
         script.finish(str(i))
         take(calls)
-        # One event for two answers: what waits shrinks, and input goes on.
+        # One event for two answers: the queue shrinks, and input continues.
         assert calls.has_room() == (i % 2 == 0)
         if calls.has_room():
             calls.submit(0, item(f"new {i}"))
@@ -303,7 +303,7 @@ def test_failed_engine_close_leaves_no_thread() -> None:
 
 
 class Immediate:
-    """Answers at once, after as many turns of the loop as the id says."""
+    """Answers after as many turns of the loop as the id's number."""
 
     def __init__(self) -> None:
         self.in_flight = self.max_in_flight = 0
@@ -376,7 +376,7 @@ def test_the_pace_of_calls_follows_the_fast_ones() -> None:
 
 
 class Told:
-    """Notes how often it is told that answers are ready."""
+    """Counts how often it is notified of answers."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -588,7 +588,7 @@ def test_poll_during_a_wake_up_gets_the_next_one(monkeypatch: pytest.MonkeyPatch
 
 
 class Later:
-    """What a pool's loop is to do later, done when the test says so: nothing that follows is late enough."""
+    """Runs a pool loop's delayed calls when the test decides: no real delay would be long enough."""
 
     def __init__(self) -> None:
         self._calls: RequestPool | None = None

@@ -200,7 +200,7 @@ def test_silence_on_a_kept_connection_is_not_retried(service: Service) -> None:
     with pytest.raises(RestSilent):
         flink.ask("/silent")
     service.ended.set()
-    assert flink.json("/b") == {"it": "is"}, "it goes on with another connection"
+    assert flink.json("/b") == {"it": "is"}, "it continues with another connection"
     wait_until(lambda: ("GET", "/silent", 1) in service.asked)
     assert [path for _, path, _ in service.asked].count("/silent") == 1
 

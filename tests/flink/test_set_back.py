@@ -25,7 +25,7 @@ SHARDS = 3
 
 
 class Ticks(Program[int]):
-    """Sets a timer for a minute later each time that one fires, and says so."""
+    """Emits and sets a timer one minute later each time that one fires."""
 
     def initial(self, key: str) -> int:
         return 0

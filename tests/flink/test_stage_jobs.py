@@ -72,7 +72,7 @@ def test_restored_window_closes_before_its_distant_timer(tmp_path: Path, flink_l
 
     def stop(job: Any) -> None:
         job.cancel()
-        with suppress(Exception):  # A cancelled job ends with an error that says so.
+        with suppress(Exception):  # A cancelled job ends with an error.
             job.get_job_execution_result().result()
 
     # As a clock would have it that is set back by an hour before the second run.

@@ -64,7 +64,7 @@ def test_turns_stay_exact_and_ordered_through_kill_and_rescale(
         said[result["key"]].append(answer["seen"])
     for at in range(KEYS):
         numbers = list(range(at, total, KEYS))
-        # What it knew at each turn: all turns before it, in order.
+        # State at each turn: all earlier turns, in order.
         assert sorted(said[f"k{at}"], key=len) == [numbers[: i + 1] for i in range(len(numbers))]
         assert ended[f"k{at}"] == numbers
     assert runs.dead_letters() == []
@@ -90,7 +90,7 @@ def test_timers_of_both_clocks_fire_during_input(make_runs: Callable[..., Runs])
     # Nothing comes meanwhile, and event time stands still.
     wait_until(lambda: len(given("woken")) == KEYS)
     assert given("ended") == set()
-    # Event time goes on with another key's events.
+    # Event time advances with another key's events.
     runs.feed([{"n": 1000 + n, "text": "", "key": "other", "at": 5000 + n} for n in range(3)])
     wait_until(lambda: len(given("ended")) == KEYS)
     runs.stop(job)
@@ -100,7 +100,7 @@ def test_timer_in_the_past_fires_without_new_records(
     make_runs: Callable[..., Runs],
 ) -> None:
     runs = make_runs(program=Remember(idle_ms=1000), keyed=True, event_time=True, follow=True)
-    # The second event's turn, which sets the timer anew, begins after event time has passed the timer.
+    # The second event's turn, which sets the timer again, begins after event time has passed the timer.
     runs.feed(
         [
             {"n": 0, "text": "((hold:first))", "key": "a", "at": 0},
@@ -153,7 +153,7 @@ def test_hot_key_has_a_bounded_queue_and_starves_no_other(
     job = runs.start()
     wait_until(lambda: len(runs.calls()) == 1)
     wait_until(lambda: job.counts().get("accepted", 0) >= 5)
-    # Checkpoints go on while the hot key's call is awaited and its queue is full.
+    # Checkpoints continue while the hot key's call is awaited and its queue is full.
     runs.await_checkpoint(job)
     assert job.counts()["accepted"] < 50
     runs.release("hot")

@@ -127,7 +127,7 @@ def test_posts_of_a_lagging_partition_pass() -> None:
     assert letters == []
     clocks = [clock for _, clock in messages]
     assert clocks == sorted(clocks)
-    # Before the clock begins, all partitions should have been heard; then it is that of the one behind.
+    # The clock begins once all partitions have sent a record; then it is that of the lagging one.
     assert 0 < clocks.count(NO_TIME_MS) < 400
     assert 400_000 < clocks[-1] < HOUR_MS
 

@@ -73,7 +73,7 @@ def test_lagging_partition_passes_and_future_moves_no_clock(tmp_path: Path, flin
     job = start(config)
     wait_until(lambda: len(list(read_jsonl_sink(messages))) > 100)
     job.cancel()
-    with suppress(Exception):  # A cancelled job ends with an error that says so.
+    with suppress(Exception):  # A cancelled job ends with an error.
         job.get_job_execution_result().result()
     quick.touch()
     restored = replace(config, restore_from=newest_checkpoint(checkpoints))

@@ -63,7 +63,7 @@ class Sent:
 
 
 def wakes_of(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> Wakes:
-    """Wakes of a task that takes what it is sent."""
+    """Wakes of a task that accepts every mail."""
     monkeypatch.setattr("forebay.flink.wakes._fires", lambda timers: "callback")
 
     def sends(service: object, callback: object) -> Sent:

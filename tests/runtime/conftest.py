@@ -25,7 +25,7 @@ class FakeReplica(Replica):
 
 
 class FakeOwned(tuple[str, ...]):
-    """The URLs of replicas that die when told to; `broken` ones cannot be started again."""
+    """The URLs of replicas that die on command; `broken` ones cannot be restarted."""
 
     replicas: list[Replica]
     restarted: list[int]

@@ -84,7 +84,7 @@ def test_lines_survive_any_bytes(data: bytes) -> None:
 
 
 class Answering:
-    """Answers when told, and says what it was asked."""
+    """Answers on command, and records its requests."""
 
     def __init__(self) -> None:
         self.asked: dict[str, asyncio.Future[None]] = {}

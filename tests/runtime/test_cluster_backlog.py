@@ -61,7 +61,7 @@ class SlowReplica(ReplicaThread):
 
 @contextmanager
 def application(folder: Path, jar: Path, *, metrics_port: int, queue_port: int) -> Iterator[list[Any]]:
-    """The pipeline in `folder` on a cluster of its own, whose task manager tells its metrics at a port."""
+    """The pipeline in `folder` on its own cluster, whose task manager serves its metrics at a port."""
     rest_port, rpc_port, other_port = free_ports(3)
     conf = write_configuration(folder, rest_port, rpc_port, slots=1, heap_mb=512)
     options = orjson.loads((conf / "config.yaml").read_bytes())

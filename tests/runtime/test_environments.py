@@ -51,7 +51,7 @@ print(json.dumps({{"bfloat16": 5.0, "float32": 75.0}}))
 
 
 def local_engine(home: Path, notes: Path) -> None:
-    """A home in which an engine is installed that is none."""
+    """A home with a fake engine installed."""
     python = home / "engine" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(STAND_IN.format(python=sys.executable, notes=str(notes)))

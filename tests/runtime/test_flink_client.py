@@ -80,7 +80,7 @@ class Ended(BaseException):
 
 
 class Jvm:
-    """A JVM that has been killed, and whose end the system has not told of yet."""
+    """A JVM that was killed, whose end the system has not reported yet."""
 
     archive = None
 

@@ -319,7 +319,7 @@ PARTS: dict[str, Callable[[str], bool]] = {
 
 
 def tree(mark: str) -> dict[str, psutil.Process]:
-    """The processes of a run, by what they are."""
+    """The processes of a run by role."""
     found: dict[str, psutil.Process] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):

@@ -23,7 +23,7 @@ SCRIPT = ReplicaScript(models=("m",), delay=Fixed(0.0))
 
 
 class FakeEngine:
-    """Fails so many times, then says what it serves."""
+    """Fails this many times, then returns its models."""
 
     def __init__(
         self, *failures: EngineError, names: tuple[str, ...] = ("m",), for_ever: bool = False
@@ -123,7 +123,7 @@ def test_replicas_with_different_models_need_a_name(monkeypatch: pytest.MonkeyPa
 
 
 def served_with(prefill: ReplicaScript, **engine: Any) -> list[str]:
-    """What is said before the job starts; `engine`: more keys of the pipeline file's."""
+    """Progress messages before the job starts; `engine`: additional keys of the pipeline file."""
     said: list[str] = []
     with ReplicaThread(SCRIPT) as decodes, ReplicaThread(prefill) as prefills:
         document = {
@@ -136,7 +136,7 @@ def served_with(prefill: ReplicaScript, **engine: Any) -> list[str]:
         spec = parse_spec(document)
         served = served_by(spec, (), lambda words, waited_s: said.append(words))
         assert served.model == "m"
-        # Whoever names replicas on the command line leaves those of the file out.
+        # Replicas on the command line replace those of the file.
         assert served_by(spec, (decodes.url,)).model == "m"
     return said
 

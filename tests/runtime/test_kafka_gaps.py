@@ -73,7 +73,7 @@ def test_resume_names_records_deleted_unread(scene: Scene) -> None:
 
 
 def test_gap_right_after_a_skipped_one_is_named(scene: Scene) -> None:
-    """The reader has read nothing since: the checkpoint does not say where it is."""
+    """The reader has read nothing since: its position is not in the checkpoint."""
     scene.write(*"abc")
     scene.run(3)
     scene.write("d")
@@ -195,7 +195,7 @@ def test_topic_ids_are_in_the_run_record(scene: Scene) -> None:
 
 
 def test_job_that_falls_behind_the_first_record_is_stopped(scene: Scene) -> None:
-    """A reader that waits for the engine loses its place: it must not go on at the oldest record."""
+    """A reader that waits for the engine loses its position: it must not continue at the oldest record."""
     slow = {"properties": {"max.poll.records": 1, "fetch.max.bytes": 1, "max.partition.fetch.bytes": 1}}
     scene.write(*(f"{n} {'x' * 10_000}" for n in range(200)))
     spec = scene.spec(**slow).model_copy(update={"capacity": 1})
@@ -216,7 +216,7 @@ def test_job_that_falls_behind_the_first_record_is_stopped(scene: Scene) -> None
 
 
 def test_topic_recreated_under_a_running_job(scene: Scene) -> None:
-    """The run starts Flink again, reads the new topic from its first record, and says so."""
+    """The run restarts Flink, reads the new topic from its first record, and reports that."""
     scene.write(*"abc")
     again = []
 

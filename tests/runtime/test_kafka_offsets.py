@@ -51,7 +51,7 @@ def test_offsets_settle_step_by_step() -> None:
     look.read = 100
     assert look() is None  # 100 is found, at 2000 ms.
     look.read = 200
-    assert look(newest=6, newest_done=6) is None, "what is told of checkpoints may be as old as the offsets"
+    assert look(newest=6, newest_done=6) is None, "checkpoint counts may be as old as the offsets"
     assert look(2.0, newest=7) is None  # From here on, 8 is a later one.
     assert look(newest_done=7) is None
     assert look(newest=8, newest_done=8, oldest_read_ms=1900) is None
@@ -105,7 +105,7 @@ def test_offset_settles_only_after_earlier_answers_commit(steps: list[str]) -> N
         if step == "read":
             read += 1
             read_ms.append(now_ms)
-            # What was idle tells at once that it is not.
+            # An idle subtask reports at once that it is busy.
             oldest = min(oldest, read_ms[0])
         elif step == "answer" and read_ms:
             read_ms.popleft()
@@ -252,7 +252,7 @@ def test_end_is_reached_once_all_is_read_and_answered(kafka: FakeKafka) -> None:
 
 
 def test_run_does_not_end_before_its_counts_arrive(kafka: FakeKafka) -> None:
-    """Else one that wrote to topics only would say that nothing came in."""
+    """Otherwise a run that only wrote to topics would report no input."""
     run = Run(until_latest=True)
     assert not run()
     kafka.groups["forebay-p-read"] = run.ends

@@ -52,7 +52,7 @@ class Run:
         )
 
     def told(self) -> bytes:
-        """What Flink's own service tells of the job while it runs."""
+        """The job in Flink's own REST service while it runs."""
         logs = self.home / "run" / "flink"
         log = "".join(path.read_text() for path in logs.glob("*.log"))
         port = re.findall(r"Rest endpoint listening at [\w.-]+:(\d+)", log)[-1]
@@ -138,7 +138,7 @@ def test_passwords_and_certificates_work_and_do_not_leak(
 
 
 def refused(pipelines: Any, logs: Path, source: dict[str, Any]) -> str:
-    """What is said, on one line, of a run that is refused before it starts; no word of a password is left."""
+    """Return the one-line error of a run that is rejected before it starts; it contains no password."""
     with pytest.raises(SettingError) as error:
         pipelines.run(pipelines.spec(source={"type": "kafka", **source}), "http://127.0.0.1:9")
     files = (path for at in (pipelines.folder, logs) for path in at.rglob("*") if path.is_file())

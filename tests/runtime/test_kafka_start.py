@@ -77,7 +77,7 @@ def test_later_start_skips_records_only_if_allowed(kafka: FakeKafka) -> None:
 
 
 def test_unread_partition_may_have_a_gap(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint does not say where its reader begins: at the offset that is committed."""
+    """A checkpoint lacks its reader's start position: that is the committed offset."""
     monkeypatch.setattr(kafka_start, "metadata_of", lambda checkpoint: b"")
 
     def resume(state: SourceState | None) -> KafkaStart:

@@ -27,7 +27,7 @@ PREPARED = Transaction("PrepareCommit", BEGAN_MS)
 ABORTED = Transaction("CompleteAbort", BEGAN_MS)
 EMPTY = Transaction("Empty")
 
-# (what Kafka says of the transactions 0-N, newest completed checkpoint)
+# (Kafka's states of the transactions 0-N, newest completed checkpoint)
 Look = tuple[dict[int, Transaction], int]
 
 
@@ -50,7 +50,7 @@ def lost_in(looks: list[Look], *, restored: int = 0) -> list[list[int]]:
         # Aborted before its checkpoint: Flink may meet it, and restore.
         ([({1: OPEN}, 0), ({1: ABORTED}, 0), ({1: ABORTED}, 1)], [[], [], [1]]),
         ([({1: COMMITTED, 2: ABORTED, 3: COMMITTED}, 3)], [[2]]),
-        # Begun anew by somebody else, who has written nothing, or whom Kafka has forgotten.
+        # Begun again by another producer that has written nothing, or that Kafka has forgotten.
         ([({1: OPEN}, 0), ({1: EMPTY}, 1)], [[], [1]]),
         ([({1: OPEN}, 0), ({}, 1)], [[], [1]]),
     ],
@@ -63,7 +63,7 @@ def test_transactions_taken_back_by_a_restore_are_not_lost() -> None:
     topic = TopicCommits(1, 0)
     topic.look({(0, 2): COMMITTED, (0, 3): OPEN}, 2)
     topic.restored(2)
-    # 3 and 4 are begun anew; 5 was given up, and the new attempt leaves that number out.
+    # 3 and 4 are begun again; 5 was given up, and the new attempt leaves that number out.
     assert not topic.look({(0, 3): OPEN, (0, 4): OPEN, (0, 5): ABORTED}, 2, first=True)
     anew = Transaction("Ongoing", BEGAN_MS + 9)
     assert not topic.look({(0, 3): anew, (0, 4): ABORTED, (0, 5): ABORTED}, 2)
@@ -87,7 +87,7 @@ def test_checkpoint_is_safe_once_all_before_is_committed() -> None:
 
 
 class FakeKafka:
-    """Says what a test wants of transactions by their ids."""
+    """Returns scripted transactions by id."""
 
     def __init__(self) -> None:
         self.transactions_: dict[str, Transaction] = {}
@@ -115,7 +115,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
 
 
 class Watched:
-    """A job whose checkpoints complete when a test says so."""
+    """A job whose checkpoints complete on command."""
 
     def __init__(self, folder: Path, start: Start) -> None:
         self.job = folder / ("a" * 32)

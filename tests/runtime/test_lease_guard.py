@@ -30,7 +30,7 @@ child.wait()
 
 
 class Guarded:
-    """A guarded child that writes, and another one beside it."""
+    """A guarded child that writes, and a second one."""
 
     def __init__(self, work: Path) -> None:
         self._out = work / "counted"

@@ -134,7 +134,7 @@ def test_lost_machine_loses_nothing(machines: Machines, store_server: Any) -> No
     exact(machines)
     logs = (machines.folder / "machine-3" / "home" / "run" / "flink").glob("flink-forebay-*.log")
     said = b"".join(log.read_bytes() for log in logs)
-    # What was loaded ahead is not loaded anew by the run.
+    # Data loaded ahead is not loaded again by the run.
     assert said.count(b"Registering filesystem factory org.apache.flink.fs.s3hadoop.S3FileSystemFactory") < 2
     client = S3Client(machines.store.bucket)
     last = machines.job()
@@ -243,14 +243,14 @@ def test_run_after_a_failed_takeover_fences(machines: Machines, store_server: An
 
 @pytest.mark.long
 def test_disconnected_run_notices_the_takeover(machines: Machines, store_server: Any) -> None:
-    """The first hears nothing of the store, and the second reaches it: that takes over, and finishes."""
+    """The first run loses its connection to the store; the second reaches it, takes over, and finishes."""
     with StoreLink(store_server.port) as link:
         first = machines.start({**store_server.variables, "AWS_ENDPOINT_URL": link.url})
         wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
         link.stall()
         finish(machines.start(store_server.variables))
         exact(machines)
-        # What it had sent, arrives now; and it goes on.
+        # Its late upload arrives now, and it continues.
         link.mend()
         wait_until(lambda: first.status() is not None, tell=first.said)
     assert first.status() == 1
@@ -302,7 +302,7 @@ def test_expired_keys_delay_results_until_renewal(machines: Machines, store_serv
 def test_cluster_keeps_state_and_results_in_the_store(
     machines: Machines, store_server: Any, s3_plugin: Path, tmp_path: Path
 ) -> None:
-    """The command is killed, and another machine ends its job and goes on."""
+    """The command is killed; another machine ends its job and resumes."""
     plugins = tmp_path / "plugins"
     (plugins / "s3").mkdir(parents=True)
     (plugins / "s3" / s3_plugin.name).symlink_to(s3_plugin)

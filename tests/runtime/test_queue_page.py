@@ -24,7 +24,7 @@ BACKLOG = TopicBacklog(10, 300, 40, 0.5)
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """One at which `BACKLOG` is told."""
+    """The port of a page that serves `BACKLOG`."""
     port = free_port()
     with page_served(port, lambda: BACKLOG):
         yield port
@@ -126,7 +126,7 @@ def test_backlog_costs_as_much_as_earlier_records(monkeypatch: pytest.MonkeyPatc
         wait_until(lambda: told(port) == TopicBacklog(30, 1500, 300, 0.0))
         job.answer = None
         assert told(port) == TopicBacklog(30, 1500, 300, 0.0)
-    assert set(seen) == {9}, "what was seen of a job goes to whoever wants it, and only that"
+    assert set(seen) == {9}, "each look at the job is passed on unchanged"
 
 
 def test_unexpected_answer_of_flink_is_logged_and_retried(

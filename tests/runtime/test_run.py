@@ -33,7 +33,7 @@ Look = Callable[[], str | None]
 
 
 class FakeJob:
-    """A job that takes `looks` to end; each may do something, and says what `ended` answers."""
+    """A job that takes `looks` to end; each may do something, and returns the answer of `ended`."""
 
     id = "job"
     rest = FlinkRest("http://flink")
@@ -130,7 +130,7 @@ def test_engine_that_dies_during_a_run_is_restarted(bench: Bench, make_owned: Ca
 
 
 class Scaled(ScaledEngine):
-    """Says one thing after the other, each with how many replicas have failed by then."""
+    """Reports messages in turn, each with the number of replicas failed by then."""
 
     def __init__(self, *said: tuple[str, int]) -> None:
         self.scaling = Scaling()

@@ -202,7 +202,7 @@ def test_checkpoints_are_recorded_and_older_jobs_deleted(place: Place) -> None:
     assert state.completed == Completed(number=21, triggered_ms=77, files=1, bytes=16)
     assert sorted(place.store.jobs()) == [JOB_A, JOB_C]
     place.checkpoint(JOB_C, 22)
-    assert tidy(state, 77) is state, "nothing is asked before Flink has told of another checkpoint"
+    assert tidy(state, 77) is state, "no request before Flink reports another checkpoint"
     assert tidy(state, 78).completed == Completed(number=22, triggered_ms=78, files=1, bytes=16)
     assert forget(place.store, RunState()).job is None
     assert place.store.jobs() == []

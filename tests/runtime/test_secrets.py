@@ -42,7 +42,7 @@ SEEN = "a word that has to be found 4242"
 
 
 class Search:
-    """Secrets by name, and whatever is to hold none of them."""
+    """Secrets by name, and all places that must not contain them."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         self._secrets = {
@@ -53,7 +53,7 @@ class Search:
         self.searched: dict[str, int] = {}
         """Places by kind, such as a file's ending, and how many there were."""
         self.seen: set[str] = set()
-        """Where that was which is no secret."""
+        """Record the location of a value that is not secret."""
 
     def look(self, kind: str, place: object, content: bytes) -> None:
         self.searched[kind] = self.searched.get(kind, 0) + 1
@@ -207,9 +207,9 @@ def test_run_leaves_and_shows_no_secret(
         finally:
             process.send_signal(signal.SIGINT)
             said = process.communicate(timeout=400)[0]
-        search.look("said", "what the run said", said.encode())
+        search.look("said", "output of the run", said.encode())
         search.look_into(folder, but=keys)
-    search.look("said", "what the gateway said", (kept / "gateway-said").read_bytes())
+    search.look("said", "output of the gateway", (kept / "gateway-said").read_bytes())
     for record in consume_committed(secured.bootstrap, results):
         search.look("results", results, record.value())
     assert feed.authorizations[0] == FEED_TOKEN

@@ -57,7 +57,7 @@ def with_counts(look: Look = BUSY, **counts: object) -> Look:
 
 
 def after(look: Look, seconds: float, **more: object) -> str | None:
-    """What is said where `look` is all that is seen for so long after the first time."""
+    """Return the stall if `look` is all that is seen for this long after the first time."""
     vigil, now_s = watched(look, look, every_s=0.0, **more)
     for _ in range(4):
         now_s += seconds / 4

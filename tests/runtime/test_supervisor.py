@@ -48,8 +48,8 @@ Step = Report | Callable[["Process"], object]
 
 
 class Process:
-    """A process that holds Flink, with a script of what it reports; a function in it is called in its place,
-    and what that raises is raised to whoever listens."""
+    """A process that holds Flink, with scripted reports; a function among them is called instead, and its
+    exception raised to the receiver."""
 
     def __init__(self, home: Path, *steps: Step) -> None:
         self.home = home

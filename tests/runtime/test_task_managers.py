@@ -65,7 +65,7 @@ class Run:
         return [json.loads(line)["position"] for line in read_jsonl_sink(self.folder / "out")]
 
     def await_results(self, more: int) -> None:
-        """Block until so many more results are committed."""
+        """Block until this many more results are committed."""
         enough = len(self.positions()) + more
         wait_until(
             lambda: self.process.poll() is not None or len(self.positions()) >= enough, timeout_s=120.0

@@ -84,7 +84,7 @@ async def test_answer_cut_within_json_is_requested_once(replica: str, stream: bo
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("chat", [True, False])
 async def test_answer_of_only_stop_words_is_empty(replica: str, stream: bool, chat: bool) -> None:
-    """Forbidden to say anything but the token that ends an answer."""
+    """Allows no token except the end of an answer."""
     engine = HttpEngine(replica, stream=stream)
     sampling = Sampling(max_tokens=4, extra={"allowed_token_ids": [2]})
     asked: Any = request("Say something.", sampling=sampling)

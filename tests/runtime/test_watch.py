@@ -309,7 +309,7 @@ def watched(
     seen: Callable[[Snapshot], object] = lambda now: None,
     **more: Any,
 ) -> list[tuple[int, str]]:
-    """What was told of the job, with the round; the run is asked to drain at `drain_at`."""
+    """Every report of the job, with its round; the run is asked to drain at `drain_at`."""
     wishes, told = StopRequests(), list[tuple[int, str]]()
 
     def tell(look: Look) -> None:

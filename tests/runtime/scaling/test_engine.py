@@ -184,7 +184,7 @@ def parts(bench: Bench) -> dict[str, Any]:
 
 
 def test_next_run_uses_what_a_killed_run_learned(tmp_path: Path) -> None:
-    """The next one may be on a machine that was started anew: its monotonic clock begins with it."""
+    """The next run may be on a rebooted machine, whose monotonic clock starts at the boot."""
     killed = Bench(tmp_path, healthy=lambda replica: True)
     killed.engine.heard(TopicBacklog(10, 300, 40, 0.0))
     Stream(killed).goes_on(round(5.5 * KEEP_S))
@@ -202,7 +202,7 @@ def test_next_run_uses_what_a_killed_run_learned(tmp_path: Path) -> None:
     seasons = [each["policy deadline"]["classes"]["default"]["season"] for each in (before, after)]
     slot = seasons[0]["slot"]
     assert seasons[0]["days"][slot % SLOTS] is None
-    # The five minutes that had not ended; an hour in which nothing ran is none in which nothing came.
+    # Only the unfinished five minutes: an hour without a run is not an hour without arrivals.
     for name in ("days", "weeks"):
         known = {at: rate for at, rate in enumerate(seasons[1][name]) if rate is not None}
         assert list(known) == [slot % len(seasons[1][name])]

@@ -21,7 +21,7 @@ from forebay.runtime.scaling.processes import MOST_FAILURES, LocalReplicas, has_
 
 @dataclass
 class Processes:
-    """Processes as they would be: one that was told to end does so when `reap` says."""
+    """Scripted processes: one that was asked to end does so in `reap`."""
 
     number: int = 0
     statuses: dict[str, int] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def test_surplus_replica_is_unlisted_drained_and_ended(owned: Owned) -> None:
     owned.processes.reap()
     owned.replicas.look(302.0)
     assert owned.states() == {"8101": "ready"}
-    assert owned.said == [], "an end that was wished is no failure"
+    assert owned.said == [], "a requested end is not a failure"
 
 
 def test_draining_replica_is_taken_back_before_a_start(owned: Owned) -> None:
@@ -213,7 +213,7 @@ def test_run_fails_if_no_replica_gets_ready_at_any_pace(tmp_path: Path) -> None:
     owned.processes.statuses |= {kept.replica.id: 1 for kept in owned.replicas.kept}
     owned.replicas.look(now_s + 20.0)
     now_s += 100.0
-    # One was ready and died: starts do not hang for ever.
+    # One was ready and died: starts do not hang forever.
     hang(MOST_FAILURES - 2)
     with pytest.raises(PipelineFailed, match=r"failed 4 times: .* was not healthy within 1001 s"):
         hang(1)
@@ -324,14 +324,14 @@ URL = "http://127.0.0.1:8101"
 
 
 def test_hung_subtask_with_requests_keeps_the_replica() -> None:
-    """Also one that does not know the new list, and would send requests there once it goes on."""
+    """It may lack the new list, and would send requests there when it continues."""
     for hangs in (
         DemandReport(1000, listing=5, at_replicas={URL: 4}),
         DemandReport(1000, listing=4),
     ):
         reports = {"a": DemandReport(60_000, listing=5), "b": hangs}
         assert not has_drained(reports, 60_000, URL, 5, lambda: True)
-        # So long after its last report it has ended, and the replica itself says that it works.
+        # Long enough after its last report it counts as ended, but the replica itself reports requests.
         assert not has_drained(reports, 62_000, URL, 5, lambda: False)
         assert has_drained(reports, 62_000, URL, 5, lambda: True)
         del reports["b"]

@@ -61,8 +61,7 @@ async def serve():
 
 asyncio.run(serve())
 """
-"""A replica that tells, when it gets its SIGTERM: calls, answers, and requests that it has. It is slow until
-there is a file."""
+"""A replica that prints its calls, answers and open requests at SIGTERM. It is slow until a file exists."""
 
 
 @contextmanager
@@ -214,7 +213,7 @@ def test_removing_replicas_under_load_aborts_no_request(pipelines: Any) -> None:
         if len(wanted) >= 3:
             enough.touch()
 
-    # On a busy machine, a replica that is told to stop takes its time to tell.
+    # On a busy machine, a stopping replica writes its counts late.
     engine = engine_of(pipelines.folder, settings, MOST, telling, grace_s=60.0)
     last = run(pipelines, spec, engine, hurry)
     lines = pipelines.lines()
@@ -227,5 +226,5 @@ def test_removing_replicas_under_load_aborts_no_request(pipelines: Any) -> None:
     assert [in_flight for _, _, in_flight in ends] == [0] * len(ends)
     asked, answered = (sum(each) for each in list(zip(*ends, strict=True))[:2])
     assert asked == answered
-    # Where Flink itself starts the job again, what was in flight is asked again.
+    # If Flink itself restarts the job, requests in flight are sent again.
     assert asked == len(texts) or last.restarts, last
