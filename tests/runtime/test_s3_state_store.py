@@ -143,7 +143,7 @@ def test_unreadable_record_is_rejected(place: Place) -> None:
         place.store.read()
     place.client.delete(place.home.key)
     place.checkpoint(JOB_A, 1)
-    with pytest.raises(SettingError, match=r"holds checkpoints and no run.json"):
+    with pytest.raises(SettingError, match=r"holds checkpoints but lacks run.json"):
         place.resumed()
 
 

@@ -275,4 +275,4 @@ async def test_a_password_in_an_address_is_not_shown(wrong: str) -> None:
         with pytest.raises(DeployError, match="cannot read metrics") as caught:
             await read_text(http, f"http://me:geheim@{wrong}/metrics?token=geheim#geheim")
     assert "geheim" not in str(caught.value)
-    assert f"http://{wrong}/metrics tells" in str(caught.value)
+    assert f"http://{wrong}/metrics: cannot read metrics" in str(caught.value)

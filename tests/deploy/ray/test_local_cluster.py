@@ -54,7 +54,7 @@ def test_its_dashboard_is_on_the_loopback_interface_and_it_asks_for_a_token(home
     assert start.startswith("token  start --head --include-dashboard=true --dashboard-host=127.0.0.1 ")
     assert f"--dashboard-port={address.rsplit(':', 1)[1]} --node-ip-address=127.0.0.2" in start
     assert len(said) == 1
-    assert "ports are open to the network, and ask for Ray's token" in said[0]
+    assert "ports are open to the network, and require Ray's token" in said[0]
     assert (home / ".ray" / "auth_token").stat().st_mode & 0o077 == 0
     # The token is there now, and stays.
     assert start_local_cluster(address, said.append, ray=lambda: ray)
