@@ -20,6 +20,7 @@ from benchmarks.cli.known_times import known_times
 from benchmarks.cli.kubernetes import kubernetes
 from benchmarks.cli.overhead import overhead
 from benchmarks.cli.peers import peers
+from benchmarks.cli.pipeline_start import pipeline_start
 from benchmarks.cli.ray_fleet import ray_fleet
 from benchmarks.cli.recovery import kafka, recovery
 from benchmarks.cli.routing import overload, routing
@@ -63,6 +64,7 @@ def application() -> typer.Typer:
     app.command(cls=Command)(evaluation)
     app.command(name="engine-settings", cls=Command)(engine_settings)
     app.command(name="gateway", cls=Command)(gateway_bench)
+    app.command(name="pipeline-start", cls=Command)(pipeline_start)
     app.command(name="ray", cls=Command)(ray_fleet)
     app.command(name="known-times", cls=Command)(known_times)
     app.command(name="tools-agreement", cls=Command)(tools_agreement)

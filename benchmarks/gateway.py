@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -108,20 +109,27 @@ def run_round(order: Order) -> list[Answer]:
 
 @contextmanager
 def gateway_process(replicas: Sequence[str] = (), config: Path | None = None) -> Iterator[str]:
-    """`forebay gateway` before these replicas, or those of its file; its URL. Raises `LaunchError` where it
-    does not start."""
+    """Run `forebay gateway` in front of `replicas`, or of those in the file `config`; yields its URL.
+
+    Raises `LaunchError` if it does not start.
+    """
     command = [sys.executable, "-m", "forebay", "gateway", "--port", "0"]
     for url in replicas:
         command += ["--engine", url]
     if config is not None:
         command += ["--config", str(config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # A pipe that nobody reads would block the gateway once its log fills it.
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
         assert process.stdout is not None
-        assert process.stderr is not None
         try:
             line = process.stdout.readline()
             if "http://" not in line:
-                raise LaunchError(f"the gateway did not start: {process.stderr.read()[-2000:]}")
+                process.wait(END_TIMEOUT_S)
+                log.seek(0)
+                raise LaunchError(f"the gateway did not start: {log.read()[-2000:]}")
             yield line.split()[-1]
         finally:
             process.terminate()

@@ -1,10 +1,6 @@
-"""A client of a gateway that does all that a client should not; runs until its standard input ends.
+"""A hostile client of a gateway; prints a line when it starts and runs until its standard input ends.
 
-    python -m benchmarks.hostile_client PORT RATE_PER_S
-
-It opens `RATE_PER_S` connections a second and holds up to `MOST_OPEN` of them, in turn: headers that are too
-large, what is no HTTP, wrong bodies, a body that comes a byte at a time, a large body that nobody needs,
-and requests for more tokens than there are.
+python -m benchmarks.hostile_client PORT WAY
 """
 
 from __future__ import annotations
@@ -12,64 +8,139 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
+
+import orjson
+
+from forebay.testing.script import ANSWERS
 
 MOST_OPEN = 500
-TRICKLE_S = 0.2
-TRICKLED = 100
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
 GREEDY = b'{"model":"fake","messages":[{"role":"user","content":"x"}],"max_tokens":1e308,"n":1000000}'
 DEEP = b'{"model":"fake","messages":' + b"[" * 900 + b"]" * 900 + b"}"
+READ_BYTES = 65_536
 
 
-def call(body: bytes) -> bytes:
-    return HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to be hostile: opens `per_s` connections each second and sends one of `requests` on each.
+
+    A connection is closed after `patience_s`, or when the gateway closes it. With `trickle_s`, another byte
+    follows each `trickle_s`. Without `reads`, nothing of the answer is read.
+    """
+
+    requests: tuple[bytes, ...]
+    per_s: float = 20.0
+    patience_s: float = 1.0
+    trickle_s: float | None = None
+    reads: bool = True
 
 
-ATTACKS = (
+def call(body: bytes, headers: bytes = b"") -> bytes:
+    return HEAD + headers + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+def prompts(faults: Iterable[str]) -> tuple[bytes, ...]:
+    """Streamed chats that the scripted replica answers with these faults; an empty one is answered well."""
+    return tuple(
+        call(
+            orjson.dumps(
+                {
+                    "model": "fake",
+                    "messages": [{"role": "user", "content": f"((fault:{fault}))" if fault else "Hello"}],
+                    "max_tokens": 16,
+                    "stream": True,
+                }
+            ),
+            b"connection: close\r\n",
+        )
+        for fault in faults
+    )
+
+
+MALFORMED = (
     HEAD + b"x-a: " + b"a" * 65_536,
     b"GET /health HTTP/1.1\r\n" + b"".join(b"x-%d: 1\r\n" % number for number in range(2000)) + b"\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     call(b"{"),
     call(DEEP),
-    HEAD + b"content-length: 100000\r\n\r\n{",
     HEAD + b"content-length: 104857600\r\n\r\n" + b"x" * 262_144,
     call(b'{"model":"none","messages":[{"role":"user","content":"' + b"x" * 100_000 + b'"}]}'),
     call(GREEDY),
     b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n" * 50,
 )
 
+WAYS = {
+    "as others": Way(prompts([""])),
+    "malformed": Way(MALFORMED, per_s=50.0, patience_s=20.0, trickle_s=0.2),
+    "slow body": Way(
+        (HEAD + b"content-length: 100000\r\n\r\n{",), per_s=50.0, patience_s=20.0, trickle_s=0.2
+    ),
+    "hangs up": Way(prompts([""]), patience_s=0.06),
+    "reads nothing": Way(prompts(["huge"]), per_s=2.0, patience_s=20.0, reads=False),
+    "refused": Way(prompts(["401", "403"])),
+    "bad request": Way(prompts(["400", "404", "422", "too_long"])),
+    "busy": Way(prompts(["429", "503"])),
+    "error": Way(prompts(["500", "502", "504", "error"])),
+    "cut": Way(prompts(["cut", "refuse"])),
+    "no stream": Way(prompts(["garbage", "binary"])),
+    "no answer": Way(prompts(["hang"])),
+    "odd answer": Way(prompts(sorted(ANSWERS))),
+    "endless": Way(prompts(["huge"]), per_s=2.0),
+}
+"""`as others` asks what any client asks: how much the others' latency changes with the load alone."""
 
-async def attack(port: int, raw: bytes) -> None:
-    """Send `raw`, read some of what is answered, and trickle on until the gateway has had enough."""
+
+async def attack(port: int, way: Way, request: bytes) -> None:
+    """Send `request` and go on as `way` describes."""
     with suppress(OSError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
-            writer.write(raw)
-            await writer.drain()
-            for _ in range(TRICKLED):
-                with suppress(asyncio.TimeoutError):
-                    if not await asyncio.wait_for(reader.read(1000), TRICKLE_S):
-                        return
-                writer.write(b"x")
+            writer.write(request)
+            parts = [asyncio.sleep(way.patience_s) if not way.reads else _read_all(reader)]
+            if way.trickle_s is not None:
+                parts.append(_trickle(writer, way.trickle_s))
+            tasks = [asyncio.ensure_future(part) for part in parts]
+            try:
+                await asyncio.wait(tasks, timeout=way.patience_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             writer.close()
 
 
-async def main(port: int, rate_per_s: float) -> None:
+async def _read_all(reader: asyncio.StreamReader) -> None:
+    while await reader.read(READ_BYTES):
+        pass
+
+
+async def _trickle(writer: asyncio.StreamWriter, every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        writer.write(b"x")
+        await writer.drain()
+
+
+async def main(port: int, way: Way) -> None:
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    print("started", flush=True)
     running: set[asyncio.Task[None]] = set()
-    for raw in itertools.cycle(ATTACKS):
+    for request in itertools.cycle(way.requests):
         if ended.done():
             break
         if len(running) < MOST_OPEN:
-            task = asyncio.create_task(attack(port, raw))
+            task = asyncio.create_task(attack(port, way, request))
             running.add(task)
             task.add_done_callback(running.discard)
-        await asyncio.sleep(1 / rate_per_s)
+        await asyncio.sleep(1 / way.per_s)
     for task in running:
         task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), float(sys.argv[2])))
+    asyncio.run(main(int(sys.argv[1]), WAYS[sys.argv[2]]))

@@ -16,6 +16,7 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
+from forebay.errors import SettingError
 
 
 def gateway_bench(
@@ -24,8 +25,12 @@ def gateway_bench(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds each way.")] = 5,
     seconds: Annotated[float, typer.Option(min=1, help="Length of a round.")] = 6.0,
     hostile: Annotated[
-        bool, typer.Option("--hostile", help="Compare with and without a client that attacks the gateway.")
+        bool, typer.Option("--hostile", help="Instead: compare with and without a hostile client.")
     ] = False,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="With --hostile: one way to be hostile; may be repeated. Default: all."),
+    ] = None,
     users: Annotated[
         int | None,
         typer.Option(min=1, help="Instead: so many who ask at once, of a gateway that just started."),
@@ -37,19 +42,24 @@ def gateway_bench(
     """Compare TTFT with and without the gateway, in turn; status 1 if it adds more than promised."""
     from benchmarks.gateway import GatewayOptions, measure_gateway
     from benchmarks.hostile import measure_hostile
+    from benchmarks.hostile_client import WAYS
     from benchmarks.users import UsersOptions, measure_users
 
     check_json(json)
+    if unknown := set(attack or ()) - set(WAYS):
+        raise SettingError(f"--attack: expected one of {', '.join(WAYS)}, found {sorted(unknown)[0]!r}")
     console = errors_console()
 
     def note(part: str) -> None:
         say(console, part)
 
+    options = GatewayOptions(rate_per_s=rate, rounds=rounds, seconds=seconds)
     if users is not None:
         found = measure_users(UsersOptions(users=users, rounds=rounds, url=engine, model=model), note)
+    elif hostile:
+        found = measure_hostile(options, note, ways=attack or tuple(WAYS))
     else:
-        measure = measure_hostile if hostile else measure_gateway
-        found = measure(GatewayOptions(rate_per_s=rate, rounds=rounds, seconds=seconds), note)
+        found = measure_gateway(options, note)
     write_json(json, found)
     if shows_text(json):
         show = _show_users if users is not None else _show_hostile if hostile else _show
@@ -70,10 +80,20 @@ def _show_users(found: dict[str, Any]) -> None:
 
 
 def _show_hostile(found: dict[str, Any]) -> None:
-    table = Table("turn", "latency p50 ms", "p99 ms", box=None)
-    for turn in ("alone", "attacked"):
-        table.add_row(turn, *(f"{found[f'{turn}_ms_{q}']:.2f}" for q in ("p50", "p99")))
-    results_console().print(table, f"the attack adds {found['added_p99']:.1%} to the 99th percentile")
+    table = Table(
+        "hostile client", "p50 ms", "attacked", "ratio", "p99 ms", "attacked", "ratio", "lost", box=None
+    )
+    for way, figures in found["ways"].items():
+        cells = [
+            cell
+            for q in ("p50", "p99")
+            for cell in (
+                *(f"{figures[f'{turn}_ms_{q}']:.1f}" for turn in ("alone", "attacked")),
+                f"{figures[f'{q}_ratio']:.2f}",
+            )
+        ]
+        table.add_row(way, *cells, f"{figures['lost']} of {figures['requests']}")
+    results_console().print(table)
 
 
 def _show(found: dict[str, Any]) -> None:

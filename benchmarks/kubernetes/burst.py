@@ -119,8 +119,9 @@ def job_pod(deployment: Deployment, folder: Path) -> dict[str, Any]:
         ),
         "metrics.reporter.prometheus.port": str(FLINK_METRICS_PORT),
     }
+    assert deployment.job is not None
     document = {
-        **job_document(deployment),
+        **job_document(deployment, deployment.job),
         "checkpoint": {"dir": str(folder / "state"), "interval_s": 2.0},
         "flink": reporter,
     }

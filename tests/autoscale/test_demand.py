@@ -519,11 +519,11 @@ def test_published_replicas_count_as_starting_until_they_are_there() -> None:
     assert owner.counts(5.0).starting == (5.0, 5.0)
     owner.scale(3, 5.0)
     ready[0] = 1
-    assert owner.counts(40.0) == ReplicaCounts(1, (40.0, 35.0), booted_s=(40.0,))
+    assert owner.counts(40.0) == ReplicaCounts(1, (40.0, 35.0), booted_s=(40.0,), asked=3)
     # One fewer is wanted: the last that was asked for is not awaited any more.
     owner.scale(2, 40.0)
     assert owner.counts(41.0).starting == (41.0,)
     owner.scale(0, 41.0)
     ready[0] = 0
-    assert owner.counts(50.0) == ReplicaCounts()
+    assert owner.counts(50.0) == ReplicaCounts(asked=0)
     assert published == [2, 3, 2, 0]

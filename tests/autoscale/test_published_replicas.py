@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.autoscale.base import Backlog, Limits, ReplicaSpeed, Timings, Tokens
+from forebay.autoscale.base import (
+    Backlog,
+    Decision,
+    Limits,
+    ReplicaSpeed,
+    Scaler,
+    ScalingPolicy,
+    Signals,
+    Timings,
+    Tokens,
+)
 from forebay.autoscale.loop import Demand, ReplicaCounts, ScalingLoop, ScalingStep
 from forebay.autoscale.memory import Memory, memory_of
 from forebay.autoscale.published import PATIENCE, PublishedReplicas
@@ -167,6 +177,42 @@ def test_no_more_are_awaited_than_are_missing_and_none_for_long(
         missing = max(wanted - there, 0)
         now_s += gap_s
     assert isinstance(owner.counts(now_s), ReplicaCounts)
+
+
+class Failing:
+    """A policy that wants three replicas once, and then fails."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def decide(self, signals: Signals) -> Decision:
+        if self.asked:
+            raise ValueError("no")
+        self.asked = True
+        return Decision(3, "three")
+
+
+class Silent:
+    """A demand of which some subtasks report nothing."""
+
+    def take(self, now_s: float) -> Demand:
+        return Demand(silent=1)
+
+
+class Three:
+    def decide(self, signals: Signals) -> Decision:
+        return Decision(3, "three")
+
+
+@pytest.mark.parametrize("policy", [Failing(), Three()], ids=["the policy fails", "subtasks are silent"])
+def test_replicas_that_others_asked_for_are_not_asked_for_again(policy: ScalingPolicy) -> None:
+    published: list[int] = []
+    # Whoever scales adds two for a gateway, at once.
+    owner = PublishedReplicas(lambda: published[-1] + 2 if published else 0, published.append, BOOT_S)
+    loop = ScalingLoop(Scaler(policy, ReplicaSpeed(0.01, 0.01), Limits(0, 20)), owner, Silent(), STEP_S)
+    for number in range(6):
+        loop.tick(number * STEP_S)
+    assert published == [3] * 6
 
 
 @pytest.mark.parametrize("wrong", [{}, {"boot_s": -1.0}, {"boot_s": math.inf}, {"boot_s": "x"}])

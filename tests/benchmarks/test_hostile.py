@@ -1,33 +1,61 @@
-"""The measurement of a gateway under attack, in small, and its sums."""
+"""The measurement of others' latency beside a hostile client, in small, and its sums."""
 
 from __future__ import annotations
 
 import pytest
+from benchmarks.__main__ import application
 from benchmarks.gateway import GatewayOptions
 from benchmarks.gateway_client import Answer
-from benchmarks.hostile import measure_hostile, report
+from benchmarks.hostile import Rounds, measure_hostile, report
+from benchmarks.hostile_client import WAYS
+from typer.testing import CliRunner
 
-from forebay.errors import LaunchError
+from forebay.errors import SettingError
+from forebay.testing.script import FAULTS
+
+ALONE = [[Answer(200, 1.0, float(ms)) for ms in range(1, 101)] for _ in range(3)]
 
 
-def test_both_turns_in_one_run() -> None:
+def rounds(times: float, *, status: int = 200) -> dict[str, Rounds]:
+    attacked = [[Answer(status, 1.0, answer.whole_ms * times) for answer in answers] for answers in ALONE]
+    return {"cut": {"alone": ALONE, "attacked": attacked}}
+
+
+@pytest.mark.parametrize("way", ["refused", "malformed"])
+def test_both_turns_in_one_run(way: str) -> None:
     options = GatewayOptions(rate_per_s=20, rounds=1, seconds=1, first_token_s=0.01, token_s=0.0)
-    found = measure_hostile(options)
-    assert found["requests"] == 20
+    found = measure_hostile(options, ways=[way])["ways"][way]
+    assert (found["requests"], found["lost"]) == (20, 0)
     assert found["alone_ms_p50"] > 10.0
-    assert found["added_p99"] == found["attacked_ms_p99"] / found["alone_ms_p99"] - 1
+    assert found["p99_ratio"] == found["attacked_ms_p99"] / found["alone_ms_p99"]
 
 
-def test_the_sums() -> None:
-    alone = [Answer(200, 1.0, float(ms)) for ms in range(1, 101)]
-    attacked = [Answer(200, 1.0, ms * 1.05) for ms in range(1, 101)]
-    found = report(GatewayOptions(), {"alone": alone, "attacked": attacked})
-    assert found["added_p99"] == pytest.approx(0.05)
+def test_the_ratio_decides() -> None:
+    found = report(GatewayOptions(), rounds(1.05))
+    assert found["ways"]["cut"]["p99_ratio"] == pytest.approx(1.05)
     assert found["passed"]
-    slower = [Answer(200, 1.0, ms * 1.2) for ms in range(1, 101)]
-    assert not report(GatewayOptions(), {"alone": alone, "attacked": slower})["passed"]
+    assert not report(GatewayOptions(), rounds(1.2))["passed"]
 
 
-def test_wrong_answers_are_no_figures() -> None:
-    with pytest.raises(LaunchError, match="1 of 1 answers had a status like 503"):
-        report(GatewayOptions(), {"alone": [Answer(503, 1.0, 1.0)], "attacked": []})
+def test_one_disturbed_round_does_not_decide() -> None:
+    seen = rounds(1.0)
+    seen["cut"]["attacked"][1] = [Answer(200, 1.0, 5000.0)] * 100
+    assert report(GatewayOptions(), seen)["ways"]["cut"]["p99_ratio"] == 1.0
+
+
+def test_an_answer_that_others_lose_decides() -> None:
+    seen = rounds(1.0)
+    seen["cut"]["attacked"][2][7] = Answer(503, 1.0, 1.0)
+    found = report(GatewayOptions(), seen)
+    assert (found["ways"]["cut"]["lost"], found["passed"]) == (1, False)
+
+
+def test_every_fault_of_a_prompt_is_a_way_to_be_hostile() -> None:
+    sent = b"".join(request for way in WAYS.values() for request in way.requests).decode("latin-1")
+    assert [fault for fault in FAULTS if f"((fault:{fault}))" not in sent] == []
+
+
+def test_an_unknown_way_is_refused_before_anything_runs() -> None:
+    done = CliRunner().invoke(application(), ["gateway", "--hostile", "--attack", "shouting"])
+    assert isinstance(done.exception, SettingError)
+    assert "--attack: expected one of as others, " in str(done.exception)

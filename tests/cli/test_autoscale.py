@@ -44,6 +44,14 @@ def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path, monkeypatch: 
     assert "name another one by KUBECONFIG" in str(error)
 
 
+def test_there_is_a_load_to_scale_by(tmp_path: Path) -> None:
+    done = CliRunner().invoke(application(), ["autoscale", "kubernetes", "engine", "--max=2"])
+    assert str(done.exception) == "--pods, --gateway-pods: expected at least one of them, found none"
+    (tmp_path / "fleet.yaml").write_text("name: fleet\nmodel: m\n")
+    done = CliRunner().invoke(application(), ["autoscale", "ray", str(tmp_path / "fleet.yaml"), "--max=2"])
+    assert str(done.exception) == "--metrics, --gateway-metrics: expected at least one of them, found none"
+
+
 def test_metrics_on_ray_have_an_address(tmp_path: Path) -> None:
     (tmp_path / "fleet.yaml").write_text("name: fleet\nmodel: m\n")
     words = ["autoscale", "ray", str(tmp_path / "fleet.yaml"), "--metrics", "job:9249", "--max", "2"]
@@ -58,7 +66,9 @@ def test_metrics_on_ray_have_an_address(tmp_path: Path) -> None:
 def test_only_a_fleet_on_ray_begins_with_the_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Decider] = []
 
-    async def keep(address: str, name: str, metrics: list[str], decider: Decider, interval_s: float) -> None:
+    async def keep(
+        address: str, name: str, read: dict[str, list[str]], decider: Decider, interval_s: float
+    ) -> None:
         found.append(decider)
 
     monkeypatch.setattr(import_module("forebay.cli.autoscale"), "_scale_on_ray", keep)

@@ -90,6 +90,15 @@ def test_into_a_folder_with_dockerfiles_and_nothing_of_a_part_that_is_gone(folde
         assert list(YAML(typ="safe").load_all((folder / "k8s" / name).read_text()))
 
 
+def test_a_gateway_without_a_pipeline(folder: Path) -> None:
+    (folder / "deploy.yaml").write_bytes(orjson.dumps(VARIANTS["gateway alone"]))
+    done = CliRunner().invoke(application(), ["deploy", "kubernetes", "--out", "k8s"])
+    assert done.exit_code == 0, done.output
+    listed = YAML(typ="safe").load(folder / "k8s" / "kustomization.yaml")
+    assert listed["resources"] == ["engine.yaml", "gateway.yaml", "monitoring.yaml", "scaling.yaml"]
+    assert [path.name for path in (folder / "k8s" / "images").iterdir()] == ["gateway.Dockerfile"]
+
+
 def test_one_thing_at_a_time() -> None:
     done = run("--apply", "--remove")
     assert isinstance(done.exception, SettingError)

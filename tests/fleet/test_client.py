@@ -456,14 +456,14 @@ async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
                 silent.on_lost = lambda: lost.append(silent.lost)
                 silent.progress()
                 clock.advance(600.0)
-                client._members.resumed()
-                client._members.find_stalled()
+                client._members.stalls.resumed()
+                client._members.stalls.find()
                 assert lost == [], "a pause of this process itself is nobody's silence"
                 clock.advance(4.0)
-                client._members.find_stalled()
+                client._members.stalls.find()
                 assert lost == []
                 clock.advance(2.0)
-                client._members.find_stalled()
+                client._members.stalls.find()
                 assert "sent nothing for 6.0 s" in lost[0]
                 async with client.place(client.demand("x", avoid=(silent.number,))) as again:
                     assert again.url != silent.url

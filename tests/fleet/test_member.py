@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.replica import HttpReplica
 from forebay.fleet.concurrency import FIRST
 from forebay.fleet.health import RULES
+from forebay.fleet.lease import ReplicaLease
 from forebay.fleet.member import UNPROVEN_S, Member, ReportCheck
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.speed import PrefillSpeed
@@ -105,6 +107,27 @@ def test_a_load_header_counts_like_a_report(fleet: Fleet) -> None:
     member = member_of(fleet)
     member.heard(fleet, busy(1.0), None, 1.0)
     assert fleet.external_s[0] == pytest.approx(5.0)
+
+
+def test_requests_that_others_overtake_do_not_make_a_replica_look_full(fleet: Fleet) -> None:
+    member, clock = member_of(fleet), ManualClock()
+
+    def send() -> ReplicaLease:
+        demand, now_s = RoutingRequest(10), clock.monotonic_s()
+        charge = fleet.take(0, demand, fleet.cached(demand), now_s)
+        return ReplicaLease(member, charge, fleet, clock, lambda _: None)
+
+    hanging = [send() for _ in range(FIRST - 1)]
+    lease = send()
+    for _ in range(2):
+        clock.advance(0.05)
+        lease.progress()
+    clock.advance(10.0)
+    member.look(fleet, clock.monotonic_s())
+    assert (member.progress.overtaken, member.running.limit) == (FIRST - 1, FIRST)
+    hanging[0].progress()
+    hanging[1].release()
+    assert member.progress.overtaken == FIRST - 3
 
 
 def answered(member: Member, fleet: Fleet, *, whole: bool, times: int) -> None:

@@ -16,7 +16,7 @@ from tests.harness.clock import run_virtual
 from forebay.engine.replica import HttpReplica
 from forebay.errors import Overloaded, RateLimited
 from forebay.fleet.health import RULES
-from forebay.fleet.member import FIRST_PAUSE_S, MOST_PAUSE_S, Member
+from forebay.fleet.member import EXCUSED_S, FIRST_PAUSE_S, MOST_PAUSE_S, Member
 from forebay.fleet.refusals import CALLS, IGNORE_S, MOST_ROUNDS, PROOF, ROUNDS, Refusals
 from forebay.testing.script import Faults, Mixture, ReplicaScript
 
@@ -204,6 +204,25 @@ def test_a_probe_that_is_answered_takes_back_what_refusals_showed() -> None:
     assert one.refusals.most == 1
     one.acquit(2.0)
     assert (one.refusals.most, one.refusals.seen) == (math.inf, seen)
+
+
+def test_after_probes_passed_refusals_change_nothing_for_a_while() -> None:
+    one = member()
+    one.excuse(1.0)
+    assert one.refusals.refused(4, 1.0, 1.1, 0.0) == "passing"
+    assert one.refusals.most == math.inf
+    assert one.refusals.refused(4, 1.0 + EXCUSED_S, 1.1 + EXCUSED_S, 0.0) == "one too many"
+    assert one.refusals.most == 4
+
+
+def test_a_new_limit_is_checked_and_one_that_is_found_again_is_not() -> None:
+    refusals = Refusals()
+    refusals.refused(4, 0.0, 0.1, 0.0)
+    assert not refusals.checked
+    refusals.checked = True
+    probe(refusals, 1.0)
+    refusals.refused(4, 1.1, 1.2, 0.0)
+    assert (refusals.most, refusals.checked) == (4, True)
 
 
 def test_the_wish_of_one_request_does_not_shut_the_replica() -> None:

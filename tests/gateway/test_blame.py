@@ -55,6 +55,18 @@ async def test_what_a_guard_refuses_is_the_clients_to_read(status: int, replicas
         assert (found, orjson.loads(body)["error"]["message"]) == (status, f"scripted fault {status}")
 
 
+@pytest.mark.parametrize("fault", ["429", "502", "503"])
+async def test_a_prompt_that_is_refused_takes_no_places_from_others(fault: str) -> None:
+    async with before(QUICK) as (served, replicas):
+        held = [asyncio.ensure_future(ask(served, f"((fault:hang)) {number}")) for number in range(6)]
+        await until(lambda: replicas[0].report().in_flight == 6)
+        assert (await ask(served, f"((fault:{fault}))"))[0] in {429, 503}
+        assert (await ask(served))[0] == 200, "six are no limit"
+        for one in held:
+            one.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+
+
 async def test_replicas_that_limit_their_calls_share_them() -> None:
     script = ReplicaScript(delay=Fixed(0.2), max_calls=2)
     async with before(script, script) as (served, replicas):

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from forebay.deploy.kubernetes import Deployment, load_deployment
+from forebay.deploy.kubernetes.deployment import Job
 
 PIPELINE: dict[str, Any] = {
     "name": "triage",
@@ -110,19 +111,47 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "gateway": GATEWAY,
         "scaling": {"by": "controller", "image": "registry.example/gateway:1", "min": 0, "max": 8},
     },
+    "gateway alone": {
+        "name": "triage",
+        "engine": {**ENGINE, "gpu": {"resource": "nvidia.com/gpu"}},
+        "gateway": GATEWAY,
+        "scaling": {**SCALING, "min": 0},
+    },
+    "gateway alone, by a controller": {
+        "name": "triage",
+        "engine": ENGINE,
+        "gateway": GATEWAY,
+        "scaling": {"by": "controller", "image": "registry.example/gateway:1", "min": 0, "max": 6},
+    },
+    "gateway, by an adapter": {
+        "pipeline": JOB,
+        "engine": ENGINE,
+        "gateway": GATEWAY,
+        "scaling": {"by": "hpa", "max": 8},
+    },
 }
 
 
-def deployment_of(settings: Mapping[str, Any], pipeline: Mapping[str, Any] = PIPELINE) -> Deployment:
-    """What `load_deployment` makes of these two values."""
+def deployment_of(settings: Mapping[str, Any], pipeline: Mapping[str, Any] | None = PIPELINE) -> Deployment:
+    """What `load_deployment` makes of these two values; without a pipeline, of the first one."""
     with tempfile.TemporaryDirectory() as folder:
         # JSON is YAML.
-        Path(folder, "pipeline.yaml").write_bytes(orjson.dumps(dict(pipeline)))
-        Path(folder, "deploy.yaml").write_bytes(orjson.dumps(dict(settings)))
-        return load_deployment(Path(folder, "pipeline.yaml"))
+        file, config = Path(folder, "pipeline.yaml"), Path(folder, "deploy.yaml")
+        config.write_bytes(orjson.dumps(dict(settings)))
+        if pipeline is None:
+            return load_deployment(None, config)
+        file.write_bytes(orjson.dumps(dict(pipeline)))
+        return load_deployment(file)
+
+
+def job_of(deployment: Deployment) -> Job:
+    """The pipeline of a deployment that has one."""
+    assert deployment.job is not None
+    return deployment.job
 
 
 @cache
 def variant(name: str) -> Deployment:
     """The deployment of `VARIANTS` with this name."""
-    return deployment_of(VARIANTS[name])
+    settings = VARIANTS[name]
+    return deployment_of(settings, PIPELINE if "pipeline" in settings else None)

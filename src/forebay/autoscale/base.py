@@ -79,6 +79,7 @@ class Signals:
         wall_s: The same moment by the wall clock, in seconds since 1970, which may jump; None: use `now_s`.
             Gives the time of day: days have 86,400 s and begin at midnight UTC.
         silent: Subtasks that stopped reporting and may still have work; their last report counts.
+        asked: Number of replicas requested last, if others share them and request more; None: `replicas`.
     """
 
     now_s: float
@@ -94,6 +95,12 @@ class Signals:
     age_s: float = 0.0
     wall_s: float | None = None
     silent: int = 0
+    asked: int | None = None
+
+    @property
+    def kept(self) -> int:
+        """The number to ask for if nothing is to change."""
+        return self.replicas if self.asked is None else self.asked
 
     @property
     def replicas(self) -> int:
@@ -271,7 +278,7 @@ class Scaler:
             # A policy may be third-party code, and the replicas must survive its bugs.
             words = f"the policy failed: {type(error).__name__}: {str(error)[:200]}"
             return self._as_it_is(signals, floor, words, failed=True)
-        kept = max(found.wanted, signals.replicas) if signals.silent else found.wanted
+        kept = max(found.wanted, signals.kept) if signals.silent else found.wanted
         wanted = self._bound(kept, floor)
         if wanted == found.wanted:
             return found
@@ -283,7 +290,7 @@ class Scaler:
         return Decision(wanted, f"{found.reason}; {wanted} in place of {found.wanted}: {why}")
 
     def _as_it_is(self, signals: Signals, floor: int, why: str, *, failed: bool = False) -> Decision:
-        now = signals.replicas
+        now = signals.kept
         wanted = self._bound(now, floor)
         then = "nothing changes" if wanted == now else f"{wanted} in place of {now} only for the limits"
         return Decision(wanted, f"{why}: {then}", failed)

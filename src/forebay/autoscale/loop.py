@@ -20,13 +20,15 @@ class ReplicaCounts:
     """The replicas at one moment.
 
     `starting`: seconds since the start of each booting one. `draining`: those that finish their requests and
-    take no new ones. `booted_s`: durations of boots that ended since the last counts.
+    take no new ones. `booted_s`: durations of boots that ended since the last counts. `asked`: number
+    requested last, if others share the replicas and request more.
     """
 
     ready: int = 0
     starting: tuple[float, ...] = ()
     draining: int = 0
     booted_s: tuple[float, ...] = ()
+    asked: int | None = None
 
 
 class ReplicaOwner(Protocol):
@@ -76,7 +78,7 @@ class ScalingStep:
 
     @property
     def changes(self) -> bool:
-        return self.decision.wanted != self.signals.replicas
+        return self.decision.wanted != self.signals.kept
 
 
 @dataclass(slots=True)
@@ -111,7 +113,7 @@ class ScalingLoop:
             before = self.last
             signals = Signals(now_s) if before is None else before.signals
             return ScalingStep(
-                signals, Decision(signals.replicas, "the number of replicas is unknown"), str(error)
+                signals, Decision(signals.kept, "the number of replicas is unknown"), str(error)
             )
         signals = signals_of(now_s, counts, self.demand.take(now_s))
         decision = self.scaler.decide(signals)
@@ -137,4 +139,5 @@ def signals_of(now_s: float, counts: ReplicaCounts, demand: Demand) -> Signals:
         age_s=demand.age_s,
         wall_s=demand.wall_s,
         silent=demand.silent,
+        asked=counts.asked,
     )

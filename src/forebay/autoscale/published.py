@@ -33,7 +33,8 @@ class PublishedReplicas:
     Wanted replicas that are not ready count as starting since the decision that requested them. One that
     takes several times the known boot (initially `boot_s`) does not count until it is ready: the platform may
     have no room for it. Its boot then counts with that limit, as its real start is unknown. Boot times
-    survive a restart like a policy's memory, which such a boot would otherwise distort. `ready`: how many
+    survive a restart like a policy's memory, which such a boot would otherwise distort. There may be more
+    replicas than were requested here: those for a gateway that shares them are added. `ready`: how many
     replicas the router may send to.
     """
 
@@ -43,6 +44,7 @@ class PublishedReplicas:
         self._boot_s = boot_s
         self._asked_s: list[float] = []
         self._was_ready: int | None = None
+        self._asked: int | None = None
 
     def remembers(self) -> Mapping[str, object]:
         return asdict(BootMemory(self._boot_s))
@@ -63,10 +65,12 @@ class PublishedReplicas:
         self._asked_s = late + awaited
         for took_s in booted_s:
             self._boot_s += LEARNED * (took_s - self._boot_s)
-        return ReplicaCounts(ready, tuple(now_s - at_s for at_s in awaited), booted_s=booted_s)
+        starting = tuple(now_s - at_s for at_s in awaited)
+        return ReplicaCounts(ready, starting, booted_s=booted_s, asked=self._asked)
 
     def scale(self, wanted: int, now_s: float) -> None:
         missing = max(wanted - (self._was_ready or 0), 0)
         del self._asked_s[missing:]
         self._asked_s += [now_s] * (missing - len(self._asked_s))
+        self._asked = wanted
         self._publish(wanted)

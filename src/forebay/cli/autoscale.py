@@ -30,12 +30,14 @@ SettleS = Annotated[
 ]
 IntervalS = Annotated[float, typer.Option(min=0.1, max=60, help="Pause between two rounds, in seconds.")]
 
-autoscale = typer.Typer(cls=Group, help="Scale replicas to a pipeline's needs.", no_args_is_help=True)
+autoscale = typer.Typer(
+    cls=Group, help="Scale replicas to the load of a pipeline and a gateway.", no_args_is_help=True
+)
 
 
 @autoscale.callback()
 def _autoscale() -> None:
-    """Scale replicas to a pipeline's needs."""
+    """Scale replicas to the load of a pipeline and a gateway."""
 
 
 @autoscale.command(cls=Command)
@@ -48,8 +50,13 @@ def kubernetes(
         ),
     ],
     *,
-    pods: Annotated[str, typer.Option(help="Label selector of the pipeline's pods; their metrics are read.")],
     max: Annotated[int, typer.Option(min=1, help="Maximum replicas, over all Deployments.")],
+    pods: Annotated[
+        str | None, typer.Option(help="Label selector of the pipeline's pods; their metrics are read.")
+    ] = None,
+    gateway_pods: Annotated[
+        str | None, typer.Option(help="Label selector of the gateway's pods; their metrics are read.")
+    ] = None,
     min: Annotated[int, typer.Option(min=0, help="Minimum replicas, over all Deployments.")] = 1,
     requests_per_replica: RequestsPerReplica = 32,
     settle_s: SettleS = 60.0,
@@ -61,11 +68,11 @@ def kubernetes(
         str | None, typer.Option("--namespace", "-n", help="Namespace; default: the context's.")
     ] = None,
 ) -> None:
-    """Scale Deployments to the number of replicas that a pipeline's metrics call for.
+    """Scale Deployments to the number of replicas that the metrics of a pipeline and a gateway call for.
 
-    Runs until Ctrl-C or SIGTERM. For clusters with neither KEDA nor a metrics adapter. If something cannot be
-    read, nothing changes. Several Deployments share the number by their parts, rounded up. If several
-    controllers run, the one that holds a Deployment's Lease scales it.
+    Runs until Ctrl-C or SIGTERM. For clusters with neither KEDA nor a metrics adapter. The loads of pipeline
+    and gateway add up; while one is unknown, no replica is removed. Several Deployments share the number by
+    their parts, rounded up. If several controllers run, the one that holds a Deployment's Lease scales it.
     """
     from forebay.autoscale.base import Limits
     from forebay.clock import SystemClock
@@ -74,7 +81,10 @@ def kubernetes(
     from forebay.deploy.controller.scrape import scrape
     from forebay.kube.connection import find_cluster, open_client
 
-    scaling = Scaling(_parts(deployments), pods, Limits(min, max), requests_per_replica, settle_s)
+    if pods is None and gateway_pods is None:
+        raise SettingError("--pods, --gateway-pods: expected at least one of them, found none")
+    limits = Limits(min, max)
+    scaling = Scaling(_parts(deployments), pods, limits, requests_per_replica, settle_s, gateway_pods)
     _log_to_stderr()
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     config = find_cluster(context)
@@ -108,14 +118,17 @@ def _parts(deployments: list[str]) -> dict[str, int]:
 def ray(
     fleet: Annotated[Path, typer.Argument(help="A fleet file (YAML).", metavar="FLEET")],
     *,
+    max: Annotated[int, typer.Option(min=1, help="Maximum replicas.")],
     metrics: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             help="URL of the pipeline's Prometheus metrics; every address of the name is read. "
             "May be repeated."
         ),
-    ],
-    max: Annotated[int, typer.Option(min=1, help="Maximum replicas.")],
+    ] = None,
+    gateway_metrics: Annotated[
+        list[str] | None, typer.Option(help="URL of the gateway's metrics, likewise. May be repeated.")
+    ] = None,
     min: Annotated[int, typer.Option(min=0, help="Minimum replicas.")] = 1,
     requests_per_replica: RequestsPerReplica = 32,
     settle_s: SettleS = 60.0,
@@ -124,10 +137,10 @@ def ray(
         str | None, typer.Option(help="Address of the cluster's dashboard; default: the one in the file.")
     ] = None,
 ) -> None:
-    """Scale a fleet on Ray to the number of replicas that a pipeline's metrics call for.
+    """Scale a fleet on Ray to the number of replicas that the metrics of a pipeline and a gateway call for.
 
-    Runs until Ctrl-C or SIGTERM. If something cannot be read, nothing changes. Run only one per fleet: Serve
-    cannot tell two of them apart.
+    Runs until Ctrl-C or SIGTERM. The loads of pipeline and gateway add up; while one is unknown, no replica
+    is removed. Run only one per fleet: Serve cannot tell two of them apart.
     """
     import asyncio
 
@@ -138,16 +151,20 @@ def ray(
 
     # On Kubernetes, Serve is configured with the maximum number of replicas.
     decider = Decider(Limits(min, max), requests_per_replica, settle_s, begins_with_most=True)
-    for url in metrics:
-        if not url.startswith(("http://", "https://")):
-            raise SettingError(f"--metrics: expected an http:// address, found {shown(url)[:200]!r}")
+    read = {"--metrics": metrics or [], "--gateway-metrics": gateway_metrics or []}
+    if not any(read.values()):
+        raise SettingError(f"{', '.join(read)}: expected at least one of them, found none")
+    for option, urls in read.items():
+        for url in urls:
+            if not url.startswith(("http://", "https://")):
+                raise SettingError(f"{option}: expected an http:// address, found {shown(url)[:200]!r}")
     spec = load_fleet(fleet, (), address)
     _log_to_stderr()
-    asyncio.run(_scale_on_ray(spec.address, spec.name, metrics, decider, interval_s))
+    asyncio.run(_scale_on_ray(spec.address, spec.name, read, decider, interval_s))
 
 
 async def _scale_on_ray(
-    address: str, name: str, metrics: list[str], decider: Decider, interval_s: float
+    address: str, name: str, read: dict[str, list[str]], decider: Decider, interval_s: float
 ) -> None:
     import asyncio
     from functools import partial
@@ -158,7 +175,15 @@ async def _scale_on_ray(
     from forebay.deploy.ray.autoscale import RayScaler, read_text
 
     async with aiohttp.ClientSession() as http:
-        scaler = RayScaler(address, name, metrics, decider, SystemClock(), partial(read_text, http))
+        scaler = RayScaler(
+            address,
+            name,
+            read["--metrics"],
+            decider,
+            SystemClock(),
+            partial(read_text, http),
+            gateway_metrics=read["--gateway-metrics"],
+        )
         while True:
             await scaler.round()
             await asyncio.sleep(interval_s)

@@ -30,18 +30,23 @@ if TYPE_CHECKING:
     from forebay.deploy.ray.settings import RayFleetSpec
 
 deploy = typer.Typer(
-    cls=Group, help="Deploy a pipeline to Kubernetes or a fleet to Ray.", no_args_is_help=True
+    cls=Group, help="Deploy a pipeline or a gateway to Kubernetes, or a fleet to Ray.", no_args_is_help=True
 )
 
 
 @deploy.callback()
 def _deploy() -> None:
-    """Deploy a pipeline to Kubernetes or a fleet to Ray."""
+    """Deploy a pipeline or a gateway to Kubernetes, or a fleet to Ray."""
 
 
 @deploy.command(cls=Command)
 def kubernetes(
-    pipeline: Annotated[Path, typer.Argument(help="A pipeline file (YAML).", metavar="PIPELINE")],
+    pipeline: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A pipeline file (YAML); none for a gateway and its engine alone.", metavar="[PIPELINE]"
+        ),
+    ] = None,
     *,
     config: Annotated[
         Path | None,
@@ -76,7 +81,7 @@ def kubernetes(
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Render the manifests of a pipeline and its engine, and apply them.
+    """Render the manifests of a pipeline, or of a gateway without one, and its engine, and apply them.
 
     Without --out, --apply, --dry-run and --remove, they are written to standard output. Manifests only refer
     to secrets and never contain them.

@@ -1,6 +1,4 @@
-"""When a request goes where: at once, or held back until a replica has room for it (engines full, their
-queues short). A policy only says which replica takes it.
-"""
+"""When each request is sent: at once, or once a replica has room. A `Policy` only chooses the replica."""
 
 from __future__ import annotations
 
@@ -19,50 +17,49 @@ Item = TypeVar("Item")
 
 
 class Policy(Protocol):
-    """A rule that says which replica takes a request.
+    """A rule that chooses the replica for a request.
 
-    It sees the fleet and changes nothing in it. `choose` is only called while some replica is available, and
-    gives the number of one that is. A policy may keep state of its own (a turn, a random generator); the
-    same calls in the same order give the same choices.
+    It must not change the fleet. It may keep state of its own, such as a turn or a random generator; the same
+    calls in the same order return the same choices.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
-        """`cached`: for each replica, how many of the prompt's tokens its prefix cache should hold."""
+        """Return the number of an available replica; there is at least one.
+
+        `cached`: how many of the prompt's tokens each replica's prefix cache should hold.
+        """
         ...
 
 
 class Dispatcher(Protocol[Item]):
-    """Says when each request goes where.
+    """Decides when each request is sent, and where.
 
-    The owner calls `add` for each request, and `ready` after that, after each first token and each end of a
-    request, when a replica becomes available, and when `wake_s` has come; it sends what `ready` gives at
-    once. `item` is whatever the owner knows the request by.
+    The owner calls `add` for each request. It calls `ready` after each `add`, each first token and each end
+    of a request, when a replica becomes available, and at `wake_s`. It sends what `ready` returns at once.
     """
 
     wake_s: float
-    """When `ready` is to be called although nothing has happened; infinite where that is not needed."""
+    """When to call `ready` if nothing happens until then; may be infinite."""
 
     def add(self, item: Item, demand: RoutingRequest, now_s: float) -> None: ...
 
     def ready(self, now_s: float) -> list[tuple[Item, ReplicaCharge]]:
-        """The requests to send now, in order, each counted as in flight at its ticket's replica."""
+        """Return the requests to send now, in order. They are counted as in flight already."""
         ...
 
     def remove(self, item: Item) -> None:
-        """Nobody waits for this request any more. One that does not wait here is passed over."""
+        """Forget a request. One that does not wait is ignored."""
         ...
 
     def expired(self) -> list[Item]:
-        """The requests that were given up since the last call: their deadline passed while they waited."""
+        """Return the requests whose deadline has passed since the last call."""
         ...
 
-    def __len__(self) -> int:
-        """How many requests wait."""
-        ...
+    def __len__(self) -> int: ...
 
 
 class ImmediateDispatcher(Generic[Item]):
-    """A dispatcher that holds nothing back while some replica is available."""
+    """Sends each request at once if any replica is available."""
 
     wake_s = math.inf
 
@@ -96,34 +93,29 @@ class ImmediateDispatcher(Generic[Item]):
 
 
 LOOK_AHEAD = 32
-"""How many requests that wait for a busy replica are passed over at most to find one for an idle one."""
+"""How many requests for busy replicas may be skipped to find one for an idle replica."""
 NEVER_DUE_S = 3600.0
-"""When a request without a due moment is due after its arrival: behind those that have one, but not last
-forever."""
+"""When a request without a due time is due after its arrival: behind the others, but not last forever."""
 MIN_WAKE_S = 0.001
 
 Waiting = tuple[float, int, int, Item, RoutingRequest]
-"""A request in its place: the moment it is ordered by, its priority, its number, and what it is."""
+"""The time it is ordered by, its priority, its number, the item and its demand."""
 
 
 class Admission(Generic[Item]):
-    """The default dispatcher: sends a request when the replica that suits it best has room for it.
+    """The default dispatcher: sends a request when its best replica has room.
 
-    A replica has room while the prefill queued there is shorter than one of its steps takes
-    (`Fleet.hold_s`, learned): it always has its next step's work, and hardly more. It has room for as many
-    without a first token as it works on side by side (`Fleet.beside`), whatever their prefill, and for no
-    more than it gets the most done with (`Fleet.window`).
+    A replica has room while its queued prefill is shorter than one of its steps (`Fleet.hold_s`), or while
+    fewer requests wait for a first token than it works on together (`Fleet.beside`). There are never more
+    requests than `Fleet.window`. Whatever a replica reports, it has room for one of our requests, so a wrong
+    report cannot stop the stream.
 
-    What waits is ordered by the moment it is due, then priority, then arrival. A tenant's requests are due
-    the later the more of its own wait before them, by the time they take at its fair share. What can no
-    longer get its first token when it is due waits until nothing else can be sent, unless it keeps its place;
-    what has passed its deadline is given up.
+    Requests are ordered by the time they are due, then priority, then arrival. The more requests a tenant has
+    waiting, the later its next ones are due. Requests that cannot be in time wait until nothing else can be
+    sent, unless they keep their place. Expired ones are dropped.
 
-    Whatever a replica says of others' requests, it has room for one of ours: nothing that it reports can stop
-    the stream, and our own first token shows whether it is true.
-
-    A request whose best replica has no room waits for it, and its work counts there for those behind it: so
-    many wait for a cached prefix as it is worth, the others go elsewhere.
+    A request whose best replica is full waits for it and counts as queued work there. So only as many wait
+    for a cached prefix as it is worth.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -134,7 +126,7 @@ class Admission(Generic[Item]):
         self._tenants: dict[str, int] = {}
         self._added = 0
         self.wake_s = math.inf
-        # No replica has room before this moment, as far as is known.
+        # No replica has room before this time.
         self._closed_until_s = -math.inf
 
     def __len__(self) -> int:
@@ -146,8 +138,8 @@ class Admission(Generic[Item]):
         if demand.due_s < math.inf:
             due_s += later_s
         else:
-            # Deadlines run from arrival: taken exactly, no two are alike, and priority would mean nothing.
-            # And a tenant's later requests would overtake an earlier one without end.
+            # Deadlines count from arrival, so exact ones would all differ, and priority would have no effect.
+            # Also, a tenant's later requests could overtake an earlier one without end.
             due_s = math.floor((now_s + NEVER_DUE_S if due_s == math.inf else due_s) + later_s)
         heappush(self._waiting, (due_s, demand.priority, self._added, item, demand))
         self._added += 1
@@ -177,7 +169,7 @@ class Admission(Generic[Item]):
         if not fleet.all_available:
             has_room &= fleet.available
             queues[~fleet.available] = math.inf
-        # Where there are as many as there may be, the next one goes in when one of them ends.
+        # If a replica is full, the next request starts when one ends.
         turns_s = (fleet.requests >= fleet.window) * (fleet.answer_s / np.maximum(fleet.requests, 1.0))
         queues += turns_s
         aside: list[tuple[list[Waiting[Item]], Waiting[Item]]] = []
@@ -244,7 +236,7 @@ class Admission(Generic[Item]):
         self._expired.append(entry[3])
 
     def _set_wake(self, queues: Vector, now_s: float) -> None:
-        """Note when the first of the replicas without room has some again, if nothing happens until then."""
+        """Set `wake_s` to when the first full replica has room again if nothing happens until then."""
         fleet = self._fleet
         excess = queues - fleet.hold_s
         excess[(fleet.waiting < fleet.beside) | (fleet.busy == 0)] = 0.0
@@ -260,7 +252,7 @@ class Admission(Generic[Item]):
             self._closed_until_s = self.wake_s
 
     def _opened(self, now_s: float) -> bool:
-        """Whether a replica has room since it was found that none has."""
+        """Whether a replica has got room since all were full."""
         fleet = self._fleet
         for replica in fleet.changed:
             queued_s = queue_of_s(fleet, replica, now_s)
@@ -273,7 +265,7 @@ class Admission(Generic[Item]):
         return False
 
     def _join(self, tenant: str, demand: RoutingRequest) -> float:
-        """Count a request of the tenant's; gives the seconds that those before it take at its fair share."""
+        """Count a tenant's request; returns the seconds that its earlier ones take at its fair share."""
         before = self._tenants.get(tenant, 0)
         self._tenants[tenant] = before + demand.prompt_tokens
         speed_s = self._fleet.fit.speed.token_s / max(len(self._fleet.numbers()), 1)

@@ -1,8 +1,8 @@
-"""What a replica's KV cache holds and evicts, by its own word: the events that vLLM publishes, and how far
-back the cache reaches. The form was read off vLLM 0.32.
+"""KV-cache events as vLLM publishes them (form of vLLM 0.32), and what they show about evictions.
 
 A message has three frames: topic, sequence number (8 bytes, big-endian, from 0 on), and in msgpack an array
-`[time, events, …]`. An event is a map with its `type` (vLLM 0.32), or an array with it in front (older ones).
+`[time, events, …]`. An event is a map with its `type` (vLLM 0.32) or an array that begins with it (older
+ones).
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from forebay.errors import ProtocolViolation
 MAX_FRAME_BYTES = 4 << 20
 """About a million tokens in one step of the engine."""
 MAX_ITEMS = 1 << 18
-"""Of one array: events of a step, blocks or tokens of a prompt."""
+"""Items of one array: events of a step, blocks or tokens of a prompt."""
 MAX_GROUP = 64
 DEVICE = "GPU"
-"""What vLLM calls the memory that it computes in, on any device. Other tiers are not the prefix cache."""
+"""vLLM's name for the memory of any device. Other tiers are not the prefix cache."""
 HASH_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """These blocks are cached from now on, or are used again."""
+    """Blocks that are cached or used again."""
 
     blocks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """These blocks were evicted."""
+    """Blocks that were evicted."""
 
     blocks: tuple[int, ...]
 
@@ -53,17 +53,17 @@ CacheEvent = Stored | Removed | Cleared
 
 @dataclass(frozen=True, slots=True)
 class CacheMessage:
-    """The events of one step of a replica, in order. A block's number tells its hash and its group."""
+    """The events of one step, in order. A block's number combines its hash and its group."""
 
     sequence: int
     events: tuple[CacheEvent, ...]
 
 
 def read_message(frames: Sequence[bytes]) -> CacheMessage:
-    """The events in `frames`, without those of unknown kinds, of sliding windows and of other memory tiers.
+    """Parse the events in `frames`. Unknown kinds, sliding windows and other memory tiers are left out.
 
-    Takes time and memory in proportion to the frames, of at most `MAX_FRAME_BYTES` each. Raises
-    `ProtocolViolation` where they are not such a message; nothing else.
+    Time and memory are proportional to the frames, at most `MAX_FRAME_BYTES` each. Raises only
+    `ProtocolViolation`.
     """
     if len(frames) != 3 or len(frames[1]) != 8 or any(len(frame) > MAX_FRAME_BYTES for frame in frames):
         raise ProtocolViolation("expected three frames: a topic, 8 bytes of sequence number, and the events")
@@ -96,7 +96,7 @@ def _event(event: Any) -> CacheEvent | None:
     if kind not in ("BlockStored", "BlockRemoved") or event.get("medium") not in (None, DEVICE):
         return None
     if event.get("sliding_window", event.get("kv_cache_spec_sliding_window")) is not None:
-        # What has left the window is evicted early, and says nothing of the prefix.
+        # Blocks outside the window are evicted early, so they show nothing about the prefix.
         return None
     group = event.get("group_idx") or 0
     if not isinstance(group, int) or not 0 <= group < MAX_GROUP:
@@ -115,27 +115,27 @@ def _number(block: Any) -> int:
 
 
 MAX_SAMPLED = 2048
-"""Blocks of a replica whose moment is remembered: a sample by hash, halved whenever it grows beyond."""
+"""Sampled blocks per replica. A larger sample is halved."""
 WITNESSES = 5
-"""Evictions of which the middle one counts: a copy of a block that is still used says nothing."""
+"""The median of so many evictions counts: another copy of one block may still be in use."""
 
 
 class CacheHorizon:
-    """The moment before which nothing is cached any more that was not used since.
+    """Finds the time before which unused blocks are no longer cached.
 
-    The blocks in the messages are of tokens and ours are of text: none can be told to be the other. But an
-    engine evicts what it has not used for longest, whoever used it: once a block is evicted that was stored
-    at a moment, all that was last used before that moment is gone. `horizon_s` is such a moment, on the clock
-    of those passed in. It never goes back, and whatever was missed can only leave it too early.
+    The published blocks are of tokens and ours are of text, so they cannot be matched. But an engine evicts
+    the least recently used blocks first. Once a block from some time is evicted, everything last used before
+    that time is gone. `horizon_s` is such a time; it never decreases, and lost messages only leave it too
+    early.
 
-    Only a sample of the blocks is remembered, chosen by hash, as a fixed share of all (spatial sampling,
-    Waldspurger and others 2015): memory is bounded whatever the size of the cache.
+    Memory is bounded: only a fixed share of the blocks is kept, chosen by hash (spatial sampling, Waldspurger
+    and others 2015).
     """
 
     def __init__(self) -> None:
         self.horizon_s = -math.inf
         self.missed = 0
-        """Messages that were published and did not arrive."""
+        """Published messages that did not arrive."""
         self.restarts = 0
         self._next: int | None = None
         self._moments: dict[int, float] = {}
@@ -143,14 +143,13 @@ class CacheHorizon:
         self._evicted: deque[float] = deque([-math.inf] * WITNESSES, WITNESSES)
 
     def __len__(self) -> int:
-        """How many blocks are remembered."""
         return len(self._moments)
 
     def read(self, message: CacheMessage, now_s: float) -> bool:
-        """Count a message in; whether the replica has lost all that it had cached.
+        """Count a message; returns whether the replica has lost its whole cache.
 
-        It has where it says so, and where its sequence numbers begin anew: it was started again. After a gap
-        the horizon stays, and what arrives from then on moves it.
+        That is so if the message says it, or if sequence numbers start again because the replica restarted. A
+        gap leaves the horizon as it is.
         """
         lost = False
         if self._next is not None and message.sequence < self._next:
@@ -171,7 +170,7 @@ class CacheHorizon:
         return lost
 
     def clear(self) -> None:
-        """Nothing is cached any more; the horizon stays where it is."""
+        """Forget all blocks; the horizon stays."""
         self._moments.clear()
         self._share_bits = 0
         self._evicted.extend([-math.inf] * WITNESSES)
@@ -195,11 +194,11 @@ class CacheHorizon:
 
 
 MAX_BLOCKS = 16_384
-"""Blocks of a replica whose last use is known, the latest ones: about two million tokens."""
+"""Blocks per replica whose last use is kept, latest first: about two million tokens."""
 
 
 class BlockUsage:
-    """Text blocks in the order of their last use, `MAX_BLOCKS` at most."""
+    """Text blocks in the order of their last use, at most `MAX_BLOCKS`."""
 
     def __init__(self) -> None:
         self._used: OrderedDict[int, float] = OrderedDict()
@@ -208,7 +207,7 @@ class BlockUsage:
         return len(self._used)
 
     def used(self, blocks: Iterable[int], now_s: float) -> None:
-        """These were used now. A moment before the last one only delays what `take_before` gives."""
+        """Mark blocks as used. A time before the last one only delays what `take_before` returns."""
         used = self._used
         for block in blocks:
             used[block] = now_s
@@ -217,7 +216,7 @@ class BlockUsage:
             used.popitem(last=False)
 
     def take_before(self, moment_s: float) -> list[int]:
-        """Those last used before `moment_s`, no longer kept here."""
+        """Remove and return the blocks last used before `moment_s`."""
         taken = []
         while self._used:
             block, at_s = next(iter(self._used.items()))
@@ -236,10 +235,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CacheEventCounts:
-    """What came of one replica's events.
-
-    Messages that were read, that were missed and that were none; restarts; text blocks that were forgotten.
-    """
+    """Counts of one replica: messages read, missed and malformed, restarts, and text blocks forgotten."""
 
     read: int
     missed: int
@@ -249,7 +245,7 @@ class CacheEventCounts:
 
 
 class CacheWatch:
-    """What one replica evicts, in our text blocks. Pure: moments are passed in, of one clock."""
+    """Follows what one replica evicts, in our text blocks. Pure: times are passed in."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -265,11 +261,11 @@ class CacheWatch:
         )
 
     def used(self, blocks: Sequence[int], now_s: float) -> None:
-        """A request with these blocks was sent there, or has ended there."""
+        """Mark the blocks of a request that was sent to the replica or ended there."""
         self._usage.used(blocks, now_s)
 
     def heard(self, frames: Sequence[bytes], now_s: float) -> bool:
-        """A message came; whether the replica has lost its whole cache. Raises nothing."""
+        """Read a message; returns whether the replica has lost its whole cache. Raises nothing."""
         try:
             message = read_message(frames)
         except ProtocolViolation as error:
@@ -286,12 +282,12 @@ class CacheWatch:
         return lost
 
     def restarted(self) -> None:
-        """The replica was started anew."""
+        """Forget everything: the replica has restarted."""
         self._horizon.clear()
         self._usage.clear()
 
     def evicted(self, in_flight: Iterable[Sequence[int]], now_s: float) -> list[int]:
-        """The text blocks that are gone since the last call. Those of requests in flight are in use."""
+        """Return the text blocks that are gone since the last call, without those of requests in flight."""
         gone = self._usage.take_before(self._horizon.horizon_s)
         if not gone:
             return []

@@ -1,4 +1,4 @@
-"""Where a replica publishes its KV-cache events."""
+"""Where a replica publishes its KV-cache events, and the subscription to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORM = re.compile(r"tcp://\{host\}:(?:([0-9]{1,5})|\{port([+-][0-9]{1,5})\})")
 
 
 def check_form(form: str) -> str:
-    """`form` as it is. Raises `SettingError` where it is not one that `cache_endpoint` takes."""
+    """Return `form`; raises `SettingError` if `cache_endpoint` does not accept it."""
     match = FORM.fullmatch(form)
     if match is None or not 0 < abs(int(match[1] or match[2])) < 65536:
         raise SettingError(
@@ -31,10 +31,10 @@ def check_form(form: str) -> str:
 
 
 def cache_endpoint(form: str, replica: str) -> str:
-    """The address for the replica with this URL.
+    """Return the address for the replica with this URL.
 
-    `form` is `tcp://{host}:5557`, or `tcp://{host}:{port+200}` with a number that is added to the port of the
-    URL. Raises `SettingError` for another form, and where the port is none.
+    `form` is `tcp://{host}:5557`, or `tcp://{host}:{port+200}` to add a number to the URL's port. Raises
+    `SettingError` for any other form or an invalid port.
     """
     match = FORM.fullmatch(check_form(form))
     assert match is not None
@@ -48,7 +48,7 @@ def cache_endpoint(form: str, replica: str) -> str:
 
 
 def require_zmq() -> None:
-    """Raise `SetupError` where what receives the events is not installed."""
+    """Raise `SetupError` if pyzmq is not installed."""
     try:
         import zmq.asyncio  # noqa: F401
     except ImportError:
@@ -60,17 +60,17 @@ def require_zmq() -> None:
 log = logging.getLogger(__name__)
 
 QUEUED = 1000
-"""Messages that wait to be read; what comes beyond them is dropped, and counts as missed."""
+"""Unread messages that are kept; more are dropped and count as missed."""
 RETRY_S = 0.5
 MAX_RETRY_MS = 2000
 HEARTBEAT_MS = 10_000
 
 
 class CacheSubscriber:
-    """Connections to publishers, of one event loop. Opens nothing before the first of `follow`.
+    """Connections to publishers; belongs to one event loop. Opens nothing before `follow`.
 
-    Raises `SetupError` where pyzmq is missing. A publisher that is away is tried again for ever. One that
-    sends a frame above the limit is cut off and connected anew: what it sent is missed.
+    Raises `SetupError` if pyzmq is missing. Connections are retried for ever, and reopened after a frame that
+    is too large.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class CacheSubscriber:
         self._context: zmq.asyncio.Context | None = None
 
     async def follow(self, endpoint: str, heard: Callable[[list[bytes]], None]) -> None:
-        """Give each message to `heard`, until cancelled."""
+        """Pass each message to `heard` until cancelled."""
         import zmq.asyncio
 
         if self._context is None:
@@ -98,7 +98,7 @@ class CacheSubscriber:
     async def _listen(
         self, socket: zmq.asyncio.Socket, endpoint: str, heard: Callable[[list[bytes]], None]
     ) -> None:
-        """Return when the connection ends: ZeroMQ itself tries again after some ends only."""
+        """Return when the connection ends: ZeroMQ reconnects only after some ends."""
         import zmq
 
         ends = zmq.Event.DISCONNECTED | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
@@ -122,7 +122,6 @@ class CacheSubscriber:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """Close all connections."""
         if self._context is not None:
             self._context.destroy(linger=0)
 
@@ -133,9 +132,9 @@ async def _read(socket: zmq.asyncio.Socket, endpoint: str, heard: Callable[[list
         try:
             heard(frames)
         except Exception:
-            # A defect here must not end what is heard of the replica.
+            # A defect here must not end the subscription.
             log.exception("KV-cache events of %s could not be read", endpoint)
-        # Of messages that wait already, each is there at once: let others have their turn.
+        # Messages that already wait need no loop round: let other tasks run.
         await asyncio.sleep(0)
 
 

@@ -1,8 +1,8 @@
-"""How many requests at once a replica holds: found by what it gets done with them, and with more or fewer.
+"""How many requests at once a replica gets, found by trying more and fewer.
 
-At the start, tokens show within a second or two how many it works on at once. After that only answers are
-counted, which every engine gives. Nothing depends on how fast they are: a replica that becomes fifty times
-slower is still kept full by the same number, and keeps it.
+At first, tokens show within a second or two how many requests the engine works on. After that only answers
+are counted, which every engine sends. Speed does not matter: a replica that becomes fifty times slower keeps
+its number.
 """
 
 from __future__ import annotations
@@ -13,47 +13,46 @@ from typing import Literal
 from forebay.fleet.opening import FLAT, FULL, PATIENCE, Opening, Rate
 
 FIRST, FIRST_SHOWN = 32, 256
-"""Requests at a replica of which nothing is known: most servers run as many at once or queue them at no cost,
-and one that hangs holds up no more. And at one that reports its queue and the size of its KV cache."""
+"""The first limit: most servers run as many at once or queue them at no cost. And the first limit of a
+replica that reports its queue and the size of its KV cache."""
 GROWTH = 2.0
-"""By what the limit grows while the replica works on nearly all that it was sent, and gets more done."""
+"""The limit is multiplied by this if the replica works on nearly all requests and gets more done."""
 MORE_SLOTS = 1.1
-"""A replica that works on so many times more than it once did at most has more places than it had."""
+"""If a replica works on this many times its former maximum, it has more slots now."""
 KV_FULL = 0.9
-"""Share of the KV cache in use from which more requests would evict others."""
+"""Share of the KV cache in use above which more requests would evict others."""
 RISES = 1.1
-"""By what a doubling must raise the rate for the next one to follow."""
+"""How much a doubling must raise the rate for another to follow."""
 UP, DOWN = 1.5, 0.5
-"""By what the limit is multiplied to see if more are better, or fewer enough."""
+"""The limits that are tried, as factors."""
 MORE, SAME = 1.06, 0.97
-"""By what more must raise the rate to be kept, and by what fewer may lower it."""
+"""How much more must raise the rate to be kept, and how far fewer may lower it."""
 MORE_FOR_GOOD, MORE_TO_CLIMB = 1.12, 1.25
-"""By what more must raise it where fewer are never tried again, and by what for it to climb once more."""
+"""How much more must raise it if fewer are never tried again, and to start another climb."""
 WORSE, SURE = 0.8, 16
-"""A trial of fewer ends as soon as the rate is lowered by that, seen over so many answers or the limit."""
+"""A trial of fewer ends once the rate is this low over so many answers, or over the limit."""
 TIMES, LEAST, ENOUGH = 4, 64, 256
-"""Answers to a rate: so many times the limit, between the others."""
+"""Answers to one rate: so many times the limit, within these bounds."""
 DRIFT = 1.25
-"""By what rates may differ before and after a trial of another limit, for the trial to count."""
+"""If the rates before and after a trial differ by more than this, the trial does not count."""
 OVERDUE = 2.5
-"""How many times more slowly than before answers may come in a trial: past that, it is not its doing."""
+"""If answers come this many times more slowly than before, the trial is not the cause."""
 STUCK = 1.5
-"""How many times as long as an answer takes nothing may be answered in a trial of fewer."""
+"""A trial of fewer ends after this many answer times without an answer."""
 REST_S, MOST_REST_S, COST = 10.0, 320.0, 20.0
-"""Seconds between trials, doubled with each that changes nothing; how many times longer than one that was
-broken off for getting less done."""
+"""Seconds between trials, doubled after each without effect; and how much longer after one that cost
+throughput."""
 SLOW_S, SLOWLY_DOWN, LONG_S = 10.0, 0.75, 60.0
-"""Where one look takes longer than the first, fewer are tried by a smaller step; where it takes longer than
-the last, not at all: it could cost more than it tells."""
+"""If one measurement takes longer than the first, fewer are tried in a smaller step; if longer than the last,
+never."""
 NO_TIME_S = 0.25
-"""There are never fewer than are answered in this time: it would gain nothing."""
+"""Never fewer than are answered in this time: it would gain nothing."""
 
 Phase = Literal["climb", "rest", "trial", "back"]
 
 
 class Turn:
-    """Lets one limit at a time try another number: of two at once each would take the other's effect for its
-    own."""
+    """Lets one limit at a time try another number, so that effects are not mixed up."""
 
     def __init__(self) -> None:
         self._of: ConcurrencyLimit | None = None
@@ -71,14 +70,13 @@ class Turn:
 class ConcurrencyLimit:
     """The most requests at a time.
 
-    It begins with `FIRST`, and doubles as soon as the replica works on nearly all of them, until a doubling
-    lets no more tokens flow or the replica begins no more of them. Without tokens it grows by one with each
-    answer, until a doubling gets no more done. From then on it now and then tries half as many more, or half
-    as many, between two looks at the present number. More are kept that get more done, fewer that get no less
-    done; it climbs again if more get far more done, or the replica works on more than it ever did. As long
-    as fewer are there than may be, nothing is learned. Moments are passed in. Not thread-safe.
+    The limit starts at `FIRST` and doubles while the replica works on nearly all of them, until no more
+    tokens flow or it starts no more. Without tokens it grows by one with each answer, until a doubling raises
+    the rate too little. From then on it now and then tries half as many, or half as many more, between two
+    measurements of the present limit. Nothing is learned while fewer requests are there than allowed. Times
+    are passed in. Not thread-safe.
 
-    `most`: there are never more. `most_s`: if an answer takes longer, there are fewer by as much.
+    `most`: an upper bound. `most_s`: if answers take longer, the limit falls in proportion.
     """
 
     def __init__(
@@ -111,11 +109,11 @@ class ConcurrencyLimit:
 
     @property
     def limit(self) -> int:
-        """How many there may be now; at least one."""
+        """The current limit, at least 1."""
         return int(self._limit)
 
     def began(self, now_s: float) -> None:
-        """A request was sent."""
+        """Count a request that was sent."""
         if self._rate is None:
             self._rate = Rate(self._limit, 0, now_s)
         elif self._empty_since_s is not None:
@@ -123,16 +121,16 @@ class ConcurrencyLimit:
         self._empty_since_s = None
 
     def begun(self, begun: int, sent_s: float, now_s: float) -> None:
-        """A request that was sent at a moment had its first token; now `begun` are worked on."""
+        """Count the first token of a request; the replica works on `begun` now."""
         if self._phase == "rest" and begun > MORE_SLOTS * self._start.slots:
-            # It has more places than it had: as at the start.
+            # It has more slots than before: start again.
             self._phase, self._careful = "climb", False
             self._start = Opening()
             self._look(0, now_s)
         self._start.add(begun, now_s - sent_s, now_s)
 
     def flowed(self, begun: int, gap_s: float, now_s: float, *, tokens: int = 1) -> None:
-        """Tokens of one of the `begun` requests that are worked on, `gap_s` after those before."""
+        """Count tokens of one of `begun` running requests, `gap_s` after the previous ones."""
         if self._phase != "climb" or self._careful:
             return
         if begun < FULL * self.limit or self._kv_usage >= KV_FULL:
@@ -155,7 +153,7 @@ class ConcurrencyLimit:
             self._grow(begun)
 
     def reported(self, running: float, waiting: float, kv_usage: float, now_s: float) -> None:
-        """What the replica reports of itself; its numbers count only as long as no tokens show them."""
+        """Take the replica's report, which only counts until tokens are seen."""
         self._kv_usage = kv_usage
         if self._phase != "climb" or self._careful or self._start.begun:
             return
@@ -164,14 +162,14 @@ class ConcurrencyLimit:
             self._look(0, now_s)
 
     def whole(self) -> None:
-        """Answers of this replica are in one piece: what looked like tokens was not."""
+        """Forget what looked like tokens: answers come in one piece."""
         self._start = Opening()
 
     def _grow(self, working: float) -> None:
         self._limit = min(max(self._limit, GROWTH * working), self._most)
 
     def answered(self, there: int, sent_s: float, now_s: float) -> None:
-        """One of `there` requests, sent at a moment, was answered."""
+        """Count an answer to one of `there` requests."""
         if there <= 1:
             self._empty_since_s = now_s
         if self._rate is None:
@@ -196,9 +194,10 @@ class ConcurrencyLimit:
                 self._compare(self._rate, there, now_s)
 
     def look(self, there: int, now_s: float) -> None:
-        """To be called now and then, with `there` requests there. If nothing was answered for `STUCK`
-        times as long as an answer takes, slow calls may have all places, and no answer would change it. Then
-        a trial of fewer ends, and fewer that were kept are as many again as before.
+        """End a trial that slow calls block; call it now and then, with `there` requests at the replica.
+
+        If nothing is answered for `STUCK` answer times, a trial of fewer ends, and a lower limit that was
+        kept is undone.
         """
         if self._rate is None or self._empty_since_s is not None:
             return
@@ -216,23 +215,23 @@ class ConcurrencyLimit:
             self._settle(0, now_s, REST_S)
 
     def shows(self) -> None:
-        """The replica reports its queue and the size of its KV cache: that bounds its requests."""
+        """Start higher: the replica reports its queue and the size of its KV cache."""
         if self._phase == "climb" and not self._start.begun and not self._careful:
             self._limit = min(max(self._limit, FIRST_SHOWN), self._most)
 
     def waited(self, took_s: float, usual_s: float, sent_s: float, now_s: float) -> None:
-        """One had its first token after `took_s`, which takes `usual_s` if it has to wait for no other: there
-        are fewer, but as many as keep the replica at work, if they wait for each other."""
+        """Lower the limit if requests wait for each other: a first token took `took_s`, alone it takes
+        `usual_s`."""
         if took_s > PATIENCE * usual_s and self._limit > PATIENCE:
             share = max(PATIENCE * usual_s / took_s, PATIENCE / self._limit)
             self._cut(share, "rest", sent_s, now_s)
 
     def missed(self, sent_s: float, now_s: float) -> None:
-        """What was sent at a moment was not answered by its deadline: it starts again from half as many."""
+        """Halve the limit: a request missed its deadline."""
         self._cut(0.5, "climb", sent_s, now_s)
 
     def _cut(self, share: float, phase: Phase, sent_s: float, now_s: float) -> None:
-        # Of all that were sent before the last time, none counts: it was done for them.
+        # Requests sent before the last cut do not count again.
         if sent_s >= self._cut_s:
             self._cut_s = now_s
             self._wider = 0.0
@@ -244,7 +243,7 @@ class ConcurrencyLimit:
             self._look(0, now_s)
 
     def _look(self, skip: int, now_s: float) -> None:
-        """Count anew, after the next `skip`."""
+        """Start a new measurement after the next `skip` answers."""
         wanted = self._limit if self._phase == "climb" else _wanted(max(self._limit, self._base))
         self._looked_at = self._limit
         self._rate = Rate(wanted, skip, now_s)
@@ -254,7 +253,7 @@ class ConcurrencyLimit:
             # Tokens show more, and sooner.
             return
         if self._limit < rate.per_s * self._most_s:
-            # Or the last of them would take too long.
+            # Beyond this the last one would take too long.
             self._limit = min(self._limit + 1, self._most)
         if not rate.complete:
             return
@@ -267,11 +266,11 @@ class ConcurrencyLimit:
         self._look(0, now_s)
 
     def _try(self, rate: Rate, now_s: float) -> None:
-        """Begin a trial where one is due."""
+        """Begin a trial if one is due."""
         self._base_per_s = rate.per_s
         least = max(1.0, rate.per_s * NO_TIME_S)
         if self._start.slots < math.inf:
-            # With a few that wait there, it shows if it comes to have more places.
+            # A few must wait there to show that it has more slots.
             least = max(least, math.ceil(self._start.slots / FULL))
         slow = self._limit > rate.per_s * self._most_s
         up = (self._up or self._limit <= least) and self._limit < self._most and not slow
@@ -288,7 +287,7 @@ class ConcurrencyLimit:
             return
         self._up, self._phase, self._began_s = up, "trial", now_s
         self._base, self._tried, self._limit = self._limit, tried, tried
-        # More show once those have ended that began before them; fewer once those too many have.
+        # More show an effect once earlier requests have ended, fewer once the surplus has.
         self._look(int(self._base if up else self._base - tried), now_s)
 
     def _compare(self, rate: Rate, there: int, now_s: float) -> None:
@@ -335,7 +334,7 @@ class ConcurrencyLimit:
         return MORE_FOR_GOOD if _look_s(self._tried, per_s) > LONG_S else MORE
 
     def _keep(self, there: int, now_s: float, least_s: float = 0.0) -> None:
-        """The trial changes nothing; the next one goes the other way."""
+        """End a trial without effect; the next one goes the other way."""
         self._up = not self._up
         self._rest_s = min(2 * self._rest_s, MOST_REST_S)
         self._settle(there, now_s, max(self._rest_s, least_s))

@@ -1,4 +1,4 @@
-"""What a fleet is, as a value that can be written down and pickled."""
+"""Settings of a fleet, as a value that can be pickled."""
 
 from __future__ import annotations
 
@@ -19,28 +19,27 @@ from forebay.fleet.ray_replicas import RayPlace
 from forebay.settings import SecretRef
 
 LEAST_STALL_S = 1.0
-"""No replica is considered stalled after less silence than this."""
+"""Shorter silence is never a stall."""
 
 
 def stall_s_for(timeout_s: float) -> float:
-    """`FleetConfig.stall_s` for calls that may be silent for `timeout_s`: soon enough for another replica to
-    take over within the same time."""
+    """Return `FleetConfig.stall_s` so that another replica can take over within `timeout_s`."""
     return max(LEAST_STALL_S, timeout_s / 4)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetConfig:
-    """Replicas, the model they serve, and how requests are spread over them. Holds no secret.
+    """Replicas, their model, and how requests are spread over them. Holds no secret.
 
-    `model` None: each request goes to replicas that list its model. Every replica is looked at each
-    `check_s`; a look may take `check_timeout_s`. One that is silent for `stall_s` with requests in flight,
-    and for four times as long as expected, is considered stalled. `routing` is a policy's name; the default
-    also holds requests back until a replica has room. There are never more than `capacity` requests at a
-    time, and none should be at a replica for more than half of `deadline_s`. `kv_events`, such as
-    `tcp://{host}:5557` or `tcp://{host}:{port+200}`, is where each replica publishes what its KV cache
-    evicts; None: what we send and the size of the cache tell. `scaled`: replicas are started when requests
-    wait, which are not late while the list is empty. Without `stream`, answers are asked for in one piece.
-    Raises `SettingError` for an unknown policy and another form of `kv_events`.
+    `model` None: requests go to replicas that list their model. Each replica is checked every `check_s`,
+    within `check_timeout_s`. A replica is stalled if it is silent for `stall_s` with requests in flight, and
+    for four times as long as expected. `routing` names a policy; the default also holds requests back until a
+    replica has room. There are at most `capacity` requests at a time, and none should take more than half of
+    `deadline_s`. `kv_events`, such as `tcp://{host}:5557` or `tcp://{host}:{port+200}`, is where replicas
+    publish cache evictions; None: they are estimated. `scaled`: replicas are started when requests wait, so
+    an empty list makes no request late. Without `stream`, answers are requested in one piece.
+
+    Raises `SettingError` for an unknown policy or an invalid `kv_events`.
     """
 
     replicas: ReplicaList
@@ -105,14 +104,14 @@ def _service(text: str) -> str:
 
 
 Urls = Annotated[tuple[HttpUrl, ...], BeforeValidator(_listed), Field(max_length=MAX_REPLICAS)]
-"""One address, or a list of them."""
+"""One address or a list of them."""
 ByUrl = BeforeValidator(_by_url)
-"""A mapping with `url` may be written as that alone."""
+"""Accepts the value of `url` in place of a mapping."""
 Routing = Annotated[str, AfterValidator(_policy)]
 """A policy's name."""
 KvEvents = Annotated[str, AfterValidator(_kv_events)]
-"""Where replicas publish the events of their caches; see `forebay.fleet.cache_subscriber`."""
+"""See `forebay.fleet.cache_subscriber`."""
 KubernetesService = Annotated[str, AfterValidator(_service)]
-"""A Service whose endpoints are replicas; see `forebay.fleet.endpoints`."""
+"""See `forebay.fleet.endpoints`."""
 RayApplication = Annotated[str, AfterValidator(_ray)]
-"""A fleet on Ray; see `forebay.fleet.ray_replicas`."""
+"""See `forebay.fleet.ray_replicas`."""

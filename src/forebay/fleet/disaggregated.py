@@ -1,4 +1,4 @@
-"""An `Engine` over two fleets: one prefills the prompt, the other takes over its KV cache and decodes."""
+"""An `Engine` over two fleets: one prefills prompts, the other takes over the KV cache and decodes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,16 @@ from forebay.records import Completion, KvHandover, Request
 
 
 class DisaggregatedEngine:
-    """A request gets a place at a replica of `decode`, is prefilled at one of `prefill`, in one token, and is
-    decoded at that place, which takes over its KV cache.
+    """Reserves a place at a replica of `decode`, prefills at one of `prefill`, then decodes at that place.
 
-    In this order: vLLM keeps a KV cache for half a minute only, and then gives its blocks to other prompts.
-    So nothing may wait between the two calls. Each fleet routes by its own estimate: of prompts and prefix
-    caches there, of what decodes here.
+    This order matters: vLLM keeps a KV cache for half a minute only, so nothing may wait between the two
+    calls. Each fleet routes by its own estimate.
 
-    A KV cache is read once. A request whose decoding failed is prefilled where it is decoded from then on, as
-    `FleetEngine` has it; so is every one while no replica of `prefill` works, or where it failed there or
-    gave no KV cache.
+    A KV cache is read once. The decoding replica also prefills if decoding has failed before, if no replica
+    of `prefill` works, or if prefill failed or returned no KV cache.
 
-    The answer's token counts are those of decoding, but `cached_tokens` those of a prefill elsewhere; its
-    timing begins with the prefill. `Completion.handover` says which way it came about.
+    Token counts are those of decoding, but `cached_tokens` those of a prefill elsewhere. Timing begins with
+    the prefill. `Completion.handover` tells which way it went.
     """
 
     def __init__(self, prefill: FleetEngine, decode: FleetEngine) -> None:
@@ -39,13 +36,13 @@ class DisaggregatedEngine:
 
     @property
     def client(self) -> FleetClient:
-        """That of the replicas that decode."""
+        """The client of the decoding replicas."""
         return self._decode.client
 
     async def complete(
         self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
     ) -> Completion:
-        """As `Engine` has it; `timeout_s` is of each of the two calls."""
+        """As `Engine.complete`; `timeout_s` applies to each of the two calls."""
         deadline = deadline or Deadline()
         handover: KvHandover = "no_server"
         failed = self._decode.has_failed(request.id)
@@ -81,7 +78,7 @@ class DisaggregatedEngine:
 
     @property
     def clients(self) -> TwoClients:
-        """The two fleets, as one is seen by what counts replicas."""
+        """Both fleets, seen as one by what counts replicas."""
         return TwoClients(self._prefill.client, self._decode.client)
 
     async def close(self) -> None:
@@ -89,7 +86,7 @@ class DisaggregatedEngine:
         await self._decode.close()
 
     async def _prefilled(self, request: Request, timeout_s: float, deadline: Deadline) -> Completion | None:
-        """What a replica that prefills made of it; None where there is none that works any more."""
+        """The result of the prefill; None if no replica for it works."""
         call = self._prefill.complete(prefill_of(request), timeout_s=timeout_s, deadline=deadline)
         return await while_some_prefill(call, self._none_prefills)
 
@@ -99,8 +96,11 @@ class DisaggregatedEngine:
 
 @dataclass(frozen=True, slots=True)
 class TwoClients:
-    """What `FleetClient` says of a fleet, of two that share the work: replicas of both count. A request has
-    its place at one that decodes from the first on, so those there are all that are in flight."""
+    """Shows two fleets as one `FleetClient`.
+
+    Replicas of both count. Requests in flight are those of the decoding fleet, as each has a place there from
+    the start.
+    """
 
     prefill: FleetClient
     decode: FleetClient
@@ -115,7 +115,7 @@ class TwoClients:
 
     @property
     def full(self) -> bool:
-        """Whether either has room for no more: the other then waits for it."""
+        """Whether either fleet has no room; the other then waits for it."""
         return self.prefill.full or self.decode.full
 
     @property
@@ -132,7 +132,7 @@ class TwoClients:
 
     @property
     def probed(self) -> bool:
-        """Whether all were asked; a list of those that prefill that cannot be read is not waited for."""
+        """Whether all replicas were asked. An unreadable list of prefill replicas is not waited for."""
         return self.decode.probed and (self.prefill.probed or bool(self.prefill.fault))
 
     def at_replicas(self) -> dict[str, int]:
@@ -144,13 +144,13 @@ class TwoClients:
 
 
 def prefill_of(request: Request) -> Request:
-    """`request` for a replica that prefills: the same prompt, and one token."""
+    """The request for the prefilling replica: the same prompt, and one token."""
     sampling = replace(request.sampling, max_tokens=1, extra=prefill_fields(request.sampling.extra))
     return replace(request, sampling=sampling)
 
 
 def decode_of(request: Request, prefilled: Completion) -> Request:
-    """`request` for a replica that decodes, with where the KV cache of its prompt is."""
+    """The request for the decoding replica, with the location of the prompt's KV cache."""
     if prefilled.kv_transfer is None:
         return request
     extra = {**request.sampling.extra, KV_TRANSFER: prefilled.kv_transfer}
@@ -159,7 +159,7 @@ def decode_of(request: Request, prefilled: Completion) -> Request:
 
 @dataclass(frozen=True)
 class DisaggregatedEngineFactory:
-    """Opens a `DisaggregatedEngine`. Holds where the API key is, never the key; reads it when called."""
+    """Opens a `DisaggregatedEngine`. Reads the API key when called, and never holds it."""
 
     prefill: FleetConfig
     decode: FleetConfig
@@ -169,8 +169,8 @@ class DisaggregatedEngineFactory:
 
 
 def engine_factory(fleet: FleetConfig, prefill: ReplicaList | None = None) -> EngineFactory:
-    """What opens `fleet`, or where there are replicas for `prefill`, both."""
+    """The factory for `fleet`, or for both if there are replicas for `prefill`."""
     if prefill is None:
         return FleetEngineFactory(fleet)
-    # vLLM says where a KV cache is in answers in one piece alone.
+    # vLLM returns the location of a KV cache only with answers in one piece.
     return DisaggregatedEngineFactory(replace(fleet, replicas=prefill, stream=False), fleet)

@@ -1,6 +1,4 @@
-"""What tells a fleet which replicas there are, and what they serve, asked before a job starts: where all are
-away they are waited for.
-"""
+"""Lists of replicas, and the check of what they serve before a job starts, which waits if all are away."""
 
 from __future__ import annotations
 
@@ -32,19 +30,19 @@ class ReplicaList(Protocol):
     """The addresses of a fleet's replicas. Picklable; holds no connection."""
 
     async def urls(self) -> tuple[str, ...]:
-        """The URLs now, each once. Raises `SettingError` where they cannot be told."""
+        """Return the current URLs, each once. Raises `SettingError` if they cannot be found out."""
         ...
 
     def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
-        """The URLs now, and again whenever they may have changed; a `SettingError` where they cannot be told:
-        the last answer stays. Ends where they never change."""
+        """Yield the URLs now and after each possible change, or a `SettingError`: the last URLs stay valid.
+        Ends if they never change."""
         ...
 
 
 async def polled(
     urls: Callable[[], Awaitable[tuple[str, ...]]], every_s: float
 ) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
-    """`ReplicaList.updates` by asking `urls` every so many seconds; once, where that is infinite."""
+    """Yield the result of `urls` every `every_s`; once if that is infinite."""
     while True:
         try:
             yield await urls()
@@ -56,7 +54,8 @@ async def polled(
 
 
 def checked(urls: Iterable[object], *, where: str) -> tuple[str, ...]:
-    """`urls` without repetition. Raises `SettingError`, naming `where`, for none, too many or a bad one."""
+    """Return `urls` without repetition. Raises `SettingError`, naming `where`, for none, too many or a bad
+    one."""
     found: dict[str, None] = {}
     for url in urls:
         if not isinstance(url, str):
@@ -74,7 +73,7 @@ def checked(urls: Iterable[object], *, where: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FixedReplicas:
-    """A fixed list. Raises `SettingError` at construction for a URL that cannot be a replica's."""
+    """A fixed list. Raises `SettingError` at construction for an invalid URL."""
 
     given: tuple[str, ...]
 
@@ -90,9 +89,9 @@ class FixedReplicas:
 
 @dataclass(frozen=True)
 class DnsReplicas:
-    """Every address of the host in `url` is a replica; resolved again every `every_s`.
+    """Every address of the host in `url` is a replica; resolved every `every_s`.
 
-    `http` only: an address has no certificate. Raises `SettingError` at construction for another URL.
+    `http` only: an address has no certificate. Raises `SettingError` at construction for any other URL.
     """
 
     url: str
@@ -127,7 +126,7 @@ MAX_BYTES = 256 << 10
 class FileReplicas:
     """A file of URLs, read every `every_s`: one per line (`#` begins a comment), or a list in YAML or JSON.
 
-    Replace it as a whole (write beside it, then rename): half a list is a list too.
+    Replace it as a whole by renaming: half a list is a valid list, too.
     """
 
     path: str
@@ -141,7 +140,7 @@ class FileReplicas:
 
 
 def read_replicas(path: Path) -> tuple[str, ...]:
-    """The URLs in the file; blocks. Raises `SettingError` where it cannot be read or holds none."""
+    """Read the URLs from a file; blocks. Raises `SettingError` if it cannot be read or has none."""
     where = f"replica file {path}"
     return checked(_entries(read_text(path, MAX_BYTES, where), where), where=where)
 
@@ -153,17 +152,17 @@ def _entries(text: str, where: str) -> Iterable[object]:
         except orjson.JSONDecodeError as error:
             raise SettingError(f"{where} is no JSON list of URLs: {error}") from None
         return list(value)
-    # A list in YAML is lines too, each with a dash and perhaps in quotes.
+    # A YAML list also has one per line, with a dash and perhaps in quotes.
     lines = (line.split("#", 1)[0].strip().removeprefix("- ").strip(" \t'\"") for line in text.splitlines())
     return [line for line in lines if line]
 
 
 MAX_SAID = 4
-"""Of how many replicas that are away a message tells."""
+"""How many unreachable replicas a message names."""
 
 
 class Say(Protocol):
-    """Told that the engine is waited for, and how long it has been, in seconds."""
+    """Called while waiting for the engine, with the seconds so far."""
 
     def __call__(self, words: str, waited_s: float) -> None: ...
 
@@ -180,14 +179,12 @@ def discover_model(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ServedModel:
-    """The model to ask for, checked against what the replicas serve; blocks. Its context is the shortest of
-    any replica, None if none names one.
+    """Find the model to request and check that the replicas serve it; blocks.
 
-    One that answers is enough. Where it is known that there is none at present, `wanted` is believed:
-    replicas are started when they are needed. Failures that may pass are tried again as `retry` says, until
-    `deadline_s` is over. Raises `PipelineFailed` where they did not pass, and `SettingError` for others,
-    where the replicas cannot be told, and where none of those that answer serves the model. `keys` are
-    the settings that hold the addresses and the model, for messages.
+    One replica that answers is enough. Its context is the shortest of all replicas, None if none reports one.
+    If there is no replica at present, `wanted` is accepted. Passing failures are retried by `retry` until
+    `deadline_s`; then `PipelineFailed` is raised. `SettingError` is raised for other failures, an unreadable
+    list, and if no replica that answers serves the model. `keys` are the settings to name in messages.
     """
     url_key, model_key = keys
     key = None if api_key is None else read_secret(api_key)
@@ -215,11 +212,10 @@ def discover_model(
 def check_served(
     replicas: ReplicaList, wanted: str, *, api_key: SecretRef | None, within_s: float, key: str
 ) -> ServedModel:
-    """The model `wanted` as the replicas serve it; blocks for at most `within_s`.
+    """Return the model `wanted` as the replicas serve it; blocks for at most `within_s`.
 
-    They are asked once. If none lists its models within that time, or the API key is not here, the model's
-    context is unknown. Raises `SettingError`, naming the setting `key`, if replicas answer and none of them
-    serves the model.
+    Replicas are asked once. The context is unknown if none answers in time or the API key is not available
+    here. Raises `SettingError`, naming the setting `key`, if replicas answer and none serves the model.
     """
     try:
         secret = None if api_key is None else read_secret(api_key)
@@ -233,7 +229,7 @@ def check_served(
 
 
 Served = Mapping[str, tuple[ServedModel, ...]]
-"""The models by the URL of each replica that has answered."""
+"""The models of each replica that has answered, by URL."""
 
 
 def _shortest(name: str, served: Served) -> ServedModel:
@@ -269,8 +265,7 @@ def _served(
     clock: Clock,
     sleep: Callable[[float], None],
 ) -> dict[str, tuple[ServedModel, ...]]:
-    """The models, by the URL of each replica that answers; none only with `none_ok`, where there
-    is no replica."""
+    """The models of each replica that answers, by URL. Empty only with `none_ok`, if there is no replica."""
     begin_s = clock.monotonic_s()
     attempt, alike = 0, Counter[float]()
     while True:

@@ -1,7 +1,7 @@
-"""The replicas behind a Service of Kubernetes, as its EndpointSlices tell them.
+"""The replicas behind a Kubernetes Service, from its EndpointSlices.
 
-The API server tells of every change at once: a replica joins when its pod is ready, and leaves when it begins
-to stop, before any look-up of the Service's name would show it.
+The API server reports changes at once: a replica joins when its pod is ready and leaves when it begins to
+stop, before DNS shows it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXPECTED = "expected [NAMESPACE/]SERVICE[:PORT]"
 
 @dataclass(frozen=True, slots=True)
 class ServiceName:
-    """A Service, and which port of its pods is called: its name or number; None: the only one."""
+    """A Service and the name or number of a port; None: the only one."""
 
     service: str
     namespace: str | None = None
@@ -33,7 +33,7 @@ class ServiceName:
 
     @classmethod
     def parse(cls, text: str) -> ServiceName:
-        """Of `[NAMESPACE/]SERVICE[:PORT]`. Raises `SettingError` for another form."""
+        """Parse `[NAMESPACE/]SERVICE[:PORT]`. Raises `SettingError` for any other form."""
         found = FORM.fullmatch(text)
         port = found and found["port"]
         if found is None or (port and port.isdigit() and not 0 < int(port) < 65_536):
@@ -43,11 +43,11 @@ class ServiceName:
 
 @dataclass(frozen=True)
 class KubernetesReplicas:
-    """Every endpoint of the Service that is ready and does not stop is a replica: `service` is
-    `[NAMESPACE/]SERVICE[:PORT]`, the namespace by default that of the pod or the kubeconfig's context.
+    """Every endpoint of the Service that is ready and not stopping is a replica.
 
-    There may be none: then nothing is ready yet, or nothing is wanted. Raises `SettingError` at construction
-    for another form. Needs the right to list and watch endpointslices of discovery.k8s.io.
+    `service` is `[NAMESPACE/]SERVICE[:PORT]`; the default namespace is that of the pod or the kubeconfig's
+    context. There may be no replica. Raises `SettingError` at construction for any other form. Needs the
+    right to list and watch endpointslices of discovery.k8s.io.
     """
 
     service: str
@@ -104,11 +104,11 @@ def _told(found: Objects | Trouble, name: ServiceName, collection: Collection) -
 
 
 def endpoint_urls(slices: Iterable[Mapping[str, Any]], port: str | None, *, where: str) -> tuple[str, ...]:
-    """The URLs of the endpoints that are ready and do not stop, sorted; a pod with addresses of both families
-    once, by IPv4. One that some slice calls stopping is left out, whatever the others say.
+    """The sorted URLs of endpoints that are ready and not stopping; a pod with both address families once, by
+    IPv4.
 
-    Raises `SettingError`, naming `where`, for what is no EndpointSlice, a port that they do not have, and too
-    many.
+    An endpoint that any slice calls stopping is left out. Raises `SettingError`, naming `where`, for an
+    invalid EndpointSlice, an unknown port, or too many.
     """
     chosen: dict[str, tuple[str, str]] = {}
     stopping: set[str] = set()

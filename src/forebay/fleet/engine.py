@@ -1,6 +1,4 @@
-"""An `Engine` over a fleet: a call goes to the replica that suits it, and to another where that one fails.
-What may be spent on repeats is a share of what succeeds.
-"""
+"""An `Engine` over a fleet: a call that fails at one replica goes to another, within a budget of retries."""
 
 from __future__ import annotations
 
@@ -22,18 +20,18 @@ from forebay.fleet.routing_request import prompt_text
 from forebay.records import Completion, Request
 
 SHARE = 0.2
-"""Calls that may be repeated for each one that succeeds."""
+"""Retries that each success pays for."""
 FIRST, MOST = 32.0, 128.0
-"""Repeats that are allowed before anything has succeeded, and that may be saved up."""
+"""Retries allowed before any success, and the most that can be saved."""
 ALWAYS = 3
-"""Repeats at a time that are allowed though nothing is left: an outage has to end some time."""
+"""Retries at a time that need no budget, so that an outage can end."""
 
 
 class RetryBudget:
-    """Bounds calls that repeat a failed one, over all requests of a fleet. Belongs to one event loop.
+    """Limits retries over all requests of a fleet; belongs to one event loop.
 
-    Each is paid for by what has succeeded. One that cannot be waits, in order, until no request waits for its
-    first call (`idle`): repeats must not keep others out, but where there are no others they harm nobody.
+    Successes pay for retries. A retry without budget waits in order until no request waits for its first call
+    (`idle`), since it then takes nobody's place.
     """
 
     def __init__(self, idle: Callable[[], bool]) -> None:
@@ -43,13 +41,13 @@ class RetryBudget:
         self._waiting: deque[asyncio.Future[bool]] = deque()
 
     def succeeded(self) -> None:
-        """A call succeeded."""
+        """Add to the budget."""
         self._left = min(self._left + SHARE, MOST)
         self.wake()
 
     @asynccontextmanager
     async def repeat(self, left_s: float) -> AsyncIterator[bool]:
-        """While a call is repeated; waits for its turn. Gives False where it did not come within `left_s`."""
+        """Hold a turn while a call is retried; yields False if there was none within `left_s`."""
         paid = await self._turn(left_s)
         try:
             yield paid is not None
@@ -59,7 +57,7 @@ class RetryBudget:
                 self.wake()
 
     async def _turn(self, left_s: float) -> bool | None:
-        """Whether it was paid for, or is one of those that always may be; None where its time is over."""
+        """Whether the budget paid for it; None if its time is over."""
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self.wake()
@@ -78,7 +76,7 @@ class RetryBudget:
                 turn.cancel()
 
     def wake(self) -> None:
-        """Something has changed: let those go on whose turn it is."""
+        """Let waiting retries go on whose turn it is."""
         while self._waiting:
             turn = self._waiting[0]
             if turn.done():
@@ -98,22 +96,22 @@ class RetryBudget:
             self._waiting.popleft()
             turn.set_result(paid)
             if self._left < 1 and not self._free:
-                # One at a time, so that it is seen whether there is room for another.
+                # One at a time, to see whether there is room for another.
                 return
 
 
 MAX_REMEMBERED = 10_000
 ROUNDING_S = 1e-6
 ELSEWHERE = (Unreachable, Overloaded, RateLimited, *MISPLACED)
-"""What says nothing of the request: it goes to another replica at once, unheard by its caller."""
+"""Errors that are not the request's fault: it goes to another replica without reporting them."""
 
 
 PromptElsewhere = Callable[[], Awaitable[Request]]
-"""Has a prompt prefilled at another replica; gives the request as whoever decodes it is to get it."""
+"""Prefills a prompt at another replica; returns the request for the decoding replica."""
 
 
 class Unbegun(Deadline):
-    """The time of a record that has a place and no call yet: it does not begin with the place."""
+    """A deadline that does not begin with the place, but with the call."""
 
     __slots__ = ("_of",)
 
@@ -133,8 +131,7 @@ class Unbegun(Deadline):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What became of a request until now: the replicas at which it failed, how the last time, and whether
-    that one had left it lying."""
+    """The replicas at which a request failed, its last failure, and whether that replica had stalled."""
 
     replicas: tuple[int, ...]
     error: EngineError
@@ -142,15 +139,13 @@ class Failed:
 
 
 class FleetEngine:
-    """Answers over a fleet, which may be of one replica. Where a request failed it is avoided for it while
-    there is another.
+    """Answers over a fleet of one or more replicas; a request avoids replicas at which it failed.
 
-    `Unreachable`, `Overloaded`, `RateLimited`, `Unauthorized` and `ModelNotFound` are raised when every
-    replica that could be asked has failed so, all else at once. A request waits for room, in the order in
-    which requests are due (`due_s`, or else their deadlines), then its `priority`; its own deadline does not
-    count meanwhile, unless no replica works. Requests with the same `session` share that fairly with others,
-    and keep to one replica under `session_affinity`. Calls after a failed one are paid from a `RetryBudget`
-    that all share.
+    `Unreachable`, `Overloaded`, `RateLimited`, `Unauthorized` and `ModelNotFound` are raised once every
+    replica has failed this way, other errors at once. Requests wait for room in order of `due_s` or else
+    their deadlines, then `priority`. Their deadline does not count meanwhile, unless no replica works.
+    Requests of one `session` share room fairly with others, and keep to one replica under `session_affinity`.
+    Retries are paid from one shared `RetryBudget`.
 
     `connect` opens a replica in place of HTTP.
     """
@@ -163,7 +158,7 @@ class FleetEngine:
         self._any_model = config.model is None
         self._retries = RetryBudget(lambda: not self.client.waiting)
         self.client.on_idle = self._retries.wake
-        # Its caller may try a request again under the same id.
+        # The caller may try a request again under the same id.
         self._failed: OrderedDict[str, Failed] = OrderedDict()
 
     async def complete(
@@ -183,7 +178,7 @@ class FleetEngine:
                     try:
                         found = await self._once(request, text, before.replicas, timeout_s, deadline)
                     except Unreachable:
-                        # What it failed with says more than that there is no place for it now.
+                        # The last failure is more informative than a lack of room.
                         raise type(before.error)(str(before.error), sent=False) from None
             if isinstance(found, Completion):
                 self._failed.pop(request.id, None)
@@ -195,7 +190,7 @@ class FleetEngine:
                 if not self._all_tried(found.replicas, request.model):
                     self._remember(request.id, found)
                     continue
-                # It may come again: to all of them.
+                # The request may be tried again, at all replicas.
                 found = Failed((), error, found.lost)
             self._remember(request.id, found)
             if isinstance(error, MISPLACED) and tried < len(self.client.replicas()):
@@ -205,8 +200,10 @@ class FleetEngine:
     async def complete_first(
         self, request: Request, *, timeout_s: float, deadline: Deadline, prompt: PromptElsewhere
     ) -> Completion:
-        """The first call of a request whose prompt `prompt` has prefilled elsewhere, once there is a place
-        for it here. What fails is raised, and held against no replica where the other one may have caused it.
+        """Make the first call of a request whose prompt `prompt` prefills elsewhere, once there is a place
+        here.
+
+        Errors are raised, and not held against a replica if the other one may have caused them.
         """
         text = prompt_text(request)
         found = await self._once(request, text, (), timeout_s, deadline, prompt=prompt)
@@ -230,7 +227,7 @@ class FleetEngine:
         *,
         prompt: PromptElsewhere | None = None,
     ) -> Completion | Failed:
-        """One call, when a replica has room. Raises where none has within the deadline."""
+        """Make one call when a replica has room. Raises if none has within the deadline."""
         begun = deadline.begun_s is not None
         demand = self.client.demand(
             text,
@@ -238,7 +235,7 @@ class FleetEngine:
             due_s=math.inf if request.due_s is None else request.due_s,
             keeps_place=True,
             priority=request.priority,
-            # Fairness among keys is kept within a class: an alarm does not wait for its key's archive.
+            # Keys are treated fairly within a priority: an alarm does not wait for its key's archive.
             tenant=request.session and "\0".join((request.service, request.session)),
             session=request.session,
             avoid=avoid,
@@ -255,7 +252,7 @@ class FleetEngine:
                 try:
                     request = await prompt()
                 except EngineError:
-                    # Another replica's.
+                    # The prompt belongs to another replica.
                     lease.release()
                     raise
                 lease.prompt_came()
@@ -265,12 +262,12 @@ class FleetEngine:
                 if deadline.left_s(self._clock.monotonic_s()) <= 0:
                     lease.late()
                 only = self.client.only(lease)
-                # One that fails again there says as much of itself.
+                # A replica that fails again is at fault itself.
                 again = only and request.id in self._failed
                 blame = not again and self._blames(lease, error, avoid, deadline)
-                # It may have been refused the KV cache of its prompt.
+                # It may have been refused the KV cache.
                 blame = blame and not (prompt is not None and isinstance(error, ServerFault))
-                # A time that has passed says how slow the replica is, wherever else there is to go.
+                # A timeout shows that the replica is slow, even if there are others.
                 lease.failed(error, blame=blame, alone=only and not isinstance(error, AttemptTimeout))
                 replicas = tuple(dict.fromkeys((*avoid, lease.number)))
                 return Failed(replicas, error, bool(lease.lost))
@@ -283,18 +280,18 @@ class FleetEngine:
     ) -> bool:
         """Whether a failure is held against the replica."""
         if isinstance(error, ServerFault):
-            # What a second one fails at just so lies in the request.
+            # If a second replica fails in the same way, the request is at fault.
             return not avoid
         if isinstance(error, AttemptTimeout):
             return deadline.left_s(self._clock.monotonic_s()) > ROUNDING_S
-        # What no other can take over it is sent on, to be told so each time.
+        # Without another replica the request is sent again, and fails each time.
         return not isinstance(error, MISPLACED) or not self.client.only(lease)
 
     async def close(self) -> None:
         await self.client.close()
 
     async def _call(self, lease: ReplicaLease, request: Request, deadline: Deadline) -> Completion:
-        # The lease knows when no progress is made.
+        # The lease detects a lack of progress.
         call = asyncio.get_running_loop().create_task(
             lease.engine.complete(request, timeout_s=math.inf, deadline=deadline, on_content=lease.progress)
         )
@@ -308,7 +305,7 @@ class FleetEngine:
         try:
             await asyncio.wait((call,))
         except asyncio.CancelledError:
-            # Its caller gave up: that counts, whatever became of the replica.
+            # A caller that gave up counts as a failure, whatever the replica did.
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
             raise
@@ -330,7 +327,7 @@ class FleetEngine:
 
 @dataclass(frozen=True)
 class FleetEngineFactory:
-    """Opens a `FleetEngine`. Holds where the API key is, never the key; reads it when called."""
+    """Opens a `FleetEngine`. Reads the API key when called, and never holds it."""
 
     config: FleetConfig
 

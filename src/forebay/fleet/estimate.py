@@ -1,8 +1,8 @@
-"""When would this request get its first token on that replica, and what would it cost the others there?
+"""The estimate that routing and admission share: when would a request get its first token on a replica, and
+how long would it delay the others there?
 
-The one estimate that routing and admission share: the prefill that is queued there, less what is done of it,
-and this prompt's own, at the speed that first tokens have shown, slowed by what the replica decodes; and how
-long those before it are held up. All vectors have one element per replica. docs/fleet.md derives it.
+It counts the prefill queued there, this prompt's own prefill at the learned speed, and decoding. Vectors have
+one element per replica. docs/fleet.md derives it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from forebay.fleet.state import Fleet
 
 
 def queue_s(fleet: Fleet, now_s: float) -> Vector:
-    """Seconds until a replica has prefilled all that was sent to it.
+    """Seconds until a replica has prefilled everything that was sent to it.
 
-    The first of its prompts has been worked on since the one before was done. One that is overdue is
-    expected to take as long again as it is late: a replica that hangs looks worse and worse by itself.
+    An overdue prompt is expected to take as long again as it is late, so a replica that hangs looks worse and
+    worse.
     """
     left: Vector = np.abs(fleet.head_until_s - now_s)
     left *= fleet.busy
@@ -27,13 +27,12 @@ def queue_s(fleet: Fleet, now_s: float) -> Vector:
 
 
 def queue_of_s(fleet: Fleet, replica: int, now_s: float) -> float:
-    """`queue_s` of one replica."""
     head_s = abs(float(fleet.head_until_s[replica]) - now_s) * float(fleet.busy[replica])
     return head_s + float(fleet.behind_s[replica]) + float(fleet.external_s[replica])
 
 
 def prefill_s(fleet: Fleet, demand: RoutingRequest, cached: Vector) -> Vector:
-    """Seconds that the prompt's uncached part takes once it is at the head of a replica's queue."""
+    """Seconds that the prompt's uncached part takes at the head of a replica's queue."""
     speed, prompt = fleet.fit.speed, demand.prompt_tokens
     per_token: Vector = fleet.context * speed.context_s
     per_token += fleet.decoding * speed.decode_s
@@ -50,11 +49,10 @@ def prefill_s(fleet: Fleet, demand: RoutingRequest, cached: Vector) -> Vector:
 
 
 def stall_s(fleet: Fleet, work_s: Vector) -> Vector:
-    """What a prompt of `work_s` seconds costs the requests before it there, in seconds of waiting.
+    """Seconds of waiting that a prompt of `work_s` costs the requests before it.
 
-    Each of them decodes already, or will by then, and is held up for that long. It matters by the share that
-    it makes up of the time their answers take: a step is not noticed in hundreds, a prompt of many seconds
-    sets the pace of all they still say.
+    It holds up all that decode by then. That counts by its share of the time their answers take: one step is
+    negligible among hundreds, a prefill of many seconds is not.
     """
     stalled: Vector = work_s * work_s
     stalled /= work_s + fleet.answer_s
@@ -63,10 +61,7 @@ def stall_s(fleet: Fleet, work_s: Vector) -> Vector:
 
 
 def fits(fleet: Fleet, tokens: float, replica: int) -> bool:
-    """Whether the replica can run one more request that takes `tokens` of its KV cache.
-
-    An idle replica always can: what does not fit there is for the replica itself to refuse.
-    """
+    """Whether the replica's KV cache has room for a request of `tokens`; an idle replica always has."""
     requests = fleet.requests[replica]
     if not requests:
         return True
@@ -76,8 +71,8 @@ def fits(fleet: Fleet, tokens: float, replica: int) -> bool:
 
 
 def fullness(fleet: Fleet) -> Vector:
-    """How full each replica is for requests that only decode: the greater share of its sequences and of its
-    KV cache that is taken. A step takes longer with both, and at 1 the next request waits."""
+    """How full each replica is for requests that only decode: the larger of the shares of sequences and KV
+    cache in use. At 1 the next request waits."""
     sequences = (fleet.requests + fleet.external) / fleet.max_num_seqs
     taken: Vector = np.maximum(sequences, fleet.reserved / fleet.kv_tokens)
     return taken

@@ -1,4 +1,4 @@
-"""The default policy. It needs numpy only: on the nodes of a Ray cluster there is little more."""
+"""The default policy. Imports only numpy, since Ray nodes have little more."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from forebay.fleet.state import Fleet
 
 
 def least(costs: Vector, fleet: Fleet) -> int:
-    """The available replica with the least cost; of equals the one with the lowest number."""
+    """The available replica with the least cost; the lowest number among equals."""
     if fleet.all_available:
         return int(costs.argmin())
     return int(np.where(fleet.available, costs, np.inf).argmin())
 
 
 class ExpectedTtft:
-    """The replica with the least sum of the time to this request's first token and its cost to the others.
+    """Chooses the least sum of the expected time to first token and the cost to other requests.
 
-    There is no threshold for imbalance: a hot prefix spills by itself once the cached replica's queue costs
-    more than a prefill elsewhere.
+    There is no threshold for imbalance: a hot prefix spills once the queue at the cached replica costs more
+    than a prefill elsewhere.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:

@@ -1,8 +1,7 @@
-"""What a replica may be sent: whether it may get requests at all (a circuit breaker with a slow start), and
-which of them it has left lying.
+"""Whether a replica may get requests (a circuit breaker with a slow start), and which of them have stalled.
 
-Time limits follow progress. A request that waits at a replica that works on others, in their order, is not
-late however slow the replica is. One that was overtaken could have begun, and its time runs from then.
+Time limits follow progress: a request that waits in order at a working replica is not late. If a later
+request overtakes it, its time starts.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ State = Literal["up", "shut", "trial"]
 
 @dataclass(frozen=True, slots=True)
 class HealthRules:
-    """`failures` without a success between them shut a replica, or `failures_alone` one that is alone, and so
-    do `missed_checks`.
+    """When a replica is shut and how it opens again.
 
-    Failures of one source alone never shut it, as no replica may be able to answer its requests: a probe of
-    our own has to fail, too.
+    It is shut after `failures` without a success between them (`failures_alone` if it is the only one), or
+    after `missed_checks`. Failures of one source alone never shut it: a probe must fail, too.
 
-    It stays shut for `first_wait_s`, doubled each time that it fails again, up to `max_wait_s`. Then one
-    passed probe lets one request through, and each first token lets one more in flight, and halves that time;
-    after `start_tokens` of them there is no limit any more. A replica that joined and has never been shut has
-    none after its first token.
+    It stays shut for `first_wait_s`, doubled with each further failure up to `max_wait_s`. Then a passed
+    probe lets one request through. Each first token allows one more in flight and halves the wait; after
+    `start_tokens` there is no limit. A replica that joined and was never shut has no limit after its first
+    token.
     """
 
     failures: int = 3
@@ -40,13 +38,13 @@ class HealthRules:
 
 RULES = HealthRules()
 SOURCES = 3
-"""Failures from so many sources show that it is the replica."""
+"""Failures from this many sources show that the replica is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """What requests hold against a replica, until a probe decides. `shuts`: it is shut if that fails, too;
-    else it only gets nothing for as long as it asked."""
+    """What failed requests hold against a replica until a probe decides. `shuts`: a failed probe shuts it;
+    else it only pauses as it asked."""
 
     why: str
     at_least_s: float | None = None
@@ -54,20 +52,18 @@ class Accusation:
 
 
 class Health:
-    """The state of one replica. Moments are passed in.
+    """The state of one replica. Times are passed in.
 
-    `up`: no limit, or a slow start's. `shut`: nothing is sent. `trial`: it has just joined, and one request
-    may show that it works.
-    `accused`: what a probe of our own is to confirm (`convict`) or refute (`acquit`).
-    A request is told apart by the `epoch` in which it was sent: what was sent before the replica was shut
-    says nothing of it afterwards.
+    `up`: no limit, or that of a slow start. `shut`: nothing is sent. `trial`: it has just joined, and one
+    request may test it. `accused`: what a probe must confirm (`convict`) or refute (`acquit`). Requests sent
+    before the replica was shut have an older `epoch` and count no more.
     """
 
     def __init__(self, rules: HealthRules = RULES) -> None:
         self._rules = rules
         self.state: State = "up"
         self.why = ""
-        """What shut it last; empty where nothing did."""
+        """Why it was shut last; empty if it never was."""
         self.epoch = 0
         self.limit = math.inf
         self.until_s = -math.inf
@@ -83,17 +79,17 @@ class Health:
         return self.state != "shut" and in_flight < self.limit
 
     def start_slowly(self) -> None:
-        """It has just joined: one request is to show that it works."""
+        """Let one request test it: it has just joined."""
         self.state, self.limit = "trial", 1.0
 
     def sign(self, now_s: float) -> None:
-        """Bytes of an answer came."""
+        """Note bytes of an answer."""
         self._sign_s = now_s
 
     def succeeded(self, epoch: int, now_s: float, *, first: bool = True, whole: bool = True) -> None:
-        """A request sent in `epoch` got its `first` token, all that it was to get (`whole`), or both.
+        """Count a request of `epoch` that got its `first` token, its complete answer (`whole`), or both.
 
-        First tokens open it after a trial, but do not make up for answers that break off.
+        First tokens reopen a replica, but do not make up for answers that break off.
         """
         self._sign_s = now_s
         if epoch != self.epoch or self.state == "shut":
@@ -105,7 +101,7 @@ class Health:
         if first and self.limit < math.inf:
             self.limit += 1
             self._wait_s = max(self._rules.first_wait_s, self._wait_s / 2)
-            # One that never failed has nothing more to prove.
+            # A replica that never failed has nothing more to prove.
             if not self.epoch or self.limit > self._rules.start_tokens:
                 self.limit = math.inf
                 self.why = ""
@@ -121,11 +117,11 @@ class Health:
         alone: bool = False,
         source: str | None = None,
     ) -> None:
-        """A request that was sent in `epoch` failed by the replica's fault, it seems. `source`: whose it was;
-        None for one that has nothing to do with any other.
+        """Count a failure that seems to be the replica's fault, of a request sent in `epoch`.
 
-        It takes as many failures as there are requests `in_flight` still: of many, some may fail in a row by
-        chance. `at_least_s`: how long the replica itself asked to be left alone; up to `max_wait_s` it is.
+        As many failures are needed as requests are still `in_flight`, since some of many may fail in a row by
+        chance. `source`: who sent it; None for one unrelated to any other. `at_least_s`: how long the replica
+        asked to be left alone, bounded by `max_wait_s`.
         """
         if epoch != self.epoch or self.state == "shut":
             return
@@ -140,28 +136,28 @@ class Health:
                 self.accused = Accusation(why, at_least_s)
 
     def accuse(self, why: str) -> None:
-        """It looks as if it hung."""
+        """Accuse it of hanging."""
         self.accused = Accusation(why)
 
     def refused(self, why: str) -> None:
-        """It refused a request though it has hardly any, and asks to be left alone."""
+        """Accuse it of refusing requests although it has hardly any."""
         self.accused = self.accused or Accusation(why, shuts=False)
 
     def acquit(self) -> None:
-        """A probe passed: what failed was due to the requests."""
+        """Drop the accusation: a probe passed, so the requests were at fault."""
         self.accused = None
         if self.state == "trial":
             self.state = "up"
         self._forget_failures()
 
     def convict(self, now_s: float) -> None:
-        """A probe failed, too."""
+        """Act on the accusation: a probe failed, too."""
         accused, self.accused = self.accused, None
         if accused is not None and accused.shuts and self.state != "shut":
             self.shut(accused.why, now_s, at_least_s=accused.at_least_s)
 
     def check_passed(self) -> None:
-        """It reports that it is well. That alone opens nothing."""
+        """Count a passed check. That alone opens nothing."""
         self._missed = 0
 
     def due(self, now_s: float) -> bool:
@@ -169,12 +165,12 @@ class Health:
         return self.state == "shut" and now_s >= self.until_s
 
     def probe_passed(self, now_s: float) -> None:
-        """One that is shut has answered a probe."""
+        """Open it after a passed probe, for one request."""
         if self.due(now_s):
             self.state, self.limit = "up", 1.0
 
     def check_failed(self, why: str, began_s: float, now_s: float) -> None:
-        """A check that began at `began_s` failed. One that answers requests is not ill."""
+        """Count a failed check that began at `began_s`, unless the replica has answered requests since."""
         if self._sign_s >= began_s:
             return
         self._missed += 1
@@ -196,33 +192,33 @@ class Health:
 
 
 PATIENCE = 4.0
-"""How many times longer than was seen lately something may take before it is given up."""
+"""Something may take this many times longer than recently before it is given up."""
 PROGRESS_FADE = 1 / 50
 STALE_S = 1.0
 GIVEN_UP = 0.5
-"""What was given up counts as having taken this share of its time, so that the next gets twice as long."""
+"""What was given up counts as having taken this share of its time, so the next gets twice as long."""
 
 
 class Tracked(Protocol):
-    """A request at the replica. `timeout_s`: for how long there may be no progress on it."""
+    """A request at the replica. `timeout_s`: the longest time without progress."""
 
     timeout_s: float
     epoch: int
     """The replica's `Health.epoch` when it was sent."""
     sent_s: float
     moved_s: float
-    """When something of its answer came last; when it was sent, before that."""
+    """When it last made progress or was sent."""
     passed_s: float
-    """Since when one that was sent later has begun; NaN while none has."""
+    """When a later request began before it; NaN if none did."""
     quiet: bool
-    """Set while silence says nothing of the replica."""
+    """Set while silence is not the replica's fault."""
     unseen: bool
-    """Set while an answer in one piece is awaited: only metrics can show that the replica works."""
+    """Set while an answer in one piece is awaited: only metrics show that the replica works."""
     blocks: Sequence[int]
     """Hashes of the prompt's prefix blocks."""
 
     def set_aside(self) -> None:
-        """Others are not to wait for it any longer."""
+        """Stop holding back other requests."""
         ...
 
     def overdue(self, now_s: float, here_since_s: float) -> tuple[float, bool]:
@@ -230,12 +226,13 @@ class Tracked(Protocol):
         ...
 
     def mark_stalled(self, why: str) -> None:
-        """The replica hangs, or left this request lying."""
+        """Give the request up: the replica hangs or ignores it."""
         ...
 
 
 class Peak:
-    """The longest time lately: it is reached at once, and forgotten by a fiftieth with each shorter one."""
+    """The longest recent time: rises at once, and falls by a fiftieth of the difference with each shorter
+    one."""
 
     __slots__ = ("seconds",)
 
@@ -248,35 +245,42 @@ class Peak:
 
 
 class Progress:
-    """One replica's. It is told of each request that it was sent, that began, that went on and that ended.
+    """Progress of one replica's requests.
 
-    A request is overdue after its own `timeout_s`, or `PATIENCE` times what such a thing took lately where
-    that is longer; what was given up counts as seen.
+    A request is overdue after its own `timeout_s`, or after `PATIENCE` times the recent time of the same
+    phase, if that is longer. Requests that were given up count, too.
     """
 
     def __init__(self) -> None:
         self.moved_s = -math.inf
-        """When anything showed that the replica works."""
+        """When the replica last showed that it works."""
         self._in_order: OrderedDict[Tracked, None] = OrderedDict()
+        self._overtaken: set[Tracked] = set()
         self._silences = Peak()
         self._firsts = Peak()
         self._gaps = Peak()
 
     @property
     def longest_wait_s(self) -> float:
-        """The longest time that a first token may take, by what it took lately."""
+        """The longest time that a first token may take."""
         return PATIENCE * self._firsts.seconds
 
+    @property
+    def overtaken(self) -> int:
+        """How many requests have not begun although later ones have: they wait for no place."""
+        return len(self._overtaken)
+
     def moved(self, now_s: float) -> None:
-        """Something shows that the replica works."""
+        """Note a sign that the replica works."""
         self.moved_s = now_s
 
     def sent(self, request: Tracked) -> None:
         self._in_order[request] = None
 
     def began(self, request: Tracked, now_s: float) -> None:
-        """The first content of its answer, or all of it. Those that were sent before it are overtaken."""
+        """Note the first content of an answer. Requests sent before it are overtaken."""
         self._firsts.add(now_s - request.sent_s)
+        self._overtaken.discard(request)
         if math.isnan(request.passed_s):
             self._silences.add(now_s - max(self.moved_s, request.sent_s))
             while self._in_order:
@@ -284,30 +288,32 @@ class Progress:
                 if first is request:
                     break
                 first.passed_s = now_s
+                self._overtaken.add(first)
                 first.set_aside()
         self.moved_s = request.moved_s = now_s
 
     def set_aside_stale(self, now_s: float) -> None:
-        """Those that wait for much longer than any did lately do not keep others from being sent."""
+        """Set aside requests that wait much longer than others did recently."""
         for request in self._in_order:
             if now_s - request.sent_s <= max(STALE_S, PATIENCE * self._firsts.seconds):
                 break
             request.set_aside()
 
     def went_on(self, request: Tracked, now_s: float) -> None:
-        """More of an answer that has begun."""
+        """Note more content of an answer."""
         self._gaps.add(now_s - request.moved_s)
         self.moved_s = request.moved_s = now_s
 
     def ended(self, request: Tracked) -> None:
         self._in_order.pop(request, None)
+        self._overtaken.discard(request)
 
     def overdue(
         self, request: Tracked, *, begun: bool, now_s: float, here_since_s: float
     ) -> tuple[float, bool]:
-        """For how long there was no progress where that is too long, else 0; and whether on nothing at all.
+        """Return how long a stalled request made no progress, else 0; and whether the whole replica hangs.
 
-        `here_since_s`: since when this process itself was there to see it.
+        `here_since_s`: since when this process has run without a pause.
         """
         if begun:
             since_s, peak, hangs = request.moved_s, self._gaps, False

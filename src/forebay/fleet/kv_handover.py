@@ -1,4 +1,4 @@
-"""How a replica is asked to prefill a prompt for another one, which then takes over its KV cache."""
+"""How to ask a replica to prefill a prompt for another one, which then takes over its KV cache."""
 
 from __future__ import annotations
 
@@ -19,39 +19,38 @@ PREFILL_PARAMS: dict[str, JSON] = {
     "remote_host": None,
     "remote_port": None,
 }
-"""How vLLM's NIXL connector is asked to keep the KV cache of a prompt for another replica, and to say where
-it is. Source: vLLM 0.32, docs/features/nixl_connector_usage.md."""
+"""Parameters that make vLLM's NIXL connector keep a KV cache and return its location (vLLM 0.32,
+docs/features/nixl_connector_usage.md)."""
 LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "min_tokens")
 STREAM_FIELDS = ("stream", "stream_options")
-"""vLLM says where a KV cache is in answers in one piece alone, and refuses the options of a stream there."""
+"""vLLM returns the location only with answers in one piece, and then rejects the options of a stream."""
 LOOK_S = 1.0
-"""How often a request that waits for its prefill looks whether there is still a replica for it."""
+"""How often a request that waits for its prefill checks that there is still a replica for it."""
 MISSING = 10
-"""After so many prefills in a row without a KV cache it is told."""
+"""Prefills in a row without a KV cache after which a warning is logged."""
 
 log = logging.getLogger("forebay")
 Answer = TypeVar("Answer")
 
 
 def prefill_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """`fields` of a request's body, as a replica that prefills is to get them: the same prompt, and one token
-    in one piece."""
+    """The body for a prefilling replica: the same prompt, and one token in one piece."""
     left_out = (*LENGTH_FIELDS, *STREAM_FIELDS)
     kept = {key: value for key, value in fields.items() if key not in left_out}
     return {**kept, "max_tokens": 1, KV_TRANSFER: PREFILL_PARAMS}
 
 
 def none_prefills(prefill: FleetClient) -> bool:
-    """Whether no replica of the fleet works, as far as is known: one that was not looked at yet may. A list
-    of them that cannot be read is not waited for."""
+    """Whether no replica of the fleet works. One that was not checked yet may; an unreadable list counts as
+    none."""
     return not prefill.usable and (prefill.probed or bool(prefill.fault))
 
 
 async def while_some_prefill(
     call: Coroutine[Any, Any, Answer], none_prefills: Callable[[], bool]
 ) -> Answer | None:
-    """What a prefill gives or raises; None, and `call` ended, once there is no replica for it any more.
-    Cancelling ends it, too."""
+    """Return the result of a prefill, or None, with `call` cancelled, if there is no replica for it any more.
+    Cancelling cancels `call`, too."""
     task = asyncio.ensure_future(call)
     try:
         while not task.done():
@@ -61,20 +60,20 @@ async def while_some_prefill(
         return task.result()
     finally:
         while not task.done():
-            # Before Python 3.11 a task may take one cancellation for something else.
+            # Before Python 3.11 a task may lose a cancellation.
             task.cancel()
             await asyncio.wait((task,), timeout=LOOK_S)
         await asyncio.gather(task, return_exceptions=True)
 
 
 class MissingKvCaches:
-    """Counts prefills that gave no KV cache, and logs once that they are for nothing."""
+    """Counts prefills without a KV cache, and logs once that they are useless."""
 
     def __init__(self) -> None:
         self._missing = 0
 
     def look(self, replica: str | None, *, given: bool) -> None:
-        """One prefill at `replica` is done."""
+        """Count one prefill at `replica`."""
         self._missing = 0 if given else self._missing + 1
         if self._missing == MISSING:
             log.warning(

@@ -1,4 +1,4 @@
-"""One request at one replica, from the moment it is placed until it ends."""
+"""One request at one replica, from its placement to its end."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from forebay.records import ReplicaLoad, Usage
 
 REPLICAS_FAULT = (Unreachable, Overloaded, RateLimited, AttemptTimeout, ServerFault, ProtocolViolation)
 MISPLACED = (Unauthorized, ModelNotFound)
-"""The replica is not what it was taken for; another may be."""
+"""The replica does not fit the request; another may."""
 LEAST_TIMEOUT_S = 1.0
-"""A call that was given less time than this says nothing of the replica."""
+"""A timeout of less than this is no evidence against the replica."""
 FULL = (Overloaded, RateLimited)
-"""What says that there were too many requests."""
+"""Errors of a replica with too many requests."""
 
 
 class ReplicaLease:
     """The right to send one request to one replica now.
 
-    Its holder tells what happens: `first_token` once, `progress` as often as bytes come, then exactly one of
-    `done`, `failed` and `release`; what comes after the end is passed over. Belongs to the client's loop.
+    The holder reports `first_token` once, `progress` whenever bytes arrive, then one of `done`, `failed` and
+    `release`. Later reports are ignored. Belongs to the client's event loop.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ReplicaLease:
         self.sent_s = self.moved_s = ticket.sent_s
         self.passed_s = math.nan
         self.timeout_s = math.inf
-        """For how long there may be no progress on it; its holder may set it."""
+        """The longest time without progress; set by the holder."""
         self._first_s = math.nan
         self._there = int(fleet.requests[ticket.replica])
         self._refused_before = member.refusals.seen
@@ -78,14 +78,14 @@ class ReplicaLease:
         """The prefix blocks of its prompt."""
         self.ended = False
         self.lost = ""
-        """Why no answer is to be awaited any more; empty while one is."""
+        """Why the answer should be given up; empty if it should not."""
         self.on_lost: Callable[[], None] = lambda: None
-        """Called when `lost` is set: end the call, and place the request anew."""
+        """Called when `lost` is set: end the call and place the request again."""
         self.usage: Usage | None = None
         self.quiet = False
-        """Set while silence says nothing of the replica."""
+        """Set while silence is not the replica's fault."""
         self.unseen = False
-        """Set while an answer in one piece is awaited: only metrics can show that the replica works."""
+        """Set while an answer in one piece is awaited: only metrics show that the replica works."""
         member.leases.add(self)
         member.progress.sent(self)
         member.sent(ticket.sent_s)
@@ -107,7 +107,7 @@ class ReplicaLease:
         return self._member.engine
 
     def first_token(self) -> None:
-        """The first content has come."""
+        """Report the first content."""
         if self.begun or self.ended:
             return
         now_s = self._clock.monotonic_s()
@@ -127,18 +127,20 @@ class ReplicaLease:
         self._changed(self)
 
     def whole(self) -> None:
-        """The answer comes in one piece. Its first token is taken to come when it is expected to."""
+        """Expect the answer in one piece; its first token is assumed at the expected time."""
         self.quiet = self.unseen = self._one_piece = True
         asyncio.get_running_loop().call_later(self._own_s, self._assume_first_token)
 
     def awaits_prompt(self) -> None:
-        """Another replica prefills the prompt until `prompt_came`: there is a place for it here, but silence
-        says nothing, and neither does its first token of how fast this replica prefills."""
+        """Keep the place while another replica prefills the prompt, until `prompt_came`.
+
+        Neither silence nor the time to first token count for this replica.
+        """
         self.quiet = True
         self._assume_first_token()
 
     def prompt_came(self) -> None:
-        """The request is sent now."""
+        """Note that the request is sent now."""
         now_s = self._clock.monotonic_s()
         self.quiet = False
         self.sent_s = self.moved_s = self._ticket.first_token_s = now_s
@@ -155,7 +157,7 @@ class ReplicaLease:
             self._changed(self)
 
     def _worked_on(self) -> bool:
-        """It is being worked on; gives whether that is news."""
+        """Count it as being worked on; returns whether it was not before."""
         news = not self._works
         if news:
             self._works = True
@@ -164,16 +166,15 @@ class ReplicaLease:
 
     @property
     def begun(self) -> bool:
-        """Whether something of its answer has come."""
+        """Whether some content has arrived."""
         return not math.isnan(self._first_s)
 
     def set_aside(self) -> None:
-        """It waits for its first token no longer than others do: it is not what keeps others from theirs."""
+        """Stop holding back others: it waits for its first token longer than usual."""
         self._assume_first_token()
 
     def progress(self, tokens: int = 1) -> None:
-        """Some bytes of the answer came, about so many tokens: the replica lives. The first ones count as
-        the first token."""
+        """Report bytes of the answer, about this many tokens. The first ones count as the first token."""
         if not self.begun:
             self.first_token()
             return
@@ -189,12 +190,12 @@ class ReplicaLease:
                 self._changed(self)
 
     def load(self, load: ReplicaLoad | None) -> None:
-        """The answer's load header, where it had one."""
+        """Pass on the answer's load header, if it had one."""
         if load is not None and not self.ended:
             self._member.heard(self._fleet, load, None, self._clock.monotonic_s())
 
     def done(self, usage: Usage | None = None) -> None:
-        """The answer is complete; `usage` as the replica counted it."""
+        """Report a complete answer; `usage` as the replica counted it."""
         if not self.ended:
             self.usage = usage
             now_s = self._clock.monotonic_s()
@@ -207,10 +208,10 @@ class ReplicaLease:
             self._end(now_s, 0 if usage is None else usage.completion_tokens)
 
     def failed(self, error: EngineError, *, blame: bool = True, alone: bool = False) -> None:
-        """The call failed. What lies in the request is not held against the replica, nor without `blame`.
+        """Report a failure. It is not held against the replica if the request caused it, or without `blame`.
 
-        A replica that is `alone` is given up after many more failures: there is no other place to go, and a
-        few records at which it fails must not keep all others from it.
+        A replica that is `alone` is shut only after many more failures: there is no other, and a few bad
+        records must not block all others.
         """
         if self.ended:
             return
@@ -220,7 +221,7 @@ class ReplicaLease:
         if isinstance(error, FULL):
             against = self._member.refused(error, self._others(), self.sent_s, now_s)
             self._member.tell(self._fleet)
-            # With no other place to go, it is asked again when it said, and not shut for longer.
+            # If there is no other replica, it is asked again when it said, and is not shut.
             if against and (not alone or (blame and not names_time(error))):
                 self._blame(error, now_s, in_flight=in_flight, alone=alone)
         elif isinstance(error, MISPLACED):
@@ -254,40 +255,42 @@ class ReplicaLease:
         )
 
     def late(self) -> None:
-        """Its time is over: the replica had too many of them."""
+        """Report that the request missed its deadline: the replica had too many."""
         if not self.ended:
             self._member.running.missed(self.sent_s, self._clock.monotonic_s())
             self._member.tell(self._fleet)
 
     def mark_failed(self, error: EngineError) -> None:
-        """After a failure without blame: another replica has done what this one failed at, with `error`."""
+        """Hold a failure without blame against the replica after all: another one has answered."""
         self._member.health.failed(self.epoch, str(error), self._clock.monotonic_s())
         self._changed(self)
 
     def release(self) -> None:
-        """Nobody wants the answer any more."""
+        """End it without a result: nobody wants the answer."""
         if not self.ended:
             self._end(self._clock.monotonic_s())
 
     def overdue(self, now_s: float, here_since_s: float) -> tuple[float, bool]:
-        """As `Progress` has it."""
+        """As `Progress.overdue`."""
         return self._member.progress.overdue(self, begun=self.begun, now_s=now_s, here_since_s=here_since_s)
 
     def mark_stalled(self, why: str) -> None:
-        """The replica hangs, or left this request lying: tells the holder."""
+        """Tell the holder that the replica hangs or ignores this request."""
         if not self.ended:
             self.lost = why
             self.on_lost()
 
     def _others(self) -> int:
-        """How many others the replica may have held when it refused this one: those that were sent before and
-        were not refused since, or those that are there now. Calls overtake each other on their way.
+        """How many other requests the replica may have held when it refused this one.
+
+        Those are the earlier ones that were not refused since, or the present ones: calls overtake each
+        other.
         """
         refused = self._member.refusals.seen - self._refused_before
         return max(self._there - refused, int(self._fleet.requests[self.number])) - 1
 
     def _excused(self, error: EngineError, now_s: float) -> bool:
-        """Whether a call ran out of time because it had little, or was long."""
+        """Whether a call timed out because it had little time or was long."""
         if not isinstance(error, AttemptTimeout) or self.lost:
             return False
         due_s = max(LEAST_TIMEOUT_S, PATIENCE * (self._own_s + self._believed_s))

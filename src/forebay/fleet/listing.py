@@ -1,4 +1,4 @@
-"""Replicas that are started and drained while requests come: the list of them, in a file of its owner's."""
+"""The list of replicas that are started and drained as needed, in a file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MAX_BYTES = 256 << 10
 
 
 class Listing(tuple[str, ...]):
-    """The URLs of replicas that may get requests, perhaps none. `version` grows with each change, `wanted` is
-    how many replicas there should be."""
+    """URLs of replicas that may get requests, perhaps none. `version` grows with each change; `wanted` is how
+    many there should be."""
 
     version: int
     wanted: int
@@ -34,9 +34,9 @@ class Listing(tuple[str, ...]):
 
 @dataclass(frozen=True)
 class ScaledReplicas:
-    """The `ReplicaList` of a fleet that is scaled, read from the file that `write_listing` writes.
+    """The `ReplicaList` of a scaled fleet, read from the file of `write_listing`.
 
-    There may be none now: more are started when requests wait.
+    It may be empty: replicas are started when requests wait.
     """
 
     path: str
@@ -56,7 +56,7 @@ def write_listing(path: Path, listing: Listing) -> None:
 
 
 def read_listing(path: Path) -> Listing:
-    """What the file at `path` holds; blocks. Raises `SettingError` where it cannot be read."""
+    """Read the file at `path`; blocks. Raises `SettingError` if it cannot be read."""
     where = f"the list of replicas {path}"
     try:
         found: Any = orjson.loads(read_bytes(path, MAX_BYTES, where))

@@ -1,4 +1,4 @@
-"""One replica of a fleet, as its client knows it, and whether what it reports of its load may be believed."""
+"""One replica of a fleet as its client sees it, and whether its load reports are credible."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from forebay.fleet.state import Fleet
 from forebay.records import ReplicaLoad
 
 UNPROVEN_S = 10.0
-"""How long a claim of other people's requests is believed that no request of ours has borne out."""
+"""How long a reported queue of others' requests is believed without evidence from our requests."""
 LEAST_CLAIM_S = 0.05
-"""Claims of less waiting than this change nothing and are not looked into."""
+"""Reports of less waiting than this are not checked."""
 
 
 class ReportCheck:
-    """What one replica reports, held against what our own requests there see.
+    """Checks what one replica reports against what our own requests see there.
 
-    A report that repeats itself to the last token while the replica is busy is no news, so that a frozen one
-    goes stale. A claim of much waiting that keeps us away is believed for `UNPROVEN_S`, and then until a
-    request of ours contradicts it; one that was found wrong is believed again once another bears it out.
+    A report that does not change while the replica is busy is not new, so a frozen one becomes stale. A long
+    reported queue is believed for `UNPROVEN_S`, and then until one of our requests contradicts it. After a
+    contradiction it is believed again once a request confirms it.
     """
 
     def __init__(self) -> None:
@@ -35,14 +35,14 @@ class ReportCheck:
         self._unproven_since_s: float | None = None
 
     def news(self, load: ReplicaLoad, counters: ReplicaCounters) -> bool:
-        """Whether the replica says something new. Of an idle one, the same over and over is new each time."""
+        """Whether the report is new. For an idle replica the same report counts as new."""
         seen = (load.running, load.waiting, load.kv_cache_usage, counters)
         new = seen != self._last
         self._last = seen
         return new or not (load.running or load.waiting)
 
     def claimed(self, claimed_s: float, now_s: float) -> bool:
-        """It claims that others' requests take `claimed_s` of prefill; whether to count that in."""
+        """Whether to count a report that others' requests take `claimed_s` of prefill."""
         if claimed_s < LEAST_CLAIM_S:
             self._unproven_since_s = None
             return True
@@ -53,7 +53,7 @@ class ReportCheck:
         return self.believed
 
     def first_token(self, claimed_s: float, own_s: float, waited_s: float) -> None:
-        """A request of ours, sent when it claimed `claimed_s`, waited so long; ours alone took `own_s`."""
+        """Check a report of `claimed_s` against a request that waited `waited_s`; alone it takes `own_s`."""
         if claimed_s < LEAST_CLAIM_S:
             return
         self.believed = waited_s >= own_s + claimed_s / 2
@@ -61,23 +61,25 @@ class ReportCheck:
 
 
 UNSEEN_S = 30.0
-"""How long an answer in one piece is awaited before metrics that stand still count as silence."""
+"""How long to wait for an answer in one piece before unchanged metrics count as silence."""
 WHOLE = 0.99
-"""An answer whose first content comes after more than this share of its time comes in one piece."""
+"""If the first content comes after this share of an answer's time, the answer comes in one piece."""
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
-"""How long a replica is left alone that gets requests too fast and does not say how long: doubled each time
-until one succeeds. And how long at most, whatever it says."""
+"""How long to pause a replica that gets requests too fast and names no time: doubled until one succeeds. And
+the longest pause, whatever it asks for."""
+EXCUSED_S = 10.0
+"""How long refusals are ignored after probes passed."""
 FADE = 0.1
 USUAL_FADE = 0.02
 MOSTLY = 0.25
-"""Answers come in one piece where fewer than this share lately did not, and the other way round."""
+"""Answers come in one piece if fewer than this share recently did not, and vice versa."""
 
 
 class Member:
-    """A replica with its connection, its health and the requests that are in flight there.
+    """A replica with its connection, its health and its requests in flight.
 
-    `row` is its number in the fleet, None until it was found to serve the model. `fault` says why it is not
-    used though its health would allow it; empty where it may be.
+    `row` is its number in the fleet; None until it is found to serve the model. `fault` is why it gets no
+    requests although it is healthy; empty if it may.
     """
 
     def __init__(
@@ -95,14 +97,14 @@ class Member:
         self.progress = Progress()
         turn = Turn()
         self.running = ConcurrencyLimit(most=capacity, most_s=most_s, turn=turn)
-        """How many requests it gets the most done with."""
+        """How many requests give the highest throughput."""
         self.beside = ConcurrencyLimit(most=capacity, turn=turn)
-        """How many of them without a first token."""
+        """How many of them may wait for a first token."""
         self.refusals = Refusals()
         self.working = 0
-        """How many of its requests it works on, as far as tokens show it."""
+        """How many of its requests it works on, as far as tokens show."""
         self.whole = False
-        """Whether its answers come in one piece, so that no first token tells what it works on."""
+        """Whether answers come in one piece, so that no first token shows what it works on."""
         self.reports = ReportCheck()
         self.row: int | None = None
         self.fault = "it was not asked yet"
@@ -115,16 +117,16 @@ class Member:
         """When to ask it again what it serves."""
         self.leases: set[Tracked] = set()
         self.cache: CacheWatch | None = None
-        """What it publishes of its KV cache; None where it is not asked for that."""
+        """Its KV-cache events; None without them."""
         self.claimed_s = 0.0
         self.held = False
-        """Whether it gets nothing until it has answered a probe."""
+        """Whether it gets nothing until it answers a probe."""
         self.paused_until_s = -math.inf
-        """Until when it asked to be sent nothing."""
+        """Until when it asked for a pause."""
         self.wakes_s = -math.inf
-        """When it is looked at whether that is over."""
+        """When the end of the pause is checked."""
         self.acquitted_s = -math.inf
-        """When a probe last contradicted the requests that failed there."""
+        """When a probe last passed although requests had failed."""
         self._wish_s = 0.0
         self._refused_s = -math.inf
         self._pause_s = FIRST_PAUSE_S
@@ -140,44 +142,44 @@ class Member:
 
     @property
     def why(self) -> str:
-        """Why it gets no requests, in words; empty where it may get some."""
+        """Why it gets no requests; empty if it may get some."""
         if self.leaving:
             return "it has left the list"
         return self.fault or (self.health.why if self.health.state == "shut" else "")
 
     @property
     def believed_s(self) -> float:
-        """The prefill of others' requests that it claims to have, as far as it may be believed."""
+        """The reported prefill of others' requests, if credible."""
         return self.claimed_s if self.reports.believed else 0.0
 
     def open(self, now_s: float) -> bool:
-        """Whether one more request may be sent there."""
+        """Whether one more request may be sent."""
         if self.leaving or self.fault or self.held or now_s < self.paused_until_s:
             return False
         return self.health.room(len(self.leases) - self.older)
 
     @property
     def older(self) -> int:
-        """How many of its requests were sent before it was shut last, while their number is limited: they may
-        take long, and take no place from those that are to show that it is well."""
+        """How many requests were sent before it was last shut, while its number is limited. They may take
+        long, and take no place from requests that test it."""
         if math.isinf(self.health.limit):
             return 0
         return sum(lease.epoch != self.health.epoch for lease in self.leases)
 
     def look(self, fleet: Fleet, now_s: float) -> None:
-        """To be called now and then: what slow requests hold back is sent."""
+        """Let go what slow requests hold back; call it now and then."""
         self.progress.set_aside_stale(now_s)
         if self.row is not None:
-            self.running.look(int(fleet.requests[self.row]), now_s)
+            # Requests that others overtake would not begin sooner at a replica with fewer of them.
+            self.running.look(int(fleet.requests[self.row]) - self.progress.overtaken, now_s)
             self.beside.look(int(fleet.waiting[self.row]), now_s)
         self.tell(fleet)
 
     def refused(self, error: EngineError, others: int, sent_s: float, now_s: float) -> bool:
-        """It refused a request beside so many others. It is sent nothing for as long as it asks only if it
-        takes none at present, and refuses a probe, too.
+        """Count a refusal, with `others` there; returns whether it counts against the replica.
 
-        Gives whether that speaks against it: not where it takes the others, and once of those that were under
-        way at the same time.
+        It does not if the replica works on the others, and only once for requests sent at the same time. The
+        replica is paused as it asks only if it takes none at present and refuses a probe, too.
         """
         together = sent_s < self._refused_s
         if not together:
@@ -193,47 +195,55 @@ class Member:
         return not together and kind != "one too many"
 
     def convict(self, now_s: float) -> None:
-        """A probe of our own failed, like the requests before it."""
+        """Shut it: a probe failed like the requests."""
         self.paused_until_s = max(self.paused_until_s, now_s + self._wish_s)
         self._wish_s = 0.0
         self.health.convict(now_s)
 
     def acquit(self, now_s: float) -> None:
-        """A probe of our own was answered: what failed was due to the requests."""
+        """Drop accusations: a probe passed, so the requests were at fault."""
         self._wish_s = 0.0
-        self.acquitted_s = now_s
         self.health.acquit()
-        # Nothing is known of how many it takes.
-        self.refusals = Refusals(self.refusals.seen)
+        self.excuse(now_s)
+
+    def excuse(self, now_s: float) -> None:
+        """Ignore refusals for a while: probes passed, so they were due to the requests."""
+        self.acquitted_s = now_s
+        self.refusals = Refusals(self.refusals.seen, now_s + EXCUSED_S)
 
     def works(self) -> bool:
-        """Whether it answers requests: it is in use, and has not to show that it is well."""
+        """Whether it answers requests: in use and not on probation."""
         return self.health.state == "up" and not self.fault and not self.leaving
 
     def sign(self, now_s: float) -> None:
-        """It sent something of an answer, or shows otherwise that it works."""
+        """Note a sign that it works."""
         self.progress.moved(now_s)
         self.health.sign(now_s)
 
     def moved_since(self, moment_s: float) -> bool:
         return self.progress.moved_s > moment_s
 
+    @property
+    def throttled(self) -> bool:
+        """Whether requests may wait because of a limit that no probe has checked."""
+        return not self.refusals.checked and len(self.leases) >= self.refusals.most
+
     def silent_since_s(self) -> float:
-        """Since when answers are awaited there and nothing came; infinite where none is."""
+        """Since when it is silent although answers are awaited; infinite if none is."""
         sent_s = [lease.sent_s for lease in self.leases if not lease.quiet]
         if self._shows_work:
             sent_s += [lease.sent_s + UNSEEN_S for lease in self.leases if lease.unseen]
         return max(self.progress.moved_s, min(sent_s, default=math.inf))
 
     def patience_s(self, fleet: Fleet, least_s: float) -> float:
-        """How long it may be silent. Until its first token nothing is known of its pace."""
+        """How long it may be silent. Its pace is unknown before the first token."""
         if self.row is None or not self._has_begun:
             return PATIENCE * least_s
         return max(least_s, PATIENCE * (fleet.queued_s(self.row) + self.believed_s))
 
     def began(self, there: int, waiting: int, sent_s: float, now_s: float) -> None:
-        """A request that was sent at a moment, as the last of `there`, had its first token; it and others,
-        `waiting` together, had none before."""
+        """Count a first token of a request sent as the last of `there`; `waiting` had no first token until
+        now."""
         took_s = now_s - sent_s
         more_s = took_s - self._usual_s
         self._usual_s = took_s if more_s < 0 else self._usual_s + more_s * USUAL_FADE
@@ -244,12 +254,12 @@ class Member:
         self.refusals.answered(there, sent_s, now_s)
 
     def sent(self, now_s: float) -> None:
-        """It was sent a request."""
+        """Count a request that was sent."""
         self.running.began(now_s)
         self.beside.began(now_s)
 
     def answered(self, there: int, sent_s: float, now_s: float, *, whole: bool) -> None:
-        """One of `there` requests is answered; `whole`: in one piece."""
+        """Count an answer to one of `there` requests; `whole`: it came in one piece."""
         self.running.answered(there, sent_s, now_s)
         share = self._whole_share
         self._whole_share = share = float(whole) if share is None else share + (whole - share) * FADE
@@ -259,8 +269,7 @@ class Member:
                 self.running.whole()
 
     def flowed(self, sent_s: float, gap_s: float, now_s: float, *, first: bool, tokens: int) -> None:
-        """So many more tokens of an answer that had begun, `gap_s` after those before: the `first` such piece
-        or a later one."""
+        """Count tokens `gap_s` after the previous ones; `first`: the first such piece of its answer."""
         if self.whole:
             return
         if first:
@@ -268,18 +277,18 @@ class Member:
         self.running.flowed(self.working, gap_s, now_s, tokens=tokens)
 
     def tell(self, fleet: Fleet) -> None:
-        """Tell the fleet how many requests there may be."""
+        """Set in `fleet` how many requests there may be."""
         if self.row is not None:
             limit = int(min(self.running.limit, self.refusals.most))
             fleet.set_room(self.row, limit, math.inf if self.whole else self.beside.limit)
 
     def used(self, blocks: Sequence[int], now_s: float) -> None:
-        """A request with these prefix blocks was sent there, or has ended there."""
+        """Mark the blocks of a request that was sent there or ended there."""
         if self.cache is not None:
             self.cache.used(blocks, now_s)
 
     def heard(self, fleet: Fleet, load: ReplicaLoad, counters: ReplicaCounters | None, now_s: float) -> None:
-        """It reported its load: counted in as far as it is news and may be believed."""
+        """Take a report of its load, as far as it is new and credible."""
         row = self.row
         if counters is not None and self._moves(load, counters):
             self._shows_work = True
@@ -296,9 +305,8 @@ class Member:
             fleet.report(row, ReplicaLoad(load.observed_s))
 
     def _moves(self, load: ReplicaLoad, counters: ReplicaCounters) -> bool:
-        """Whether its metrics show that it works: tokens are counted, or its KV cache changes though no
-        request of ours came or went. A long prefill sends nothing for as long as it takes.
-        """
+        """Whether its metrics show work: tokens are counted, or the KV cache changes although none of our
+        requests came or went. A long prefill sends nothing meanwhile."""
         before, self._seen = self._seen, (counters, load.kv_cache_usage, set(self.leases))
         if before is None:
             return False

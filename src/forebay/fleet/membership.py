@@ -1,4 +1,4 @@
-"""Keeps a fleet's replicas up to date: who joins and leaves, who is well, what each reports."""
+"""Keeps a fleet's replicas up to date: who joins and leaves, their health and their reports."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from forebay.fleet.config import FleetConfig
 from forebay.fleet.member import Member
 from forebay.fleet.probes import Probes
 from forebay.fleet.served import ServedModels, names, serves
-from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
+from forebay.fleet.stalls import StallDetector
+from forebay.fleet.state import Fleet, ReplicaLimits
 
 log = logging.getLogger(__name__)
 
 UNKNOWN = (BadRequest, ModelNotFound, Unauthorized)
-"""How a server answers that does not tell what it is asked."""
+"""How a server answers that does not know a route."""
 LIST_PAUSE_S = 5.0
 RARELY_S = 600.0
-"""How often a server is asked at least what it did not know: twice as long each time, from `check_s` on."""
+"""The longest time until a server is asked again what it did not know; the time doubles from `check_s` on."""
 Connect = Callable[[str], Replica]
 """Opens the replica at a URL, on the running event loop."""
 
 
 class Question:
-    """When to ask a replica again what it may not know: servers elsewhere are not to be pestered."""
+    """When to ask a replica again what it may not know, with backoff to spare the server."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -45,9 +46,9 @@ class Question:
 
 
 class Membership:
-    """The members of a fleet by URL, each watched by a task of its own. Belongs to one event loop.
+    """The replicas of a fleet by URL, each watched by its own task. Belongs to one event loop.
 
-    `changed` is called when a replica may get requests that could not before.
+    `changed` is called when a replica may get requests again.
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class Membership:
         self.members: dict[str, Member] = {}
         self.rows: dict[int, Member] = {}
         self.fault = ""
-        """Why the list cannot be read now; empty while it can."""
+        """Why the list cannot be read now; empty if it can."""
         self.listing: tuple[str, ...] = ()
-        """The list that counts now."""
+        """The current list."""
         self.looked = asyncio.Event()
-        """Set with every look at a member; whoever waits for one clears it."""
+        """Set with every check of a member; whoever waits for it clears it."""
         self.served = ServedModels(config.model, clock, self.rows, self.members, self._models_changed)
         self._subscriber = None if config.kv_events is None else CacheSubscriber()
         self._probes = Probes(
@@ -83,10 +84,9 @@ class Membership:
         )
         self.listed = False
         """Whether the list was ever read."""
-        self._here_since_s = -math.inf
+        self.stalls = StallDetector(self.rows, fleet, clock, config.stall_s, sync=self.sync)
 
     def start(self) -> None:
-        """Begin to watch."""
         self._list_task = asyncio.get_running_loop().create_task(self._watch_list())
 
     async def close(self) -> None:
@@ -102,18 +102,21 @@ class Membership:
             await member.replica.close()
 
     def usable(self) -> int:
-        """How many replicas may get a request, now or once those in flight there are fewer."""
+        """How many replicas may get a request, now or when they have fewer."""
         return sum(m.health.state != "shut" and not m.fault and not m.leaving for m in self.rows.values())
 
+    def in_flight(self) -> int:
+        """How many requests are at replicas."""
+        return sum(len(member.leases) for member in self.rows.values())
+
     def works(self, model: str | None = None) -> bool:
-        """Whether some replica answers requests for `model`, or is started for them, so that what waits is
-        not late."""
+        """Whether a replica answers requests for `model` or is being started for them."""
         awaited = self._config.scaled and not self.members
         return awaited or any(member.works() and serves(member, model) for member in self.rows.values())
 
     def time_counts(self) -> bool:
-        """Whether a request that waits now is late at its deadline: there are replicas, and none works. Where
-        the list says that there is none, one is to be started for it."""
+        """Whether waiting counts against deadlines: no replica works. If the list is empty, one is to be
+        started."""
         return not self.works() and not (self.listed and not self.members)
 
     def only(self, row: int) -> bool:
@@ -122,7 +125,7 @@ class Membership:
         return not any(member.open(now_s) for other, member in self.rows.items() if other != row)
 
     def why_none(self) -> str:
-        """What is wrong with each replica, in one line."""
+        """The problem of each replica, in one line."""
         said = [
             f"{url}: {member.why or member.health.why or 'it is full'}"
             for url, member in list(self.members.items())[:8]
@@ -132,13 +135,13 @@ class Membership:
         return "; ".join(said) + more if said else self.fault or none
 
     def sync(self, member: Member) -> None:
-        """Tell the fleet whether the replica may get requests, and how many."""
+        """Update in the fleet whether the replica may get requests, and how many."""
         row = member.row
         if row is None:
             return
         now_s = self._clock.monotonic_s()
         open = member.open(now_s)
-        if member.health.accused is not None:
+        if member.health.accused is not None or member.throttled:
             self._probes.judge(member)
         if now_s < member.paused_until_s != member.wakes_s:
             member.wakes_s = member.paused_until_s
@@ -151,41 +154,8 @@ class Membership:
         if member.leaving and not member.leases:
             self._gone(member)
 
-    def resumed(self) -> None:
-        """This process itself was held up until now: the replicas' silence before means nothing."""
-        self._here_since_s = self._clock.monotonic_s()
-
-    def find_stalled(self) -> None:
-        """Give up what no progress is made on. Shut replicas that hang: soon where another can take over."""
-        now_s = self._clock.monotonic_s()
-        for member in list(self.rows.values()):
-            if self._fleet.reported_s[member.row] < now_s - STALE_S:
-                member.claimed_s = 0.0
-            since_s = max(member.silent_since_s(), self._here_since_s)
-            patience_s = member.patience_s(self._fleet, self._config.stall_s)
-            if now_s - since_s > patience_s and self._others_work(member, since_s):
-                self._lose_all(member, now_s - since_s)
-                continue
-            member.look(self._fleet, now_s)
-            for lease in list(member.leases):
-                silent_s, hangs = lease.overdue(now_s, self._here_since_s)
-                if hangs:
-                    self._lose_all(member, silent_s)
-                    break
-                if silent_s:
-                    lease.mark_stalled(f"{member.url} made no progress on a request for {silent_s:.1f} s")
-
-    def _lose_all(self, member: Member, silent_s: float) -> None:
-        why = f"{member.url} sent nothing for {silent_s:.1f} s with requests in flight"
-        if member.health.state != "shut":
-            member.held = True
-            member.health.accuse(why)
-            self.sync(member)
-        for lease in list(member.leases):
-            lease.mark_stalled(why)
-
     def forget_evicted(self) -> None:
-        """Forget the prefix blocks that replicas have evicted since, by their own events."""
+        """Forget prefix blocks that replicas have evicted."""
         now_s = self._clock.monotonic_s()
         for row, member in self.rows.items():
             if member.cache is not None:
@@ -197,7 +167,7 @@ class Membership:
             try:
                 await self._follow_list()
             except Exception as error:
-                # Without it the fleet would never change again.
+                # Otherwise the fleet would never change again.
                 log.exception("the list of replicas; the last list of %d stays", len(self.members))
                 self.fault = f"the list of replicas: {type(error).__name__}: {error}"
                 self.looked.set()
@@ -247,7 +217,7 @@ class Membership:
                 self._follow(member)
 
     def _follow(self, member: Member) -> None:
-        """Subscribe to what it publishes of its cache."""
+        """Subscribe to its KV-cache events."""
         if self._subscriber is None or self._config.kv_events is None:
             return
         try:
@@ -284,7 +254,7 @@ class Membership:
             try:
                 await self._look(member, health, metrics)
             except Exception:
-                # A defect here must not leave the replica unwatched for ever.
+                # A defect here must not leave the replica unwatched.
                 log.exception("a look at replica %s failed", member.url)
             member.asked = True
             self.looked.set()
@@ -306,7 +276,7 @@ class Membership:
             if member.row is None:
                 member.fault = why
             self._note_shut(member, lambda: member.health.check_failed(why, began_s, now_s))
-            # Whoever comes back may have been started anew, and serve something else.
+            # It may come back restarted, and serve something else.
             member.doubtful = member.doubtful or member.health.state == "shut"
             self.sync(member)
             return
@@ -319,7 +289,7 @@ class Membership:
         try:
             load, counters = await member.replica.fetch_metrics(timeout_s)
         except EngineError as error:
-            # Own counts must do.
+            # Our own counts remain.
             metrics.answered(began_s, known=not isinstance(error, UNKNOWN))
             return
         metrics.answered(began_s, known=True)
@@ -327,7 +297,7 @@ class Membership:
         self._changed()
 
     async def accepts(self, row: int) -> bool:
-        """Whether a replica answers a probe; what it refused with 401 or 403 was due to the request then."""
+        """Whether a replica answers a probe; if so, a 401 or 403 was due to the request."""
         member = self.rows.get(row)
         return member is not None and not await self._probes.fault(member)
 
@@ -352,7 +322,7 @@ class Membership:
         return fault
 
     def _models_changed(self, row: int) -> None:
-        # What waits for a model that came may go there.
+        # Requests that wait for a new model may go there.
         self._fleet.changed.add(row)
         self._changed()
 
@@ -383,18 +353,12 @@ class Membership:
         row = member.row = self._fleet.add(ReplicaLimits(member.url, math.inf if tokens is None else tokens))
         if tokens is not None:
             member.running.shows()
-        # Unavailable until the caller says so.
+        # Unavailable until `sync`.
         self._fleet.set_available(row, False)
         member.tell(self._fleet)
         self.rows[row] = member
         self.served.moved(member)
         log.info("replica %s joins", member.url)
-
-    def _others_work(self, member: Member, since_s: float) -> bool:
-        """Whether another replica may take what this one has, and is not as silent itself."""
-        now_s = self._clock.monotonic_s()
-        others = (other for other in self.rows.values() if other is not member and other.open(now_s))
-        return any(not other.leases or other.moved_since(since_s) for other in others)
 
     def _note_shut(self, member: Member, change: Callable[[], None]) -> None:
         before = member.health.state

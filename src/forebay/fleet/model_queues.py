@@ -1,4 +1,4 @@
-"""A queue per model before replicas that serve different ones."""
+"""A queue per model, for replicas that serve different ones."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Item = TypeVar("Item")
 class ModelQueues(Generic[Item]):
     """A dispatcher with a queue per model, each over the replicas that serve it.
 
-    Requests for a model whose replicas are full do not hold up those for another. Models that share a
-    replica, such as adapters of one base model, take turns at it. Requests without a model may go anywhere.
-    `only` returns the replicas that serve a model now; None if all of them do.
+    Requests for a model whose replicas are full do not block others. Models on the same replica, such as
+    adapters of one base model, take turns. Requests without a model may go anywhere. `only` returns the
+    replicas that serve a model; None if all do.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ModelQueues(Generic[Item]):
         sent: list[tuple[Item, ReplicaCharge]] = []
         self.wake_s = math.inf
         for model, queue in list(self._queues.items()):
-            # Each queue empties the set of what has changed, and has to see all of it.
+            # Each queue clears the set of changes, but must see all of them.
             fleet.changed |= changed
             with self._shown(model):
                 found = queue.ready(now_s)
@@ -58,7 +58,7 @@ class ModelQueues(Generic[Item]):
             if not len(queue):
                 del self._queues[model]
             elif found:
-                # Whoever got a place is asked last the next time.
+                # A queue that got a place is asked last next time.
                 self._queues[model] = self._queues.pop(model)
         fleet.changed.clear()
         return sent

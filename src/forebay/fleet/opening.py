@@ -1,20 +1,20 @@
-"""How many requests a replica works on at once, as its tokens show within seconds."""
+"""How many requests a replica works on at once, as tokens show within seconds."""
 
 from __future__ import annotations
 
 import math
 
 LEAST_PATIENCE_S, PATIENCE = 1.0, 4.0
-"""A replica that began none for so many times the wait of the first one begins no more of what it holds."""
+"""After this many first waits without another start, the replica starts no more of its requests."""
 FLOW, FLAT = 2, 3
-"""Tokens per request, or what arrives in one piece, by which it is measured how many tokens flow; and how
-many such counts in a row must find no more of them: one may fall into a pause."""
+"""Tokens per request in a measurement of the flow; and how many measurements in a row must find no rise,
+since one may fall into a pause."""
 FULL = 0.75
-"""Answers count while there were at least so many of the limit."""
+"""Answers count if at least this share of the limit was there."""
 
 
 class Rate:
-    """Answers per second over `wanted` of them, after `skip` that began earlier. Moments are passed in."""
+    """Answers per second over `wanted` of them, after `skip` earlier ones. Times are passed in."""
 
     def __init__(self, wanted: float, skip: int, now_s: float) -> None:
         self._wanted = wanted
@@ -29,12 +29,12 @@ class Rate:
         self.last_s = now_s
 
     def pause(self, seconds: float) -> None:
-        """For so long there was nothing to answer."""
+        """Leave out a time without requests."""
         self._since_s += seconds
 
     @property
     def count(self) -> int:
-        """How many it is of until now."""
+        """How many answers count so far."""
         return max(0, self.seen - self._skip)
 
     @property
@@ -47,17 +47,17 @@ class Rate:
 
 
 class Opening:
-    """What tokens show of a replica since it was first sent more than it ever had."""
+    """What tokens show since the replica was first sent more than before."""
 
     def __init__(self) -> None:
         self.begun = 0
-        """The most requests that had begun at a time; 0 as long as no first token was seen."""
+        """The most requests with a first token at a time; 0 before any."""
         self.slots = math.inf
-        """How many it works on at a time, once it has left others waiting."""
+        """How many it works on at a time, once others had to wait."""
         self.per_s = 0.0
-        """Tokens a second at the last number."""
+        """Tokens per second at the last limit."""
         self.flat = 0
-        """How often in a row no more tokens flowed than that."""
+        """Measurements in a row without a rise."""
         self._first_s = math.inf
         self._grew_s = -math.inf
         self._gaps_s, self._gaps = 0.0, 0
@@ -68,8 +68,8 @@ class Opening:
             self.begun, self._grew_s = begun, now_s
 
     def flowed(self, begun: int, gap_s: float, tokens: int = 1) -> float | None:
-        """Tokens a second of `begun` requests, once it was seen of enough tokens how far they are apart.
-        (Those of many requests arrive together, so that counting them would need longer.)"""
+        """Return tokens per second of `begun` requests, or None until enough gaps were seen. (Tokens of many
+        requests arrive together, so counting them would take longer.)"""
         self._gaps_s += gap_s
         self._gaps += tokens
         if self._gaps < FLOW * begun:
@@ -79,11 +79,11 @@ class Opening:
         return begun / max(mean_s, 1e-9)
 
     def interrupt(self) -> None:
-        """What flows now is not that of the full number."""
+        """Discard the measurement: the replica does not have its full number."""
         self._gaps_s, self._gaps = 0.0, 0
 
     def full(self, there: int, limit: int, now_s: float) -> bool:
-        """Whether the replica leaves some waiting, and begins no more than it has."""
+        """Whether the replica leaves some requests waiting and starts no more."""
         if not self.begun or there < FULL * limit or there <= self.begun:
             return False
         if now_s - self._grew_s <= max(LEAST_PATIENCE_S, PATIENCE * self._first_s):

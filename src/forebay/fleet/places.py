@@ -1,4 +1,4 @@
-"""Where replicas are, as a person writes it in the settings of a pipeline or a gateway."""
+"""Where replicas are, in the settings of a pipeline or a gateway."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class ReplicaPlaces(Model):
     )
 
     def given(self) -> tuple[str, ...]:
-        """The places that are given, by their keys."""
+        """The keys that are set."""
         return tuple(key for key in PLACES if getattr(self, key))
 
     def replicas(self) -> ReplicaList | None:
-        """The replicas there; None where no place is given. Raises `SettingError`."""
+        """The replicas; None if no key is set. Raises `SettingError`."""
         if self.file is not None:
             return FileReplicas(self.file)
         if self.dns is not None:

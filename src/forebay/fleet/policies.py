@@ -1,6 +1,4 @@
-"""Routing policies: the best of the available replicas by one number each, and the published rules of other
-routers, as peers to measure against; and all of them by name, with those of installed packages.
-"""
+"""Routing policies by name: simple ones, and the published rules of other routers to compare with."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ class PowerOfTwo:
 
 
 class RandomChoice:
-    """An available replica, each as likely as the others."""
+    """A random available replica."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
@@ -63,7 +61,7 @@ class RandomChoice:
 
 
 class RoundRobin:
-    """The available replica that follows the last one chosen."""
+    """The available replica after the last chosen one."""
 
     def __init__(self) -> None:
         self._last = -1
@@ -78,10 +76,10 @@ class RoundRobin:
 
 
 class SessionAffinity:
-    """The replica that a session's hash falls to, by highest random weight (Thaler and Ravishankar, 1998).
+    """The replica that a session's hash maps to, by highest random weight (Thaler and Ravishankar, 1998).
 
-    When a replica comes or goes, only the sessions move that it takes or had: 1/n of them. A request without
-    a session is kept by its prompt's first block; one without any goes to whoever has fewest requests.
+    If a replica comes or goes, only 1/n of the sessions move. A request without a session is kept by its
+    prompt's first block; one without any block goes to the replica with the fewest requests.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
@@ -109,11 +107,11 @@ BALANCE_REL = 1.1
 
 
 class Sglang:
-    """Is the load uneven, the shortest queue; else the longest match, if it is long enough.
+    """The shortest queue if the load is uneven, else the longest match if it is long enough.
 
     Uneven: the most loaded replica has more than 32 requests above the least loaded one, and more than 1.1
-    times its number. Long enough: more than half of the prompt. Is no match so long, the replica with the
-    smallest prefix tree takes the request. Source: the router's documentation (docs of sgl-router).
+    times its number. Long enough: more than half of the prompt; otherwise the replica with the smallest
+    prefix tree is taken. Source: documentation of sgl-router.
     """
 
     def __init__(self) -> None:
@@ -141,11 +139,11 @@ DEVIATIONS = 1.0
 
 
 class Aibrix:
-    """Is the load uneven, the fewest requests; else the longest match that is not overloaded.
+    """The fewest requests if the load is uneven, else the longest match that is not overloaded.
 
-    Uneven: the numbers of requests differ by more than 8. Overloaded: more requests than the mean and one
-    standard deviation. Equal matches are told apart by their requests; without a match, the fewest requests.
-    Source: the README of its gateway's routing algorithms.
+    Uneven: the numbers differ by more than 8. Overloaded: more requests than the mean and one standard
+    deviation. Equal matches, and requests without one, go to the fewest requests. Source: the README of its
+    gateway's routing algorithms.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
@@ -158,7 +156,7 @@ class Aibrix:
         fits = (cached > 0) & (requests <= limit) & fleet.available
         if not fits.any():
             return fewest
-        # The longest match, and of those the fewest requests: a request less than one block.
+        # The longest match, then the fewest requests: a request weighs less than a block.
         return int(np.where(fits, requests - cached * (1 + float(loads.max())), np.inf).argmin())
 
 
@@ -168,11 +166,11 @@ PREFIX_WEIGHT = 3.0
 
 
 class LlmD:
-    """The highest sum of three scores from 0 to 1; of equals any.
+    """The highest sum of three scores from 0 to 1, with random ties.
 
-    Queue (2): from 1 for the shortest engine queue to 0 for the longest, as reported. KV cache (2): the share
-    that is free, as reported. Prefix (3): the share of the prompt's blocks that the replica holds. Source:
-    the documentation of llm-d's scheduler and of the Gateway API inference extension.
+    Queue (2): 1 for the shortest reported engine queue to 0 for the longest. KV cache (2): the reported free
+    share. Prefix (3): the share of the prompt's blocks that the replica holds. Source: documentation of
+    llm-d's scheduler and of the Gateway API inference extension.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -192,15 +190,15 @@ class LlmD:
 
 
 class Dynamo:
-    """The least prefill blocks plus decode blocks, overlap credited in full and both weighted alike.
+    """The fewest prefill blocks plus decode blocks, with full credit for overlap and equal weights.
 
-    Prefill blocks: the prompt tokens sent there that wait for their first token, and this prompt's, less what
-    is cached of each. Decode blocks: those of all requests in flight there, and this one's. Source: Routing
-    Concepts in Dynamo's documentation, with the default weights.
+    Prefill blocks: uncached tokens of this prompt and of those there without a first token. Decode blocks:
+    those of all requests there and of this one. Source: Routing Concepts in Dynamo's documentation, default
+    weights.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
-        # In tokens instead of blocks, and without what is the same for every replica.
+        # In tokens instead of blocks, and without what is equal for all replicas.
         return least(fleet.prefill_tokens - cached + fleet.prompts, fleet)
 
 
@@ -227,15 +225,15 @@ POLICIES: Registry[MakePolicy] = Registry(
     expected="a class or function that makes a policy of a seed",
     fits=callable,
 )
-"""Makes each policy from the seed of its random choices, where it makes any."""
+"""Makes each policy from the seed of its random choices."""
 
 
 def make_policy(name: str, *, seed: int = 0, instead: Policy | None = None) -> Policy:
-    """The policy of this name.
+    """Return the policy of this name.
 
-    One of another package that raises in `choose`, or gives no replica that is available, raises
-    `ForebayError` with its name; with `instead`, that one chooses then, and the log says so once. Raises
-    `SettingError` for a name that there is not, and for a policy that cannot be loaded or made.
+    If a policy of another package raises in `choose` or returns an unavailable replica, `ForebayError` names
+    it; with `instead`, that policy chooses then, and a warning is logged once. Raises `SettingError` for an
+    unknown name, and for a policy that cannot be loaded or created.
     """
     make = POLICIES.find(name)
     if make is None:
@@ -262,7 +260,7 @@ def make_policy(name: str, *, seed: int = 0, instead: Policy | None = None) -> P
 
 
 class CheckedPolicy:
-    """A policy of another package, held to what a policy promises."""
+    """Checks a policy of another package."""
 
     def __init__(self, policy: Policy, called: str, instead: Policy | None) -> None:
         self._policy = policy

@@ -1,5 +1,4 @@
-"""Whether servers can prefill for others, asked at the start: each for its models, and for one token and the
-KV cache of a short prompt."""
+"""Checks at the start whether servers can prefill for others: their models, one token, and a KV cache."""
 
 from __future__ import annotations
 
@@ -14,25 +13,23 @@ from forebay.records import Message, Request
 from forebay.settings import SecretRef, read_secret
 
 CHECK_S = 5.0
-"""How long a server may take for one answer."""
+"""The longest time for one answer."""
 ASKED = "What is the weather like?"
 MEND = "start vLLM there with a KV connector (--kv-transfer-config)"
 
 Verdict = tuple[Literal["fit", "wrong", "away"], str]
-"""What is to be thought of a server, and why."""
+"""Whether a server can prefill, and why not."""
 
 
 def check_prefill(
     replicas: ReplicaList, model: str, *, chat: bool, api_key: SecretRef | None, key: str
 ) -> str:
-    """What is to be said of the servers in `replicas`, which are asked as `chat` or for a plain completion;
-    empty where nothing is. Blocks for at most three times `CHECK_S`.
+    """Return warnings about the servers in `replicas`, asked as `chat` or for a completion; blocks for at
+    most three times `CHECK_S`.
 
-    Raises `SettingError`, naming the setting `key`, where all servers answer and none of them can prefill
-    for `model`: it serves another one, gives no KV cache, or refuses. Where some do not answer, prompts are
-    prefilled where they are decoded until one does, and where some are fit and others not, those are used:
-    both is said, and so is a list that is empty, or cannot be read. Nothing is asked where the API key is not
-    here.
+    Raises `SettingError`, naming the setting `key`, if all servers answer and none can prefill for `model`.
+    Servers that do not answer, unsuitable servers beside suitable ones, and an empty or unreadable list are
+    warnings. Nothing is asked if the API key is not available here.
     """
     return asyncio.run(_check(replicas, model, chat=chat, api_key=api_key, key=key))
 
@@ -40,7 +37,7 @@ def check_prefill(
 async def describe_prefill(
     replicas: ReplicaList, model: str, *, chat: bool, api_key: SecretRef | None, key: str
 ) -> str:
-    """As `check_prefill`, for what starts whatever they are: it says also what that raises."""
+    """As `check_prefill`, but returns the error's text, too, for what starts in any case."""
     try:
         return await _check(replicas, model, chat=chat, api_key=api_key, key=key)
     except SettingError as error:
@@ -85,7 +82,7 @@ async def _ask_all(replicas: ReplicaList, asked: Request, secret: str | None) ->
 
 
 async def _ask(url: str, asked: Request, secret: str | None) -> Verdict:
-    # vLLM says where a KV cache is in answers in one piece alone.
+    # vLLM returns the location of a KV cache only with answers in one piece.
     replica = HttpReplica(url, api_key=secret, stream=False)
     try:
         try:

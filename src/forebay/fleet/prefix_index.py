@@ -1,4 +1,4 @@
-"""Which replica holds which prefix blocks, as far as one who sends them requests can know."""
+"""Which replica holds which prefix blocks, as seen from the requests sent to it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_SWEEP = 64
-"""How many recently used blocks an insertion passes over at most before it evicts one: bounds its time."""
+"""How many used blocks an insertion skips before it evicts one: bounds its time."""
 FEW = 16
 DEAD_SHARE = 1 / 8
-"""Share of a ring that forgotten blocks take up at most."""
+"""The largest share of forgotten blocks in a ring."""
 
 
 class PrefixIndex:
     """Blocks of prompts by hash, with the replicas that hold each.
 
     One table serves all replicas: a block's value has two bits per replica, `held` and `used since the hand
-    passed`. Each replica's blocks stand in a ring of its capacity, in which a clock hand evicts the first
-    block that was not used since it last passed (the CLOCK approximation of LRU, Corbató 1968). Blocks of a
-    prompt enter the ring last first, so that a prefix outlives what follows it.
+    passed`. Each replica has a ring of its capacity, in which a clock hand evicts the first block that was
+    not used since it last passed (the CLOCK approximation of LRU, Corbató 1968). A prompt's blocks enter the
+    ring last first, so that a prefix outlives what follows it.
 
-    Hashes are non-negative and below 2^63; those below 2^60 take the least memory. With 100 replicas of
-    100,000 blocks it takes less than 1 GiB, whether blocks are shared or not.
+    Hashes are from 0 to 2^63; those below 2^60 take the least memory. 100 replicas of 100,000 blocks take
+    less than 1 GiB, shared or not.
     """
 
     def __init__(self, capacities: Sequence[int]) -> None:
@@ -35,12 +35,12 @@ class PrefixIndex:
         self._forgotten = [0] * len(capacities)
         self._capacities = list(capacities)
         self._everyone = sum(1 << (2 * replica) for replica in range(len(capacities)))
-        # The values of blocks that one replica alone holds, made once: most blocks are such.
+        # Values of blocks on one replica only, created once, since most blocks are such.
         self._alone = [1 << (2 * replica) for replica in range(len(capacities))]
         self._alone_used = [3 << (2 * replica) for replica in range(len(capacities))]
 
     def grow(self) -> None:
-        """One more replica, which caches nothing until it is resized."""
+        """Add a replica, which caches nothing until it is resized."""
         replica = len(self._rings)
         self._rings.append(array("q"))
         self._hands.append(0)
@@ -51,16 +51,16 @@ class PrefixIndex:
         self._alone_used.append(3 << (2 * replica))
 
     def resize(self, replica: int, capacity: int) -> None:
-        """The replica holds nothing, and `capacity` blocks at most from now on."""
+        """Empty the replica and let it hold `capacity` blocks."""
         self.clear(replica)
         self._capacities[replica] = capacity
 
     def __len__(self) -> int:
-        """How many different blocks are held by some replica."""
+        """How many different blocks are held."""
         return len(self._table)
 
     def held(self, replica: int) -> int:
-        """How many blocks the replica holds. Takes time in proportion to its capacity."""
+        """How many blocks the replica holds; takes time proportional to its capacity."""
         bit = self._alone[replica]
         return sum(1 for block in set(self._rings[replica]) if self._table.get(block, 0) & bit)
 
@@ -83,7 +83,7 @@ class PrefixIndex:
         return depths
 
     def insert(self, replica: int, blocks: Sequence[int]) -> None:
-        """The replica holds these blocks from now on, and has just used them."""
+        """Add these blocks as just used by the replica."""
         table, ring, size = self._table, self._rings[replica], self._capacities[replica]
         if not size:
             return
@@ -111,7 +111,7 @@ class PrefixIndex:
         self._hands[replica] = hand
 
     def forget(self, replica: int, blocks: Sequence[int]) -> None:
-        """The replica no longer holds these blocks. Takes time in proportion to their number, on average."""
+        """Remove these blocks from the replica; takes time proportional to their number, on average."""
         for block in blocks:
             self._drop(replica, block)
         self._forgotten[replica] += len(blocks)
@@ -119,14 +119,14 @@ class PrefixIndex:
             self._close_ranks(replica)
 
     def clear(self, replica: int) -> None:
-        """The replica holds nothing any more: it was started anew, or is gone."""
+        """Empty the replica: it restarted or is gone."""
         for block in self._rings[replica]:
             self._drop(replica, block)
         self._rings[replica] = array("q")
         self._hands[replica] = self._forgotten[replica] = 0
 
     def _close_ranks(self, replica: int) -> None:
-        """Free the places of forgotten blocks: one that came back since has two, and would go too early."""
+        """Free the places of forgotten blocks: one that came back has two, and would be evicted too early."""
         ring, hand, held = self._rings[replica], self._hands[replica], self._alone[replica]
         newest_first = reversed(ring[hand:] + ring[:hand])
         kept = dict.fromkeys(block for block in newest_first if self._table.get(block, 0) & held)
@@ -134,7 +134,7 @@ class PrefixIndex:
         self._hands[replica] = self._forgotten[replica] = 0
 
     def _evict(self, replica: int, hand: int) -> int:
-        """Make room in a full ring; gives the place, the first at or after the hand that was not used."""
+        """Make room in a full ring; returns the first place at or after the hand that was not used."""
         table, ring = self._table, self._rings[replica]
         held, used = self._alone[replica], self._alone_used[replica]
         for _ in range(MAX_SWEEP):

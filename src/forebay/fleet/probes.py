@@ -1,4 +1,4 @@
-"""Small requests of our own, which show whether a replica works: what clients send proves nothing of it."""
+"""Small requests of our own that show whether a replica works; clients' requests alone do not."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from forebay.fleet.member import Member
 log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
-"""Time between two probes of a replica that answers them while requests fail there."""
+"""Time between probes of a replica that answers them while requests fail there."""
+PROOF = 3
+"""Probes in a row that show that a replica takes more requests than a limit allows."""
 HOLD_S = 0.25
-"""For so long at most a replica that refuses gets nothing while it is probed: under load a probe waits."""
+"""How long a refusing replica gets nothing while it is probed: under load a probe waits."""
 
 
 class Probes:
-    """Probes the replicas of a fleet that serve `model`; None: each what it lists first.
+    """Probes the replicas that serve `model`; None: the first model of each.
 
-    A probe may take `least_s`, or four times as long as a first token took lately. `note_shut` is called with
-    a change that may shut a replica, `sync` after any other. Belongs to one event loop.
+    A probe may take `least_s`, or four times as long as a recent first token. `note_shut` is called with a
+    change that may shut a replica, `sync` after any other. Belongs to one event loop.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Probes:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def fault(self, member: Member) -> str:
-        """Why it does not answer; empty if it does."""
+        """Why the replica does not answer; empty if it does."""
         model = self._model or next((model.name for model in member.models), "")
         try:
             await member.replica.probe(model, max(self._least_s, member.progress.longest_wait_s))
@@ -57,7 +59,7 @@ class Probes:
         return ""
 
     async def reopen(self, member: Member) -> None:
-        """One that is shut gets requests again if it answers."""
+        """Open a shut replica again if it answers."""
         why = await self.fault(member)
         now_s = self._clock.monotonic_s()
         if why:
@@ -67,7 +69,7 @@ class Probes:
             log.info("replica %s is tried again", member.url)
 
     def judge(self, member: Member) -> None:
-        """Find out whether what failed there was its own fault; returns at once."""
+        """Start to find out whether failures there are the replica's fault; returns at once."""
         if member not in self._judging:
             task = self._judging[member] = asyncio.get_running_loop().create_task(self._judge(member))
             task.add_done_callback(lambda _: self._judging.pop(member, None))
@@ -77,13 +79,16 @@ class Probes:
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         accused = member.health.accused
+        if accused is None:
+            await self._check_limit(member)
+            return
         release: asyncio.TimerHandle | None = None
-        if accused is not None and not accused.shuts and not member.held:
-            # It may be full: more would only be refused.
+        if not accused.shuts and not member.held:
+            # It may be full: more requests would only be refused.
             member.held = True
             release = asyncio.get_running_loop().call_later(HOLD_S, self._release, member)
             self._sync(member)
-        why = await self.fault(member) if accused is not None else ""
+        why = await self.fault(member)
         now_s = self._clock.monotonic_s()
         if release is not None:
             release.cancel()
@@ -91,12 +96,25 @@ class Probes:
         if why:
             self._note_shut(member, lambda: member.convict(now_s))
             return
-        if accused is not None:
-            log.warning(
-                "replica %s answers a probe, though requests failed there: %s", member.url, accused.why
-            )
-            member.acquit(now_s)
+        log.warning("replica %s answers a probe, though requests failed there: %s", member.url, accused.why)
+        member.acquit(now_s)
         self._sync(member)
+
+    async def _check_limit(self, member: Member) -> None:
+        """Find out whether the number of requests was the reason for refusals: probes are refused then, too.
+
+        One that passes may just have met a free place.
+        """
+        refusals = member.refusals
+        while refusals.probes < PROOF and member.throttled and member.refusals is refusals:
+            if await self.fault(member):
+                refusals.checked = True
+                return
+            refusals.probes += 1
+        if refusals.probes == PROOF and member.refusals is refusals:
+            log.warning("replica %s answers probes, though it refuses requests", member.url)
+            member.excuse(self._clock.monotonic_s())
+            self._sync(member)
 
     def _release(self, member: Member) -> None:
         member.held = False

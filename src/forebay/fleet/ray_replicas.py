@@ -1,9 +1,9 @@
-"""The replicas of a fleet on Ray, as the cluster tells them.
+"""The replicas of a fleet on Ray, as the cluster reports them.
 
-The dashboard is asked twice a second, once for all of a process: a replica joins when its engine is healthy,
-and leaves when Serve begins to stop it, which lets it finish what it has. While Serve does not tell all of
-them, the last list stays. Where the name of the dashboard has several addresses, each is a cluster with a
-part of the fleet, as while a new one takes over from an old one.
+The dashboard is asked twice a second, once per process. A replica joins when its engine is healthy, and
+leaves when Serve begins to stop it. While Serve reports only some of them, the last list stays. If the
+dashboard's name has several addresses, each is a cluster with a part of the fleet, for example while a new
+one replaces an old one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ TIMEOUT_S = 10.0
 
 
 async def look_at(address: str) -> ServeInstance:
-    """What the cluster tells now."""
+    """Ask the cluster."""
     async with ServeRest(address, timeout_s=TIMEOUT_S) as rest:
         return await rest.instance()
 
 
 LOOKS = SharedLooks(look_at, SystemClock(), limit_s=TIMEOUT_S + 1)
-"""Each subtask of a pipeline has replicas of its own, which were unpickled: they have only this in common."""
+"""Shared by the subtasks of a pipeline, whose replicas were unpickled separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class RayPlace:
 
     @classmethod
     def parse(cls, text: str) -> RayPlace:
-        """Of `http://HEAD:8265/NAME`. Raises `SettingError` for another form."""
+        """Parse `http://HEAD:8265/NAME`. Raises `SettingError` for any other form."""
         found = FORM.fullmatch(text)
         if found is None:
-            # Not quoted where it may hold a password.
+            # Not quoted if it may hold a password.
             shown = "" if "@" in text else f", found {text[:200]!r}"
             raise SettingError(f"ray: expected http://HEAD:8265/NAME{shown}")
         try:
@@ -62,11 +62,10 @@ class RayPlace:
 
 @dataclass(frozen=True)
 class RayReplicas:
-    """Every replica of the fleet that takes requests: `place` is `http://HEAD:8265/NAME`, asked every
-    `every_s`, once for all that follow it in this process.
+    """Every replica of the fleet that takes requests; `place` is `http://HEAD:8265/NAME`.
 
-    There may be none: then none has started yet, none is wanted, or the fleet is being removed. Raises
-    `SettingError` at construction for another form.
+    It is asked every `every_s`, once for all in this process. There may be no replica. Raises `SettingError`
+    at construction for any other form.
     """
 
     place: str
@@ -89,14 +88,14 @@ class RayReplicas:
         return polled(look, self.every_s)
 
     async def _told(self, before: Mapping[str, tuple[str, ...]], look: Look) -> dict[str, tuple[str, ...]]:
-        """The replicas that each cluster tells, by its dashboard; of one that fails those of `before`. Raises
-        `SettingError` where all fail."""
+        """The replicas of each cluster by dashboard; those of `before` if it fails. Raises `SettingError` if
+        all fail."""
         place = RayPlace.parse(self.place)
         try:
             heads = await each_address(place.address)
         except DeployError as error:
             raise SettingError(f"ray: {error}") from None
-        # A name that gets a second address was one cluster, under its own name: that may be any of them.
+        # A cluster known by name may be any of several addresses.
         alone = before.get(place.address, ()) if len(before) == 1 else ()
         before = {head: before.get(head, alone) for head in heads}
         answers = await asyncio.gather(
@@ -131,13 +130,12 @@ async def _replicas_of(
 
 
 def _check_whole(found: ServeApplication, before: tuple[str, ...]) -> None:
-    """Raise `DeployError` where Serve does not tell all replicas that take requests; `before` are those that
-    it told last."""
+    """Raise `DeployError` if Serve does not report all replicas; `before` are the last ones."""
     deployment = found.deployments.get(DEPLOYMENT)
     if deployment is not None and deployment.recovering:
         raise DeployError(f"{found.name}: Serve has begun anew and does not know all replicas yet")
     if deployment is None and before and not found.deleting:
-        # The old replicas go on until the new version is built, and if it cannot be built.
+        # The old replicas run until the new version is built, or if it cannot be.
         if found.status == DEPLOY_FAILED:
             raise DeployError(f"{found.name}: Serve did not build the last version: {found.message}")
         raise DeployError(f"{found.name}: Serve is building a version, and tells no replicas meanwhile")

@@ -6,36 +6,35 @@ import math
 from typing import Literal
 
 ANYHOW = 0.25
-"""Share of refusals that shows that the replica is shut, or refuses for another reason than their number.
-Where as few are answered it is shut."""
+"""From this share of refusals on, they do not depend on the number of requests. If as few are answered, the
+replica is shut."""
 CALLS = 16
 REFUSALS_FADE = 1 / CALLS
 IGNORE_S = 60.0
 ROUNDS, MOST_ROUNDS = 2, 64
-"""Rounds of answers until one more is tried: doubled with each that is refused, the first included."""
+"""Rounds of answers until one more is tried, doubled with each refusal, including the first."""
 
 PROOF = 3
-"""So many answers, with all places taken and no refusal between, show that it takes so many."""
+"""This many answers with all places taken and no refusal show that it takes as many."""
 
 Refusal = Literal["one too many", "passing", "shut"]
 
 
 class Refusals:
-    """How many requests a replica takes that refuses some. Moments are passed in.
+    """How many requests a replica takes that refuses some. Times are passed in.
 
-    The first one too many tells: it takes as many as it held then. After some rounds of answers with so many
-    there may be one more, and after each whole round another one (additive increase: Chiu and Jain, 1989).
-    Where that one is refused, the next is tried after twice as many rounds (exponential backoff), so that
-    refusals become rare where the limit is fixed.
+    The first refusal sets the limit to the number there. After some rounds of answers one more is tried, and
+    another after each round (additive increase: Chiu and Jain, 1989). If one is refused, the next is tried
+    after twice as many rounds (exponential backoff), so refusals become rare.
 
-    A single refusal of fewer than it was shown to take says nothing of their number. A quarter of refusals
-    lowers it, until there are half as many as at first: a replica that goes on refuses for another
-    reason, such as a dead server behind a proxy, and for a minute refusals change nothing.
+    A single refusal below a proven number is ignored. A quarter of refusals lowers the limit, at most to half
+    of the first one: then the replica refuses for another reason, such as a dead server behind a proxy, and
+    for a minute refusals change nothing.
     """
 
-    def __init__(self, seen: int = 0) -> None:
+    def __init__(self, seen: int = 0, ignored_until_s: float = -math.inf) -> None:
         self.seen = seen
-        """How many there were."""
+        """Refusals so far."""
         self._most = math.inf
         self._proven = 0.0
         self._full = 0
@@ -43,7 +42,12 @@ class Refusals:
         self._at_first = math.inf
         self._share = 0.0
         self._calls = 0
-        self._first_s = self._refused_s = self._changed_s = self._hold_s = self._ignored_until_s = -math.inf
+        self._first_s = self._refused_s = self._changed_s = self._hold_s = -math.inf
+        self._ignored_until_s = ignored_until_s
+        self.checked = True
+        """Whether probes need not check the limit: none was set, or a probe was refused, too."""
+        self.probes = 0
+        """How many probes the replica has answered since."""
 
     @property
     def most(self) -> float:
@@ -51,11 +55,11 @@ class Refusals:
         return self._most
 
     def refused(self, others: int, sent_s: float, now_s: float, wait_s: float) -> Refusal:
-        """One that was sent at a moment was refused, with so many others there. One more than now is tried
-        after `wait_s` at the earliest.
+        """Count a refusal of a request, with `others` there; one more is tried after `wait_s` at the
+        earliest.
 
-        Gives what it shows: `one too many`: it takes the others; `passing`: nothing for certain; `shut`: it
-        takes none at present.
+        Returns `one too many` if it takes the others, `shut` if it takes none at present, or `passing` if
+        neither is certain.
         """
         self.seen += 1
         together = sent_s < self._refused_s
@@ -69,12 +73,16 @@ class Refusals:
             kind = "one too many"
         else:
             kind = "shut" if often else "passing"
-        if now_s < self._ignored_until_s or kind == "passing":
+        if now_s < self._ignored_until_s:
+            return "passing"
+        if kind == "passing":
             return kind
+        if others < self._proven or math.isinf(self._most):
+            self.checked, self.probes = False, 0
         if math.isinf(self._most):
             self._at_first, self._first_s = others + 1.0, self._refused_s
         elif self._refused_s == self._first_s:
-            # Of many that were sent at once the last one refused shows how many it took.
+            # Of many sent at once, the last refusal shows how many it took.
             self._at_first = min(self._at_first, others + 1.0)
         was_low = self._most <= self._at_first / 2
         self._most = max(1.0, min(self._most, others))
@@ -96,7 +104,7 @@ class Refusals:
         return kind
 
     def answered(self, there: int, sent_s: float, now_s: float) -> None:
-        """One that was sent at a moment, as the last of so many, was not refused."""
+        """Count a request that was sent as the last of `there` and not refused."""
         self._count(0.0)
         if there < self._most or sent_s < self._changed_s:
             return
@@ -106,7 +114,7 @@ class Refusals:
         if self._proven < self._most:
             self._proven = self._most
             if self._due == 1:
-                # The one more was welcome.
+                # The extra request was accepted.
                 self._rounds = ROUNDS
         if self._full >= self._due * self._most and now_s >= self._hold_s:
             self._most += 1

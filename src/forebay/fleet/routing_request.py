@@ -1,6 +1,4 @@
-"""A request as routing sees it: what it asks of a replica, what it charges the one that took it, and its
-prompt as prefix blocks and tokens.
-"""
+"""A request as routing sees it: its demand, its charge at a replica, and its prompt as blocks and tokens."""
 
 from __future__ import annotations
 
@@ -19,16 +17,14 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RoutingRequest:
-    """What a request asks of a replica. Moments are on the monotonic clock, in seconds.
+    """What a request needs of a replica. Times are on the monotonic clock.
 
-    `blocks` are the hashes of the prompt's whole prefix blocks, each standing for all that precedes it.
-    `session` is what affinity is kept by, `tenant` what fairness is kept by; None belongs to nobody.
-    `due_s` is when the first token should come; `deadline_s`, after which the answer is worth nothing. With
-    `keeps_place` one that comes later is worth as much: what is still in time does not go before it.
-    Of two that are due at the same moment, the lower `priority` goes first. `avoid` are the numbers of
-    replicas that it is not to go to while another is available: it has failed there. `transferred`: the KV
-    cache of its prompt comes from another replica, so that nothing is prefilled, whoever takes it. `model`:
-    only replicas that serve it may take the request; None: any of them.
+    `blocks` are hashes of the prompt's whole prefix blocks, each including all before it. `session` is for
+    affinity, `tenant` for fairness; None is nobody. `due_s` is when the first token should come; after
+    `deadline_s` the answer is useless. With `keeps_place` a late one is worth as much, so others do not
+    overtake it. Lower `priority` goes first among equal due times. `avoid` are numbers of replicas at which
+    it failed: it goes there only if no other is available. `transferred`: the KV cache comes from another
+    replica, so nothing is prefilled. `model`: only replicas that serve it; None: any.
     """
 
     prompt_tokens: int
@@ -45,17 +41,15 @@ class RoutingRequest:
 
 
 def new_tokens(demand: RoutingRequest, cached: float) -> float:
-    """How many tokens the prompt takes in the KV cache of a replica that has `cached` of them, or gets them
-    from another one."""
+    """How many tokens the prompt adds to the KV cache of a replica that has `cached` of them."""
     return demand.prompt_tokens - (0.0 if demand.transferred else float(cached))
 
 
 class ReplicaCharge:
-    """What the fleet keeps of a request from the moment it is sent until it ends.
+    """What the fleet keeps of a request from its sending to its end.
 
-    `uncached` and `reserved` are tokens: those of its prompt that the replica must prefill, and those that it
-    takes in the KV cache beyond what others share with it. `work_s` is the time that its prefill was expected
-    to take, of the features `terms`.
+    `uncached` and `reserved` are tokens: to prefill, and in the KV cache beyond what others share. `work_s`
+    is the expected prefill time of the features `terms`.
     """
 
     __slots__ = (
@@ -81,9 +75,9 @@ class ReplicaCharge:
 
 
 BLOCK_CHARS = 512
-"""Characters of a prefix block: about eight of vLLM's blocks. A shared prefix is known to that exactly."""
+"""Characters of a prefix block: about eight of vLLM's blocks, the precision for shared prefixes."""
 MAX_BLOCKS = 4096
-"""Blocks that are hashed of a prompt at most, the first ones: two million characters."""
+"""The most blocks hashed per prompt, from its start: two million characters."""
 CHARS_PER_TOKEN = 4.0
 LEAST, MOST = 0.5, 16.0
 FADE = 1 / 50
@@ -91,23 +85,22 @@ MASK = (1 << 60) - 1
 
 
 def prompt_text(request: Request) -> str:
-    """What the prefix cache sees of a request, near enough: the model's own marks between messages are not
-    known here, and do not matter where they are the same for all."""
+    """The text that the prefix cache sees, approximately: the model's own marks between messages are unknown,
+    but equal for all."""
     if request.prompt is not None:
         return request.prompt
     return "".join(message_text(message.role, message.content) for message in request.messages)
 
 
 def message_text(role: str, content: object) -> str:
-    """One message of a chat as `prompt_text` has it. `content` is what an OpenAI client sends: a text, or a
-    list of parts, of which those that are no text are left out."""
+    """One chat message as in `prompt_text`. `content` is a text or a list of parts; only text counts."""
     parts = content if isinstance(content, list) else (content,)
     texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
     return f"\0{role}\0" + "".join(text for text in texts if isinstance(text, str))
 
 
 def text_blocks(text: str, block_chars: int = BLOCK_CHARS) -> tuple[int, ...]:
-    """The whole blocks of `text` by hash, each standing for all the text up to its end.
+    """Hashes of the whole blocks of `text`, each including all text up to its end.
 
     Two texts share exactly the blocks of their common beginning. Linear in the text, at most `MAX_BLOCKS`.
     """
@@ -122,17 +115,17 @@ def text_blocks(text: str, block_chars: int = BLOCK_CHARS) -> tuple[int, ...]:
 
 
 class TokenEstimate:
-    """Characters per token, learned from what replicas count. Starts at 4, stays from 0.5 to 16."""
+    """Characters per token, learned from replicas' counts. Starts at 4, stays from 0.5 to 16."""
 
     def __init__(self) -> None:
         self.chars_per_token = CHARS_PER_TOKEN
 
     def tokens(self, chars: int) -> int:
-        """About how many tokens so much text has; at least 1."""
+        """About how many tokens a text has; at least 1."""
         return max(1, round(chars / self.chars_per_token))
 
     def learn(self, chars: int, tokens: int) -> None:
-        """A prompt of `chars` characters had `tokens` tokens. Short ones, mostly template, say nothing."""
+        """Learn from a prompt. Short ones are mostly template and are ignored."""
         if chars >= BLOCK_CHARS / 2 and tokens > 0:
             seen = min(max(chars / tokens, LEAST), MOST)
             self.chars_per_token += (seen - self.chars_per_token) * FADE

@@ -1,4 +1,4 @@
-"""Which models the replicas of a fleet serve now: each lists its own, and may load or unload some."""
+"""Which models the replicas serve now: each lists its own, and may load or unload some."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from forebay.fleet.member import Member
 log = logging.getLogger(__name__)
 
 LIST_S = 10.0
-"""How often a replica is asked what it serves, if any model may be asked for."""
+"""How often a replica is asked for its models, if any may be requested."""
 REFRESH_PAUSE_S = 1.0
-"""How often all replicas may be asked because a model is unknown."""
+"""How often all replicas may be asked because of an unknown model."""
 REFRESH_TIMEOUT_S = 2.0
 LEFT_S = 600.0
-"""How long a model of a replica that has left the list is known: it may come back, after a rollout say."""
+"""How long a model stays known after its replica has left: it may return after a rollout."""
 MAX_LEFT = 10_000
 
 
 class ServedModels:
-    """The models of the replicas in use. With a `model`, only that one counts, and a replica that has no list
-    is taken to serve it.
+    """The models of the replicas in use. With a `model` only that one counts, and replicas without a list are
+    assumed to serve it.
 
-    `rows` are the replicas in use by their numbers in the fleet, `everyone` all that are listed. `changed` is
-    called with the number of a replica whose list has changed. Belongs to one event loop.
+    `rows` are the replicas in use by number, `everyone` all that are listed. `changed` is called with the
+    number of a replica whose list has changed. Belongs to one event loop.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ServedModels:
         self._refreshed_s = -math.inf
 
     def models(self) -> tuple[ServedModel, ...]:
-        """Each model once, with the shortest context of any replica: a request may go to any of them."""
+        """Each model once, with the shortest context of its replicas, since a request may go to any."""
         if self._models is not None:
             return self._models
         found: dict[str, ServedModel] = {}
@@ -79,7 +79,7 @@ class ServedModels:
         return None if len(rows) == len(self._rows) else rows
 
     def knows(self, model: str) -> bool:
-        """Whether a replica serves this model now, or one that left the list a short time ago did."""
+        """Whether a replica serves this model, or one that left recently did."""
         if self.model not in (None, model):
             return False
         left_s = self._left_s.get(model, -math.inf)
@@ -87,16 +87,16 @@ class ServedModels:
 
     @property
     def all_listed(self) -> bool:
-        """Whether every replica has reported once what it serves: only then is another model unknown."""
+        """Whether every replica has listed its models once; only then another model is unknown."""
         return all(member.models for member in self._everyone.values())
 
     def is_due(self, member: Member) -> bool:
-        """Whether to ask this replica again what it serves."""
+        """Whether to ask this replica for its models again."""
         in_use = self.model is None and member.row is not None
         return in_use and self._clock.monotonic_s() >= member.list_due_s
 
     async def fetch(self, member: Member, timeout_s: float) -> None:
-        """Ask a replica what it serves. Raises the `EngineError` of the cause."""
+        """Ask a replica for its models. Raises the `EngineError` of the cause."""
         member.list_due_s = self._clock.monotonic_s() + LIST_S
         try:
             models = await member.replica.list_models(timeout_s)
@@ -111,7 +111,7 @@ class ServedModels:
             self.moved(member)
 
     def moved(self, member: Member) -> None:
-        """A replica has joined, left, or changed its list."""
+        """Note that a replica joined, left or changed its list."""
         self._where.clear()
         self._models = None
         if member.leaving:
@@ -123,8 +123,10 @@ class ServedModels:
             self._changed(member.row)
 
     async def refresh(self) -> None:
-        """Ask all replicas in use what they serve, at most once in `REFRESH_PAUSE_S`. Calls at the same time
-        share one round; a replica that does not answer keeps its last list."""
+        """Ask all replicas in use for their models, at most once in `REFRESH_PAUSE_S`.
+
+        Concurrent calls share one round; a replica that does not answer keeps its last list.
+        """
         now_s = self._clock.monotonic_s()
         running = self._refresh is not None and not self._refresh.done()
         if self.model is not None or (not running and now_s < self._refreshed_s + REFRESH_PAUSE_S):
@@ -156,5 +158,5 @@ def names(models: Sequence[ServedModel]) -> frozenset[str]:
 
 
 def serves(member: Member, model: str | None) -> bool:
-    """Whether a replica lists this model; None: whichever it is."""
+    """Whether a replica lists this model; always for None."""
     return model is None or any(served.name == model for served in member.models)

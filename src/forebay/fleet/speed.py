@@ -1,4 +1,4 @@
-"""How fast replicas prefill, learned from the first tokens that were seen."""
+"""How fast replicas prefill, learned from first tokens."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from forebay.fleet.routing_request import Vector
 
 MEMORY = 4000
-"""Samples after which an old one counts for a third: many for five coefficients, forgotten in minutes."""
+"""Samples after which an old one counts for a third."""
 REFIT_EVERY = 50
 TERMS = 5
 RIDGE = 1e-6
-"""Keeps the equations solvable where two features have always been proportional."""
+"""Keeps the equations solvable if two features were always proportional."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillSpeed:
-    """What delays a first token once its prompt is at the head of the replica's queue, all in seconds.
+    """Coefficients of the time to first token at the head of a replica's queue, in seconds.
 
-    `request_s` per request, `token_s` per token that is not cached, `pair_s` per pair of such a token and one
-    before it (attention), and, since each step of a prefill also decodes, `decode_s` per token and sequence
-    that decodes and `context_s` per token and token of their KV. The values to begin with are those of a
-    slow GPU; they are replaced after the first `REFIT_EVERY` samples.
+    `request_s` per request, `token_s` per uncached token, `pair_s` per pair of such a token and an earlier
+    one (attention). Each step of a prefill also decodes: `decode_s` per token and decoding sequence,
+    `context_s` per token and token of their KV. The first values are those of a slow GPU; they are replaced
+    after `REFIT_EVERY` samples.
     """
 
     request_s: float = 0.01
@@ -45,13 +45,13 @@ class PrefillSpeed:
 
 
 def features(uncached: float, prompt_tokens: int, decoding: float, context: float) -> tuple[float, ...]:
-    """What `PrefillSpeed`'s coefficients are multiplied with, for one prompt."""
+    """The factors of `PrefillSpeed`'s coefficients for one prompt."""
     pairs = uncached * (prompt_tokens - uncached / 2)
     return 1.0, uncached, pairs, uncached * decoding, uncached * context
 
 
 class SpeedFit:
-    """Non-negative least squares over what was seen, old samples fading."""
+    """Non-negative least squares with fading samples."""
 
     def __init__(self, start: PrefillSpeed | None = None) -> None:
         self.speed = start or PrefillSpeed()
@@ -60,7 +60,7 @@ class SpeedFit:
         self._batch: list[tuple[float, ...]] = []
 
     def add(self, seconds: float, terms: tuple[float, ...]) -> None:
-        """A sample: prompts whose features add up to `terms` took `seconds`."""
+        """Add a sample: prompts whose features sum to `terms` took `seconds`."""
         self._batch.append((*terms, seconds))
         if len(self._batch) >= REFIT_EVERY:
             self._refit()
@@ -75,7 +75,7 @@ class SpeedFit:
         self.speed = PrefillSpeed(*self._solve().tolist())
 
     def _solve(self) -> Vector:
-        """Coefficients that come out negative are held at zero, and the others solved for again."""
+        """Negative coefficients are set to zero, and the others solved again."""
         scale = np.sqrt(np.diag(self._products))
         scale[scale == 0] = 1.0
         products = self._products / np.outer(scale, scale) + RIDGE * np.eye(TERMS)

@@ -1,4 +1,4 @@
-"""What one router knows of its replicas: its own requests in flight, corrected by what replicas report."""
+"""The load of replicas as one router sees it: its own requests, corrected by reports."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from forebay.fleet.speed import PrefillSpeed, SpeedFit, features
 from forebay.records import ReplicaLoad
 
 FADE = 1 / 20
-"""Weight of the newest sample in a replica's pace and in mean lengths: the last few dozen requests count."""
+"""Weight of the newest sample in pace and mean lengths: the last few dozen requests count."""
 STEP_FADE = 1 / 100
-"""How far one quicker request lowers the length of a replica's step."""
+"""How far one faster request lowers the step length."""
 MOST_BLOCKS = 1_000_000
-"""Blocks that are remembered of one replica at most, whatever it says that it caches."""
+"""The most blocks remembered per replica, whatever cache size it reports."""
 STALE_S = 10.0
-"""Age at which a report of load no longer counts: ten scrapes missed at the usual one a second."""
+"""Age at which a load report expires: ten scrapes missed at one a second."""
 
 
 ROW: dict[str, float] = {
@@ -49,15 +49,15 @@ ROW: dict[str, float] = {
     "external": 0.0,
     "external_s": 0.0,
 }
-"""The vectors of a fleet, and what each holds of a replica of which nothing is known."""
+"""The vectors of a fleet, and their values for a new replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLimits:
-    """One replica as its fleet must know it.
+    """Limits of one replica.
 
-    `kv_tokens` (tokens that its KV cache holds) and `max_num_seqs` (requests that it runs at most) are
-    infinite where it does not say. `name` must differ within a fleet, and stay the same over restarts.
+    `kv_tokens` (size of the KV cache) and `max_num_seqs` (requests it runs) are infinite if unknown. `name`
+    is unique in a fleet and stable over restarts.
     """
 
     name: str
@@ -66,10 +66,10 @@ class ReplicaLimits:
 
 
 class Fleet:
-    """Replicas as one vector per quantity, so that a decision over a thousand of them is a few vector sums.
+    """Replicas as one vector per quantity, so that decisions over a thousand of them are fast.
 
-    Own requests count from the moment they are taken, in the same call. Reports add what others send to the
-    same replicas, as long as they are fresh. Not thread-safe: one event loop owns a fleet.
+    Own requests count at once when they are taken; fresh reports add the requests of others. Not thread-safe:
+    one event loop owns a fleet.
     """
 
     def __init__(
@@ -81,10 +81,9 @@ class Fleet:
         speed: PrefillSpeed | None = None,
         work_s: float = 0.0,
     ) -> None:
-        """`block_tokens` is the size of the blocks in demands; `index_blocks`, how many are remembered of a
-        replica that does not say how much it caches. `work_s` is the prefill time that a request of others'
-        is taken to have until own first tokens have taught it.
-        """
+        """`block_tokens` is the size of the blocks in demands; `index_blocks`, how many are remembered for a
+        replica of unknown cache size. `work_s` is the assumed prefill time of others' requests until own
+        first tokens show it."""
         count = len(replicas)
         self.count = count
         self.names = [replica.name for replica in replicas]
@@ -97,35 +96,35 @@ class Fleet:
         self.index = PrefixIndex([self._cached_blocks(replica) for replica in replicas])
         self.fit = SpeedFit(speed)
         # Own requests: all, those that decode and the tokens of their prompts; tokens of all prompts, and
-        # those that each adds to the KV cache; tokens to prefill of those without a first token.
+        # those they add to the KV cache; tokens to prefill of those without a first token.
         self.requests: Vector = np.zeros(count)
         self.decoding: Vector = np.zeros(count)
         self.context: Vector = np.zeros(count)
         self.prompts: Vector = np.zeros(count)
         self.reserved: Vector = np.zeros(count)
         self.prefill_tokens: Vector = np.zeros(count)
-        # Prefill work: when that of the first in the queue should end, seconds behind it, and 1 if any.
+        # Prefill work: when the first in the queue should end, seconds behind it, and 1 if any.
         self.head_until_s: Vector = np.zeros(count)
         self.behind_s: Vector = np.zeros(count)
         self.busy: Vector = np.zeros(count)
-        # Learned of each: how many times slower than the fitted speed; how much prefill keeps it full.
+        # Learned: how many times slower than the fitted speed; how much prefill keeps it full.
         self.pace: Vector = np.ones(count)
         self.hold_s: Vector = np.full(count, math.inf)
-        # Own requests without a first token; how many of them may be side by side whatever their prefill is;
-        # how many requests there may be at all. The last two are set by whoever finds them out.
+        # Own requests without a first token; how many of them are allowed whatever their prefill; how many
+        # requests are allowed at all. The caller sets the last two.
         self.waiting: Vector = np.zeros(count)
         self.beside: Vector = np.zeros(count)
         self.window: Vector = np.full(count, math.inf)
-        # With how many own requests each is no longer available; set by whoever starts it slowly.
+        # How many own requests make it unavailable; set by a slow start.
         self.limit: Vector = np.full(count, math.inf)
-        # Reported by each, and what of it is not ours: requests, and seconds of their prefill.
+        # Reported, and the part that is not ours: requests, and seconds of their prefill.
         self.reported_waiting: Vector = np.zeros(count)
         self.reported_kv: Vector = np.zeros(count)
         self.reported_s: Vector = np.full(count, -math.inf)
         self.external: Vector = np.zeros(count)
         self.external_s: Vector = np.zeros(count)
         self.changed: set[int] = set()
-        """Replicas whose queue or room has changed other than by `take`; emptied by whoever acts on it."""
+        """Replicas whose queue or room changed other than by `take`; the reader empties it."""
         self._queues: list[deque[ReplicaCharge]] = [deque() for _ in replicas]
         self._observed = [1.0] * count
         self._predicted = [1.0] * count
@@ -139,7 +138,7 @@ class Fleet:
         self._free: list[int] = []
 
     def add(self, replica: ReplicaLimits) -> int:
-        """A replica joins; gives its number, which may be that of one that has left."""
+        """Add a replica; returns its number, perhaps that of one that has left."""
         number = self._free.pop() if self._free else self._grow()
         self.names[number] = replica.name
         self.kv_tokens[number] = replica.kv_tokens
@@ -149,7 +148,7 @@ class Fleet:
         return number
 
     def remove(self, replica: int) -> None:
-        """A replica has left. Raises `ValueError` while it has own requests: take it out of use first."""
+        """Remove a replica. Raises `ValueError` while it has own requests: take it out of use first."""
         if self.requests[replica]:
             raise ValueError(f"{self.names[replica]} has {int(self.requests[replica])} requests in flight")
         self.set_available(replica, False)
@@ -183,24 +182,24 @@ class Fleet:
         return min(int(replica.kv_tokens / self.block_tokens), MOST_BLOCKS)
 
     def numbers(self) -> Sequence[int]:
-        """The replicas that are available."""
+        """The available replicas."""
         return range(self.count) if self.all_available else self.available.nonzero()[0].tolist()
 
     def set_available(self, replica: int, available: bool) -> None:
-        """Whether new requests may be sent to this replica."""
+        """Set whether new requests may be sent to this replica."""
         self.available[replica] = available
         self.changed.add(replica)
         self.all_available = bool(self.available.all())
 
     def set_room(self, replica: int, window: float, beside: float) -> None:
-        """How many requests there may be at this replica, and how many without a first token in any case."""
+        """Set how many requests this replica may have, and how many without a first token in any case."""
         if self.window[replica] != window or self.beside[replica] != beside:
             self.window[replica], self.beside[replica] = window, beside
             self.changed.add(replica)
 
     @contextmanager
     def without(self, replicas: Sequence[int]) -> Iterator[None]:
-        """Within it these are not available, unless no other one is."""
+        """Make these unavailable within the block, unless no other is available."""
         if not replicas:
             yield
             return
@@ -216,7 +215,7 @@ class Fleet:
 
     @contextmanager
     def only(self, replicas: Sequence[int]) -> Iterator[None]:
-        """Within it no other replicas are available. Changes to these ones last."""
+        """Make all others unavailable within the block. Changes to these last."""
         others = self.available.copy()
         others[list(replicas)] = False
         if not others.any():
@@ -230,7 +229,7 @@ class Fleet:
             self.all_available = bool(self.available.all())
 
     def cached(self, demand: RoutingRequest) -> Vector:
-        """For each replica, how many of the prompt's tokens its prefix cache should hold, or gets."""
+        """For each replica, how many of the prompt's tokens are cached there or transferred."""
         if demand.transferred:
             return self.nothing + demand.prompt_tokens
         if not demand.blocks:
@@ -238,7 +237,7 @@ class Fleet:
         return self.index.match(demand.blocks) * self.block_tokens
 
     def take(self, replica: int, demand: RoutingRequest, cached: Vector, now_s: float) -> ReplicaCharge:
-        """The request is sent to this replica now."""
+        """Count a request that is sent to this replica now."""
         prompt = demand.prompt_tokens
         ticket = ReplicaCharge(replica, prompt, now_s)
         uncached = ticket.uncached = max(1.0, prompt - float(cached[replica]))
@@ -264,13 +263,13 @@ class Fleet:
         return ticket
 
     def first_token(self, ticket: ReplicaCharge, now_s: float) -> None:
-        """The first token of this request has come."""
+        """Count the first token of a request."""
         ticket.first_token_s = now_s
         self._sample(ticket, now_s)
         self._begin_decoding(ticket, now_s)
 
     def assume_first_token(self, ticket: ReplicaCharge, now_s: float) -> None:
-        """Nobody sees this request's first token: it is taken to have come, and teaches nothing."""
+        """Assume the first token, which nobody sees; nothing is learned."""
         ticket.first_token_s = now_s
         self._begin_decoding(ticket, now_s)
 
@@ -282,7 +281,7 @@ class Fleet:
         self.context[replica] += ticket.prompt_tokens
 
     def finish(self, ticket: ReplicaCharge, now_s: float, output_tokens: int = 0) -> None:
-        """The request has ended at its replica; `output_tokens` of an answer, 0 where there was none."""
+        """Count the end of a request; `output_tokens` is 0 without an answer."""
         replica = ticket.replica
         if math.isnan(ticket.first_token_s):
             self._leave_queue(ticket, now_s)
@@ -300,16 +299,16 @@ class Fleet:
         self.reserved[replica] -= ticket.reserved
 
     def queued_s(self, replica: int) -> float:
-        """The prefill time that its own requests without a first token should take, all together."""
+        """The expected prefill time of its own requests without a first token."""
         return sum(ticket.work_s for ticket in self._queues[replica])
 
     def claimed_s(self, replica: int, waiting: float) -> float:
-        """The prefill time of those of `waiting` requests there that are not ours."""
+        """The prefill time of those of `waiting` requests that are not ours."""
         external = max(0.0, waiting - len(self._queues[replica]))
         return external * self._work_s * float(self.pace[replica])
 
     def report(self, replica: int, load: ReplicaLoad) -> None:
-        """What a replica says of its load. One older than the last is passed over."""
+        """Take a report of load, unless it is older than the last."""
         if load.observed_s < self.reported_s[replica]:
             return
         waiting, running = load.waiting or 0.0, load.running or 0.0
@@ -321,18 +320,18 @@ class Fleet:
         self.external_s[replica] = self.claimed_s(replica, waiting)
 
     def forget_stale_reports(self, now_s: float) -> None:
-        """Reports older than `STALE_S` no longer count: what is left is what we ourselves have in flight."""
+        """Drop reports older than `STALE_S`; our own requests remain."""
         stale = self.reported_s < now_s - STALE_S
         for values in (self.reported_waiting, self.reported_kv, self.external, self.external_s):
             values[stale] = 0.0
         self.changed.update(stale.nonzero()[0].tolist())
 
     def restarted(self, replica: int) -> None:
-        """The replica has lost its prefix cache."""
+        """Note that the replica has lost its prefix cache."""
         self.index.clear(replica)
 
     def _less_behind(self, replica: int, work_s: float) -> None:
-        # Not below 0, as the rounding of sums would have it.
+        # Never below 0 through rounding.
         self.behind_s[replica] = max(0.0, float(self.behind_s[replica]) - work_s)
 
     def _leave_queue(self, ticket: ReplicaCharge, now_s: float) -> None:
@@ -351,7 +350,7 @@ class Fleet:
             queue.remove(ticket)
             self._less_behind(replica, ticket.work_s)
             if not math.isnan(ticket.first_token_s):
-                # It overtook the head: the replica works, and is not late with the head for that long.
+                # It overtook the head: the replica works and is not late with the head.
                 self.head_until_s[replica] = max(float(self.head_until_s[replica]), now_s)
         if not queue:
             self.busy[replica] = self.behind_s[replica] = 0.0
@@ -377,12 +376,13 @@ class Fleet:
         self.fit.add(seconds / pace, terms)
         self._work_s += (predicted_s / terms[0] - self._work_s) * FADE
         if not self._knows_step[replica]:
-            # Answers of one token say nothing of steps; the time between first tokens is the next best.
+            # Answers of one token show no steps; the time between first tokens is the next best.
             hold_s = float(self.hold_s[replica])
             self.hold_s[replica] = seconds if hold_s == math.inf else hold_s + (seconds - hold_s) * FADE
 
     def _learn_step(self, replica: int, tpot_s: float) -> None:
-        """A request's mean time between tokens is at most a full step, and near one while prompts come."""
+        """Learn from a request's mean time between tokens: at most one full step, and nearly one while
+        prompts come."""
         hold_s = float(self.hold_s[replica])
         if tpot_s > hold_s or not self._knows_step[replica]:
             self.hold_s[replica] = tpot_s

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import aiohttp
@@ -42,6 +43,7 @@ from forebay.gateway.keys import KeyRing, Usage
 from forebay.gateway.models import Alias, ModelNames
 from forebay.gateway.monitoring import Monitoring, health_of
 from forebay.gateway.openapi import DESCRIPTION
+from forebay.gateway.peak_load import PeakLoad
 from forebay.gateway.prefill import Prefills
 from forebay.gateway.protocol import LINGER_S
 from forebay.gateway.refusal import (
@@ -49,9 +51,8 @@ from forebay.gateway.refusal import (
     Refusal,
     draining,
     from_a_page,
-    no_place,
+    out_of_time,
     own_mistake,
-    too_late,
 )
 from forebay.gateway.relay import Cut, Relay, break_off
 from forebay.gateway.rename import with_model
@@ -105,9 +106,10 @@ class Gateway:
         self._room = Room(self._limits.max_held_bytes)
         self._tracing = tracing or Tracing()
         self._monitoring = monitoring or Monitoring()
-        self._models = ModelNames(fleet, aliases)
+        self._models = ModelNames(fleet, aliases, absent_s=self._rules.absent_s)
         self._cors = cors or Cors()
-        self._metrics = GatewayMetrics(fleet, prefill, access_log)
+        self._load = PeakLoad(self._clock)
+        self._metrics = GatewayMetrics(fleet, self._load, prefill, access_log)
         self._accounts = Accounts(self._metrics, access_log, self._clock, names_keys=self._monitoring.closed)
         self._session: aiohttp.ClientSession | None = None
         self._relay: Relay | None = None
@@ -216,7 +218,13 @@ class Gateway:
 
     def health(self) -> tuple[int, dict[str, object]]:
         """Status and body of `/health`."""
-        return health_of(self._fleet, self._prefill, draining=self.draining, in_flight=self.in_flight)
+        return health_of(
+            self._fleet,
+            self._prefill,
+            draining=self.draining,
+            in_flight=self.in_flight,
+            waits=self._rules.absent_s == math.inf,
+        )
 
     async def _call(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         """A call that needs a key, a place and a replica; counted and traced whatever comes of it."""
@@ -234,8 +242,7 @@ class Gateway:
             if exchange.begun:
                 await self._cut(exchange, send, OUT_OF_TIME)
             else:
-                waited = exchange.call is not None and exchange.call.waits
-                late = (no_place if waited else too_late)(self._limits.request_s)
+                late = out_of_time(self._limits.request_s, waited=exchange.waits, replicas=self._fleet.usable)
                 LOG.warning("request %s: %s", exchange.id, late)
                 await self._refuse(exchange, late, receive, send)
         except Cut:
@@ -288,7 +295,9 @@ class Gateway:
                 f"more than {limits.in_flight} requests at a time, or too many with this key; try again later"
             )
             raise Refusal(503, "gateway_full", message, kind=SERVER, retry_after_s=1)
-        with caller.usage.request(clock.monotonic_s()), self._room.share() as take:
+        with ExitStack() as held:
+            held.enter_context(caller.usage.request(clock.monotonic_s()))
+            take = held.enter_context(self._room.share())
             if exchange.route in (MODELS_PATH, MODEL_PATH):
                 await self._send_models(exchange, send)
                 return
@@ -306,6 +315,7 @@ class Gateway:
             exchange.model = asked.model or None
             headers = [*headers_up(exchange.raw), ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
             source = exchange.host if self.keys.open else caller.name
+            held.enter_context(self._load.request())
             async with UntilHungUp(receive):
                 models = await self._models.resolve(asked.model, asked.session or exchange.id)
                 for model in models:

@@ -15,7 +15,8 @@ from forebay.records import KvHandover, Usage
 class RelayRules:
     """`attempts`: replicas that one request is sent to at most. `first_byte_s`: how long a replica may take
     to begin a streamed answer; one that is not streamed has all the time of the request. `place_s`: how long
-    a request waits for room; `absent_s`: how long if no replica is up at all.
+    a request waits for room; `absent_s`: how long if no replica is up at all; infinite: one may be started
+    for it.
     """
 
     attempts: int = 3

@@ -37,6 +37,11 @@ class Exchange:
         return self.call is not None and self.call.begun
 
     @property
+    def waits(self) -> bool:
+        """Whether it waits for a replica."""
+        return self.call.waits if self.call is not None else self.body_read
+
+    @property
     def status(self) -> int | None:
         """The status that the client got; None if it got none."""
         return self.call.status or None if self.call is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any
 from forebay.engine.replica import ServedModel
 from forebay.fleet.client import FleetClient
 from forebay.gateway.refusal import invalid_value, no_replica, unknown_model
+
+LOG = logging.getLogger("forebay.gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +33,37 @@ class Alias:
 
 
 class ModelNames:
-    """Which models a name stands for, with the replicas of `fleet`."""
+    """Which models a name stands for, with the replicas of `fleet`. `absent_s`: how long to wait for the
+    first replica if none is up."""
 
-    def __init__(self, fleet: FleetClient, aliases: Mapping[str, Alias] | None = None) -> None:
+    def __init__(
+        self, fleet: FleetClient, aliases: Mapping[str, Alias] | None = None, *, absent_s: float = 0.0
+    ) -> None:
         self._fleet = fleet
         self._aliases = aliases or {}
+        self._absent_s = absent_s
 
     async def resolve(self, name: str, key: str) -> tuple[str, ...]:
         """The models that may answer a request for `name`, the best one first; `key` decides between those
         of an alias. The empty name stands for the only base model.
 
-        The replicas are asked again for a model that none of them lists. Raises `Refusal`: 404 for an unknown
-        name, 400 if the empty one is ambiguous, 503 if no replica serves what an alias stands for, or one has
-        not reported yet what it serves.
+        Waits while no replica is up. The replicas are asked again for a model that none of them lists. Raises
+        `Refusal`: 404 for an unknown name, 400 if the empty one is ambiguous, 503 if no replica came or
+        serves what an alias stands for, or one has not reported yet what it serves.
         """
-        if not self._fleet.models:
-            return (name,)
+        served = self._fleet.served
+        if name and name not in self._aliases and served.model not in (None, name):
+            # No replica may be started for it, or waited for.
+            raise unknown_model(name)
+        if not await self._fleet.until_listed(self._absent_s):
+            LOG.warning("a request for %r: %s", name[:200], self._fleet.why_none)
+            raise no_replica("no replica is in reach; try again later")
         if not name:
             return (self._only_base(),)
         alias = self._aliases.get(name)
         wanted = [name] if alias is None else [alias.choose(key)]
         if alias is not None and alias.fallback not in (None, wanted[0]):
             wanted.append(str(alias.fallback))
-        served = self._fleet.served
         if not served.knows(wanted[0]):
             await served.refresh()
         known = tuple(one for one in wanted if served.knows(one))

@@ -23,12 +23,14 @@ class Monitoring:
 
 
 def health_of(
-    fleet: FleetClient, prefill: FleetClient | None, *, draining: bool, in_flight: int
+    fleet: FleetClient, prefill: FleetClient | None, *, draining: bool, in_flight: int, waits: bool
 ) -> tuple[int, dict[str, object]]:
-    """Status and body of `/health`."""
+    """Status and body of `/health`. `waits`: requests wait until a replica is up, so that the gateway takes
+    them without one."""
     replicas = _counts(fleet)
     state = "draining" if draining else "ok" if replicas["available"] else "no_replica"
-    return 200 if state == "ok" else 503, {
+    healthy = state == "ok" or (state == "no_replica" and waits)
+    return 200 if healthy else 503, {
         "status": state,
         "replicas": replicas,
         **({} if prefill is None else {"prefill": _counts(prefill)}),

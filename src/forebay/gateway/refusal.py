@@ -134,17 +134,17 @@ def no_replica(message: str, *, retry_after_s: float = 1.0) -> Refusal:
     return Refusal(503, "no_replica", message, kind=SERVER, retry_after_s=retry_after_s)
 
 
-def no_place(seconds: float) -> Refusal:
-    return no_replica(f"no replica had room for the request within {seconds:g} s; try again later")
+def out_of_time(seconds: float, *, waited: bool, replicas: int) -> Refusal:
+    """The time of a request is over; `waited`: it had no replica yet, of so many."""
+    if not waited:
+        return Refusal(504, "request_timeout", f"no answer was there within {seconds:g} s", kind=SERVER)
+    why = "no replica had room" if replicas else "no replica was up"
+    return no_replica(f"{why} for the request within {seconds:g} s; try again later")
 
 
 def unknown_model(name: str) -> Refusal:
     message = f"the model {name[:200]!r} is not served; /v1/models says which are"
     return Refusal(404, "model_not_found", message, param="model")
-
-
-def too_late(seconds: float) -> Refusal:
-    return Refusal(504, "request_timeout", f"no answer was there within {seconds:g} s", kind=SERVER)
 
 
 def own_mistake() -> Refusal:

@@ -167,12 +167,16 @@ class RelaySpec(Model):
         description="How long a request waits for a replica with room; then 503. null: as long as a request "
         "may take (`limits.request_s`), or until its client hangs up.",
     )
-    absent_s: PositiveFloat = Field(
-        RULES.absent_s, description="How long a request waits where no replica is up at all; then 503."
+    absent_s: PositiveFloat | None = Field(
+        RULES.absent_s,
+        description="How long a request waits if no replica is up at all; then 503. null: as `place_s: "
+        "null`, for a fleet that is scaled to zero and from zero; `/health` is 200 without a replica then.",
     )
 
     def rules(self) -> RelayRules:
-        return RelayRules(**{**dict(self), "place_s": _or_inf(self.place_s)})
+        return RelayRules(
+            **{**dict(self), "place_s": _or_inf(self.place_s), "absent_s": _or_inf(self.absent_s)}
+        )
 
 
 class DrainSpec(Model):

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from forebay.fleet.client import FleetClient
 from forebay.gateway.access_log import AccessLog
+from forebay.gateway.peak_load import PEAK_LOAD, PEAK_S, PeakLoad
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -19,7 +20,11 @@ class GatewayMetrics:
     """Counters of one gateway, in a registry of their own. Labels come from settings and routes only."""
 
     def __init__(
-        self, fleet: FleetClient, prefill: FleetClient | None = None, log: AccessLog | None = None
+        self,
+        fleet: FleetClient,
+        load: PeakLoad,
+        prefill: FleetClient | None = None,
+        log: AccessLog | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
@@ -74,6 +79,11 @@ class GatewayMetrics:
         self.in_flight = Gauge(
             "forebay_gateway_in_flight", "Requests that are being answered.", registry=self.registry
         )
+        Gauge(
+            PEAK_LOAD,
+            f"Most requests that were at replicas or waited for one, in the last {PEAK_S:.0f} s.",
+            registry=self.registry,
+        ).set_function(load.peak)
         self.registry.register(_Fleet(fleet, prefill))
         if log is not None:
             self.registry.register(_LostLines(log))
@@ -119,6 +129,6 @@ class _Fleet(Collector):
         for url, count in requests.items():
             in_flight.add_metric((url,), count)
         waiting = GaugeMetricFamily(
-            "forebay_gateway_waiting", "Requests that wait for a replica with room.", self._fleet.waiting
+            "forebay_gateway_waiting", "Requests that wait for a replica.", self._fleet.waiting
         )
         return available, in_flight, waiting

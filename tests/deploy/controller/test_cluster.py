@@ -135,5 +135,5 @@ def test_while_pods_are_left_out_no_replica_is_taken_away(caplog: pytest.LogCapt
 
 
 def test_an_address_of_either_family_is_a_url() -> None:
-    assert metrics_url("10.0.0.1") == "http://10.0.0.1:9249/metrics"
-    assert metrics_url("fd00::1") == "http://[fd00::1]:9249/metrics"
+    assert metrics_url("10.0.0.1", 9249) == "http://10.0.0.1:9249/metrics"
+    assert metrics_url("fd00::1", 9249) == "http://[fd00::1]:9249/metrics"

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from forebay.autoscale.base import Limits
 from forebay.autoscale.shares import shares
 from forebay.deploy.controller.decision import Decider, DeploymentState
-from forebay.deploy.controller.exposition import PipelineSays, shown, values, what_pipeline_says
+from forebay.deploy.controller.exposition import ObservedLoad, observed_load, shown, values
 from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
 from forebay.errors import DeployError
+from forebay.gateway.peak_load import PEAK_LOAD
 
 STATE = DeploymentState("engine", "u", "7", replicas=2, ready=2)
 
@@ -29,10 +30,11 @@ def exposition(wanted: float, in_flight: float = 0.0) -> str:
 
 def test_the_largest_wanted_number_of_all_subtasks_counts_and_requests_add_up() -> None:
     texts = [exposition(2, 10), exposition(3.0, 5), "", f"{WANTED} NaN\n{WANTED} 1e300\n{WANTED} -4\n"]
-    assert what_pipeline_says(texts) == PipelineSays(3, 15.0)
-    assert what_pipeline_says(["", f"{WANTED} NaN\n"]) == PipelineSays(None, 0.0)
-    assert what_pipeline_says([exposition(2)], ["a", "b"]) == PipelineSays(2, 0.0, "a; b")
-    assert what_pipeline_says([], list("abcdef")).problems == "a; b; c; d; and 2 more"
+    assert observed_load(texts) == ObservedLoad(3, 15.0)
+    unknown = "no pod of the pipeline reports how many replicas it wants"
+    assert observed_load(["", f"{WANTED} NaN\n"]) == ObservedLoad(None, problems=unknown, pipeline=False)
+    assert observed_load([exposition(2)], problems=["a", "b"]) == ObservedLoad(2, problems="a; b")
+    assert observed_load([], problems=list("abcdef")).problems == "a; b; c; d; and 3 more"
 
 
 @given(st.text())
@@ -51,7 +53,7 @@ def test_the_number_is_within_the_limits_or_as_it_was(
     decider, state, now_s, heard_s = Decider(Limits(least, most), 32, 20.0), STATE, 0.0, -1e9
     for after_s, wanted, in_flight in said:
         now_s += after_s
-        decider.hear(PipelineSays(wanted, in_flight), now_s)
+        decider.observe(ObservedLoad(wanted, in_flight), now_s)
         heard_s = now_s if wanted is not None else heard_s
         decision = decider.decide(state, now_s)
         if now_s - heard_s > 30:
@@ -64,7 +66,7 @@ def test_the_number_is_within_the_limits_or_as_it_was(
 def test_it_adds_at_once_and_takes_away_when_fewer_were_enough_for_a_while() -> None:
     decider, found = Decider(Limits(0, 9), settle_s=60.0), []
     for now_s, wanted in ((0, 5), (10, 2), (60, 2), (71, 2), (80, 8)):
-        decider.hear(PipelineSays(wanted), now_s)
+        decider.observe(ObservedLoad(wanted), now_s)
         found.append(decider.decide(STATE, now_s).wanted)
     assert found == [5, 5, 5, 2, 8]
 
@@ -73,10 +75,10 @@ def test_of_several_pools_each_has_its_share_of_the_wish_and_of_the_work() -> No
     one, other = (Decider(Limits(0, 9), 10, 60.0, share) for share in shares([1, 2]))
     state = replace(STATE, replicas=6, ready=6)
     for decider in (one, other):
-        decider.hear(PipelineSays(7, 55.0), 0.0)
+        decider.observe(ObservedLoad(7, 55.0), 0.0)
     assert (one.decide(STATE, 0.0).wanted, other.decide(STATE, 0.0).wanted) == (3, 5)
     for decider in (one, other):
-        decider.hear(PipelineSays(0, 55.0), 100.0)
+        decider.observe(ObservedLoad(0, 55.0), 100.0)
     found = [decider.decide(state, 100.0) for decider in (one, other)]
     assert [each.wanted for each in found] == [2, 4]
     assert "the pipeline wants 0, 0 of them here (share 1 of 3)" in found[0].reason
@@ -85,14 +87,14 @@ def test_of_several_pools_each_has_its_share_of_the_wish_and_of_the_work() -> No
 def test_a_controller_that_begins_and_a_pipeline_that_is_heard_again_take_none_away_at_once() -> None:
     decider = Decider(Limits(0, 9), 32, 300.0)
     eight = replace(STATE, replicas=8, ready=8)
-    decider.hear(PipelineSays(1, 0.0), 0.0)
+    decider.observe(ObservedLoad(1, 0.0), 0.0)
     assert decider.decide(eight, 0.0).wanted == 8
     assert decider.decide(eight, 301.0).wanted == 8
     for now_s in range(305, 700, 5):
         assert decider.decide(eight, float(now_s)).wanted == 8
-    decider.hear(PipelineSays(0, 0.0), 700.0)
+    decider.observe(ObservedLoad(0, 0.0), 700.0)
     assert decider.decide(eight, 700.0).wanted == 8
-    decider.hear(PipelineSays(0, 0.0), 1000.0)
+    decider.observe(ObservedLoad(0, 0.0), 1000.0)
     assert decider.decide(eight, 1000.0).wanted == 0
 
 
@@ -100,9 +102,9 @@ def test_replicas_that_all_boot_again_are_kept() -> None:
     decider = Decider(Limits(1, 9), settle_s=300.0)
     booting = replace(STATE, replicas=9, ready=0)
     assert decider.decide(booting, 0.0).wanted == 9, "the pipeline has told nothing yet"
-    decider.hear(PipelineSays(2, 0.0), 5.0)
+    decider.observe(ObservedLoad(2, 0.0), 5.0)
     assert decider.decide(booting, 5.0).wanted == 9
-    decider.hear(PipelineSays(2, 0.0), 306.0)
+    decider.observe(ObservedLoad(2, 0.0), 306.0)
     assert decider.decide(booting, 306.0).wanted == 2
 
 
@@ -111,7 +113,7 @@ def test_the_most_that_a_fleet_begins_with_are_not_kept(replicas: int, ready: in
     decider = Decider(Limits(1, 9), settle_s=300.0, begins_with_most=True)
     found = replace(STATE, replicas=replicas, ready=ready)
     assert decider.decide(found, 0.0).wanted == replicas, "the pipeline has told nothing yet"
-    decider.hear(PipelineSays(2, 0.0), 5.0)
+    decider.observe(ObservedLoad(2, 0.0), 5.0)
     assert decider.decide(found, 5.0).wanted == wanted
 
 
@@ -123,7 +125,7 @@ def test_text_of_any_form_takes_time_linear_in_its_length() -> None:
 
 def test_requests_in_flight_keep_their_replicas() -> None:
     decider = Decider(Limits(0, 9), requests_per_replica=10, settle_s=0.0)
-    decider.hear(PipelineSays(0, 15.0), 0.0)
+    decider.observe(ObservedLoad(0, 15.0), 0.0)
     four = replace(STATE, replicas=4, ready=4)
     assert decider.decide(four, 0.0).wanted == 4
     decision = decider.decide(four, 1.0)
@@ -133,10 +135,10 @@ def test_requests_in_flight_keep_their_replicas() -> None:
 
 def test_metrics_that_stop_change_nothing_and_the_reason_says_so() -> None:
     decider = Decider(Limits(0, 9))
-    assert "no wanted number yet: nothing changes" in decider.decide(STATE, 0.0).reason
-    decider.hear(PipelineSays(7), 0.0)
+    assert "the load was not read yet: nothing changes" in decider.decide(STATE, 0.0).reason
+    decider.observe(ObservedLoad(7), 0.0)
     assert decider.decide(STATE, 30.0).wanted == 7
-    decider.hear(PipelineSays(None, 3.0), 31.0)
+    decider.observe(ObservedLoad(None, 3.0), 31.0)
     late = decider.decide(STATE, 31.0)
     assert (late.wanted, "for 31 s: nothing changes" in late.reason) == (2, True)
 
@@ -159,11 +161,11 @@ def body(**status: Any) -> dict[str, Any]:
 def test_where_replicas_do_not_come_no_more_are_asked_for(condition: dict[str, str], trouble: str) -> None:
     state = DeploymentState.parse(body(readyReplicas=1, conditions=[condition]))
     decider = Decider(Limits(0, 9), settle_s=0.0)
-    decider.hear(PipelineSays(5), 0.0)
+    decider.observe(ObservedLoad(5), 0.0)
     decision = decider.decide(state, 0.0)
     assert decision.wanted == 2
     assert trouble in decision.reason
-    decider.hear(PipelineSays(1), 1.0)
+    decider.observe(ObservedLoad(1), 1.0)
     assert decider.decide(state, 1.0).wanted == 1
 
 
@@ -171,23 +173,23 @@ def test_while_some_metrics_are_not_read_replicas_only_come() -> None:
     decider, found = Decider(Limits(0, 9), settle_s=10.0), []
     four = replace(STATE, replicas=4, ready=4)
     for now_s, said in (
-        (0, PipelineSays(4)),
-        (20, PipelineSays(1, problems="no answer")),
-        (25, PipelineSays(None, problems="no answer")),
-        (40, PipelineSays(6, problems="no answer")),
-        (55, PipelineSays(1, problems="no answer")),
+        (0, ObservedLoad(4)),
+        (20, ObservedLoad(1, problems="no answer")),
+        (25, ObservedLoad(None, problems="no answer")),
+        (40, ObservedLoad(6, problems="no answer")),
+        (55, ObservedLoad(1, problems="no answer")),
         # All are read again: what there is counts as wanted until then.
-        (60, PipelineSays(1)),
-        (80, PipelineSays(1)),
+        (60, ObservedLoad(1)),
+        (80, ObservedLoad(1)),
     ):
-        decider.hear(said, float(now_s))
+        decider.observe(said, float(now_s))
         found.append(decider.decide(four, float(now_s)).wanted)
     assert found == [4, 4, 4, 6, 4, 4, 1]
 
 
 def test_replicas_above_the_limit_stay_while_some_metrics_are_not_read() -> None:
     decider = Decider(Limits(0, 3), settle_s=0.0)
-    decider.hear(PipelineSays(1, problems="no answer"), 0.0)
+    decider.observe(ObservedLoad(1, problems="no answer"), 0.0)
     decision = decider.decide(replace(STATE, replicas=5, ready=5), 0.0)
     assert decision.wanted == 5
     assert "none is taken away: not all metrics are read: no answer" in decision.reason
@@ -211,7 +213,7 @@ def test_replicas_whose_node_goes_away_keep_their_number_and_are_not_ordered_twi
     four = replace(STATE, replicas=4, ready=4)
     for now_s, ready in ((0, 4), (10, 1), (400, 0), (500, 4)):
         # What was running is asked for again, and the pipeline wants as many as before.
-        decider.hear(PipelineSays(4, 64.0), float(now_s))
+        decider.observe(ObservedLoad(4, 64.0), float(now_s))
         found.append(decider.decide(replace(four, ready=ready), float(now_s)).wanted)
     assert found == [4, 4, 4, 4]
 
@@ -220,7 +222,7 @@ def test_a_boot_of_ten_times_the_time_asks_for_no_more_than_is_wanted() -> None:
     decider = Decider(Limits(0, 9), settle_s=0.0)
     booting = replace(STATE, replicas=3, ready=1)
     for now_s in range(0, 1800, 2):
-        decider.hear(PipelineSays(3, 32.0), float(now_s))
+        decider.observe(ObservedLoad(3, 32.0), float(now_s))
         assert decider.decide(booting, float(now_s)).wanted == 3
 
 
@@ -228,3 +230,72 @@ def test_a_boot_of_ten_times_the_time_asks_for_no_more_than_is_wanted() -> None:
 def test_what_is_no_deployment_is_one_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(DeployError, match="of an unknown form"):
         DeploymentState.parse(wrong)
+
+
+def test_each_pod_of_a_gateway_has_its_own_requests() -> None:
+    gateway = [f"{PEAK_LOAD} 3.0\n", f"{PEAK_LOAD} 5.0\n{PEAK_LOAD} -1\n{PEAK_LOAD} 1e300\n"]
+    assert observed_load([exposition(2, 4)], gateway) == ObservedLoad(2, 4.0, 8.0)
+    assert observed_load(None, gateway) == ObservedLoad(0, gateway=8.0, pipeline=False)
+
+
+def test_a_load_that_nobody_reports_is_a_problem_and_no_zero() -> None:
+    pipeline_only = observed_load([exposition(2)], [""])
+    assert pipeline_only.wanted == 2
+    assert pipeline_only.problems == "no pod of the gateway reports its load"
+    gateway_only = observed_load([], [f"{PEAK_LOAD} 3\n"])
+    assert (gateway_only.wanted, gateway_only.gateway) == (0, 3.0)
+    assert gateway_only.problems == "no pod of the pipeline reports how many replicas it wants"
+    assert observed_load([], []).wanted is None
+
+
+def test_the_replicas_for_pipeline_and_gateway_add_up() -> None:
+    decider = Decider(Limits(0, 20), requests_per_replica=10, settle_s=0.0)
+    decider.observe(ObservedLoad(3, gateway=42.0), 0.0)
+    decision = decider.decide(STATE, 0.0)
+    assert decision.wanted == 8
+    assert decision.reason == "the pipeline wants 3 and the gateway has 42 requests: 8 in all"
+
+
+@given(st.integers(1, 500), st.integers(1, 3), st.booleans())
+def test_an_idle_pipeline_takes_no_last_replica_from_the_gateway(
+    requests: int, parts: int, pipeline: bool
+) -> None:
+    for share in shares([1, parts]):
+        decider = Decider(Limits(0, 9), 32, settle_s=0.0, share=share)
+        for now_s in (0.0, 100.0):
+            decider.observe(ObservedLoad(0, gateway=float(requests), pipeline=pipeline), now_s)
+            assert decider.decide(replace(STATE, replicas=1, ready=1), now_s).wanted >= 1
+        decider.observe(ObservedLoad(0, gateway=0.0, pipeline=pipeline), 200.0)
+        assert decider.decide(replace(STATE, replicas=1, ready=1), 200.0).wanted == 0
+
+
+def test_a_waiting_request_of_the_gateway_starts_the_first_replica() -> None:
+    decider = Decider(Limits(0, 9), 500, settle_s=0.0)
+    none = replace(STATE, replicas=0, ready=0)
+    decider.observe(ObservedLoad(0, gateway=0.0), 0.0)
+    assert decider.decide(none, 0.0).wanted == 0
+    decider.observe(ObservedLoad(0, gateway=1.0), 2.0)
+    assert decider.decide(none, 2.0).wanted == 1
+
+
+def test_requests_that_wait_for_a_boot_order_no_more_than_once() -> None:
+    decider, found = Decider(Limits(0, 20), 10, settle_s=0.0), []
+    for requests, replicas, ready in ((30, 1, 1), (60, 3, 1), (60, 4, 4)):
+        decider.observe(ObservedLoad(0, gateway=float(requests)), 10.0)
+        found.append(decider.decide(replace(STATE, replicas=replicas, ready=ready), 10.0))
+    assert [each.wanted for each in found] == [3, 4, 6]
+    assert found[1].reason.endswith("6 in all, 2 start already")
+
+
+def test_while_the_gateway_is_not_read_replicas_only_come() -> None:
+    decider = Decider(Limits(0, 9), 32, settle_s=0.0)
+    for now_s in (0.0, 100.0):
+        decider.observe(observed_load([exposition(0)], []), now_s)
+        decision = decider.decide(STATE, now_s)
+        assert decision.wanted == 2
+    assert decision.reason == (
+        "the pipeline wants 0; none is taken away: not all metrics are read: "
+        "no pod of the gateway reports its load"
+    )
+    decider.observe(observed_load([exposition(4)], []), 101.0)
+    assert decider.decide(STATE, 101.0).wanted == 4

@@ -22,10 +22,12 @@ from forebay.deploy.kubernetes.api import open_api
 from forebay.deploy.kubernetes.cluster import apply_all
 from forebay.deploy.kubernetes.metrics import WANTED
 from forebay.errors import DeployError
+from forebay.gateway.peak_load import PEAK_LOAD
 from forebay.kube.connection import find_cluster, open_client
 from forebay.testing import wait_until
 
 PODS = "app.kubernetes.io/instance=triage,app.kubernetes.io/component=pipeline"
+GATEWAY_PODS = "app.kubernetes.io/instance=triage,app.kubernetes.io/component=gateway"
 SILENT = "http://10.9.9.8:9249/metrics"
 PREFILL, DECODE = "triage-engine-prefill", "triage-engine-decode"
 PARTS = {PREFILL: 1, DECODE: 2}
@@ -34,14 +36,17 @@ SPLIT = {0: (0, 0), 1: (1, 1), 2: (1, 2), 3: (1, 2), 4: (2, 3), 5: (2, 4), 6: (2
 
 
 class Cluster:
-    """A namespace with the engine's Deployments, the controller's rights, and a pipeline's pod."""
+    """A namespace with the engine's Deployments, the controller's rights, and a pod of the pipeline's, or of
+    the gateway's where there is no pipeline."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, plane: ControlPlane, folder: Path, patch: pytest.MonkeyPatch, name: str = "controller"
+    ) -> None:
         self.plane = plane
         self.namespace = f"n-{uuid.uuid4().hex[:8]}"
         plane.kubectl("create", "namespace", self.namespace)
         patch.setenv("KUBECONFIG", str(plane.kubeconfig))
-        deployment = variant("controller")
+        deployment = variant(name)
         parts = [each for each in render(deployment) if each.part in ("engine", "autoscaler")]
         with open_api(namespace=self.namespace) as api:
             list(apply_all(api, parts))
@@ -57,14 +62,14 @@ class Cluster:
         # Kubernetes makes the account of a new namespace's pods a moment later.
         self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s")
         self.folder = folder
-        self.pod("job", "10.9.9.9")
+        self.pod("job", "10.9.9.9", PODS if deployment.job is not None else GATEWAY_PODS)
 
-    def pod(self, name: str, address: str) -> None:
-        """Make a pod of the pipeline, which has this address."""
+    def pod(self, name: str, address: str, labels: str = PODS) -> None:
+        """Make a pod with these labels, which has this address."""
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "labels": dict(each.split("=") for each in PODS.split(","))},
+            "metadata": {"name": name, "labels": dict(each.split("=") for each in labels.split(","))},
             "spec": {"containers": [{"name": "flink", "image": "flink"}]},
         }
         (self.folder / "pod.json").write_bytes(orjson.dumps(pod))
@@ -141,6 +146,38 @@ def test_it_gives_each_pool_its_share_says_why_and_stays_within_its_limits(clust
         "2 -> 4 replicas: the pipeline wants 9, 6 of them here (share 2 of 3); 4 in place of 6: the limits"
     )
     assert third.startswith("4 -> 0 replicas")
+
+
+def test_clients_of_the_gateway_alone_start_and_keep_replicas(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(control_plane, tmp_path, monkeypatch, "gateway alone, by a controller")
+    requests = [0.0]
+
+    def scrape(urls: Sequence[str]) -> list[str | DeployError]:
+        assert list(urls) == ["http://10.9.9.9:9090/metrics"]
+        return [f"{PEAK_LOAD} {requests[0]}\n"]
+
+    name = "triage-engine"
+    scaling = Scaling({name: 1}, None, Limits(0, 6), 10, 0.0, GATEWAY_PODS)
+    controller = Controller(scaling, cluster.calls, scrape, SystemClock(), "one")
+
+    def scaled(to: int) -> None:
+        def reached() -> bool:
+            controller.round()
+            return cluster.replicas(name) == to
+
+        wait_until(reached)
+
+    with cluster.http:
+        for each, replicas in ((0.0, 0), (1.0, 1), (0.0, 0)):
+            requests[0] = each
+            scaled(replicas)
+        events = [each["message"] for each in cluster.events()]
+    assert events[-2:] == [
+        "0 -> 1 replica: the gateway has 1 request: 1 in all",
+        "1 -> 0 replicas: the gateway has 0 requests: 0 in all",
+    ]
 
 
 def test_while_a_pod_tells_no_metrics_no_replica_is_taken_away(

@@ -35,6 +35,31 @@ def test_it_may_patch_the_scale_of_these_deployments_and_little_else() -> None:
     assert [each.get("resourceNames") for each in rules] == [NAMES, NAMES, leases, None, None, None]
 
 
+def test_it_reads_the_pods_of_what_there_is() -> None:
+    def pods_of(name: str) -> list[str]:
+        found = {(each.kind, each.name): each.body for each in render(variant(name))}
+        spec = found["Deployment", "triage-autoscaler"]["spec"]["template"]["spec"]
+        return [word for word in spec["containers"][0]["args"] if "pods=" in word]
+
+    component = "app.kubernetes.io/instance=triage,app.kubernetes.io/component="
+    assert pods_of("controller") == [f"--pods={component}pipeline"]
+    assert pods_of("gateway alone, by a controller") == [f"--gateway-pods={component}gateway"]
+
+
+def test_it_may_read_the_gateways_metrics_and_the_gateway_lets_it() -> None:
+    found = {(each.kind, each.name): each.body for each in render(variant("gateway alone, by a controller"))}
+    ingress = found["NetworkPolicy", "triage-gateway"]["spec"]["ingress"]
+    (readers,) = [each["from"] for each in ingress if each["ports"][0]["port"] == 9090]
+    labels = found["Deployment", "triage-autoscaler"]["spec"]["template"]["metadata"]["labels"]
+    assert any(
+        each["podSelector"]["matchLabels"].items() <= labels.items()
+        for each in readers
+        if "podSelector" in each
+    )
+    egress = found["NetworkPolicy", "triage-autoscaler"]["spec"]["egress"]
+    assert [rule["ports"][0]["port"] for rule in egress if "to" in rule] == [9090]
+
+
 def test_only_it_and_prometheus_read_the_pipelines_metrics() -> None:
     ingress = FOUND["NetworkPolicy", "triage"]["spec"]["ingress"]
     (readers,) = [each["from"] for each in ingress if each.get("ports", [{}])[0].get("port") == 9249]

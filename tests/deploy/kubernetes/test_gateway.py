@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.harness.deployments import variant
+import pytest
+from tests.harness.deployments import ENGINE, GATEWAY, VARIANTS, deployment_of, variant
 
-from forebay.deploy.kubernetes import render
+from forebay.deploy.kubernetes import Deployment, render
+from forebay.errors import SettingError
 from forebay.fleet.endpoints import KubernetesReplicas
 from forebay.fleet.ray_replicas import RayReplicas
-from forebay.gateway.spec import load_gateway
+from forebay.gateway.spec import GatewaySpec, load_gateway
 
 
 def test_it_reads_settings_that_lead_to_every_replica(tmp_path: Path) -> None:
@@ -57,3 +59,49 @@ def test_it_has_more_time_to_stop_than_its_answers_may_take() -> None:
         if (each.kind, each.name) == ("Deployment", "triage-gateway")
     ]
     assert pod["terminationGracePeriodSeconds"] > deployment.gateway.drain.grace_s
+
+
+def settings_of(deployment: Deployment, folder: Path) -> GatewaySpec:
+    """What the gateway of a deployment reads."""
+    found = {(each.kind, each.name): each.body for each in render(deployment)}
+    (folder / "gateway.yaml").write_text(found["ConfigMap", "triage-gateway"]["data"]["gateway.yaml"])
+    return load_gateway(folder / "gateway.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "waits"),
+    [("everything", True), ("gateway alone", True), ("ray, scaled", True), ("gateway, by an adapter", False)],
+)
+def test_requests_wait_for_the_first_replica_if_there_may_be_none(
+    name: str, waits: bool, tmp_path: Path
+) -> None:
+    assert (settings_of(variant(name), tmp_path).relay.absent_s is None) is waits
+
+
+def test_a_wait_that_is_too_short_to_start_a_replica_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("relay: {absent_s: 2, attempts: 5}\n")
+    gateway = {**GATEWAY, "config": str(tmp_path / "own.yaml")}
+    with pytest.raises(SettingError, match=r"relay\.absent_s: expected none with scaling\.min: 0, found 2: "):
+        deployment_of({**VARIANTS["everything"], "gateway": gateway})
+    (tmp_path / "own.yaml").write_text("relay: {attempts: 5}\n")
+    relay = settings_of(deployment_of({**VARIANTS["everything"], "gateway": gateway}), tmp_path).relay
+    assert (relay.absent_s, relay.attempts) == (None, 5)
+
+
+def test_without_a_pipeline_it_is_the_gateway_that_has_the_engines_key(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("engine: {api_key: {env: ENGINE_KEY}}\n")
+    alone = {"name": "triage", "engine": ENGINE, "gateway": {**GATEWAY, "config": str(tmp_path / "own.yaml")}}
+    made = deployment_of(alone, None)
+    spec = settings_of(made, tmp_path)
+    assert spec.engine.replicas() == KubernetesReplicas("triage-engine:http")
+    assert spec.engine.api_key is not None
+    assert spec.engine.model == ENGINE["model"]
+    (pod,) = (
+        each.body["spec"]["template"]["spec"]
+        for each in render(made)
+        if (each.kind, each.name) == ("Deployment", "triage-engine")
+    )
+    keys = {each["name"]: each.get("valueFrom") for each in pod["containers"][0]["env"]}
+    assert keys["VLLM_API_KEY"] == {"secretKeyRef": {"name": "forebay", "key": "engine-key"}}
+    with pytest.raises(SettingError, match=r"gateway\.secrets: ENGINE_KEY is missing"):
+        deployment_of({**alone, "gateway": {**alone["gateway"], "secrets": {}}}, None)

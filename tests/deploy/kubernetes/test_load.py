@@ -7,7 +7,16 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.harness.deployments import ENGINE, GATEWAY, JOB, PIPELINE, SCALING, VARIANTS, deployment_of
+from tests.harness.deployments import (
+    ENGINE,
+    GATEWAY,
+    JOB,
+    PIPELINE,
+    SCALING,
+    VARIANTS,
+    deployment_of,
+    job_of,
+)
 
 from forebay.deploy.kubernetes import load_deployment, render, warnings_of
 from forebay.errors import SettingError
@@ -221,7 +230,7 @@ def test_what_is_mounted_may_be_read_and_written() -> None:
         {**SMALL, "pipeline": {**JOB, "volumes": volumes}},
         {**PIPELINE, "sink": {"type": "jsonl", "path": "/data/out"}},
     )
-    assert made.pipeline.written()["sink.path"] == "/data/out"
+    assert job_of(made).spec.written()["sink.path"] == "/data/out"
 
 
 def test_without_a_deployment_file_the_message_shows_the_least_one(tmp_path: Path) -> None:
@@ -241,7 +250,7 @@ def test_values_of_the_command_line_win(tmp_path: Path) -> None:
         ["pipeline.image=r/x:2", "pipeline.state=s3://b/e"],
         "elsewhere",
     )
-    assert made.settings.pipeline.image == "r/x:2"
+    assert job_of(made).pods.image == "r/x:2"
     assert made.settings.namespace == "elsewhere"
     with pytest.raises(SettingError, match=r"^--set: pipeline\.imagee?: "):
         load_deployment(tmp_path / "p.yaml", tmp_path / "prod.yaml", ["pipeline.image=A B"])
@@ -306,6 +315,59 @@ def test_what_an_inference_pool_leaves_out_is_told_and_nothing_of_it_else(
     made = list(warnings_of(deployment_of({**SMALL, "inference_pool": POOL, "scaling": SCALING}, pipeline)))
     assert len(made) == (left_out is not None)
     assert all(f"left out of the pipeline file: {left_out};" in text for text in made)
+
+
+ALONE = {"name": "chat", "engine": ENGINE, "gateway": GATEWAY}
+
+
+def test_a_gateway_without_a_pipeline_is_a_deployment_of_its_own() -> None:
+    made = deployment_of(ALONE, None)
+    assert (made.instance, made.job) == ("chat", None)
+    found = {(each.kind, each.name) for each in render(made)}
+    assert {("Deployment", "chat-gateway"), ("Deployment", "chat-engine")} <= found
+    assert not any(kind == "FlinkDeployment" for kind, _ in found)
+    assert list(warnings_of(made)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "pipeline", "said"),
+    [
+        ({**ALONE, "name": None}, None, "name: missing; without 'pipeline' nothing else names the objects"),
+        ({**ALONE, "gateway": None}, None, "pipeline: missing; expected it, or 'gateway' and 'engine'"),
+        ({**ALONE, "engine": None}, None, "gateway: expected none without 'engine'"),
+        ({**ALONE, "pipeline": JOB}, PIPELINE, "name: expected none with 'pipeline'"),
+        (ALONE, PIPELINE, "pipeline: missing in the deployment file, which has a name of its own (chat)"),
+        (SMALL, None, "PIPELINE: missing; the deployment file has 'pipeline'"),
+    ],
+)
+def test_a_pipeline_and_its_file_come_together(
+    settings: dict[str, Any], pipeline: dict[str, Any] | None, said: str
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        deployment_of(settings, pipeline)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "pipeline", "said"),
+    [
+        (
+            {"scaling": {"by": "hpa", "max": 4}, "monitoring": {"rules": "none"}},
+            {},
+            "monitoring.rules: none leaves out the rule that records forebay_wanted_replicas",
+        ),
+        (
+            {"scaling": SCALING, "gateway": GATEWAY},
+            {"scaling": {"max": 4, "policy": "kv_cache"}},
+            "scaling.policy: kv_cache of the pipeline file also sees what the gateway's requests hold",
+        ),
+    ],
+)
+def test_scaling_that_cannot_be_right_is_warned_of(
+    settings: dict[str, Any], pipeline: dict[str, Any], said: str
+) -> None:
+    (found,) = warnings_of(deployment_of({**SMALL, **settings}, {**PIPELINE, **pipeline}))
+    assert found.startswith(said)
 
 
 def test_limits_that_contradict_each_other_are_told() -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.harness.deployments import variant
+from ruamel.yaml import YAML
+from tests.harness.deployments import job_of, variant
 
 from forebay.autoscale.shares import Share
-from forebay.deploy.kubernetes import render
+from forebay.deploy.kubernetes import Deployment, render
 from forebay.deploy.kubernetes.metrics import (
     DEAD_LETTERS,
     IN_FLIGHT,
@@ -22,11 +23,14 @@ from forebay.deploy.kubernetes.metrics import (
     RUNNING,
     TOO_LARGE,
     WANTED,
+    gateway_load,
     of_pipeline,
     series,
 )
 from forebay.deploy.kubernetes.monitoring import rules
-from forebay.deploy.kubernetes.scaling import held_query, wanted_query
+from forebay.deploy.kubernetes.scaling import gateway_query, held_query, total_query, wanted_query
+from forebay.deploy.kubernetes.settings import ScalingSpec
+from forebay.gateway.peak_load import PEAK_LOAD
 
 
 @pytest.mark.parametrize(
@@ -40,15 +44,17 @@ def test_a_fleet_that_is_too_small_is_told_by_the_setting_that_it_has(name: str,
 
 EVERYTHING = variant("everything")
 RULES = {rule["alert"]: rule for rule in rules(EVERYTHING)}
-FULL = EVERYTHING.pipeline.capacity * EVERYTHING.pipeline.parallelism
+FULL = job_of(EVERYTHING).spec.capacity * job_of(EVERYTHING).spec.parallelism
 OPERATOR = (RESULTS, DEAD_LETTERS, IN_FLIGHT, PENDING)
-IDLE = dict.fromkeys(OPERATOR, "0x60")
+GATEWAY = "the gateway"
+IDLE = dict.fromkeys((*OPERATOR, GATEWAY), "0x60")
 """A pipeline with nothing to do, for an hour; `A+BxN` is A, and N times B more."""
 CASES: dict[str, tuple[Mapping[str, str], str | None]] = {
     "idle": (IDLE, None),
     "it answers": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "0+10x60"}, None),
     "it began anew": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "900+10x20 0+10x40"}, None),
-    "no metrics": ({}, "ForebayNoMetrics"),
+    "no metrics": ({GATEWAY: "0x60"}, "ForebayNoMetrics"),
+    "no gateway": (dict.fromkeys(OPERATOR, "0x60"), "ForebayGatewayNoMetrics"),
     "no answers": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "10x60"}, "ForebayStuck"),
     "dead letters only": ({**IDLE, PENDING: "5x60", DEAD_LETTERS: "0+10x60"}, "ForebayDeadLetters"),
     "a dead letter in ten": (
@@ -80,6 +86,11 @@ def run(promtool: str, folder: Path, *cases: Mapping[str, Any]) -> None:
     """Have Prometheus' own evaluation compare; JSON is YAML."""
     group = {"name": EVERYTHING.instance, "rules": list(RULES.values())}
     (folder / "rules.yaml").write_bytes(orjson.dumps({"groups": [group]}))
+    promtest(promtool, folder, *cases)
+
+
+def promtest(promtool: str, folder: Path, *cases: Mapping[str, Any]) -> None:
+    """Have Prometheus evaluate `rules.yaml` for each case."""
     tests = [{"interval": "1m", **case} for case in cases]
     document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests}
     (folder / "tests.yaml").write_bytes(orjson.dumps(document))
@@ -100,7 +111,12 @@ def test_an_alert_is_raised_for_what_it_says_and_for_nothing_else(
         tmp_path,
         {
             "input_series": [
-                {"series": of_pipeline(EVERYTHING, metric), "values": values}
+                {
+                    "series": gateway_load(EVERYTHING)
+                    if metric == GATEWAY
+                    else of_pipeline(EVERYTHING, metric),
+                    "values": values,
+                }
                 for metric, values in told.items()
             ],
             "alert_rule_test": [
@@ -118,11 +134,12 @@ def test_an_alert_is_raised_for_what_it_says_and_for_nothing_else(
 def expected(alert: str) -> dict[str, Any]:
     """The alert as a person gets it; that of a missing series names what was looked for."""
     rule = RULES[alert]
-    looked_for = {
-        key.translate(str.maketrans("./-", "___")): value
-        for key, value in EVERYTHING.selector("pipeline").items()
+    component = {"ForebayNoMetrics": "pipeline", "ForebayGatewayNoMetrics": "gateway"}.get(alert)
+    looked_for = {} if component is None else EVERYTHING.selector(component)
+    labels = {
+        **rule["labels"],
+        **{key.translate(str.maketrans("./-", "___")): value for key, value in looked_for.items()},
     }
-    labels = {**rule["labels"], **(looked_for if alert == "ForebayNoMetrics" else {})}
     return {"exp_labels": labels, "exp_annotations": rule["annotations"]}
 
 
@@ -153,6 +170,8 @@ def test_the_queries_of_the_scaled_object_give_one_number_or_none(promtool: str,
     share = Share(2, 5)
     queries["share of wanted"] = wanted_query(EVERYTHING, share)
     queries["share of held"] = held_query(EVERYTHING, share)
+    queries["share of gateway"] = gateway_query(EVERYTHING, share)
+    queries["total"] = total_query(EVERYTHING, ScalingSpec(by="hpa", max=9, requests_per_replica=8))
     pool = EVERYTHING.pools()[0]
     told: dict[str, float] = {}
     for pod, (wanted, in_flight, pending) in enumerate(((2, 10, 1), (3, 7, 0))):
@@ -160,14 +179,55 @@ def test_the_queries_of_the_scaled_object_give_one_number_or_none(promtool: str,
         told[of_pod(of_pipeline(EVERYTHING, IN_FLIGHT), pod)] = in_flight
         told[of_pod(of_pipeline(EVERYTHING, PENDING), pod)] = pending
         told[of_pod(series(RUNNING, pool.selector), pod)] = 0
+        told[of_pod(gateway_load(EVERYTHING), pod)] = 8
+    asked = {"wanted": 3, "share of wanted": 1.2, "held": 18, "share of held": 7.2, "ready": 2}
+    loads = {"gateway": 16, "share of gateway": 6.4}
     run(
         promtool,
         tmp_path,
-        case(told, {"wanted": 3, "held": 18, "ready": 2, "share of wanted": 2, "share of held": 7.2}),
+        # The loads add up: three replicas for the pipeline, and 16 requests of the gateway, eight for each.
+        case(told, {**asked, **loads, "total": 5}),
         # What is not there is no number, but for replicas: none tells that it is ready.
         case({}, {"ready": 0}),
         case(
             {name: value for name, value in told.items() if WANTED not in name},
-            {"held": 18, "ready": 2, "share of held": 7.2},
+            {"held": 18, "ready": 2, "share of held": 7.2, **loads, "total": 18 / 8 + 2},
         ),
+        case({name: value for name, value in told.items() if PEAK_LOAD not in name}, asked),
     )
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("gateway, by an adapter", 3 + 0.5), ("pools by dra", 3)])
+def test_a_rule_records_what_an_adapter_serves(
+    name: str, wanted: float, promtool: str, tmp_path: Path
+) -> None:
+    deployment = variant(name)
+    (rule,) = (rule for rule in groups_of(deployment)["groups"][0]["rules"] if "record" in rule)
+    told = {of_pipeline(deployment, WANTED): 3, gateway_load(deployment): 16}
+    labels = '{app_kubernetes_io_instance="triage"}'
+    (tmp_path / "rules.yaml").write_bytes(orjson.dumps(groups_of(deployment)))
+    promtest(
+        promtool,
+        tmp_path,
+        {
+            "input_series": [{"series": name, "values": f"{value}x9"} for name, value in told.items()],
+            "promql_expr_test": [
+                {
+                    "expr": rule["record"],
+                    "eval_time": "5m",
+                    "exp_samples": [{"labels": f"{rule['record']}{labels}", "value": wanted}],
+                }
+            ],
+        },
+    )
+
+
+def groups_of(deployment: Deployment) -> dict[str, Any]:
+    """The rule file of a deployment."""
+    (text,) = (
+        each.body["data"]["forebay.rules.yaml"]
+        for each in render(deployment)
+        if "forebay.rules.yaml" in each.body.get("data", {})
+    )
+    found: dict[str, Any] = YAML(typ="safe").load(text)
+    return found

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.harness.deployments import JOB, PIPELINE, VARIANTS, deployment_of, variant
+from tests.harness.deployments import JOB, PIPELINE, VARIANTS, deployment_of, job_of, variant
 
 from forebay.config import load_spec, parse_spec
 from forebay.config.flink_options import is_option
@@ -17,6 +17,8 @@ from forebay.deploy.kubernetes.pipeline import flink_configuration, job_document
 from forebay.documents.yaml import parse_yaml
 from forebay.errors import SettingError
 from forebay.fleet.endpoints import KubernetesReplicas
+
+WITH_PIPELINE = [name for name, settings in VARIANTS.items() if "pipeline" in settings]
 
 
 def objects(deployment: Deployment) -> dict[tuple[str, str], Any]:
@@ -27,9 +29,9 @@ def job(deployment: Deployment) -> dict[str, Any]:
     return dict(objects(deployment)["FlinkDeployment", "triage"]["spec"])
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", WITH_PIPELINE)
 def test_every_option_is_one_that_flink_knows(name: str) -> None:
-    options = flink_configuration(variant(name))
+    options = flink_configuration(variant(name), job_of(variant(name)))
     unknown = [key for key in options if not key.startswith("kubernetes.operator.") and not is_option(key)]
     assert unknown == []
 
@@ -56,8 +58,10 @@ def test_a_job_that_scales_counts_what_waits_in_its_topics_and_its_subtasks_can_
 
 def test_the_job_manager_leaves_memory_for_the_program_that_counts() -> None:
     key = "jobmanager.memory.jvm-overhead.min"
-    assert flink_configuration(variant("smallest"))[key] == "320m"
-    assert key not in flink_configuration(deployment_of(VARIANTS["smallest"], {**PIPELINE, "scaling": None}))
+    counts = variant("smallest")
+    assert flink_configuration(counts, job_of(counts))[key] == "320m"
+    counts = deployment_of(VARIANTS["smallest"], {**PIPELINE, "scaling": None})
+    assert key not in flink_configuration(counts, job_of(counts))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ def test_the_job_reads_the_file_as_it_was_written_with_the_engine_of_the_deploym
 ) -> None:
     text = objects(variant(name))["ConfigMap", "triage"]["data"]["pipeline.yaml"]
     (tmp_path / "pipeline.yaml").write_text(text)
-    spec, before = load_spec(tmp_path / "pipeline.yaml"), variant(name).pipeline
+    spec, before = load_spec(tmp_path / "pipeline.yaml"), job_of(variant(name)).spec
     assert spec.prompt == before.prompt
     assert spec.engine.model == "smollm2"
     assert spec.engine.api_key == before.engine.api_key
@@ -150,8 +154,14 @@ def test_replicas_that_the_pipeline_file_names_make_place_for_those_of_the_deplo
     text = objects(made)["ConfigMap", "triage"]["data"]["pipeline.yaml"]
     document = parse_yaml(text, "the job's")[0]
     spec = parse_spec(document)
-    assert spec.engine.replicas() == parse_spec(job_document(variant(name))).engine.replicas()
-    assert set(document["engine"]) == {*job_document(variant(name))["engine"], "model"} - {"api_key"}
+    assert (
+        spec.engine.replicas()
+        == parse_spec(job_document(variant(name), job_of(variant(name)))).engine.replicas()
+    )
+    assert set(document["engine"]) == {
+        *job_document(variant(name), job_of(variant(name)))["engine"],
+        "model",
+    } - {"api_key"}
 
 
 def test_the_router_finds_both_pools() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.harness.deployments import ENGINE, JOB, VARIANTS, deployment_of, variant
+from tests.harness.deployments import ENGINE, JOB, VARIANTS, deployment_of, job_of, variant
 from typer.testing import CliRunner
 
 from forebay.cli import application
@@ -62,7 +62,10 @@ def test_the_pipeline_finds_every_head_by_the_name_of_the_fleet() -> None:
 
 
 def test_where_a_pipeline_says_another_place_it_is_not_kept() -> None:
-    pipeline = {**deployment_of(VARIANTS["ray"]).document, "engine": {"ray": "http://other:8265/other"}}
+    pipeline = {
+        **job_of(deployment_of(VARIANTS["ray"])).document,
+        "engine": {"ray": "http://other:8265/other"},
+    }
     pipeline["engine"] |= {"model": "smollm2", "api_key": {"env": "ENGINE_KEY"}}
     document = objects(deployment_of(VARIANTS["ray"], pipeline))["ConfigMap", "triage"]["data"]
     assert "other" not in document["pipeline.yaml"]
@@ -225,11 +228,14 @@ def test_the_autoscaler_is_forebay_autoscale_ray(tmp_path: Path) -> None:
     assert (fleet.address, fleet.name) == ("http://triage-ray:8265", "triage")
     pod = found["Deployment", "triage-autoscaler"]["spec"]["template"]["spec"]
     args = pod["containers"][0]["args"]
-    assert "--metrics=http://triage-autoscaler:9249/metrics" in args
+    assert "--metrics=http://triage-autoscaler-pipeline:9249/metrics" in args
+    assert "--gateway-metrics=http://triage-autoscaler-gateway:9090/metrics" in args
     assert {"--min=0", "--max=8"} < set(args)
     assert pod["automountServiceAccountToken"] is False
     pipeline = found["FlinkDeployment", "triage"]["spec"]["podTemplate"]["metadata"]["labels"]
-    assert found["Service", "triage-autoscaler"]["spec"]["selector"].items() <= pipeline.items()
+    assert found["Service", "triage-autoscaler-pipeline"]["spec"]["selector"].items() <= pipeline.items()
+    gateway = found["Deployment", "triage-gateway"]["spec"]["template"]["metadata"]["labels"]
+    assert found["Service", "triage-autoscaler-gateway"]["spec"]["selector"].items() <= gateway.items()
     wrong = [word for word in args if not word.startswith("--metrics")]
     wrong[2] = str(tmp_path / "fleet.yaml")
     refused = CliRunner().invoke(application(), [*wrong, "--metrics=nowhere"]).exception

@@ -18,6 +18,7 @@ from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
 from forebay.deploy.ray.autoscale import FleetPart, RayScaler, read_text
 from forebay.errors import DeployError
+from forebay.gateway.peak_load import PEAK_LOAD
 
 TWO = application("fleet", states=("RUNNING", "RUNNING"))
 
@@ -89,7 +90,8 @@ async def test_never_fewer_than_requests_in_flight_need() -> None:
 async def test_what_is_not_known_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert await rounds(Pipeline(), [body(TWO)], [None, None]) == []
     assert [record.message for record in caplog.records] == [
-        "the wanted number of replicas is not known: http://a/metrics tells no metrics: connection refused"
+        "the load of the replicas is not known: http://a/metrics tells no metrics: connection refused; "
+        "no pod of the pipeline reports how many replicas it wants"
     ], "said once"
 
 
@@ -140,9 +142,27 @@ async def test_where_one_of_several_addresses_fails_the_fleet_may_only_grow(
     pipeline.wanted["http://b/metrics"] = None
     assert await rounds(pipeline, [body(TWO)], [1, 1, 3]) == [3]
     assert [record.message for record in caplog.records] == [
-        "not all metrics of the pipeline are read, so no replica is taken away: "
+        "not all metrics are read, so no replica is taken away: "
         "http://b/metrics tells no metrics: connection refused"
     ], "said once"
+
+
+async def test_the_gateways_requests_add_up_with_the_pipelines_wish() -> None:
+    clock, answers = (
+        ManualClock(),
+        {"http://a/metrics": f"{WANTED} 1\n", "http://g/metrics": f"{PEAK_LOAD} 65\n"},
+    )
+
+    async def read(url: str) -> str:
+        return answers[url]
+
+    async with ScriptedServe([body(TWO)]).served() as serve:
+        decider, metrics = Decider(Limits(0, 9)), ["http://a/metrics"]
+        scaler = RayScaler(
+            serve.address, "fleet", metrics, decider, clock, read, one_each, ["http://g/metrics"]
+        )
+        await scaler.round()
+    assert [found["target_num_replicas"] for _, found in serve.scaled] == [4]
 
 
 @dataclass

@@ -1,5 +1,5 @@
-"""What the controller asks of the API server and of the pipeline's pods: a few calls, each of which blocks
-for some seconds at most and raises `DeployError`."""
+"""What the controller asks of the API server, and where pods have their metrics: a few calls, each of which
+blocks for some seconds at most and raises `DeployError`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import orjson
 
 from forebay.deploy.controller.decision import DeploymentState
 from forebay.deploy.controller.lease import LeaseState
-from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT
 from forebay.errors import DeployError
 from forebay.kube.refusal import plain, refusal, unreachable
 
@@ -160,6 +159,6 @@ class ClusterCalls:
         return body
 
 
-def metrics_url(address: str) -> str:
-    """Where a pod of the pipeline has its metrics."""
-    return f"http://{f'[{address}]' if ':' in address else address}:{FLINK_METRICS_PORT}/metrics"
+def metrics_url(address: str, port: int) -> str:
+    """Where a pod has its metrics."""
+    return f"http://{f'[{address}]' if ':' in address else address}:{port}/metrics"

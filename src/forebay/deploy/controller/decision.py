@@ -10,11 +10,11 @@ from typing import Any
 from forebay.autoscale.base import Decision, Limits, ReplicaSpeed, Scaler, Signals
 from forebay.autoscale.proportional import Hold
 from forebay.autoscale.shares import WHOLE, Share
-from forebay.deploy.controller.exposition import PipelineSays
+from forebay.deploy.controller.exposition import ObservedLoad
 from forebay.errors import DeployError
 
 ANY_SPEED_S = 1.0
-"""The wanted number comes from the pipeline: no work is counted here."""
+"""The wanted number comes from the load: no work is counted here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,36 +60,48 @@ def _trouble(conditions: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 @dataclass(slots=True)
-class _AsSaid:
-    """The pipeline's own policy has decided; fewer replicas must have been enough for a while."""
+class _ByLoad:
+    """What the pipeline's own policy has decided, and replicas for the gateway's requests; fewer must have
+    been enough for a while."""
 
     hold: Hold
     share: Share
-    wanted: int = 0
+    requests_per_replica: int
+    load: ObservedLoad = field(default_factory=ObservedLoad)
 
     def decide(self, signals: Signals) -> Decision:
-        here = self.share.of_replicas(self.wanted)
+        load, there = self.load, signals.replicas
+        total = load.replicas(self.requests_per_replica)
+        needed = here = math.ceil(self.share.of_work(total) - 1e-9)
+        if needed > there:
+            # Requests that wait for replicas that boot already ask for no others; a wish is exact.
+            least = max(there, self.share.of_replicas(load.wanted or 0))
+            here = max(needed - len(signals.starting), least)
         held = self.hold.add(here, signals.now_s)
-        words = f"the pipeline wants {self.wanted}"
+        words = str(load)
+        if load.gateway is not None:
+            words += f": {math.ceil(total - 1e-9)} in all"
         if not self.share.whole:
-            words += f", {here} of them here (share {self.share})"
+            words += f", {needed} of them here (share {self.share})"
+        if here != needed:
+            words += f", {len(signals.starting)} start already"
         if held == here:
             return Decision(held, words)
-        return Decision(held, f"{words}, and wanted {held} a while ago")
+        return Decision(held, f"{words}, and {held} were needed a while ago")
 
 
 @dataclass(slots=True)
 class Decider:
-    """Decides for one Deployment, and remembers what the pipeline wanted lately.
+    """Decides for one Deployment, and remembers which numbers were needed in the last `settle_s`.
 
-    What is there at the first look, and while the pipeline tells nothing, counts as wanted until then. Where
-    the fleet `begins_with_most`, `limits.most` replicas of which none is ready are nobody's wish.
-    `limits` hold where anything changes; never are there fewer replicas than requests in flight need, at
-    `requests_per_replica` each. What the pipeline said longer ago than `limits.stale_after_s` changes
-    nothing. While some of its metrics are not read, no replica is taken away: more may be wanted. While pods
-    are refused, or one does not get ready, no more are asked for.
+    The replicas that exist at the first look, and while nothing is known of the load, count as needed until
+    then. If the fleet `begins_with_most`, `limits.most` replicas of which none is ready do not. `limits` hold
+    if anything changes. There are never fewer replicas than the requests of pipeline and gateway need, at
+    `requests_per_replica` each. A load that is older than `limits.stale_after_s` changes nothing. While some
+    metrics are not read, no replica is taken away: more may be needed. While pods are refused, or one does
+    not get ready, no more are asked for.
 
-    Of several Deployments, this one has its `share` of what is wanted and in flight; `limits` are its own.
+    Of several Deployments, this one has its `share` of the load; `limits` are its own.
     """
 
     limits: Limits
@@ -97,32 +109,30 @@ class Decider:
     settle_s: float = 60.0
     share: Share = WHOLE
     begins_with_most: bool = False
-    _said: PipelineSays = field(default_factory=PipelineSays, init=False)
-    _heard_s: float = field(init=False)
+    _read_s: float = field(init=False)
     _problems: str = field(default="", init=False)
     _begun: bool = field(default=False, init=False)
-    _policy: _AsSaid = field(init=False)
+    _policy: _ByLoad = field(init=False)
     _scaler: Scaler = field(init=False)
 
     def __post_init__(self) -> None:
-        self._heard_s = -math.inf
-        self._policy = _AsSaid(Hold(self.settle_s), self.share)
+        self._read_s = -math.inf
+        self._policy = _ByLoad(Hold(self.settle_s), self.share, self.requests_per_replica)
         speed = ReplicaSpeed(ANY_SPEED_S, ANY_SPEED_S, self.requests_per_replica)
         self._scaler = Scaler(self._policy, speed, self.limits)
 
-    def hear(self, said: PipelineSays, now_s: float) -> None:
-        """Take over what the pipeline says; without a wanted number nothing was heard."""
-        self._problems = said.problems
-        if said.wanted is not None:
-            self._said, self._heard_s = said, now_s
-            self._policy.wanted = said.wanted
+    def observe(self, load: ObservedLoad, now_s: float) -> None:
+        """Go by this load from now on, unless nothing of it is known."""
+        self._problems = load.problems
+        if load.wanted is not None:
+            self._policy.load, self._read_s = load, now_s
 
     def decide(self, state: DeploymentState, now_s: float) -> Decision:
         """The number of replicas, and why."""
-        age_s = now_s - self._heard_s
+        age_s = now_s - self._read_s
         if age_s > self.limits.stale_after_s:
             since = "yet" if age_s == math.inf else f"for {age_s:.0f} s"
-            why = f"the pipeline has told no wanted number {since}: nothing changes"
+            why = f"the load was not read {since}: nothing changes"
             self._keep_wanted(state, now_s)
             return Decision(state.replicas, why)
         if not self._begun:
@@ -133,7 +143,7 @@ class Decider:
             now_s,
             ready=ready,
             starting=(0.0,) * (state.replicas - ready),
-            running=self.share.of_work(self._said.in_flight),
+            running=self.share.of_work(self._policy.load.requests),
             age_s=age_s,
         )
         decision = self._scaler.decide(signals)

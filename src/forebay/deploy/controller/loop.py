@@ -14,9 +14,10 @@ from forebay.clock import Clock
 from forebay.counted import counted
 from forebay.deploy.controller.cluster import Changed, ClusterCalls, metrics_url
 from forebay.deploy.controller.decision import Decider, DeploymentState
-from forebay.deploy.controller.exposition import PARTLY_READ, PipelineSays, what_pipeline_says
+from forebay.deploy.controller.exposition import PARTLY_READ, ObservedLoad, observed_load
 from forebay.deploy.controller.lease import Leadership
 from forebay.deploy.controller.scrape import Scrape
+from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, METRICS_PORT
 from forebay.errors import DeployError
 
 log = logging.getLogger(__name__)
@@ -27,14 +28,16 @@ TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What is scaled, by whose word, and within which bounds: `deployments` by how many parts of the wanted
-    replicas each gets, `limits` of all together. `pods` selects the pipeline's pods."""
+    """What is scaled, by whose load, and within which bounds: `deployments` by how many parts of the replicas
+    each gets, `limits` of all together. `pods` selects the pods of the pipeline, `gateway_pods` those of the
+    gateway; None if there is none."""
 
     deployments: Mapping[str, int]
-    pods: str
+    pods: str | None
     limits: Limits
     requests_per_replica: int = 32
     settle_s: float = 60.0
+    gateway_pods: str | None = None
 
 
 def deciders(scaling: Scaling) -> dict[str, Decider]:
@@ -49,8 +52,8 @@ def deciders(scaling: Scaling) -> dict[str, Decider]:
 
 @dataclass(slots=True)
 class Controller:
-    """Scales the Deployments, which together get the number that the pipeline wants, each its share, rounded
-    up. Raises `SettingError` where the limits leave some without a replica.
+    """Scales the Deployments, which together get the number that pipeline and gateway need, each its share,
+    rounded up. Raises `SettingError` if the limits leave some without a replica.
 
     Of several controllers the one that holds a Deployment's Lease scales it; `identity` is this one's, which
     no other has. Each patch names the version that was read, so that none overwrites what it has not seen.
@@ -74,7 +77,7 @@ class Controller:
 
     def round(self) -> None:
         """Look once at everything, and scale what has to be. Raises nothing for what clusters do."""
-        said = self._heard()
+        load = self._load()
         for name, lease in self._leases.items():
             try:
                 if not lease.held():
@@ -82,7 +85,7 @@ class Controller:
                     self._deciders[name] = deciders(self.scaling)[name]
                     self._warn(name, f"{name}: another controller scales it: {lease.holder}")
                     continue
-                self._deciders[name].hear(said, self.clock.monotonic_s())
+                self._deciders[name].observe(load, self.clock.monotonic_s())
                 self._scale(name, self._deciders[name])
             except DeployError as error:
                 self._warn(name, str(error))
@@ -97,24 +100,32 @@ class Controller:
             except DeployError as error:
                 self._warn("release", str(error))
 
-    def _heard(self) -> PipelineSays:
-        try:
-            pods = self.calls.pod_addresses(self.scaling.pods)
-        except DeployError as error:
-            self._warn("metrics", str(error))
-            return PipelineSays(problems=str(error))
-        told = self.scrape([metrics_url(address) for address in pods.found])
-        problems = [pods.problem] if pods.problem else []
-        problems += [str(each) for each in told if isinstance(each, DeployError)]
-        said = what_pipeline_says((each for each in told if isinstance(each, str)), problems)
-        why = said.problems or f"{len(pods.found)} pods with {self.scaling.pods} tell it not"
-        if said.wanted is None:
-            self._warn("metrics", f"the wanted number of replicas is not known: {why}")
-        elif said.problems:
-            self._warn("metrics", f"{PARTLY_READ}: {why}")
+    def _load(self) -> ObservedLoad:
+        problems: list[str] = []
+        pipeline = self._read(self.scaling.pods, FLINK_METRICS_PORT, problems)
+        gateway = self._read(self.scaling.gateway_pods, METRICS_PORT, problems)
+        load = observed_load(pipeline, gateway, problems)
+        if load.wanted is None:
+            self._warn("metrics", f"the load of the replicas is not known: {load.problems}")
+        elif load.problems:
+            self._warn("metrics", f"{PARTLY_READ}: {load.problems}")
         else:
             self._told.pop("metrics", None)
-        return said
+        return load
+
+    def _read(self, pods: str | None, port: int, problems: list[str]) -> list[str] | None:
+        """The metrics of the pods with these labels; `problems` gets why those of others are missing."""
+        if pods is None:
+            return None
+        try:
+            found = self.calls.pod_addresses(pods)
+        except DeployError as error:
+            problems.append(str(error))
+            return []
+        read = self.scrape([metrics_url(address, port) for address in found.found])
+        problems += [found.problem] if found.problem else []
+        problems += [str(each) for each in read if isinstance(each, DeployError)]
+        return [each for each in read if isinstance(each, str)]
 
     def _scale(self, name: str, decider: Decider) -> None:
         for left in reversed(range(TRIES)):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from forebay.deploy.controller.exposition import MAX_CHARS
 from forebay.deploy.kubernetes.metrics import PREFIX
 from forebay.errors import DeployError
+from forebay.gateway.peak_load import PEAK_LOAD
 
 if TYPE_CHECKING:
     import httpx2
@@ -17,7 +18,7 @@ POD_S = 2.0
 ROUND_S = 3.0
 AT_ONCE = 32
 MAX_LINE = 64 << 10
-OWN = PREFIX.encode()
+OWN = (PREFIX.encode(), PEAK_LOAD.encode())
 Told = Sequence["str | DeployError"]
 """For each URL its text, or why there is none."""
 Scrape = Callable[[Sequence[str]], Told]
@@ -25,8 +26,8 @@ Scrape = Callable[[Sequence[str]], Told]
 
 
 def scrape(urls: Sequence[str]) -> Told:
-    """What Forebay tells at each of `urls`, read without proxies, side by side; blocks for `ROUND_S` at most,
-    and gives each URL at most `POD_S`, however slowly it drips."""
+    """What Forebay reports at each of `urls`, read without proxies, side by side; blocks for `ROUND_S` at
+    most, and gives each URL at most `POD_S`, however slowly it drips."""
     return asyncio.run(_scrape(urls))
 
 

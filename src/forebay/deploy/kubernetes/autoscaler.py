@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from forebay.deploy.fields import SecretKey
-from forebay.deploy.kubernetes.deployment import PIPELINE, Deployment
+from forebay.deploy.kubernetes.deployment import GATEWAY, PIPELINE, Deployment
 from forebay.deploy.kubernetes.manifest import Manifest, manifest
 from forebay.deploy.kubernetes.pods import (
     container_security,
@@ -29,8 +29,8 @@ def autoscaler_manifests(deployment: Deployment, scaling: ScalingSpec) -> Iterat
         AUTOSCALER, "v1", "ServiceAccount", name, {"automountServiceAccountToken": False}, labels=labels
     )
     why = (
-        "It reads the replicas, patches their number, finds the pipeline's pods, and writes down why. Its "
-        "Leases say which of two controllers scales."
+        "It reads the replicas, patches their number, finds the pods with the metrics, and writes down why. "
+        "Its Leases say which of two controllers scales."
     )
     yield from role(deployment, AUTOSCALER, _rules(deployment), why)
     yield _deployment(deployment, scaling)
@@ -86,16 +86,22 @@ def autoscaler_container(
     }
 
 
+def _words(selector: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in selector.items())
+
+
 def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
     chosen = deployment.selector(AUTOSCALER)
-    pods = ",".join(f"{key}={value}" for key, value in deployment.selector(PIPELINE).items())
+    read = {} if deployment.job is None else {"pods": PIPELINE}
+    if deployment.settings.gateway is not None:
+        read["gateway-pods"] = GATEWAY
     volumes, mounts = with_volumes([scratch("tmp", "/tmp", "64Mi")])
     container = autoscaler_container(
         scaling,
         (
             "kubernetes",
             *(f"{pool.name}={pool.share.parts}" for pool in deployment.pools()),
-            f"--pods={pods}",
+            *(f"--{option}={_words(deployment.selector(part))}" for option, part in read.items()),
         ),
         mounts,
     )

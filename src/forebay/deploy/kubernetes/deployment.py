@@ -1,4 +1,5 @@
-"""A pipeline and its deployment settings together, and the names that its parts call each other by."""
+"""A pipeline, or a gateway without one, and its deployment settings together, and the names that its parts
+call each other by."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.deploy.fields import SecretKey
 from forebay.deploy.kubernetes.names import POOL, instance_name, labels, selector
-from forebay.deploy.kubernetes.pod_settings import EnginePods, PoolSpec
+from forebay.deploy.kubernetes.pod_settings import EnginePods, PipelinePods, PoolSpec
 from forebay.deploy.kubernetes.settings import DeploymentSpec
+from forebay.documents.fields import Secret
 from forebay.gateway.spec import GatewaySpec
 
 ENGINE, GATEWAY, PIPELINE, RAY = "engine", "gateway", "pipeline", "ray"
@@ -31,20 +33,30 @@ RAY_TOKEN, RAY_TOKEN_KEY = "RAY_AUTH_TOKEN", "auth_token"
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
-    """What is rendered. `document` is the pipeline file's value as it was written, from which `pipeline` was
-    made; `gateway_document` likewise, where there is a gateway."""
+class Job:
+    """The pipeline of a deployment: `document` is the value of the pipeline file, from which `spec` was made,
+    and `pods` are those of its Flink cluster."""
 
-    pipeline: PipelineSpec
+    spec: PipelineSpec
     document: Mapping[str, Any]
+    pods: PipelinePods
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What is rendered. Without a `job`, clients call the gateway, and nobody else the engine.
+    `gateway_document` is the value of the gateway's file, from which `gateway` was made."""
+
     settings: DeploymentSpec
+    job: Job | None = None
     gateway: GatewaySpec | None = None
     gateway_document: Mapping[str, Any] | None = None
 
     @property
     def instance(self) -> str:
         """What the names of all objects begin with."""
-        return instance_name(self.pipeline.name)
+        name = self.settings.name if self.job is None else self.job.spec.name
+        return instance_name(str(name))
 
     def name(self, component: str) -> str:
         """The name of a component's objects."""
@@ -59,14 +71,34 @@ class Deployment:
     @property
     def connectors(self) -> tuple[str, ...]:
         """The connectors of Flink that the job needs."""
-        pipeline = self.pipeline
+        if self.job is None:
+            return ()
+        pipeline = self.job.spec
         return ("kafka",) if isinstance(pipeline.source, KafkaSource) or pipeline.topics() else ()
 
     @property
     def served_model(self) -> str | None:
         """The name that the engine's model is asked for by."""
         engine = self.settings.engine
-        return None if engine is None else self.pipeline.engine.model or engine.model
+        if engine is None:
+            return None
+        return engine.model if self.job is None else self.job.spec.engine.model or engine.model
+
+    @property
+    def api_key(self) -> Secret | None:
+        """The engine's key, as its callers name it: the pipeline, or the gateway if there is none."""
+        if self.job is not None:
+            return self.job.spec.engine.api_key
+        return None if self.gateway is None else self.gateway.engine.api_key
+
+    @property
+    def api_key_secret(self) -> SecretKey | None:
+        """The Secret that holds it; None without a key, and for one that is in a file."""
+        key, gateway = self.api_key, self.settings.gateway
+        secrets = (
+            self.job.pods.secrets if self.job is not None else {} if gateway is None else gateway.secrets
+        )
+        return None if key is None or key.env is None else secrets.get(key.env)
 
     @property
     def engine_service(self) -> str:

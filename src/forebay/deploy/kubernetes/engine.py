@@ -224,9 +224,8 @@ def _side_channel(deployment: Deployment, engine: EnginePods) -> list[dict[str, 
 
 
 def _api_key(deployment: Deployment) -> dict[str, SecretKey]:
-    """The key that the pipeline shows is the one that vLLM wants."""
-    key = deployment.pipeline.engine.api_key
-    ref = None if key is None or key.env is None else deployment.settings.pipeline.secrets.get(key.env)
+    """The key that the engine's callers send is the one that vLLM accepts."""
+    ref = deployment.api_key_secret
     return {} if ref is None else {API_KEY: ref}
 
 

@@ -75,7 +75,7 @@ def gateway_document(deployment: Deployment) -> dict[str, Any]:
     given = document.get("engine")
     kept = {"kv_events", "api_key"}
     engine = {key: value for key, value in given.items() if key in kept} if isinstance(given, dict) else {}
-    key = deployment.pipeline.engine.api_key
+    key = deployment.api_key
     if key is not None and "api_key" not in engine:
         engine["api_key"] = key.model_dump(exclude_none=True)
     if deployment.prefill_service is not None:
@@ -84,6 +84,10 @@ def gateway_document(deployment: Deployment) -> dict[str, Any]:
     drain = document.get("drain")
     # Long enough for the Service to have forgotten the address.
     document["drain"] = {"notice_s": NOTICE_S, **(drain if isinstance(drain, dict) else {})}
+    scaling = deployment.settings.scaling
+    if scaling is not None and scaling.min == 0:
+        # A request starts the first replica, so it has to wait for it, and to reach the gateway before.
+        document["relay"] = {**(document.get("relay") or {}), "absent_s": None}
     document["monitoring"] = {"port": METRICS_PORT, "host": "0.0.0.0"}
     return document
 
@@ -142,7 +146,11 @@ def _deployment(deployment: Deployment, spec: GatewayPods) -> Manifest:
         content,
         labels=deployment.labels(GATEWAY),
         notes={
-            (*CONTAINER, "readinessProbe"): "Says `draining` on SIGTERM, before the port closes.",
+            (
+                *CONTAINER,
+                "readinessProbe",
+            ): "Says `draining` on SIGTERM, before the port closes. Good without a "
+            "replica if requests wait for one (relay.absent_s: null).",
             (
                 *CONTAINER,
                 "livenessProbe",

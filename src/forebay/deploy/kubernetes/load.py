@@ -1,4 +1,4 @@
-"""From a pipeline file and a deployment file to a checked `Deployment`."""
+"""From a pipeline file, if there is a pipeline, and a deployment file to a checked `Deployment`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 from forebay.config import parse_spec, set_values
 from forebay.config.spec import PipelineSpec
 from forebay.connectors.stdout import StdoutSink
-from forebay.deploy.kubernetes.deployment import Deployment
+from forebay.deploy.kubernetes.deployment import Deployment, Job
 from forebay.deploy.kubernetes.gateway import gateway_document
+from forebay.deploy.kubernetes.metrics import EXTERNAL_METRIC
 from forebay.deploy.kubernetes.pipeline import job_document
 from forebay.deploy.kubernetes.pod_settings import PodSpec
 from forebay.deploy.kubernetes.pods import CONFIG_PATH
@@ -19,6 +20,7 @@ from forebay.deploy.kubernetes.settings import DeploymentSpec
 from forebay.documents import Where, check_document, known_paths, read_document
 from forebay.documents.fields import secret_variables
 from forebay.errors import SettingError
+from forebay.fleet.places import PLACES
 from forebay.gateway.spec import GatewaySpec
 from forebay.secret_text import secrets_written_in
 
@@ -31,34 +33,59 @@ REFERENCES = frozenset(("secret", "secrets", "pull_secrets", "token_secret"))
 
 
 def load_deployment(
-    pipeline: Path, config: Path | None = None, settings: Sequence[str] = (), namespace: str | None = None
+    pipeline: Path | None = None,
+    config: Path | None = None,
+    settings: Sequence[str] = (),
+    namespace: str | None = None,
 ) -> Deployment:
-    """The pipeline in the file `pipeline` with the deployment in `config`, by default `deploy.yaml` beside
-    it; blocks on the file system.
+    """The pipeline in the file `pipeline`, if there is one, with the deployment in `config`, by default
+    `deploy.yaml` in the same folder; blocks on the file system.
 
     `settings` are `path.to.key=value` of the deployment, which win, and so does `namespace`. Raises
     `SettingError` with one line per mistake, also where the pipeline needs what its pods would not have: a
     path of this machine, a secret, an engine.
     """
-    document, lines = read_document(pipeline, "pipeline")
-    spec = parse_spec(document, base=pipeline.resolve().parent, name=str(pipeline), lines=lines)
-    chosen = _settings(pipeline, config, settings, namespace)
+    file = None if pipeline is None else _read_pipeline(pipeline)
+    chosen = _settings(Path() if pipeline is None else pipeline.parent, config, settings, namespace)
+    job = _job(chosen, *file) if file is not None else None
+    if job is None and chosen.pipeline is not None:
+        raise SettingError(
+            "PIPELINE: missing; the deployment file has 'pipeline', and no file says what it runs"
+        )
     gateway, gateway_value = _gateway(chosen)
-    problems = [*_problems(spec, chosen, gateway), *_written_secrets(document, chosen, gateway_value)]
+    made = Deployment(chosen, job, gateway, gateway_value)
+    problems = [] if job is None else [*_problems(job, chosen), *_written_in_pipeline(job)]
+    problems += [*_gateway_problems(made), *_written_secrets(chosen, gateway_value)]
     if problems:
         raise SettingError("\n".join(problems))
-    made = Deployment(spec, document, chosen, gateway, gateway_value)
     # What is written into the manifests is what the job and the gateway will read.
-    parse_spec(job_document(made), base=Path(CONFIG_PATH), name=f"{pipeline} as rendered for the job")
+    if job is not None:
+        name = f"{pipeline} as rendered for the job"
+        parse_spec(job_document(made, job), base=Path(CONFIG_PATH), name=name)
     if gateway is not None:
         check_document(GatewaySpec, gateway_document(made), what="gateway", name="gateway.config")
     return made
 
 
+def _read_pipeline(path: Path) -> tuple[PipelineSpec, Any]:
+    document, lines = read_document(path, "pipeline")
+    return parse_spec(document, base=path.resolve().parent, name=str(path), lines=lines), document
+
+
+def _job(settings: DeploymentSpec, spec: PipelineSpec, document: Any) -> Job:
+    if settings.pipeline is None:
+        raise SettingError(
+            f"pipeline: missing in the deployment file, which has a name of its own ({settings.name}): add "
+            f"`pipeline: {{image: IMAGE, state: s3://BUCKET/PREFIX}}` there in its place, or leave the "
+            f"pipeline file out, to deploy the gateway and the engine alone"
+        )
+    return Job(spec, document, settings.pipeline)
+
+
 def _settings(
-    pipeline: Path, config: Path | None, settings: Sequence[str], namespace: str | None
+    folder: Path, config: Path | None, settings: Sequence[str], namespace: str | None
 ) -> DeploymentSpec:
-    path = config or pipeline.parent / FILE
+    path = config or folder / FILE
     if config is None and not path.exists():
         raise SettingError(
             f"{path}: there is no such file; it says which images to use and where state is kept: "
@@ -90,6 +117,8 @@ def _with_state_of_namespace(settings: DeploymentSpec, *, meant: bool) -> Deploy
     """The settings with the namespace in place of `{namespace}` in the state. Refuses a state that is not
     `meant` for this namespace: the same job in two namespaces would take each other's transactions and
     checkpoints."""
+    if settings.pipeline is None:
+        return settings
     state, namespace = settings.pipeline.state, settings.namespace
     if NAMESPACE not in state:
         if not meant:
@@ -120,12 +149,39 @@ def _gateway(settings: DeploymentSpec) -> tuple[GatewaySpec | None, dict[str, An
         raise SettingError(
             "gateway.config: tls: expected none; on Kubernetes an Ingress or a mesh adds HTTPS"
         )
-    complete = {"engine": "http://replicas.invalid", **value} if isinstance(value, dict) else value
+    complete = {**value, "engine": _with_place(value.get("engine"))} if isinstance(value, dict) else value
     name = settings.gateway.config or "gateway.config"
     return check_document(GatewaySpec, complete, what="gateway", name=name, lines=lines), value
 
 
-def _problems(spec: PipelineSpec, settings: DeploymentSpec, gateway: GatewaySpec | None) -> Iterator[str]:
+def _with_place(engine: Any) -> Any:
+    """`engine` of a gateway's settings, with replicas if it names none: those of the deployment take their
+    place."""
+    if engine is None:
+        return "http://replicas.invalid"
+    if isinstance(engine, dict) and not engine.keys() & set(PLACES):
+        return {"url": "http://replicas.invalid", **engine}
+    return engine
+
+
+def _gateway_problems(deployment: Deployment) -> Iterator[str]:
+    gateway, settings = deployment.gateway, deployment.settings
+    if gateway is None or settings.gateway is None:
+        return
+    needed = secret_variables(gateway)
+    if deployment.job is not None:
+        needed |= secret_variables(deployment.job.spec.engine)
+    yield from _missing_secrets("gateway", settings.gateway, needed)
+    relay = (deployment.gateway_document or {}).get("relay") or {}
+    if settings.scaling is not None and settings.scaling.min == 0 and relay.get("absent_s") is not None:
+        yield (
+            f"gateway.config: relay.absent_s: expected none with scaling.min: 0, found {relay['absent_s']}: "
+            f"a request waits until the first replica has started, for limits.request_s at most"
+        )
+
+
+def _problems(job: Job, settings: DeploymentSpec) -> Iterator[str]:
+    spec, pods = job.spec, job.pods
     if isinstance(spec.sink, StdoutSink):
         yield ("sink.type: expected a topic or files, found stdout: it would be the output of a task manager")
     if spec.task_managers > 1:
@@ -143,18 +199,15 @@ def _problems(spec: PipelineSpec, settings: DeploymentSpec, gateway: GatewaySpec
             "scaling.by: controller goes by what the pipeline wants, and the pipeline file has no scaling: "
             f"add `scaling: {{min: {settings.scaling.min}, max: {settings.scaling.max}}}` there"
         )
-    yield from _missing_secrets("pipeline", settings.pipeline, secret_variables(spec))
-    if gateway is not None and settings.gateway is not None:
-        needed = secret_variables(gateway) | secret_variables(spec.engine)
-        yield from _missing_secrets("gateway", settings.gateway, needed)
-    mounts = [volume.path for volume in settings.pipeline.volumes]
+    yield from _missing_secrets("pipeline", pods, secret_variables(spec))
+    mounts = [volume.path for volume in pods.volumes]
     for key, path in _paths(spec, settings):
         if "://" not in path and not any(_within(path, mount) for mount in mounts):
             yield (
                 f"{key}: {path} is on this machine, and no pod has it: mount it (pipeline.volumes of the "
                 f"deployment file), or use a topic"
             )
-    state = settings.pipeline.state
+    state = pods.state
     if state.startswith("file://") and not any(
         _within(state.removeprefix("file://"), mount) for mount in mounts
     ):
@@ -166,13 +219,17 @@ def _problems(spec: PipelineSpec, settings: DeploymentSpec, gateway: GatewaySpec
 
 def warnings_of(deployment: Deployment) -> Iterator[str]:
     """What works, but not as it seems to be meant."""
-    left_out = list(_left_out(deployment))
+    yield from _scaling_warnings(deployment)
+    job = deployment.job
+    if job is None:
+        return
+    left_out = list(_left_out(deployment, job))
     if left_out:
         yield (
             f"inference_pool: left out of the pipeline file: {', '.join(left_out)}; behind an inference "
             f"gateway the pipeline sees no replicas"
         )
-    wanted, allowed = deployment.pipeline.scaling, deployment.settings.scaling
+    wanted, allowed = job.spec.scaling, deployment.settings.scaling
     if wanted is None or allowed is None or "scaling" in left_out:
         return
     most = wanted.limits.ceiling
@@ -188,9 +245,26 @@ def warnings_of(deployment: Deployment) -> Iterator[str]:
         )
 
 
-def _left_out(deployment: Deployment) -> Iterator[str]:
+def _scaling_warnings(deployment: Deployment) -> Iterator[str]:
+    settings, job = deployment.settings, deployment.job
+    if settings.scaling is None:
+        return
+    if settings.scaling.by == "hpa" and settings.monitoring.rules == "none":
+        yield (
+            f"monitoring.rules: none leaves out the rule that records {EXTERNAL_METRIC}: without another one "
+            f"the HorizontalPodAutoscaler changes nothing"
+        )
+    policy = None if job is None or job.spec.scaling is None else job.spec.scaling.policy
+    if policy == "kv_cache" and settings.gateway is not None:
+        yield (
+            "scaling.policy: kv_cache of the pipeline file also sees what the gateway's requests hold in the "
+            "replicas, so they count twice; another policy sees the pipeline's own"
+        )
+
+
+def _left_out(deployment: Deployment, job: Job) -> Iterator[str]:
     """Keys of the pipeline file that the job does not get."""
-    written, rendered = deployment.document, job_document(deployment)
+    written, rendered = job.document, job_document(deployment, job)
     yield from sorted(written.keys() - rendered.keys())
     before, after = written.get("engine"), rendered.get("engine")
     # Where other replicas are makes room for those of the deployment, as it is meant.
@@ -208,11 +282,9 @@ def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Itera
         yield f"{where}.env: {name} holds a secret: put it into a Secret, and name that under {where}.secrets"
 
 
-def _written_secrets(
-    document: Any, settings: DeploymentSpec, gateway_value: dict[str, Any] | None
-) -> Iterator[str]:
-    """What would stand in a manifest and looks like a secret. The value is not said."""
-    for key in secrets_written_in(document):
+def _written_in_pipeline(job: Job) -> Iterator[str]:
+    """What the job's ConfigMap would have and looks like a secret; the message does not quote it."""
+    for key in secrets_written_in(job.document):
         mend = (
             "the job has the variables of pipeline.secrets, such as AWS_SECRET_ACCESS_KEY, and files of "
             "pipeline.volumes"
@@ -220,6 +292,10 @@ def _written_secrets(
             else "write {env: NAME} where the key takes it, and give NAME under pipeline.secrets"
         )
         yield f"{key}: it looks like a secret, and everybody who may read the ConfigMap could read it: {mend}"
+
+
+def _written_secrets(settings: DeploymentSpec, gateway_value: dict[str, Any] | None) -> Iterator[str]:
+    """The same for the other manifests."""
     for key in secrets_written_in(settings.model_dump(mode="json"), skipped=REFERENCES):
         part = key.partition(".")[0]
         yield (

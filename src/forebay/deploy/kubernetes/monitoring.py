@@ -6,17 +6,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from forebay.config.plan import to_yaml
+from forebay.config.spec import PipelineSpec
 from forebay.deploy.kubernetes.deployment import ENGINE, GATEWAY, PIPELINE, Deployment
 from forebay.deploy.kubernetes.manifest import Manifest, manifest
 from forebay.deploy.kubernetes.metrics import (
     DEAD_LETTERS,
+    EXTERNAL_METRIC,
     IN_FLIGHT,
     PENDING,
     RESULTS,
     TOO_LARGE,
+    gateway_load,
     of_pipeline,
+    series_label,
 )
 from forebay.deploy.kubernetes.names import COMPONENT, INSTANCE, POOL
+from forebay.deploy.kubernetes.scaling import total_query
 
 PART = "monitoring"
 RULES_FILE = "forebay.rules.yaml"
@@ -29,7 +34,8 @@ def monitoring_manifests(deployment: Deployment) -> Iterator[Manifest]:
     if wanted.pod_monitor:
         yield _pod_monitor(deployment)
     name, labels = deployment.name("alerts"), deployment.labels(PART)
-    groups = {"groups": [{"name": deployment.instance, "rules": list(rules(deployment))}]}
+    made = [*_recorded(deployment), *rules(deployment)]
+    groups = {"groups": [{"name": deployment.instance, "rules": made}]}
     if wanted.rules == "prometheus_rule":
         yield manifest(
             PART, "monitoring.coreos.com/v1", "PrometheusRule", name, {"spec": groups}, labels=labels
@@ -42,8 +48,8 @@ def monitoring_manifests(deployment: Deployment) -> Iterator[Manifest]:
 
 def _pod_monitor(deployment: Deployment) -> Manifest:
     endpoints: list[dict[str, Any]] = [{"port": "metrics", "interval": EVERY}]
-    components = [PIPELINE]
     settings = deployment.settings
+    components = [] if deployment.job is None else [PIPELINE]
     if settings.gateway is not None:
         components.append(GATEWAY)
     if settings.engine is not None and settings.ray is None:
@@ -71,13 +77,37 @@ def _pod_monitor(deployment: Deployment) -> Manifest:
     )
 
 
+def _recorded(deployment: Deployment) -> Iterator[dict[str, Any]]:
+    """What a HorizontalPodAutoscaler scales by: KEDA and the controller compute it themselves."""
+    scaling = deployment.settings.scaling
+    if scaling is not None and scaling.by == "hpa":
+        yield {
+            "record": EXTERNAL_METRIC,
+            "expr": total_query(deployment, scaling),
+            "labels": {series_label(INSTANCE): deployment.instance},
+        }
+
+
 def rules(deployment: Deployment) -> Iterator[dict[str, Any]]:
     """The alerts: what a person has to act on, each with what to do."""
+    if deployment.settings.gateway is not None:
+        name = deployment.name(GATEWAY)
+        yield _alert(
+            "ForebayGatewayNoMetrics",
+            f"absent({gateway_load(deployment)})",
+            "10m",
+            f"Gateway {name} has reported no metrics for ten minutes: its load is not known.",
+            f"kubectl get pods -l {INSTANCE}={deployment.instance},{COMPONENT}={GATEWAY}",
+        )
+    if deployment.job is not None:
+        yield from _pipeline_alerts(deployment, deployment.job.spec)
 
+
+def _pipeline_alerts(deployment: Deployment, pipeline: PipelineSpec) -> Iterator[dict[str, Any]]:
     def of(metric: str) -> str:
         return of_pipeline(deployment, metric)
 
-    name, pipeline = deployment.instance, deployment.pipeline
+    name = deployment.instance
     yield _alert(
         "ForebayNoMetrics",
         f"absent({of(RESULTS)})",

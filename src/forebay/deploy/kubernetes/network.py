@@ -35,41 +35,48 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
     settings = deployment.settings
     scrape = [_namespace(settings.monitoring.namespace)]
     own = _pods(deployment, PIPELINE)
+    callers = [] if deployment.job is None else [own]
     readers = list(scrape)
     if settings.scaling is not None and settings.scaling.by == "controller":
         readers.append(_pods(deployment, AUTOSCALER))
-        metrics = {"to": [own], "ports": [{"protocol": "TCP", "port": FLINK_METRICS_PORT}]}
+        metrics = [] if deployment.job is None else [_to([own], FLINK_METRICS_PORT)]
+        if settings.gateway is not None:
+            metrics.append(_to([_pods(deployment, GATEWAY)], METRICS_PORT))
         if settings.ray is None:
             server = {"ports": [{"protocol": "TCP", "port": port} for port in API_SERVER_PORTS]}
             egress, why = (
-                [metrics, server],
-                "The pipeline's metrics, and the API server, which has no labels.",
+                [*metrics, server],
+                "The metrics that it reads, and the API server, which has no labels.",
             )
         else:
-            heads = {"to": [_pods(deployment, RAY)], "ports": [{"protocol": "TCP", "port": DASHBOARD_PORT}]}
             egress, why = (
-                [NAMES, metrics, heads],
-                "Names, the pipeline's metrics, and the clusters' dashboards.",
+                [NAMES, *metrics, _to([_pods(deployment, RAY)], DASHBOARD_PORT)],
+                "Names, the metrics that it reads, and the clusters' dashboards.",
             )
         yield _policy(deployment, AUTOSCALER, [], egress=egress, notes={("spec", "egress"): why})
-    yield _policy(
-        deployment,
-        PIPELINE,
-        [
-            {"from": [own]},
-            _from([_namespace(settings.flink_operator.namespace)], FLINK_REST_PORT),
-            _from(readers, FLINK_METRICS_PORT),
-        ],
-        notes={
-            ("spec", "ingress"): "Flink's processes call each other at many ports; the operator calls the "
-            "job's REST service. What the job itself calls is not limited here: brokers and stores may be "
-            "anywhere."
-        },
-    )
+    if deployment.job is not None:
+        yield _policy(
+            deployment,
+            PIPELINE,
+            [
+                {"from": [own]},
+                _from([_namespace(settings.flink_operator.namespace)], FLINK_REST_PORT),
+                _from(readers, FLINK_METRICS_PORT),
+            ],
+            notes={
+                (
+                    "spec",
+                    "ingress",
+                ): "Flink's processes call each other at many ports; the operator calls the "
+                "job's REST service. What the job itself calls is not limited here: brokers and stores may "
+                "be anywhere."
+            },
+        )
+    if settings.gateway is not None:
+        callers.append(_pods(deployment, GATEWAY))
     if settings.engine is not None and settings.ray is None:
-        callers = [own] if settings.inference_pool is None else [{"namespaceSelector": {}}]
-        if settings.gateway is not None:
-            callers.append(_pods(deployment, GATEWAY))
+        if settings.inference_pool is not None:
+            callers = [{"namespaceSelector": {}}]
         replicas = [_pods(deployment, ENGINE)] if deployment.apart else []
         other = "the other replicas (KV caches, at ports that NIXL chooses), " if replicas else ""
         yield _policy(
@@ -80,20 +87,19 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
             notes={("spec", "egress"): f"Names, {other}models from the hub by HTTPS; nothing else."},
         )
     if settings.engine is not None and settings.ray is not None:
-        yield from _ray_policies(deployment, settings.ray, settings.engine)
+        yield from _ray_policies(deployment, settings.ray, settings.engine, callers)
     if settings.gateway is not None:
         clients: list[Rule] = [{"podSelector": {}}, *map(_namespace, settings.gateway.from_namespaces)]
-        yield _policy(deployment, GATEWAY, [_from(clients, GATEWAY_PORT), _from(scrape, METRICS_PORT)])
+        yield _policy(deployment, GATEWAY, [_from(clients, GATEWAY_PORT), _from(readers, METRICS_PORT)])
 
 
-def _ray_policies(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Iterator[Manifest]:
+def _ray_policies(
+    deployment: Deployment, ray: RaySpec, engine: EnginePods, routers: list[Rule]
+) -> Iterator[Manifest]:
     """Whoever calls a dashboard with the token can run programs on its cluster, and engines ask nobody who he
     is."""
     settings = deployment.settings
     nodes = [_pods(deployment, ENGINE), _pods(deployment, RAY)]
-    routers = [_pods(deployment, PIPELINE)]
-    if settings.gateway is not None:
-        routers.append(_pods(deployment, GATEWAY))
     callers = [*routers, _namespace(ray.operator_namespace)]
     if settings.scaling is not None:
         callers.append(_pods(deployment, AUTOSCALER))
@@ -125,6 +131,10 @@ def _pods(deployment: Deployment, component: str) -> Rule:
 
 def _namespace(name: str) -> Rule:
     return {"namespaceSelector": {"matchLabels": {NAMESPACE: name}}}
+
+
+def _to(peers: list[Rule], port: int) -> Rule:
+    return {"to": peers, "ports": [{"protocol": "TCP", "port": port}]}
 
 
 def _from(peers: list[Rule], port: int) -> Rule:

@@ -10,7 +10,7 @@ from typing import Any
 
 from forebay.config.plan import to_yaml as document_yaml
 from forebay.connectors.kafka.settings import KafkaSource
-from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, PIPELINE, Deployment
+from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, PIPELINE, Deployment, Job
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
 from forebay.deploy.kubernetes.pods import (
     CONFIG_PATH,
@@ -59,7 +59,9 @@ def quantity(text: str) -> Fraction:
 
 def pipeline_manifests(deployment: Deployment) -> Iterator[Manifest]:
     """All that the job needs, in the order in which it is applied."""
-    spec = deployment.settings.pipeline
+    job = deployment.job
+    if job is None:
+        return
     name, labels = deployment.name(PIPELINE), deployment.labels(PIPELINE)
     yield manifest(
         PIPELINE,
@@ -68,30 +70,30 @@ def pipeline_manifests(deployment: Deployment) -> Iterator[Manifest]:
         name,
         {},
         labels=labels,
-        annotations=spec.service_account_annotations,
+        annotations=job.pods.service_account_annotations,
     )
     why = (
         "Flink's job manager starts its task managers (pods), keeps its leader and the newest checkpoint in "
         "ConfigMaps, and makes its own Deployment the owner of both. The router sees replicas come and go "
         "(endpointslices)."
     )
-    yield from role(deployment, PIPELINE, _rules(deployment), why)
-    data = _files(deployment)
+    yield from role(deployment, PIPELINE, _rules(deployment, job), why)
+    data = _files(deployment, job)
     yield manifest(PIPELINE, "v1", "ConfigMap", name, {"data": data}, labels=labels)
-    if _counts_topics(deployment):
+    if _counts_topics(deployment, job):
         yield _queue_service(deployment)
-    yield _flink_deployment(deployment)
+    yield _flink_deployment(deployment, job)
 
 
-def _files(deployment: Deployment) -> dict[str, str]:
-    return {FILE: document_yaml(job_document(deployment))}
+def _files(deployment: Deployment, job: Job) -> dict[str, str]:
+    return {FILE: document_yaml(job_document(deployment, job))}
 
 
-def job_document(deployment: Deployment) -> dict[str, Any]:
+def job_document(deployment: Deployment, job: Job) -> dict[str, Any]:
     """The pipeline file as the job reads it: as it was written, with the engine of this deployment."""
-    document = dict(deployment.document)
+    document = dict(job.document)
     settings = deployment.settings
-    if settings.engine is None or not deployment.pipeline.asks_model:
+    if settings.engine is None or not job.spec.asks_model:
         return document
     given = document.get("engine")
     kept = {key: value for key, value in given.items() if key not in WHERE} if isinstance(given, dict) else {}
@@ -110,7 +112,7 @@ def job_document(deployment: Deployment) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key not in ("routing", "scaling")}
 
 
-def _rules(deployment: Deployment) -> list[Rule]:
+def _rules(deployment: Deployment, job: Job) -> list[Rule]:
     rules: list[Rule] = [
         {
             "apiGroups": [""],
@@ -125,7 +127,7 @@ def _rules(deployment: Deployment) -> list[Rule]:
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["delete", "get"]},
         {"apiGroups": ["apps"], "resources": ["deployments/finalizers"], "verbs": ["update"]},
     ]
-    if _watches_endpoints(job_document(deployment).get("engine")):
+    if _watches_endpoints(job_document(deployment, job).get("engine")):
         rules.append(ENDPOINTS)
     return rules
 
@@ -135,10 +137,10 @@ def _watches_endpoints(engine: Any) -> bool:
     return isinstance(engine, dict) and ("kubernetes" in engine or _watches_endpoints(engine.get("prefill")))
 
 
-def _counts_topics(deployment: Deployment) -> bool:
+def _counts_topics(deployment: Deployment, job: Job) -> bool:
     """Whether the job is to know what waits in its topics: its scaling goes by that."""
-    from_topics = isinstance(deployment.pipeline.source, KafkaSource)
-    return from_topics and job_document(deployment).get("scaling") is not None
+    from_topics = isinstance(job.spec.source, KafkaSource)
+    return from_topics and job_document(deployment, job).get("scaling") is not None
 
 
 def _queue_service(deployment: Deployment) -> Manifest:
@@ -165,9 +167,9 @@ def _queue_service(deployment: Deployment) -> Manifest:
     )
 
 
-def flink_configuration(deployment: Deployment) -> dict[str, str]:
+def flink_configuration(deployment: Deployment, job: Job) -> dict[str, str]:
     """Flink's options that belong to the cluster; those of the job come with the pipeline file."""
-    spec = deployment.settings.pipeline
+    spec = job.pods
     state = spec.state.rstrip("/")
     return {
         "taskmanager.numberOfTaskSlots": str(spec.slots),
@@ -183,7 +185,7 @@ def flink_configuration(deployment: Deployment) -> dict[str, str]:
         ),
         "metrics.reporter.prometheus.port": str(FLINK_METRICS_PORT),
         **FEW_RECORDS,
-        **(PROGRAM_MEMORY if _counts_topics(deployment) else {}),
+        **(PROGRAM_MEMORY if _counts_topics(deployment, job) else {}),
         "web.submit.enable": "false",
         "web.cancel.enable": "false",
         "kubernetes.operator.job.autoscaler.enabled": "false",
@@ -191,17 +193,16 @@ def flink_configuration(deployment: Deployment) -> dict[str, str]:
     }
 
 
-def _flink_deployment(deployment: Deployment) -> Manifest:
-    settings = deployment.settings.pipeline
-    pipeline = deployment.pipeline
+def _flink_deployment(deployment: Deployment, job: Job) -> Manifest:
+    settings, pipeline = job.pods, job.spec
     content = {
         "spec": {
             "image": settings.image,
             "flinkVersion": FLINK_VERSION,
             "mode": "native",
             "serviceAccount": deployment.name(PIPELINE),
-            "flinkConfiguration": flink_configuration(deployment),
-            "podTemplate": _pod_template(deployment),
+            "flinkConfiguration": flink_configuration(deployment, job),
+            "podTemplate": _pod_template(deployment, job),
             "jobManager": {
                 "replicas": 1,
                 "resource": _resource(settings.job_manager_cpu, settings.job_manager_memory),
@@ -214,7 +215,7 @@ def _flink_deployment(deployment: Deployment) -> Manifest:
                     "-pyexec", settings.python,
                     "-pym", MODULE,
                     f"{CONFIG_PATH}/{FILE}",
-                    *_queue_arguments(deployment),
+                    *_queue_arguments(deployment, job),
                     "--state-id", _state_id(settings.state),
                 ],
                 "parallelism": pipeline.parallelism,
@@ -261,8 +262,8 @@ def _flink_deployment(deployment: Deployment) -> Manifest:
     )
 
 
-def _queue_arguments(deployment: Deployment) -> tuple[str, ...]:
-    if not _counts_topics(deployment):
+def _queue_arguments(deployment: Deployment, job: Job) -> tuple[str, ...]:
+    if not _counts_topics(deployment, job):
         return ()
     return "--queue-url", f"http://{deployment.name(QUEUE)}:{QUEUE_PORT}/"
 
@@ -276,8 +277,8 @@ def _resource(cpu: str, memory: str) -> dict[str, Any]:
     return {"cpu": float(quantity(cpu)), "memory": f"{math.floor(quantity(memory) / MIB)}m"}
 
 
-def _pod_template(deployment: Deployment) -> dict[str, Any]:
-    settings = deployment.settings.pipeline
+def _pod_template(deployment: Deployment, job: Job) -> dict[str, Any]:
+    settings = job.pods
     volumes, mounts = with_volumes(
         [
             config_files(deployment.name(PIPELINE)),
@@ -296,7 +297,7 @@ def _pod_template(deployment: Deployment) -> dict[str, Any]:
     return {
         "metadata": {
             "labels": deployment.labels(PIPELINE),
-            "annotations": config_hash(_files(deployment)),
+            "annotations": config_hash(_files(deployment, job)),
         },
         "spec": {
             "enableServiceLinks": False,

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from forebay.config.plan import to_yaml
 from forebay.deploy.kubernetes.autoscaler import AUTOSCALER, autoscaler_container
-from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, PIPELINE, Deployment
+from forebay.deploy.kubernetes.deployment import (
+    FLINK_METRICS_PORT,
+    GATEWAY,
+    METRICS_PORT,
+    PIPELINE,
+    Deployment,
+)
 from forebay.deploy.kubernetes.manifest import Manifest, manifest
 from forebay.deploy.kubernetes.pods import (
     CONFIG_PATH,
@@ -26,28 +32,38 @@ def ray_autoscaler_manifests(deployment: Deployment, scaling: ScalingSpec) -> It
     name, labels = deployment.name(AUTOSCALER), deployment.labels(AUTOSCALER)
     data = _files(deployment)
     yield manifest(AUTOSCALER, "v1", "ConfigMap", name, {"data": data}, labels=labels)
-    service = {
+    for service, part, port in _read(deployment):
+        yield _service(deployment, service, part, port)
+    yield _deployment(deployment, scaling)
+
+
+def _read(deployment: Deployment) -> Iterator[tuple[str, str, int]]:
+    """What the controller reads metrics of: the Service, the component behind it, and the port."""
+    if deployment.job is not None:
+        yield f"{deployment.name(AUTOSCALER)}-{PIPELINE}", PIPELINE, FLINK_METRICS_PORT
+    if deployment.settings.gateway is not None:
+        yield f"{deployment.name(AUTOSCALER)}-{GATEWAY}", GATEWAY, METRICS_PORT
+
+
+def _service(deployment: Deployment, name: str, part: str, port: int) -> Manifest:
+    spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
-        "selector": deployment.selector(PIPELINE),
-        "ports": [{"name": "metrics", "port": FLINK_METRICS_PORT, "targetPort": "metrics"}],
+        "selector": deployment.selector(part),
+        "ports": [{"name": "metrics", "port": port, "targetPort": "metrics"}],
     }
-    yield manifest(
+    return manifest(
         AUTOSCALER,
         "v1",
         "Service",
         name,
-        {"spec": service},
-        labels=labels,
+        {"spec": spec},
+        labels=deployment.labels(AUTOSCALER),
         notes={
-            ("spec", "clusterIP"): "Headless: every pod of the pipeline, each of which tells a part.",
-            (
-                "spec",
-                "publishNotReadyAddresses",
-            ): "While one does not tell its part, no replica is taken away.",
+            ("spec", "clusterIP"): f"Headless: every pod of the {part}, each of which reports a part.",
+            ("spec", "publishNotReadyAddresses"): "While a pod is not read, no replica is taken away.",
         },
     )
-    yield _deployment(deployment, scaling)
 
 
 def _files(deployment: Deployment) -> dict[str, str]:
@@ -64,9 +80,12 @@ def _files(deployment: Deployment) -> dict[str, str]:
 def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
     name, chosen = deployment.name(AUTOSCALER), deployment.selector(AUTOSCALER)
     volumes, mounts = with_volumes([config_files(name), scratch("tmp", "/tmp", "64Mi")])
-    metrics = f"--metrics=http://{name}:{FLINK_METRICS_PORT}/metrics"
+    options = {PIPELINE: "--metrics", GATEWAY: "--gateway-metrics"}
+    metrics = [
+        f"{options[part]}=http://{service}:{port}/metrics" for service, part, port in _read(deployment)
+    ]
     container = autoscaler_container(
-        scaling, ("ray", f"{CONFIG_PATH}/{FILE}", metrics), mounts, deployment.ray_token
+        scaling, ("ray", f"{CONFIG_PATH}/{FILE}", *metrics), mounts, deployment.ray_token
     )
     pod = {
         "automountServiceAccountToken": False,

@@ -1,5 +1,9 @@
-"""How the decision of how many replicas there are to be gets to the cluster: a ScaledObject of KEDA, a
-HorizontalPodAutoscaler on the same metric, or a controller of our own."""
+"""How the replicas are scaled: by a ScaledObject of KEDA, a HorizontalPodAutoscaler, or a controller of our
+own.
+
+The loads of the pipeline and the gateway add up: both send to the same replicas, and what one of them needs
+is not there for the other.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,12 @@ from forebay.deploy.kubernetes.autoscaler import autoscaler_manifests
 from forebay.deploy.kubernetes.deployment import Deployment, Pool
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
 from forebay.deploy.kubernetes.metrics import (
+    EXTERNAL_METRIC,
     IN_FLIGHT,
     PENDING,
     RUNNING,
     WANTED,
+    gateway_load,
     of_pipeline,
     series,
     series_label,
@@ -29,8 +35,6 @@ POLL_S = 5
 FAILURES = 3
 STEP_S = 15
 BLURRED_FROM = 10
-EXTERNAL_METRIC = "forebay_wanted_replicas"
-"""What an adapter of external metrics is to call the wanted number of replicas, for a plain HPA."""
 
 
 def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
@@ -68,29 +72,82 @@ def _behavior(pool: Pool, scaling: ScalingSpec, *, parts: int = 1) -> dict[str, 
     }
 
 
-def formula(scaling: ScalingSpec) -> str:
-    """What KEDA computes; what it could not ask for is null. `wanted` counts replicas that boot already. The
-    load does not: those are taken off it, but never so many that a replica would be taken away meanwhile.
-    Where not even the load is known, the replicas stay as they are. All numbers are floats, as KEDA's own
-    are: what divides whole numbers without a remainder would take -1/8 for 0."""
-    return (
-        "let there = replicas ?? 1.0;\n"
-        f"let load = (held ?? -1.0) / {scaling.requests_per_replica};\n"
-        "let unready = there - (ready ?? there);\n"
-        "wanted ?? (load < 0 ? there : load <= there ? load : max(load - unready, there))\n"
-    )
+def formula(deployment: Deployment, scaling: ScalingSpec) -> str:
+    """What KEDA computes; a trigger that could not be read is null.
+
+    `wanted` counts replicas that boot already, requests do not: those that boot are subtracted from the load,
+    but no replica is taken away for it. While the load is known in part only, none is taken away either. All
+    numbers are floats, as KEDA's own are: integer division would turn -1/8 into 0.
+    """
+    requests = f"{scaling.requests_per_replica}.0"
+    lines = ["let there = replicas ?? 1.0;", "let unready = max(there - (ready ?? there), 0.0);"]
+    parts, least = [], ["damped"]
+    if deployment.job is not None:
+        lines.append(f"let pipelines = wanted ?? ((held ?? -1.0) / {requests});")
+        parts.append("pipelines")
+        least.append("(wanted ?? 0.0)")
+    if deployment.settings.gateway is not None:
+        lines.append(f"let gateways = (gateway ?? -1.0) / {requests};")
+        parts.append("gateways")
+    load = " + ".join(f"max({part}, 0.0)" for part in parts)
+    lines += [
+        f"let load = {load};",
+        "let damped = load <= there ? load : max(load - unready, there);",
+        f"let lowest = {f'min({parts[0]}, {parts[1]})' if len(parts) > 1 else parts[0]};",
+        f"max({', '.join(least)}, (lowest < 0 ? there : 0.0))",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def wanted_query(deployment: Deployment, share: Share) -> str:
-    """Prometheus' query for the pool's part of the wanted replicas, rounded up."""
-    wanted = f"max({of_pipeline(deployment, WANTED)})"
-    return wanted if share.whole else f"ceil({wanted} * {share.parts} / {share.of})"
+    """Prometheus' query for the pool's part of the replicas that the pipeline wants. Subtasks see equal parts
+    of the stream, and each decides for all: the largest number counts."""
+    return _part(f"max({of_pipeline(deployment, WANTED)})", share)
 
 
 def held_query(deployment: Deployment, share: Share) -> str:
     """The query for the pool's part of the requests that the pipeline holds."""
-    held = f"sum({of_pipeline(deployment, IN_FLIGHT)}) + sum({of_pipeline(deployment, PENDING)})"
-    return held if share.whole else f"({held}) * {share.parts} / {share.of}"
+    return _part(_held(deployment), share)
+
+
+def gateway_query(deployment: Deployment, share: Share) -> str:
+    """The query for the pool's part of the gateway's requests. Each pod counts its own: they add up."""
+    return _part(f"sum({gateway_load(deployment)})", share)
+
+
+def total_query(deployment: Deployment, scaling: ScalingSpec) -> str:
+    """The query for the replicas that pipeline and gateway need together; no result if one of them is not
+    known."""
+    requests, parts = scaling.requests_per_replica, []
+    if deployment.job is not None:
+        wanted, held = f"max({of_pipeline(deployment, WANTED)})", _held(deployment)
+        parts.append(f"({wanted} or ({held}) / {requests})")
+    if deployment.settings.gateway is not None:
+        parts.append(f"sum({gateway_load(deployment)}) / {requests}")
+    return " + ".join(parts)
+
+
+def _held(deployment: Deployment) -> str:
+    return f"sum({of_pipeline(deployment, IN_FLIGHT)}) + sum({of_pipeline(deployment, PENDING)})"
+
+
+def _part(query: str, share: Share) -> str:
+    return query if share.whole else f"({query}) * {share.parts} / {share.of}"
+
+
+def _triggers(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Iterator[dict[str, Any]]:
+    if deployment.job is not None:
+        yield _trigger(scaling, "wanted", wanted_query(deployment, pool.share))
+        yield _trigger(scaling, "held", held_query(deployment, pool.share))
+    if deployment.settings.gateway is not None:
+        yield _trigger(scaling, "gateway", gateway_query(deployment, pool.share))
+    yield _trigger(scaling, "ready", f"count({series(RUNNING, pool.selector)}) or vector(0)")
+    yield _pods(pool)
+
+
+def _parts(pool: Pool) -> int:
+    """In how many parts a replica comes, of what this pool is scaled by."""
+    return pool.share.of // math.gcd(pool.share.of, pool.share.parts)
 
 
 def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Manifest:
@@ -106,20 +163,15 @@ def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> 
             "behavior": "scalingModifiers",
         },
         "advanced": {
-            "horizontalPodAutoscalerConfig": {"behavior": _behavior(pool, scaling)},
+            "horizontalPodAutoscalerConfig": {"behavior": _behavior(pool, scaling, parts=_parts(pool))},
             "scalingModifiers": {
-                "formula": formula(scaling),
+                "formula": formula(deployment, scaling),
                 "target": "1",
                 "activationTarget": "0",
                 "metricType": "AverageValue",
             },
         },
-        "triggers": [
-            _trigger(scaling, "wanted", wanted_query(deployment, pool.share)),
-            _trigger(scaling, "held", held_query(deployment, pool.share)),
-            _trigger(scaling, "ready", f"count({series(RUNNING, pool.selector)}) or vector(0)"),
-            _pods(pool),
-        ],
+        "triggers": list(_triggers(deployment, pool, scaling)),
     }
     notes: dict[Where, str] = {
         ("spec", "cooldownPeriod"): "Only for the step from one replica to none.",
@@ -134,15 +186,17 @@ def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> 
             "advanced",
             "scalingModifiers",
             "formula",
-        ): "The wanted replicas as they are. While they are not "
-        "known: requests held, in replicas, less the replicas that still load their model.",
+        ): "Loads add up: the replicas that the pipeline wants (or the requests that it holds, in "
+        "replicas), and the requests of the gateway, in replicas. Those that still load their model are "
+        "subtracted from requests, not from wanted replicas. While a load is not known, no replica is taken "
+        "away.",
         ("spec", "advanced", "scalingModifiers", "target"): "The formula counts replicas.",
         (
             "spec",
             "triggers",
         ): "The formula gets the plain values: KEDA ignores the thresholds in it, and wants "
         "them all the same. A series that is missing is null, not 0."
-        + ("" if pool.share.whole else f" Of what is wanted and held, this pool has {pool.share} parts."),
+        + ("" if pool.share.whole else f" Of every load, this pool has {pool.share} parts."),
     }
     if scaling.min == 0:
         notes["spec", "minReplicaCount"] = (
@@ -195,7 +249,7 @@ def _autoscaler(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Man
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": pool.name},
         "minReplicas": pool.limits.least,
         "maxReplicas": pool.limits.most,
-        "behavior": _behavior(pool, scaling, parts=share.of // math.gcd(share.of, share.parts)),
+        "behavior": _behavior(pool, scaling, parts=_parts(pool)),
         "metrics": [metric],
     }
     return manifest(
@@ -209,8 +263,8 @@ def _autoscaler(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Man
             (
                 "spec",
                 "metrics",
-            ): f"An adapter has to serve {WANTED} by this name. A value of n with a target of "
-            "1 for each replica is n replicas"
-            + ("." if share.whole else f"; with this target, {share} parts of them, rounded up.")
+            ): f"The alert rules record {EXTERNAL_METRIC}, and an adapter has to serve it by this name: "
+            f"{total_query(deployment, scaling)}. A value of n with a target of 1 for each replica is n "
+            "replicas" + ("." if share.whole else f"; with this target, {share} parts of them, rounded up.")
         },
     )

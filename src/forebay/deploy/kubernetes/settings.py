@@ -1,4 +1,4 @@
-"""A deployment as a person writes it, in a file beside the pipeline file: which images, how large, where
+"""A deployment as a person writes it, in a file next to the pipeline file: which images, how large, where
 state is, what scales it. One pipeline file serves every environment, and each has a file like this."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class ScalingSpec(Model):
     by: Literal["keda", "hpa", "controller"] = Field(
         "keda",
         description="`keda`: a ScaledObject that asks Prometheus. `hpa`: a HorizontalPodAutoscaler on the "
-        "same metric, which an adapter of yours serves as external metric. `controller`: a small program "
-        "that reads the pipeline's own metrics.",
+        "same metrics, whose result an adapter of yours serves as external metric. `controller`: a small "
+        "program that reads the metrics of the pipeline's and the gateway's pods.",
     )
     image: Image | None = Field(
         None, description="Image of the controller; that of the gateway has all that it needs."
@@ -39,8 +39,8 @@ class ScalingSpec(Model):
     )
     requests_per_replica: Count = Field(
         32,
-        description="Requests in flight that one replica takes well; counts while the wanted number of "
-        "replicas is not known.",
+        description="Requests in flight that one replica takes well: so the requests of the gateway are "
+        "counted, and those of the pipeline while its wanted number of replicas is not known.",
     )
     settle_s: Annotated[int, Field(ge=0, le=3600)] = Field(
         300, description="How long fewer replicas must have been enough before one is taken away."
@@ -117,12 +117,21 @@ class FlinkOperatorSpec(Model):
 
 
 class DeploymentSpec(Model):
-    """A deployment of one pipeline."""
+    """A deployment of one pipeline, or of a gateway and its engine without one."""
 
+    name: Label | None = Field(
+        None,
+        description="What the names of all objects begin with, if there is no pipeline; otherwise the "
+        "pipeline file has the name.",
+    )
     namespace: Label | None = Field(
         None, description="Namespace of all objects; null: that of the kubectl context, by `--namespace`."
     )
-    pipeline: PipelinePods = Field(description="The Flink cluster that runs the pipeline.")
+    pipeline: PipelinePods | None = Field(
+        None,
+        description="The Flink cluster that runs the pipeline; null: there is none, and clients call the "
+        "gateway.",
+    )
     engine: EnginePods | None = Field(
         None, description="The vLLM replicas; null: the pipeline's `engine` is one that runs already."
     )
@@ -147,6 +156,13 @@ class DeploymentSpec(Model):
 
     def _problems(self) -> Iterator[tuple[str, str]]:
         engine, scaling = self.engine, self.scaling
+        if self.pipeline is None:
+            if self.gateway is None:
+                yield "pipeline", "missing; expected it, or 'gateway' and 'engine', found neither"
+            if self.name is None:
+                yield "name", "missing; without 'pipeline' nothing else names the objects"
+        elif self.name is not None:
+            yield "name", "expected none with 'pipeline', whose pipeline file has the name"
         if engine is None:
             for name in ("scaling", "gateway", "inference_pool", "ray"):
                 if getattr(self, name) is not None:

@@ -9,7 +9,11 @@ from forebay.deploy.kubernetes.manifest import Manifest, to_yaml
 from forebay.errors import SettingError
 
 HEAD = "# Made by `forebay deploy kubernetes`: change the deployment file, and make it anew.\n"
-GATEWAY_IMAGE, RAY_IMAGE = "images/gateway.Dockerfile", "images/ray.Dockerfile"
+IMAGE_FILES = PIPELINE_IMAGE, GATEWAY_IMAGE, RAY_IMAGE = (
+    "images/pipeline.Dockerfile",
+    "images/gateway.Dockerfile",
+    "images/ray.Dockerfile",
+)
 KUSTOMIZATION = "kustomization.yaml"
 IMAGES = Path(__file__).parent.parent / "images"
 PARTS = ("autoscaler", "engine", "gateway", "inference-pool", "monitoring", "pipeline", "ray", "scaling")
@@ -18,8 +22,8 @@ PARTS = ("autoscaler", "engine", "gateway", "inference-pool", "monitoring", "pip
 def write_manifests(
     manifests: Sequence[Manifest], folder: Path, namespace: str | None, connectors: Collection[str] = ()
 ) -> tuple[Path, ...]:
-    """Write `PART.yaml` for each part, and the files beside them; returns their paths. The Dockerfile of the
-    pipeline has the jars of `connectors`, which the job needs.
+    """Write `PART.yaml` for each part, a kustomization, and a Dockerfile for each image; returns their paths.
+    That of the pipeline has the jars of `connectors`, which the job needs.
 
     Files of parts that are no longer there are deleted, others are left alone. Raises `SettingError` where
     the folder cannot be written.
@@ -35,14 +39,15 @@ def write_manifests(
         f"{HEAD}apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
         f"{place}resources:\n{resources}"
     )
-    files["images/pipeline.Dockerfile"] = pipeline_image(connectors)
+    if "pipeline.yaml" in files:
+        files[PIPELINE_IMAGE] = pipeline_image(connectors)
     if {"gateway.yaml", "autoscaler.yaml"} & files.keys():
         files[GATEWAY_IMAGE] = (IMAGES / "gateway.Dockerfile").read_text()
     if "ray.yaml" in files:
         files[RAY_IMAGE] = (IMAGES / "ray.Dockerfile").read_text()
     try:
         (folder / "images").mkdir(parents=True, exist_ok=True)
-        for name in (*(f"{part}.yaml" for part in PARTS), GATEWAY_IMAGE, RAY_IMAGE):
+        for name in (*(f"{part}.yaml" for part in PARTS), *IMAGE_FILES):
             if name not in files:
                 (folder / name).unlink(missing_ok=True)
         for name, text in files.items():

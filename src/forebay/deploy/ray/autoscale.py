@@ -1,4 +1,4 @@
-"""Scales a fleet on Ray by a pipeline's metrics: read, decide, scale, log.
+"""Scales a fleet on Ray by the metrics of a pipeline and a gateway: read, decide, scale, log.
 
 A failed step changes nothing; the next round starts from the cluster's current state. If the dashboard's name
 has several addresses, one cluster is replacing another: each has a share of the fleet, its `target_capacity`.
@@ -19,9 +19,9 @@ from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.controller.exposition import (
     MAX_CHARS,
     PARTLY_READ,
-    PipelineSays,
+    ObservedLoad,
+    observed_load,
     shown,
-    what_pipeline_says,
 )
 from forebay.errors import DeployError
 from forebay.ray_serve.addresses import each_address
@@ -67,11 +67,11 @@ class FleetPart:
 
 @dataclass(slots=True)
 class RayScaler:
-    """Scales the fleet `name` to the number of replicas in the pipeline's `metrics`.
+    """Scales the fleet `name` to the number of replicas that a pipeline and a gateway need.
 
-    `metrics` are URLs of text in Prometheus' format; every address of their names is read, and the largest
-    number counts. Each address of the dashboard's name is a cluster with a part of the fleet. Serve has no
-    conditional scaling, so run one scaler per fleet.
+    `metrics` and `gateway_metrics` are URLs of theirs, in Prometheus' format; empty if there is none. Each
+    address of their names is read; each address of the dashboard's name is a cluster with a part of the fleet.
+    Serve has no conditional update: run one scaler per fleet.
     """
 
     address: str
@@ -81,11 +81,12 @@ class RayScaler:
     clock: Clock
     read: Read
     addresses: Addresses = each_address
+    gateway_metrics: Sequence[str] = ()
     _told: dict[str, str] = field(default_factory=dict, init=False)
 
     async def round(self) -> None:
         """Read, decide and scale once. Errors of clusters are logged, not raised."""
-        self.decider.hear(await self._heard(), self.clock.monotonic_s())
+        self.decider.observe(await self._load(), self.clock.monotonic_s())
         try:
             parts = await self._parts()
             # A new cluster starts empty: the size of the fleet comes from the cluster with the largest part.
@@ -124,16 +125,24 @@ class RayScaler:
             await rest.scale(self.name, DEPLOYMENT, replicas)
         log.info("%s: %d -> %d replicas: %s", self.name, before, replicas, reason)
 
-    async def _heard(self) -> PipelineSays:
-        found = [each for named in await asyncio.gather(*map(self._read, self.metrics)) for each in named]
-        problems = [str(each) for each in found if isinstance(each, DeployError)]
-        said = what_pipeline_says((each for each in found if isinstance(each, str)), problems)
-        if said.wanted is None:
-            why = said.problems or "it is at none of the addresses"
-            self._warn("metrics", f"the wanted number of replicas is not known: {why}")
+    async def _load(self) -> ObservedLoad:
+        problems: list[str] = []
+        pipeline = await self._texts(self.metrics, problems)
+        gateway = await self._texts(self.gateway_metrics, problems)
+        load = observed_load(pipeline, gateway, problems)
+        if load.wanted is None:
+            self._warn("metrics", f"the load of the replicas is not known: {load.problems}")
         else:
-            self._warn("metrics", f"{PARTLY_READ}: {said.problems}" if said.problems else "")
-        return said
+            self._warn("metrics", f"{PARTLY_READ}: {load.problems}" if load.problems else "")
+        return load
+
+    async def _texts(self, urls: Sequence[str], problems: list[str]) -> list[str] | None:
+        """The metrics at these URLs; `problems` gets why some are missing."""
+        if not urls:
+            return None
+        found = [each for named in await asyncio.gather(*map(self._read, urls)) for each in named]
+        problems += [str(each) for each in found if isinstance(each, DeployError)]
+        return [each for each in found if isinstance(each, str)]
 
     async def _read(self, named: str) -> list[str | DeployError]:
         """Read each address of a name; errors are returned."""

@@ -1,0 +1,36 @@
+"""The measurement of a new pipeline against the engine alone, in small, and its sums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.pipeline_start import PipelineStartOptions, Stopwatch, measure_pipeline_start, report
+
+from forebay.settings import load_settings
+from forebay.testing.replica import WorkReport
+
+
+def work(calls: int, answers: int) -> WorkReport:
+    return WorkReport(1.0, 0.0, 0.0, 0.0, answers, calls, 0, 0, 0)
+
+
+def test_time_counts_from_the_first_call_to_the_last_answer() -> None:
+    watch = Stopwatch()
+    for now_s, calls, answers in ((1.0, 0, 0), (2.0, 4, 0), (5.0, 8, 3), (9.0, 8, 8), (20.0, 8, 8)):
+        watch.look(work(calls, answers), now_s)
+    assert (watch.took_s, watch.answers) == (7.0, 8)
+
+
+def test_the_ratio_decides() -> None:
+    options = PipelineStartOptions()
+    found = report(options, {"direct": [40.0, 41.0, 90.0], "pipeline": [45.0]})
+    assert (found["direct_s"], found["pipeline_s"], found["passed"]) == (41.0, 45.0, True)
+    assert not report(options, {"direct": [40.0], "pipeline": [49.0]})["passed"]
+
+
+@pytest.mark.flink
+def test_both_ways_in_one_run(tmp_path: Path) -> None:
+    options = PipelineStartOptions(events=12, capacity=4, first_token_s=0.05, decode_s=0.3, chunks=2)
+    found = measure_pipeline_start(options, tmp_path, load_settings())
+    assert (found["events"], found["ratio"] > 0.0) == (12, True)
