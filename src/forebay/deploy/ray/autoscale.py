@@ -70,8 +70,8 @@ class RayScaler:
     """Scales the fleet `name` to the number of replicas that a pipeline and a gateway need.
 
     `metrics` and `gateway_metrics` are URLs of theirs, in Prometheus' format; empty if there is none. Each
-    address of their names is read; each address of the dashboard's name is a cluster with a part of the fleet.
-    Serve has no conditional update: run one scaler per fleet.
+    address of their names is read; each address of the dashboard's name is a cluster with a part of the
+    fleet. Serve has no conditional update: run one scaler per fleet.
     """
 
     address: str
