@@ -150,7 +150,6 @@ class FlinkClient:
                 raise Cancelled
 
     def _make_archive(self, now: Snapshot) -> None:
-        """Speed up the next JVM's start; only after the job has loaded its classes."""
         archive = self._jvm.archive
         if archive is None or self._archived or not now.results or now.elapsed_s < ARCHIVE_AFTER_S:
             return
@@ -184,6 +183,5 @@ def _import_what_builds_jobs() -> None:
 
 
 def _kind(error: ForebayError) -> str:
-    """The class that the supervisor raises this error as."""
     kinds = (SettingError, SetupError, LaunchError, ResultsLost, PipelineFailed)
     return next((kind.__name__ for kind in kinds if isinstance(error, kind)), PipelineFailed.__name__)

@@ -78,7 +78,6 @@ class StdoutResults:
             os.close(saved)
 
     def check(self) -> None:
-        """Raise `PipelineFailed` if nobody reads the results any more."""
         if self.closed:
             raise PipelineFailed(
                 "standard output was closed, and the job is cancelled; run the same command to "
@@ -189,7 +188,6 @@ class FlinkProcess:
 
     @property
     def pid(self) -> int:
-        """Process id and process group id."""
         return self._process.pid
 
     def send(self, what: Preparation | Order | Served) -> None:

@@ -62,7 +62,6 @@ def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, 
 
 
 def context_need(spec: PipelineSpec) -> ContextNeed:
-    """The context that the largest call needs, as far as the settings determine it."""
     if spec.application is not None:
         return spec.application.context_need(spec.sampling.max_tokens)
     # Each event has its own answer length.

@@ -81,7 +81,7 @@ class OffsetSettlement(Generic[Offsets]):
         return self._steps is not None
 
     def look(self, sight: Sight, read: Offsets) -> Offsets | None:
-        """Return offsets that have just settled, else None. `read`: the offsets that Flink has committed."""
+        """Return offsets that have just settled, else None. `read`: those that Flink has committed."""
         if self._steps is None or sight.restarts != self._restarts:
             self._steps, self._restarts = None, sight.restarts
             self._offsets = read
@@ -134,12 +134,11 @@ def settlement(spec: PipelineSpec, *, cluster: bool) -> OffsetSettlement[tuple[P
 
 
 class GroupOffsets:
-    """Commits the offsets of a running pipeline's group, and detects when a bounded source has reached its
-    end.
+    """Commits the group's offsets of a running pipeline, and detects when a bounded source is at its end.
 
     Call it with each snapshot; it queries Flink and Kafka about once a second, and may block for seconds.
-    Does nothing if the source is not Kafka. `ids` are the topics' ids at the start, not compared if None; new
-    topics are passed to `seen`.
+    Does nothing for other sources. `ids` are the topics' ids at the start, not compared if None; `seen`
+    receives new topics.
     """
 
     def __init__(
@@ -173,11 +172,10 @@ class GroupOffsets:
         self._admin: KafkaAdmin | None = None
 
     def __call__(self, now: Snapshot) -> bool:
-        """Whether every record before the end has been read and answered; False for an unbounded source.
+        """Whether every record before the end has been answered; False for an unbounded source.
 
-        Offsets of the reading group are in a completed checkpoint, so records before them are in state or
-        answered: answered once nothing is awaited, or nothing read before those offsets were seen. Raises
-        `JobLost` if a topic was deleted and created again.
+        Records before the reading group's offsets are in state or answered, so all are answered once nothing
+        is awaited, or nothing read before those offsets were seen. Raises `JobLost` if a topic was recreated.
         """
         source = self._source
         if source is None:
@@ -213,7 +211,6 @@ class GroupOffsets:
             self._commit(admin, self._source, furthest(read, self._through))
 
     def close(self) -> None:
-        """Close the connection to Kafka; the next look opens another."""
         self._client.close()
         self._admin = None
 

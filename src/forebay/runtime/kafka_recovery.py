@@ -41,7 +41,7 @@ Found = Mapping[Name, Transaction]
 
 
 def held(found: Found, number: int) -> dict[Name, Transaction]:
-    """Return each subtask's newest transaction up to checkpoint `number`."""
+    """Each subtask's newest transaction up to checkpoint `number`."""
     newest: dict[tuple[str, int], Name] = {}
     for name in sorted(found):
         if name.number <= number:
@@ -50,7 +50,7 @@ def held(found: Found, number: int) -> dict[Name, Transaction]:
 
 
 def lost(found: Found, number: int) -> list[Name]:
-    """Return the transactions aborted by Kafka that checkpoint `number` should commit."""
+    """Transactions aborted by Kafka that checkpoint `number` should commit."""
     return [name for name, each in held(found, number).items() if each.state in ABORTED]
 
 
@@ -68,8 +68,6 @@ class Recovered:
 
 @dataclass(slots=True)
 class _Topics:
-    """The pipeline's transactional topics, with a client of each one's Kafka."""
-
     pipeline: str
     subtasks: int
     sinks: Mapping[str, KafkaSink]
@@ -114,12 +112,10 @@ def end_transactions(
 ) -> Recovered:
     """End the transactions of the last job and of the job that wrote `checkpoint`; blocks.
 
-    `before` is the record of the last run. Kafka has aborted the checkpoint's transactions if the pipeline
-    was down for longer than `transaction_timeout_s`, or if the earlier job considered the checkpoint failed.
-    Then the newest checkpoint without later commits is resumed instead, unless `checkpoint` was `chosen` by
-    hand.
-
-    Raises `SettingError` if there is none, `KafkaAway` and `KafkaRefused`.
+    `before` records the last run. If Kafka aborted the checkpoint's transactions (downtime beyond
+    `transaction_timeout_s`, or a checkpoint that the earlier job considered failed), the newest checkpoint
+    without later commits is resumed instead, unless `checkpoint` was `chosen` by hand. Raises `SettingError`
+    if there is none, `KafkaAway` and `KafkaRefused`.
     """
     sinks = {key: sink for key, sink in spec.topics().items() if sink.guarantee == "exactly-once"}
     if not sinks:

@@ -46,7 +46,7 @@ class KafkaStart:
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """The newest known id of each topic, including deleted topics."""
+        """The newest known id of each topic, including deleted ones."""
         return _newest(self.start.generations)
 
     def end(self, noted: Iterable[Place]) -> tuple[Place, ...]:
@@ -140,7 +140,6 @@ def places_read(admin: KafkaAdmin, source: KafkaSource, pipeline: str) -> tuple[
 
 
 def topic_names(source: KafkaSource, admin: KafkaAdmin) -> tuple[str, ...]:
-    """Return the topics that `source` reads now."""
     if source.pattern is None:
         return source.topics
     return tuple(name for name in sorted(admin.topics()) if source.reads(name))
@@ -155,7 +154,7 @@ def _newest(generations: Generations) -> dict[str, str]:
 
 
 def _known_or_first(known: Iterable[Place], now: Topics) -> tuple[Place, ...]:
-    """Return each partition's last place in `known`, or its beginning."""
+    """Each partition's last place in `known`, or its beginning."""
     found = {(place.topic, place.partition): place for place in known}
     return tuple(found.get((place.topic, place.partition), place) for place in now.begins)
 

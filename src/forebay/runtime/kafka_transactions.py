@@ -63,7 +63,7 @@ class TopicCommits:
         self._open = {key for key in self._open if key[1] <= number}
 
     def wanted(self, newest: int) -> list[Key]:
-        """Return the transactions to query if `newest` is the last checkpoint triggered."""
+        """The transactions to query if `newest` is the last checkpoint triggered."""
         numbers = range(self._judged + 1, newest + 2)
         new = {(subtask, number) for subtask in range(self._subtasks) for number in numbers}
         return sorted(new | self._open)
@@ -104,7 +104,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A job's start: `checkpoint` and its `number` (0 for the beginning), and its `subtasks`."""
+    """`number` is that of `checkpoint`, 0 for the beginning."""
 
     number: int
     subtasks: int
@@ -176,7 +176,6 @@ class CommitWatch:
             ) from None
 
     def close(self) -> None:
-        """Close the connections to Kafka; the next look opens others."""
         self._open.close()
         self._admins.clear()
 

@@ -77,7 +77,6 @@ class OutputCounts:
         return noted_counts(notes, RESULTS) if self._results is None else self._results_in_files()
 
     def _failures_in_results(self) -> tuple[int, Counter[str]]:
-        """Count cut answers, and the failed calls that results list, by cause."""
         failed, cut = Counter[str](), 0
         for line in self._lines(self._results):
             result = read_json(line)
@@ -87,7 +86,6 @@ class OutputCounts:
         return cut, failed
 
     def dead_letters(self) -> Iterator[bytes]:
-        """Read the dead letters that went to files, as lines."""
         return self._lines(self._letters)
 
     def _results_in_files(self) -> WrittenCounts:

@@ -77,7 +77,6 @@ def check_secrets(spec: PipelineSpec, *, here: bool) -> None:
 
 
 def _nearest(folder: Path) -> Path:
-    """Return the closest existing folder."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -96,13 +95,13 @@ def await_brokers(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Wait until every Kafka of `spec` answers, and check its topics; blocks.
+    """Wait until every Kafka of `spec` answers, and check its topics; blocks. Returns the source cluster's
+    id, if any.
 
-    Returns the id of the source's Kafka cluster, if any. Needs this process's JVM, with the connector on its
-    class path. Raises `PipelineFailed` if a Kafka does not answer within two minutes, `KafkaRefused`
-    immediately if it rejects the client, and `SettingError`, with the key, if a topic is missing or rejects
-    records as large as the producer sends, another consumer uses the source's group, or a transaction may not
-    stay open for as long as the sink requires.
+    Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` if a Kafka does
+    not answer within two minutes, `KafkaRefused` if it rejects the client, and `SettingError` if a topic is
+    missing or limits records below the producer's size, another consumer uses the source's group, or
+    transactions must end earlier than the sink requires.
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s()

@@ -13,8 +13,6 @@ from forebay.runtime.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class AwaitsKafka:
-    """The attempt waits for Kafka: the reason, and how long so far."""
-
     words: str
     waited_s: float
     kind: Literal["awaits kafka"] = "awaits kafka"
@@ -29,8 +27,6 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class ResumesEarlier:
-    """The job resumes from an earlier checkpoint than requested."""
-
     checkpoint: str
     reason: str
     kind: Literal["resumes earlier"] = "resumes earlier"
@@ -47,8 +43,6 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class NewTopics:
-    """Topics found by the running job, with their ids."""
-
     ids: dict[str, str]
     kind: Literal["new topics"] = "new topics"
 

@@ -57,9 +57,9 @@ def found_state(store: StateStore, *, needed: bool = True) -> RunState:
 def end_orphan(store: StateStore, state: RunState) -> RunState:
     """End everything that the last run left; return its record, updated if its job had finished.
 
-    Otherwise a killed command's job could complete a checkpoint or commit results that the next run repeats.
-    An embedded cluster ends by itself, with a delay; a job on a cluster does not. Raises `SettingError` if
-    that cluster does not answer.
+    A killed command's job could otherwise commit results that the next run repeats. An embedded cluster ends
+    by itself, with a delay; a job on a cluster does not. Raises `SettingError` if that cluster does not
+    answer.
     """
     if state.finished:
         return state
@@ -106,10 +106,9 @@ def _end_process(pid: int) -> None:
 def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState) -> Location | None:
     """Return the checkpoint that a run of `spec` resumes, or None to start at the beginning.
 
-    It is the last job's newest, or the one which that job started from. A damaged or missing checkpoint is
-    never replaced by an older one, which would duplicate results committed since. Raises `SettingError` for
-    that, and if the last run lost results, the pipeline has finished, or its state was made with other
-    settings.
+    It is the last job's newest, or the one which that job started from. A damaged or missing one is never
+    replaced by an older one, which would duplicate results: that raises `SettingError`, as do lost results, a
+    finished pipeline, and changed settings.
     """
     if state.lost is not None:
         raise SettingError(f"the last run of pipeline {spec.name!r} lost results. {state.lost}")
@@ -201,9 +200,8 @@ def forget(store: StateStore, before: RunState) -> RunState:
 class CheckpointCleaner:
     """Records the checkpoints that `job` completes, and deletes those of earlier jobs in `store`.
 
-    Keeps `restored`, which the run resumed from: Flink deletes a job's own checkpoints when it finishes, and
-    a run killed before recording that resumes from `restored` again. Checkpoints do not share files across
-    jobs, because Flink does not claim what it restores.
+    Keeps `restored`: Flink deletes a finishing job's checkpoints, and a run killed before recording the end
+    resumes from `restored` again. Flink does not claim what it restores, so jobs share no files.
     """
 
     def __init__(self, store: StateStore, job: str, restored: Location | None) -> None:
@@ -250,7 +248,6 @@ class CheckpointCleaner:
 
 
 def clean_logs(folder: Path) -> None:
-    """Delete all but the newest `KEPT_LOGS` of Flink's logs in `folder`, if it exists."""
     with suppress(FileNotFoundError):
         logs = sorted(folder.glob("flink-*"), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in logs[KEPT_LOGS:]:
@@ -277,7 +274,7 @@ def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
 
 
 def _below(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by their paths; a URL is replaced by its hash because it may contain secrets."""
+    """URLs are replaced by their hashes because they may contain secrets."""
     return {f"{key}.{name}": _hash(value) if name == "url" else value for name, value in values.items()}
 
 

@@ -48,15 +48,15 @@ def run_pipeline(
     """Run `spec` until it ends; blocks. Returns the last snapshot, which `watch` also receives, even after a
     failure.
 
-    Resumes from the newest complete checkpoint unless `fresh`. Restarts replicas of `engine` that die. If
-    Flink's JVM or process dies, or the job stalls (see `Vigil`), resumes from the newest checkpoint, at most
-    ten times in ten minutes. KeyboardInterrupt cancels the job; its checkpoints stay. A `launcher` with a
-    process started ahead makes the start faster; the caller closes it.
+    Resumes from the newest complete checkpoint unless `fresh`, and again (at most ten times in ten minutes)
+    if Flink dies or the job stalls (see `Vigil`). Restarts replicas of `engine` that die. KeyboardInterrupt
+    cancels the job; its checkpoints stay. The caller closes `launcher`, which may have a process started
+    ahead.
 
-    Raises `SettingError` before entering `engine` if a secret is missing, a location cannot be read or
-    written, or the pipeline is running already or has finished, and before submitting the job if the engine
-    does not serve the model. Raises `PipelineFailed` if the engine does not answer for `deadline_s`, the job
-    failed, Flink was lost too often, or a replica cannot be restarted.
+    Raises `SettingError` before entering `engine` if a secret is missing, a location is unusable, or the
+    pipeline is running or has finished, and before submission if the engine does not serve the model;
+    `PipelineFailed` if the engine does not answer for `deadline_s` or cannot be restarted, the job failed, or
+    Flink was lost too often.
     """
     if options.cluster is not None and isinstance(spec.sink, StdoutSink):
         raise SettingError(

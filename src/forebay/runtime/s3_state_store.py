@@ -252,13 +252,11 @@ class S3Store:
 
 
 def _is_fence(entry: Entry) -> bool:
-    """Whether an object below a job's folder only occupies its name."""
     folder, _, name = entry.name.rpartition("/")
     return entry.size == 0 and (name == METADATA or (not folder and is_drain(name)))
 
 
 def number_in_store(checkpoint: S3Path) -> int:
-    """`check_readable` for an object store."""
     path = checkpoint / METADATA
     head = S3Client(path.bucket).head(path.key, HEADER.size)
     if head is None:
@@ -267,7 +265,6 @@ def number_in_store(checkpoint: S3Path) -> int:
 
 
 def metadata_in_store(checkpoint: S3Path) -> bytes:
-    """`metadata_of` for an object store."""
     path = checkpoint / METADATA
     found = S3Client(path.bucket).get(path.key, MAX_METADATA_BYTES)
     if found is None:

@@ -59,8 +59,6 @@ class SpentInAll:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Replicas that a run starts and stops: counts by state, the number wanted, and its reason."""
-
     ready: int = 0
     starting: int = 0
     draining: int = 0
@@ -198,7 +196,6 @@ class Throughput:
 
     @property
     def engine_limited(self) -> bool:
-        """Whether events waited for the engine for most of the time so far."""
         return self._waited_s > MOSTLY * self._passed_s
 
     def left_s(self, now: Snapshot) -> float | None:
@@ -216,7 +213,6 @@ class Throughput:
         return words if left_s is None else f"{words}, backlog done in {_span(left_s)}"
 
     def limited(self, last: Snapshot) -> str:
-        """Describe what limited the finished run; empty if the engine did not."""
         if not self.engine_limited or last.elapsed_s <= 0:
             return ""
         return f"limited by the engine: {_rate((last.results + last.dead_letters) / last.elapsed_s)}"

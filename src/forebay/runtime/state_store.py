@@ -109,9 +109,7 @@ class StateStore(Protocol):
         """
         ...
 
-    def jobs(self) -> Sequence[str]:
-        """The jobs that have left anything."""
-        ...
+    def jobs(self) -> Sequence[str]: ...
 
     def checkpoints(self, job: str) -> Sequence[Checkpoint[Location]]:
         """The complete checkpoints of a job, newest first."""
@@ -119,9 +117,7 @@ class StateStore(Protocol):
 
     def contents(self, checkpoint: Location) -> Contents: ...
 
-    def kept(self, job: str) -> Kept:
-        """The job's checkpoints that are kept after its end."""
-        ...
+    def kept(self, job: str) -> Kept: ...
 
     def delete(self, job: str, *, at_once: bool = True) -> None:
         """Delete everything of a job; unless `at_once`, leave what cannot be deleted now."""
@@ -203,7 +199,6 @@ def number_of(checkpoint: Location) -> int:
 
 
 def metadata_of(checkpoint: Location) -> bytes:
-    """Return a checkpoint's `_metadata`. Raises as `number_of`."""
     if isinstance(checkpoint, Path):
         return (checkpoint / METADATA).read_bytes()
     from forebay.runtime.s3_state_store import metadata_in_store

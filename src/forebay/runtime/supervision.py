@@ -47,10 +47,9 @@ UNANSWERED_S = 300.0
 class Vigil:
     """Watches one attempt at a job for signs of a stall that it will not recover from.
 
-    A slow engine or an idle source is not a stall: each call ends within `deadline_s`, with an answer, retry
-    or dead letter, and an operator checks its calls in flight several times a second. Only an `embedded`
-    cluster is checked, because others recover lost processes themselves; with one of `task_managers`, it is a
-    single process.
+    A slow engine or an idle source is not a stall: each call ends within `deadline_s`, and an operator checks
+    its calls several times a second. Only an `embedded` cluster is checked: others recover lost processes
+    themselves. With one of `task_managers` it is a single process.
     """
 
     def __init__(
@@ -153,7 +152,7 @@ class Restarts:
 
     @property
     def recent(self) -> int:
-        """Restarts that count now, including the one just granted."""
+        """Includes the one just granted."""
         return len(self._made_s)
 
     def grant(self, now_s: float) -> float | None:
@@ -175,8 +174,6 @@ Say = Callable[[str], None]
 
 @runtime_checkable
 class SupervisedEngine(Protocol):
-    """Replicas that this process started and may restart, such as `forebay.engine.launch.Replicas`."""
-
     @property
     def replicas(self) -> Sequence[Replica]: ...
 

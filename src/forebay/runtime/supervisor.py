@@ -314,7 +314,7 @@ class Supervisor:
             self._drain()
 
     def _say(self, now: Snapshot) -> None:
-        """Emit a snapshot, with the values that the run keeps across attempts."""
+        """Emit a snapshot, with the values kept across attempts."""
         if self._begun_s is None:
             self._begun_s = time.monotonic() - now.elapsed_s
         self._last = replace(
@@ -397,8 +397,6 @@ class Supervisor:
 
 
 class _Watched:
-    """A process that holds Flink, watched until it sends a given report or is lost."""
-
     def __init__(
         self,
         process: FlinkProcess,

@@ -81,12 +81,12 @@ def watch_until_end(
     snapshot.
 
     Each look goes to `tell`, with the backlog from `waiting`. `one_each`: each event gives one result or dead
-    letter. The job is drained, with a savepoint under `savepoints`, once `answered` returns true, the source
-    has reached its limit, or on request. `committed` receives the checkpoints, and raises if results were
-    lost. `awaits` prevents rests; `at_rest` is called once per idle period.
+    letter. The job is drained to `savepoints` on request, at the source's limit, or if `answered` returns
+    true. `committed` receives the checkpoints, and raises if results were lost. `awaits` prevents rests;
+    `at_rest` is called once per idle period.
 
-    Any exception here ends the job first. Raises `PipelineFailed` if the job failed or no restart would fix
-    it, `JobLost` if a new Flink would, and `Cancelled` on request.
+    An exception ends the job first: `PipelineFailed` if the job failed or a restart would not help, `JobLost`
+    if a new Flink would, `Cancelled` on request.
     """
     started_s = time.monotonic()
     last, signs = Snapshot(0.0, "CREATED"), Signs()
@@ -161,9 +161,9 @@ class Rests:
 class ReachedLimit:
     """Decides when to end a job whose feed, which has no end, has reached its limit.
 
-    `answered` is true once two consecutive looks found the limit reached and no answer pending: the first
-    one's counts may be older than the last record. While a job drains, no checkpoint completes except the
-    final savepoint, so draining earlier would delay all results until then.
+    `answered` requires two consecutive looks with the limit reached and no pending answer, because counts may
+    be older than the last record. A draining job completes only its final savepoint, so an earlier drain
+    would delay all results.
     """
 
     def __init__(self) -> None:
@@ -184,9 +184,9 @@ def _awaits_answers(now: Snapshot) -> bool:
 class FailedCommits:
     """Counts the transactions that a job's sinks could not commit.
 
-    A restore repeats its checkpoint's commits, which usually succeeded before: Kafka then rejects them as
-    from an old producer, and Flink counts a failure. So failures between a restore and the next checkpoint
-    are ignored. (The transactions of a resumed checkpoint are checked before the start.)
+    A restore repeats its checkpoint's commits, which usually succeeded: Kafka rejects them as an old
+    producer's, and Flink counts failures. So failures between a restore and the next checkpoint are ignored.
+    (Those of a resumed checkpoint are checked before the start.)
     """
 
     def __init__(self) -> None:
@@ -294,7 +294,6 @@ COUNT_END_S = 1.0
 
 
 def answered_records(now: Snapshot) -> int:
-    """Completed records, if each gives one result or dead letter."""
     return now.results + now.dead_letters
 
 

@@ -48,10 +48,9 @@ SILENT_S = 60.0
 class ScaledEngine:
     """Local replicas of one run, started and drained with its demand.
 
-    Call `mend` several times a second, from one thread; it does not wait for replicas. The job's subtasks
-    report their demand in `folder`, and read the replicas to use there. `asks_each`: each record leads to a
-    call, so a backlog has a cost before any is known. Learned seasons, speed, boot times and costs are kept
-    in `folder` for the next run.
+    Call `mend` several times a second, from one thread; it does not block. Subtasks report their demand in
+    `folder`, which also lists the replicas and keeps learned seasons, speed, boot times and costs for the
+    next run. `asks_each`: each record leads to a call, so a backlog has a cost before any is known.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class ScaledEngine:
 
     @property
     def failed(self) -> int:
-        """Replicas that ended unexpectedly, or were not healthy in time."""
+        """Replicas that ended unexpectedly or were not healthy in time."""
         return self.replicas.failed
 
     def heard(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
@@ -173,7 +172,6 @@ class ScaledEngine:
                 (self._folder / name).unlink(missing_ok=True)
 
     def _check_silence(self, now_s: float) -> None:
-        """Report once if no subtask has ever reported its demand."""
         if self._reports:
             self._told_silence = True
         elif self._runs_since_s is not None and not self._told_silence:

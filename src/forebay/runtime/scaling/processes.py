@@ -51,8 +51,6 @@ class Kept:
 
 
 class Failures:
-    """Counts replica failures, and the pause before the next start."""
-
     def __init__(self) -> None:
         self._at_s: deque[float] = deque()
         self.in_a_row = 0
@@ -67,7 +65,6 @@ class Failures:
         self.last = words
 
     def recent(self, now_s: float) -> int:
-        """Failures in the last ten minutes."""
         while self._at_s and now_s - self._at_s[0] >= WITHIN_S:
             self._at_s.popleft()
         return len(self._at_s)
@@ -84,10 +81,9 @@ class Failures:
 class LocalReplicas:
     """Starts replicas in the places of `shares`, each with its cores, and drains them.
 
-    Ready replicas are in the list at `listing`. A surplus one is removed from the list first, and gets
-    SIGTERM once `drained` confirms that it has no requests and will get none; until then it may be taken
-    back. `healthy` checks a starting replica, which is ended after `start_timeout_s`. Call `look` about once
-    a second.
+    Ready replicas are listed at `listing`. A surplus one is unlisted, and gets SIGTERM once `drained`
+    confirms that it has and will get no requests; until then it may be taken back. `healthy` checks a
+    starting replica, which is ended after `start_timeout_s`. Call `look` about once a second.
     """
 
     def __init__(
@@ -229,7 +225,6 @@ class LocalReplicas:
         self._say(f"{words}; its log is {kept.replica.log}")
 
     def _publish(self) -> None:
-        """Write the list if it has changed."""
         before = self._listing
         urls = tuple(kept.replica.url for kept in self._in("ready"))
         if urls == tuple(before) and self._wanted == before.wanted:
@@ -267,8 +262,8 @@ def is_idle(replica: Replica) -> bool:
 def has_drained(reports: Reports, now_ms: int, url: str, left: int, idle: Callable[[], bool]) -> bool:
     """Whether no request is at `url`, and none will come. `left` is the first list version without it.
 
-    Every subtask that may still run must have reported that it uses that list or a later one and has no
-    request there. The replica must report none either, because Flink reports nothing while it restarts.
+    Requires reports of every live subtask for that version or later without a request there, and an idle
+    replica, because Flink reports nothing while it restarts.
     """
     counted = within(reports, now_ms, GONE_S).values()
     return all(one.listing >= left and not one.at_replicas.get(url, 0) for one in counted) and idle()

@@ -23,15 +23,12 @@ MOST_BYTES = 16 << 20
 
 
 def scaling_folder(settings: Settings, name: str, state: str) -> Path:
-    """The folder for the scaling state of the pipeline `name`, whose state is at `state`."""
     mark = hashlib.sha256(state.encode()).hexdigest()[:8]
     return settings.run / "scaling" / f"{name}-{mark}"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """A replica's state, seconds in it, and requests in flight."""
-
     url: str
     state: str
     since_s: float
@@ -83,7 +80,6 @@ class ScalingRecord:
 
 
 def step_document(step: ScalingStep, at_ms: int) -> dict[str, Any]:
-    """A decision with its inputs."""
     signals, decision = step.signals, step.decision
     waits = sum((part.tokens for part in signals.backlog), Tokens())
     late = sum((part.tokens for part in signals.backlog if part.due_in_s <= 0), Tokens())
