@@ -34,7 +34,7 @@ ASKED = 100
 
 
 class Forgetful(Counter[str]):
-    """Keeps no counts: those of a million calls would be all that grows."""
+    """Keeps no counts: those of a million calls would grow without bound."""
 
     def __setitem__(self, id: str, calls: int) -> None:
         pass
@@ -42,8 +42,6 @@ class Forgetful(Counter[str]):
 
 @dataclass(frozen=True)
 class Replica:
-    """Opens a scripted engine."""
-
     def __call__(self) -> ScriptedEngine:
         engine = ScriptedEngine(Fixed(0.001))
         engine.calls = Forgetful()
@@ -51,7 +49,7 @@ class Replica:
 
 
 class Numbered(Program[int]):
-    """Gives each event's number among those of its key; puts a timer off with each."""
+    """Emits each event's number within its key; moves a timer with each."""
 
     def initial(self, key: str) -> int:
         return 0
@@ -67,7 +65,7 @@ class Numbered(Program[int]):
 
 
 class InOrder(FlatMapFunction):
-    """Checks that results come in the order of their events, and notes when each tenth had come."""
+    """Checks the order of results, and records the time of each tenth."""
 
     def __init__(self, folder: Path, events: int, *, stateful: bool) -> None:
         self._folder = folder
@@ -138,7 +136,6 @@ def main(folder: Path, kind: str, events: int) -> None:
 
 
 def largest_kb(checkpoints: Path) -> float:
-    """The size of the largest checkpoint that is there."""
     sizes = [0]
     for metadata in checkpoints.glob("*/chk-*/_metadata"):
         with suppress(FileNotFoundError):  # It was removed meanwhile.

@@ -230,11 +230,11 @@ TRENDS = TrendsJob(
         ),
     )
 )
-"""Trends come and go within some dozens of posts."""
+"""Trends appear and disappear within a few dozen posts."""
 
 
 def posts(count: int) -> list[dict[str, Any]]:
-    """Four a second; a new word bursts every ten seconds, and now and then the time of one is far off."""
+    """Four a second; a new word bursts every ten seconds, and occasionally a post's time is far off."""
     dice = Random(3)
     found = []
     for n in range(count):

@@ -37,7 +37,7 @@ from forebay.records import Event, Result
 from forebay.stateful.machine import stateless
 
 STEP_BYTES = 200
-"""What a reader reads at a time: less than some rows have."""
+"""Read size: smaller than some rows."""
 KEYS = 3
 
 
@@ -48,8 +48,9 @@ def answered(
     number: Callable[[Event], int],
     has_room: Callable[[], bool] = lambda: True,
 ) -> list[Result]:
-    """What came of all records, where the answer to each is its text; those of one key were in order.
-    `reader` makes the function that `elements` are for."""
+    """Return the results for all records if the answer to each is its text, checked for order per key.
+    `reader` makes the function for `elements`.
+    """
 
     def operators(runs: Runs) -> list[Operator]:
         def make() -> InferenceOperator:
@@ -78,7 +79,7 @@ def answered(
 
 
 def now_and_then(seed: int) -> Callable[[], bool]:
-    """What is so at two of three looks, about."""
+    """True at about two of three looks."""
     dice = Random(seed)
     return lambda: dice.random() < 2 / 3
 

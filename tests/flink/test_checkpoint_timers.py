@@ -28,7 +28,7 @@ OPERATORS = ("clock", "close", "wait", "infer", "stateful")
 
 
 class Collects:
-    """A stage that gives what it has taken at its end or when it is closed."""
+    """A stage that emits its input at its end or when it is closed."""
 
     def __init__(self, name: str, folder: Path, *, due: bool) -> None:
         self._taken: list[str] = []
@@ -58,7 +58,7 @@ class Collects:
 
 @dataclass(frozen=True)
 class Told:
-    """Writes what leaves an operator to a file, under the operator's name."""
+    """Writes an operator's output to a file with its name."""
 
     path: Path
     name: str

@@ -85,7 +85,7 @@ def test_unrelated_jobs_are_ambiguous(tmp_path: Path) -> None:
     ],
 )
 def test_unreadable_checkpoint_is_not_skipped(tmp_path: Path, data: bytes, said: str) -> None:
-    """An older one in its place would give again what was committed since."""
+    """An older one would duplicate results committed since."""
     complete_checkpoint(tmp_path / "job", 40)
     newest = complete_checkpoint(tmp_path / "job", 41)
     (newest / "_metadata").write_bytes(data)
@@ -102,7 +102,7 @@ def test_reader_survives_any_bytes(tmp_path_factory: pytest.TempPathFactory, dat
 
 
 def test_checkpoints_may_vanish_during_a_look(tmp_path: Path) -> None:
-    """Flink deletes those that newer ones stand in for."""
+    """Flink deletes checkpoints that newer ones replace."""
     numbers = range(1, 400)
 
     def run() -> None:

@@ -125,8 +125,6 @@ async def test_earliest_due_by_class_is_sent_first(tmp_path: Path, monkeypatch: 
 
 
 class Cached:
-    """Answers at once, most of each prompt found in the cache."""
-
     def accept(self, item: KeyedEvent, *, restored: bool) -> None: ...
 
     async def answer(self, item: KeyedEvent) -> Result:
@@ -163,7 +161,6 @@ async def test_prefill_replicas_count_and_requests_are_at_decoders(
 
 
 async def test_prompts_of_done_requests_count_fully(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they do in what arrives and waits."""
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     client = FleetClient(FleetConfig(FixedReplicas(("http://127.0.0.1:9",)), model="m"))
     link = ScalingLink(SETTINGS, str(tmp_path))
@@ -179,7 +176,7 @@ async def test_prompts_of_done_requests_count_fully(tmp_path: Path, monkeypatch:
 
 
 async def test_idle_subtask_uses_the_newest_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or no replica could ever be taken away."""
+    """Otherwise no replica could ever be removed."""
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     folder, listed = tmp_path / "demand", tmp_path / "replicas.json"
     folder.mkdir()
@@ -257,7 +254,7 @@ def test_changed_wanted_number_alone_is_published() -> None:
 async def test_next_subtask_has_the_learned_state(
     folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lengths of answers; and where it decides itself, what is learned of load, speed and boots."""
+    """Answer lengths; if the subtask decides itself, also load, speed and boot times."""
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     monkeypatch.setattr(demand, "KEEP_S", 0.01)
     link = ScalingLink(SETTINGS, str(tmp_path) if folder else None)

@@ -20,7 +20,7 @@ from forebay.flink.rest import FlinkRest, NotFound
 
 
 class Rest:
-    """A REST service that gives its answers one after the other; the last one again and again."""
+    """A REST service that returns its answers in turn, and the last one repeatedly."""
 
     def __init__(self, *answers: str | None) -> None:
         self.answers = list(answers)
@@ -129,7 +129,7 @@ def test_drain_is_repeated_only_if_it_failed_or_was_forgotten(
 
 
 def test_drain_is_given_up_after_many_failures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A run that takes over occupies the folders of as many."""
+    """A run that takes over occupies the folders of as many drains."""
     failed = {"failure-cause": {"class": "x"}}
     serve(monkeypatch, Savepoints(*[failed] * MOST_DRAINS))
     client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)

@@ -37,8 +37,6 @@ def document(at_ms: int) -> bytes:
 
 
 class Shards:
-    """State by key; the key in hand."""
-
     def __init__(self, held: Mapping[int, bytes]) -> None:
         self.by_key = {key: DictStore({NAME: data}) for key, data in held.items()}
         self.key = -1
@@ -62,14 +60,14 @@ class Shards:
 
 
 def written(state: LearnedState, shards: Shards, *taken: int) -> dict[int, bytes | None]:
-    """What is held by key, after a wake with these shards taken up."""
+    """The state by key after a wake with these shards."""
     for shards.key in state.place(taken):
         state.write()
     return {key: store.get(NAME) for key, store in shards.by_key.items() if store}
 
 
 def test_newest_learned_state_wins_and_stays_in_its_shard() -> None:
-    """As of subtasks that are one now."""
+    """As after a merge of subtasks."""
     shards, mail = Shards({4: document(1), 7: document(3), 9: document(2)}), LearnedMail()
     state = LearnedState(shards, mail)
     state.restore(shards.keys)
@@ -112,8 +110,9 @@ class OpenLearning:
 
 
 class Learning:
-    """Answers at once, and has learned the number of the event that it answered last. What subtasks found
-    after a restore is in the file `found`, a line each."""
+    """Answers at once, and learns the number of the last event. The file `found` lists what subtasks found
+    after a restore.
+    """
 
     def __init__(self, gauges: ScalingGauges, folder: Path) -> None:
         self._gauges = gauges
@@ -139,11 +138,11 @@ class Learning:
 def test_restored_job_finds_its_learned_state(
     make_runs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First the state of a version without it is restored; then that of one subtask by two, and by one."""
+    """First restores the state of a version without it; then one subtask's by two, and by one."""
     runs = make_runs(follow=True, capacity=4, keyed=True)
 
     def go_on(total: int, **settings: Any) -> list[int]:
-        """Answer events up to `total`; gives the number of each memory that was found on the way."""
+        """Answer events up to `total`; return the numbers found on the way."""
         (runs.folder / "found").unlink(missing_ok=True)
         runs.feed({"n": n, "text": "x", "key": f"k{n}"} for n in range(total - 40, total))
         job = runs.start(**settings)

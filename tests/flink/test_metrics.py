@@ -41,8 +41,6 @@ class Number:
 
 
 class Group:
-    """A stand-in for PyFlink's `MetricGroup`."""
-
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.counters: dict[str, Number] = {}

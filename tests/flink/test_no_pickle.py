@@ -62,8 +62,6 @@ def test_checkpoint_of_all_operators_contains_no_pickle(tmp_path: Path, flink_lo
     from forebay.testing.script import Fixed
 
     class Posts:
-        """A feed without end."""
-
         name = "posts"
 
         async def read(self, cursor: str | None) -> AsyncIterator[Received]:
@@ -128,7 +126,9 @@ def test_checkpoint_of_all_operators_contains_no_pickle(tmp_path: Path, flink_lo
     job = env.execute_async("test")
 
     def caught() -> bytes:
-        """All bytes of the newest checkpoint, once everything keeps state; Flink may remove it meanwhile."""
+        """Return the bytes of the newest checkpoint once everything keeps state; Flink may delete it
+        meanwhile.
+        """
         with suppress(FileNotFoundError):
             newest = newest_checkpoint(tmp_path / "checkpoints")
             data = b"" if newest is None else b"".join(file.read_bytes() for file in newest.iterdir())

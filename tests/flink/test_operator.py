@@ -31,8 +31,7 @@ HOUR_S = 3600
 
 @dataclass
 class Calls:
-    """Calls of an engine that answers those of no key but the ones of `quick`, at once; waiting takes its
-    time."""
+    """An engine's calls that answers only keys in `quick`, immediately; waiting advances the clock."""
 
     clock: WallClock
     quick: frozenset[str] = frozenset()
@@ -99,14 +98,14 @@ class Run:
         return list(self.function.on_timer(time_ms, self.context(TimeDomain.EVENT_TIME)))
 
     def wall_timer(self) -> list[Any]:
-        """The next processing-time timer that is set fires when it is due."""
+        """Fire the next processing-time timer when it is due."""
         time_ms, self.key = self.state.wall.pop(0)
         self.clock.advance(max(0, time_ms - self.clock.wall_ms()) / 1000)
         return list(self.function.on_timer(time_ms, self.context(TimeDomain.PROCESSING_TIME)))
 
 
 async def nobody(_counts: Any) -> Any:
-    """Opens nothing: `Calls` asks nobody."""
+    """Opens nothing."""
 
 
 @pytest.fixture
@@ -127,7 +126,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def grown(accepted_s: list[float]) -> list[int]:
-    """How many were accepted from 36 s to 360 s of an outage, and from there to an hour."""
+    """Events accepted between 36 s and 360 s of an outage, and from then to one hour."""
     within = [sum(at_s <= end_s for at_s in accepted_s) for end_s in (36, 360, HOUR_S)]
     return [within[1] - within[0], within[2] - within[1]]
 
@@ -196,7 +195,7 @@ def test_many_timers_due_at_once_wait_for_room(opened: Any) -> None:
 
 
 class ToldAtOnce(Program[int]):
-    """Asks nothing; each event sets a timer, which gives how many events there were."""
+    """Makes no call; each event sets a timer that emits the number of events."""
 
     def initial(self, key: str) -> int:
         return 0
@@ -218,7 +217,7 @@ def test_timers_set_after_the_final_watermark_all_fire(opened: Any) -> None:
 
 
 class GoesOn(Remember):
-    """Goes on without an answer that was given up."""
+    """Continues without an answer that was given up."""
 
     def on_failure(self, state: list[int], tag: str, failure: Failure, now: Moment) -> Step[list[int]]:
         return Step(state, outputs=(Output({"failed": failure.cause}),))

@@ -13,7 +13,7 @@ LETTER = DeadLetter(raw=b"", cause="x", detail="")
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[tuple[str, str, str]]:
-    """Calls that are accepted and finished in any order in which acceptance comes first."""
+    """Calls that are accepted and finished, in any order with acceptance first."""
     keys = draw(st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=30))
     waiting = [(str(i), key) for i, key in enumerate(keys)]
     in_flight: list[tuple[str, str]] = []

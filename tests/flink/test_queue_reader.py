@@ -22,8 +22,6 @@ def ok(body: bytes) -> bytes:
 
 
 class Page:
-    """Answers with `answer`, and counts who asks."""
-
     def __init__(self, answer: bytes, *rest: bytes) -> None:
         self.answer = answer
         self._rest = rest

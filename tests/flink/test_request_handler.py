@@ -60,8 +60,6 @@ def item(text: str | None = "hello", id: str = "r1") -> KeyedEvent:
 
 
 class OneEngine:
-    """A factory that gives an engine that the test can look at."""
-
     def __init__(self, engine: Any) -> None:
         self.engine = engine
 
@@ -70,8 +68,6 @@ class OneEngine:
 
 
 class Spy(ScriptedEngine):
-    """Answers at once, and puts each request into `seen`."""
-
     def __init__(self, seen: list[Request]) -> None:
         super().__init__(Fixed(0.0))
         self._seen = seen
@@ -114,7 +110,7 @@ async def test_result_has_event_and_answer() -> None:
 
 
 class TimedEngine:
-    """Its calls take known times: sent after 2 s, the first token 3 s later, done after 4 more."""
+    """Calls with known times: sent after 2 s, first token 3 s later, done 4 s later."""
 
     def __init__(self, clock: ManualClock, *, streams: bool = True) -> None:
         self._clock = clock

@@ -49,7 +49,7 @@ class Scripted:
         return self
 
     def accept(self, item: KeyedEvent, *, restored: bool) -> None:
-        """Nobody asks."""
+        pass
 
     async def answer(self, item: KeyedEvent) -> Answer:
         assert self._loop is not None
@@ -106,7 +106,6 @@ def open_calls() -> Iterator[Open]:
 
 
 def take(calls: RequestPool, shard: int = 0, n: int = 1) -> list[str]:
-    """Wait for `n` answers of a shard."""
     ids: list[str] = []
     while len(ids) < n:
         assert calls.wait_ready(shard, TIMEOUT_S)
@@ -161,7 +160,7 @@ def test_starting_call_always_takes_room(open_calls: Open) -> None:
     seen: list[bool] = []
 
     class Watched(deque[Any]):
-        """What the operator's thread may see while the loop's takes a call out."""
+        """What the operator's thread may see while the loop's thread removes a call."""
 
         def popleft(self) -> Any:
             taken = super().popleft()
@@ -312,7 +311,7 @@ class Immediate:
         return self
 
     def accept(self, item: KeyedEvent, *, restored: bool) -> None:
-        """Nobody asks."""
+        pass
 
     async def answer(self, item: KeyedEvent) -> Answer:
         self.in_flight += 1
@@ -555,7 +554,7 @@ def test_answer_during_a_poll_wakes_again(
     told.wait(1)
 
     class Listed(dict[int, Any]):
-        """The other answer comes just after this was looked at."""
+        """The other answer arrives just after this was read."""
 
         def items(self) -> Any:
             listed = [(shard, list(answers)) for shard, answers in super().items()]
@@ -616,13 +615,13 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 
 
 def flush(calls: RequestPool) -> None:
-    """Block until the loop has done what it was given, and what came of that."""
+    """Block until the loop has run everything submitted so far and its consequences."""
     for _ in range(3):
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), calls._loop).result(TIMEOUT_S)
 
 
 def count_looks(calls: RequestPool) -> list[None]:
-    """A list to which each look from now on adds something."""
+    """A list that grows with each look from now on."""
     looks: list[None] = []
     look = calls._look
 

@@ -27,7 +27,7 @@ from forebay.testing.waiting import wait_until
 
 @dataclass
 class Service:
-    """`asked`: method and path of each question, with the number of its connection."""
+    """`asked`: method, path and connection number of each request."""
 
     keys: TlsKeys
     port: int = 0
@@ -237,7 +237,7 @@ def test_cluster_requests_use_new_connections(cluster: Service, monkeypatch: pyt
 
 
 def test_local_cluster_bypasses_the_proxy(cluster: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a job manager asks its own Flink, in a network where all else goes through a proxy."""
+    """As when a job manager queries its own Flink in a network with a proxy."""
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")

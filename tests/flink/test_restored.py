@@ -15,7 +15,7 @@ from forebay.testing.waiting import wait_until
 
 
 def holds(monkeypatch: pytest.MonkeyPatch, uids: tuple[str, ...] | None) -> None:
-    """Have the checkpoint that is restored hold the state of operators with these uids."""
+    """Let the restored checkpoint contain state of operators with these uids."""
     monkeypatch.setattr(restored, "restored_uids", lambda env: None if uids is None else frozenset(uids))
 
 
@@ -49,7 +49,7 @@ def events(start: int, stop: int, hold: str = "") -> list[dict[str, Any]]:
 
 
 def exact(runs: Any, total: int) -> bool:
-    """Whether each event was answered once, and those of a key in their order."""
+    """Whether each event was answered once, and in order by key."""
     found = [(result["key"], result["fields"]["n"]) for result in runs.results()]
     in_order = all(
         [n for key, n in found if key == of] == sorted(n for key, n in found if key == of)

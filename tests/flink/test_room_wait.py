@@ -13,8 +13,9 @@ from forebay.flink.intervals import ANSWERS, FACTOR, FIRST_S, LONGEST_S, RoomWai
 
 
 def let_in(answers_per_s: float, lasts_s: float, *, capacity: int = 4, queued: int = 0) -> list[float]:
-    """When each event is let in by an operator whose queue stays full, its only engine answering steadily.
-    `queued` wait at the start."""
+    """Times at which events enter an operator whose queue stays full and whose engine answers steadily.
+    `queued` wait at the start.
+    """
     wait, now_s, entered = RoomWait(capacity), 0.0, []
     while now_s < lasts_s:
         blocked_s = now_s
@@ -36,7 +37,7 @@ def test_two_events_enter_per_three_answers_on_average(answers_per_s: float) -> 
 
 @given(st.floats(0.05, 50), st.integers(1, 200))
 def test_event_waits_no_longer_than_answers_take(answers_per_s: float, capacity: int) -> None:
-    """However long the spell: a checkpoint's barrier waits for one event."""
+    """At any duration: a checkpoint's barrier waits for one event."""
     entered = let_in(answers_per_s, 100, capacity=capacity)
     longest_s = max(after - before for before, after in itertools.pairwise(entered))
     assert longest_s <= FACTOR / answers_per_s + 0.1
@@ -53,7 +54,7 @@ def test_past_slow_phase_is_forgotten() -> None:
 
 @given(st.floats(2, 60), st.integers(2, 40))
 def test_restarts_do_not_speed_up_queue_growth(run_s: float, restarts: int) -> None:
-    """An engine that answers nothing, and a job that is restarted again and again."""
+    """The engine never answers, and the job restarts repeatedly."""
     queued = 0
     for _ in range(restarts):
         queued += len(let_in(0.0, run_s, queued=queued))

@@ -44,7 +44,7 @@ def test_cause_is_bounded() -> None:
 
 
 class FromJava(Py4JJavaError):
-    """What Py4J raises where the method that was called raised `told`."""
+    """Py4J's exception if the called method raised `told`."""
 
     def __init__(self, told: str) -> None:
         super().__init__("", SimpleNamespace(_target_id="o1", _gateway_client=None))

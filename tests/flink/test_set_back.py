@@ -44,12 +44,12 @@ def clock() -> WallClock:
 
 
 async def nobody(_counts: Any) -> Any:
-    """Opens nothing: calls are answered by hand."""
+    """Opens nothing: the test answers calls."""
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch, clock: WallClock) -> list[ChosenCalls]:
-    """Those of the operators that are opened, which are answered by hand."""
+    """Calls of the opened operators, answered by the test."""
     made: list[ChosenCalls] = []
 
     def opened(*given: Any, **more: Any) -> ChosenCalls:
@@ -116,8 +116,6 @@ def test_repeated_program_timer_fires_when_due(calls: list[ChosenCalls], clock: 
 
 
 class Closes:
-    """A stage that gives what it has taken when it is closed."""
-
     def __init__(self) -> None:
         self._taken: list[bytes] = []
 

@@ -69,7 +69,7 @@ def test_key_groups_are_flink_s_own(flink_logs: Path) -> None:
 
 
 def of_python_function(jvm: Any, key: int) -> Any:
-    """What Flink keys an element by to which a Python function gave this key."""
+    """Flink's key for an element with this key from a Python function."""
     element = jvm.org.apache.flink.types.Row(2)
     element.setField(0, jvm.java.lang.Integer.valueOf(key))
     return jvm.KeyByKeySelector().getKey(element)

@@ -35,8 +35,6 @@ def test_restored_window_closes_before_its_distant_timer(tmp_path: Path, flink_l
     )
 
     class Waiting:
-        """Gives what it has taken when it is closed."""
-
         def __init__(self) -> None:
             self.data = b""
 

@@ -19,7 +19,7 @@ from forebay.flink.types import END_OF_INPUT_MS
 
 
 class Numbers:
-    """Adds numbers up, and gives the sum at `close`; `size` bytes of state."""
+    """Sums numbers, and emits the sum at `close`; `size` bytes of state."""
 
     def __init__(self, size: int = 10) -> None:
         self.sum = 0
@@ -46,8 +46,6 @@ class Numbers:
 
 
 class State:
-    """A key's value and list as Flink would keep them."""
-
     def __init__(self) -> None:
         self.snapshot: bytes | None = None
         self.log: list[bytes] = []
@@ -58,8 +56,6 @@ class State:
 
 
 class Context:
-    """What Flink gives a function: a key, timers, a clock, and this key's state."""
-
     def __init__(self, state: State, now_ms: int = 0) -> None:
         self.state, self.now_ms = state, now_ms
         self.event_timers: set[int] = set()

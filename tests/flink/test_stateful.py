@@ -22,7 +22,7 @@ KEYS = 6
 
 
 def events(start: int, stop: int, *, hold: str | None = None) -> list[dict[str, Any]]:
-    """Events `n` of `KEYS` keys by turns, 20 ms apart in event time."""
+    """Events `n` of `KEYS` alternating keys, 20 ms apart in event time."""
     held = f"((hold:{hold}))" if hold else ""
     return [{"n": n, "text": held, "key": f"k{n % KEYS}", "at": n * 20} for n in range(start, stop)]
 

@@ -21,8 +21,6 @@ from forebay.records import DeadLetter, Event
 
 
 class Context:
-    """What Flink gives the function."""
-
     def __init__(self) -> None:
         self.clocks: dict[str, bytes] = {}
         self.timers: set[int] = set()
@@ -55,7 +53,7 @@ def event(number: int, time_ms: int | None, of: str = "in", **fields: Any) -> by
 def run(
     records: list[bytes], *, restored: bool = False, every_s: float = 0.1
 ) -> tuple[list[tuple[bytes, int]], list[DeadLetter]]:
-    """What comes of records that come `every_s`."""
+    """Results of records that arrive `every_s`."""
     context, now = Context(), ManualClock()
     clock = opened(context, now)
     outputs = []

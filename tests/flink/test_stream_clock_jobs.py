@@ -19,7 +19,7 @@ FUTURE_MS = 10**13
 
 
 def time_ms(number: int) -> int:
-    """Each second record is of a partition an hour behind; some of the other's are from the future."""
+    """Every second record is of a partition an hour behind; some of the others are from the future."""
     if number % 2:
         return number * 10
     return FUTURE_MS if number % 200 >= 160 else HOUR_MS + number * 10

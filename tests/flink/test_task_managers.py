@@ -17,8 +17,6 @@ from forebay.testing.waiting import wait_until
 
 
 class FakeProcess:
-    """One that runs until it is killed."""
-
     def __init__(self) -> None:
         self.returncode: int | None = None
         self.gone = threading.Event()
@@ -29,7 +27,7 @@ class FakeProcess:
 
 
 class FakeJvm:
-    """A JVM that dies as it is connected to."""
+    """A JVM that dies when it is connected."""
 
     def __init__(self) -> None:
         self.process = FakeProcess()
@@ -44,8 +42,6 @@ class FakeJvm:
 
 
 class Launched:
-    """All JVMs that were launched, by name."""
-
     def __init__(self, kind: type[FakeJvm] = FakeJvm) -> None:
         self.jvms: dict[str, FakeJvm] = {}
         self._kind = kind
@@ -55,7 +51,7 @@ class Launched:
         return self.jvms[beside]
 
     def running(self) -> Counter[str]:
-        """How many run, by the task manager that they are."""
+        """Number of running JVMs per task manager."""
         return Counter(
             name.rpartition("-")[0] for name, jvm in self.jvms.items() if jvm.process.returncode is None
         )
@@ -79,7 +75,7 @@ def test_ended_task_managers_restart_within_the_block(caplog: pytest.LogCaptureF
 
 
 class Answers(FakeJvm):
-    """A JVM that answers, and is a task manager until it is killed."""
+    """A JVM that answers, and runs as a task manager until it is killed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from forebay.flink.tls_keys import PEM, TlsKeys, tls_keys
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Have `client` and `server` greet each other; raises what goes wrong at the client's end."""
+    """Run a TLS handshake; raises the client's error."""
     here, there = socket.socketpair()
 
     def serve() -> None:

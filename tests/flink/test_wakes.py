@@ -47,8 +47,6 @@ def test_answers_wake_restored_shards(make_runs: Make, before: int, after: int) 
 
 
 class Sent:
-    """What has the task called, in the place of Java's."""
-
     def __init__(self, fails: bool = False) -> None:
         self.count = 0
         self.made = 0

@@ -15,8 +15,6 @@ from .authority import MODULE, PASSWORD, Authority
 
 
 class FakeReplica(Replica):
-    """One whose death is a field."""
-
     dead: bool = False
 
     @property
@@ -69,7 +67,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def secured(
     kafka_home: Path, authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """A node that also listens with a password and with certificates of both sides."""
+    """A node that also listens with a password and with mutual TLS."""
     from forebay.testing.kafka import local_kafka
 
     key, certificate = authority.issue("broker")

@@ -35,7 +35,7 @@ PROGRAM = (
     *("-pyclientexec", sys.executable, "-pyexec", sys.executable),
     *("-pym", "forebay.runtime.application"),
 )
-"""The arguments of a job manager that runs a pipeline, before those of the program itself."""
+"""Arguments of a job manager that runs a pipeline, before the program's own."""
 EVENTS = 40
 SCALED = {
     "name": "p",
@@ -83,8 +83,6 @@ def test_address_without_a_port_is_an_error(url: str) -> None:
 
 
 class Faked:
-    """A program whose Flink and Kafka are not there, and what it did."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.kafka = [Place("t", 0, 1000)]
         self.counted: list[object] = []
@@ -124,7 +122,9 @@ class Faked:
 
 
 def test_read_offsets_are_known_although_a_start_resets_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or all records since the pipeline's first start would seem to wait, at each start of a job manager."""
+    """Otherwise all records since the pipeline's first start would count as backlog at each start of a job
+    manager.
+    """
     faked = Faked(monkeypatch)
     run_application(parse_spec(SCALED), "s", "http://queue:8082/")
     assert faked.counted == [(Place("t", 0, 1000),)]
@@ -170,8 +170,9 @@ def test_cluster_runs_the_pipeline_to_its_end(tmp_path: Path) -> None:
 
 
 def run_cluster(folder: Path) -> subprocess.Popen[bytes]:
-    """Run the pipeline in `folder` by the program's arguments of a FlinkDeployment; returns the job manager,
-    which ends with the job."""
+    """Run the pipeline in `folder` with the program's arguments of a FlinkDeployment; return the job manager,
+    which ends with the job.
+    """
     rest_port, rpc_port = free_ports(2)
     conf = write_configuration(folder, rest_port, rpc_port, slots=1, heap_mb=512)
     options = orjson.loads((conf / "config.yaml").read_bytes())

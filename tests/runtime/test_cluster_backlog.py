@@ -36,11 +36,11 @@ kafka_offsets.CLUSTER_METRICS_S = 3.0
 queue_page.LOOK_S = 0.5
 application.main()
 """
-"""The program, on a cluster whose metrics are younger than usual."""
+"""The program, on a cluster with fresher metrics than usual."""
 
 
 class SlowReplica(ReplicaThread):
-    """Takes a third of a second for an answer, until the file `gate` is there."""
+    """Takes a third of a second per answer, until the file `gate` exists."""
 
     def __init__(self, gate: Path) -> None:
         super().__init__(ReplicaScript(delay=Fixed(0.005)))

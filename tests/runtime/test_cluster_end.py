@@ -29,7 +29,7 @@ def drain(rest: FlinkRest, job: str, processes: list[Any], folder: Path) -> None
 
 
 def fail(rest: FlinkRest, job: str, processes: list[Any], folder: Path) -> None:
-    """End the task manager, of a job that is not to be restarted."""
+    """End the task manager of a job without restarts."""
     processes[1].terminate()
 
 

@@ -33,8 +33,9 @@ ROLES = {
     "forebay": "the command",
 }
 NEED_SECRETS = {"the command", "Flink's client", "Flink's JVM"}
-"""The command asks the engine for its models, and checks object stores and Ray clusters; the JVM asks all of
-them and the feed; the client starts the JVM."""
+"""The command queries the engine's models, object stores and Ray clusters; the JVM uses all of them and the
+feed; the client starts the JVM.
+"""
 
 STAND_IN = """#!{python}
 # In the place of the engine's Python: notes its environment, and serves instead of vLLM.
@@ -69,7 +70,7 @@ def role(process: psutil.Process) -> str:
 
 
 def tree(process: psutil.Process) -> dict[str, set[str]]:
-    """By role, the secrets' variables that any process of it has, under whatever name."""
+    """By role, the secrets' values in any of its processes' environments, under any name."""
     found: dict[str, set[str]] = {}
     for one in (process, *process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):

@@ -31,8 +31,6 @@ RESULT = '{"id": "%d", "usage": {"prompt_tokens": 3, "completion_tokens": 2}, "a
 
 
 class Ends:
-    """Pipes in place of standard output and standard error."""
-
     def __init__(self) -> None:
         self.out, self.out_in = os.pipe()
         self.odd, self.odd_in = os.pipe()
@@ -340,7 +338,7 @@ def tree(mark: str) -> dict[str, psutil.Process]:
 def test_nothing_outlives_a_run_killed_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, killed: list[str], stopped: set[str], data: st.DataObject
 ) -> None:
-    """Some are killed, the run itself among them, and some others can do nothing themselves any more."""
+    """Some processes, including the run itself, are killed; others are suspended."""
     killed = killed[: data.draw(st.integers(killed.index("run") + 1, len(killed)))]
     mark, folder = uuid.uuid4().hex, tmp_path_factory.mktemp("tree")
     command = [sys.executable, "-c", TREE, str(folder), str(free_port())]

@@ -38,7 +38,7 @@ class Scene:
         return sorted(line["id"] for line in self.pipelines.lines())
 
     def run(self, count: int, **source: Any) -> Any:
-        """Run until `count` results are written, and interrupt that; gives the last snapshot."""
+        """Run until `count` results are written, then interrupt; return the last snapshot."""
         return self.pipelines.interrupt(self.spec(**source), self.url, lambda: len(self.ids()) >= count)
 
     def recreate(self) -> None:
@@ -99,7 +99,7 @@ def test_gap_right_after_a_skipped_one_is_named(scene: Scene) -> None:
 
 
 def test_records_before_a_gap_are_not_lost(scene: Scene) -> None:
-    """The checkpoint's requests, and its records on their way to the operator, outlive the source's state."""
+    """The checkpoint's requests, and its records in flight to the operator, outlive the source's state."""
     scene.write(*(f"e{n}" for n in range(100)))
     busy = {"max.poll.records": 10}
     spec = scene.spec(properties=busy).model_copy(update={"capacity": 2})
@@ -146,7 +146,7 @@ def test_fresh_start_reads_a_recreated_topic_under_other_ids(scene: Scene) -> No
 
 
 def test_offsets_without_records_are_not_a_gap(scene: Scene) -> None:
-    """The first offsets of a topic may be gone before the first start, and a transaction's end has one."""
+    """A topic's first offsets may be gone before the first start, and a transaction marker has an offset."""
     scene.write(*"abc")
     delete_before(scene.node.bootstrap, scene.topic, 2)
     scene.run(1, start="earliest")

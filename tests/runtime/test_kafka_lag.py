@@ -20,7 +20,7 @@ from forebay.testing.script import Fixed
 
 
 class HeldReplica(ReplicaThread):
-    """Answers forty calls, and the others once the file `gate` is there."""
+    """Answers forty calls, and the others once the file `gate` exists."""
 
     def __init__(self, gate: Path) -> None:
         super().__init__(ReplicaScript(delay=Fixed(0.01)))

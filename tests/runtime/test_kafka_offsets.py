@@ -24,7 +24,7 @@ NOTHING = 10**15
 
 
 class Looks:
-    """Looks at a job, one after another; each changes what the one before saw."""
+    """Consecutive looks at a job; each changes values of the previous one."""
 
     def __init__(self, settling: OffsetSettlement[int]) -> None:
         self._settling = settling
@@ -93,8 +93,9 @@ def test_unknown_values_are_awaited() -> None:
 
 @given(st.lists(st.sampled_from(["read", "answer", "checkpoint", "metrics", "look", "look"]), max_size=200))
 def test_offset_settles_only_after_earlier_answers_commit(steps: list[str]) -> None:
-    """A job with one operator, answered in order: `read` and `answer` move it, a checkpoint takes what is
-    there and commits what the one before held."""
+    """A job with one operator, answered in order: `read` and `answer` advance it; a checkpoint takes the
+    current state and commits the previous one's.
+    """
     settling: OffsetSettlement[int] = OffsetSettlement(metrics_s=0.0)
     read_ms: deque[int] = deque()
     now_ms = done = read = checkpoint = 0
@@ -142,7 +143,7 @@ def test_many_readers_need_a_checkpoint_without_records_in_flight() -> None:
     ["read 0", "read 1", "checkpoint", "look", "metrics", "look"] + ["checkpoint", "metrics", "look"] * 8
 )
 def test_offset_does_not_settle_with_an_earlier_record_in_flight(steps: list[str]) -> None:
-    """Two readers in front of one operator, which takes from either as it likes."""
+    """Two readers in front of one operator, which takes from either in any order."""
     settling: OffsetSettlement[tuple[int, ...]] = OffsetSettlement(metrics_s=0.0, many_readers=True)
     ways: tuple[deque[tuple[int, int]], ...] = (deque(), deque())
     read = [0, 0]
@@ -338,7 +339,7 @@ def test_new_topics_of_a_pattern_are_reported_once(kafka: FakeKafka) -> None:
 
 
 def test_offsets_in_unread_topics_do_not_matter(kafka: FakeKafka) -> None:
-    """An earlier pipeline of the name read topic `b`, and not to its end."""
+    """An earlier pipeline of the name read part of topic `b`."""
     left = Place("b", 0, 5)
     run = Run()
     read = (Place("a", 0, 20), Place("a", 1, 21))
@@ -356,7 +357,7 @@ def test_offsets_in_unread_topics_do_not_matter(kafka: FakeKafka) -> None:
 
 @pytest.mark.parametrize("only_markers", [True, False])
 def test_settled_group_passes_transaction_markers(kafka: FakeKafka, only_markers: bool) -> None:
-    """Else Kafka deletes the end of a transaction, and it looks like a record that was never read."""
+    """Otherwise Kafka deletes the transaction marker, and it looks like an unread record."""
     run = Run()
     read = kafka.groups["forebay-p-read"] = (Place("a", 0, 20), Place("a", 1, 21))
     kafka.only_markers = only_markers

@@ -29,8 +29,6 @@ STATES = ("Empty", "Ongoing", "PrepareCommit", "CompleteCommit", "PrepareAbort",
 
 
 class FakeKafka:
-    """Transactions by their ids, which `kafka_recovery` finds, commits and aborts."""
-
     def __init__(self, **states: str) -> None:
         self.states = states
         self.before_commit: Callable[[str], None] = lambda id: None
@@ -49,7 +47,7 @@ class FakeKafka:
         return False
 
     def results(self, job: str = OLD) -> dict[str, str]:
-        """The states of the results' transactions of a job, by subtask and number."""
+        """States of a job's result transactions, by subtask and number."""
         prefix = f"forebay-p-{job}-results-"
         return {id.removeprefix(prefix): state for id, state in self.states.items() if id.startswith(prefix)}
 
@@ -130,7 +128,7 @@ def test_copied_checkpoint_keeps_its_transactions(kafka: FakeKafka, tmp_path: Pa
 
 
 def test_uncommitted_newest_checkpoint_falls_back_to_the_previous(kafka: FakeKafka, tmp_path: Path) -> None:
-    """Its upload succeeded, the answer was lost, and the earlier job restarted from the one before."""
+    """Its upload succeeded, the answer was lost, and the earlier job restarted from the previous one."""
     older, newest = (complete_checkpoint(tmp_path / OLD, number) for number in (14, 15))
     kafka.states |= results({"0-14": "Ongoing", "0-15": "CompleteAbort"})
     recovered = end_transactions(spec(tmp_path), RunState(job=OLD), newest)

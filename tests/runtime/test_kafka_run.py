@@ -99,7 +99,7 @@ def test_empty_topic_is_at_its_end(
 def test_pipelines_of_one_name_have_separate_transactions(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:
-    """A job ends the open transactions whose ids begin like its own."""
+    """A job ends the open transactions whose ids start like its own."""
     results, stop = {"first": topic(), "second": topic()}, threading.Event()
 
     def run(name: str, url: str, *, enough: Callable[[Any], bool], **source: Any) -> Any:
@@ -219,7 +219,7 @@ def test_discarded_results_are_reported_on_resume_and_repeated(
 def test_results_discarded_at_the_end_fail_the_run_and_repeat(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:
-    """Flink counts what its last checkpoint could not commit, and finishes."""
+    """Flink counts the failed commits of its last checkpoint, and finishes."""
     results, folder = topic(), pipelines.folder / "in"
     jobs = pipelines.folder / ".forebay" / "p" / "checkpoints"
     folder.mkdir()
@@ -270,7 +270,7 @@ def test_results_discarded_at_the_end_fail_the_run_and_repeat(
 
 
 def end_of(bootstrap: str, topic: str) -> int:
-    """The offset behind the newest record of a topic of one partition, committed or not."""
+    """The offset after the newest record of a topic with one partition, committed or not."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "log_level": 0})
     try:
         return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), 60.0)[1])
@@ -281,7 +281,7 @@ def end_of(bootstrap: str, topic: str) -> int:
 def test_run_killed_after_its_job_finished_does_not_run_again(
     node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """The command stands still while its job finishes and Flink deletes the last checkpoint; then it dies."""
+    """The command is suspended while its job finishes and Flink deletes the last checkpoint; then it dies."""
     count, results = 20, topic()
     (tmp_path / "home").mkdir(mode=0o700)
     (tmp_path / "home" / "connectors").symlink_to(kafka_jar.parent)

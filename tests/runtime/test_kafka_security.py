@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("kafka_security")]
 
 
 class Run:
-    """`forebay run` with a home of its own, so that all that it leaves can be searched."""
+    """`forebay run` in its own home, so that everything it leaves can be searched."""
 
     def __init__(self, folder: Path, jar: Path, environ: dict[str, str], **document: Any) -> None:
         self.home = folder / "home"

@@ -112,7 +112,7 @@ def test_recreated_topic_gets_a_generation(kafka: FakeKafka) -> None:
 
 
 def test_missing_topic_keeps_its_id(kafka: FakeKafka) -> None:
-    """Else a topic of that name that is created later would give the same positions."""
+    """Otherwise a later topic of that name would give the same positions."""
     begun = begin(spec(topics=[], pattern="a"), {"away": ("id-1", "id-2")}, first=False)
     assert begun.ids == {"a": "id-a", "away": "id-2"}
 

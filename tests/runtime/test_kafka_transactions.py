@@ -71,7 +71,7 @@ def test_transactions_taken_back_by_a_restore_are_not_lost() -> None:
 
 
 def test_restored_checkpoints_transactions_stay() -> None:
-    """Between a restore and the next checkpoint, too."""
+    """Also between a restore and the next checkpoint."""
     topic = TopicCommits(1, 0)
     topic.look({(0, 1): OPEN, (0, 2): OPEN}, 1)
     topic.restored(1)

@@ -88,7 +88,7 @@ def test_children_are_suspended_when_the_lease_expires(guarded: Guarded) -> None
 
 
 def test_only_the_last_confirmation_counts(guarded: Guarded) -> None:
-    """As a process finds them that was itself suspended meanwhile."""
+    """As after a suspension of the guard itself."""
     guarded.process.send_signal(signal.SIGSTOP)
     guarded.confirm(uptime_s() + LATER_S)
     guarded.confirm(uptime_s() - 1.0)

@@ -41,7 +41,7 @@ def engine() -> Iterator[str]:
 
 
 class Machines:
-    """Starts of one pipeline, each in an empty folder of its own."""
+    """Starts of one pipeline, each in a new empty folder."""
 
     def __init__(self, folder: Path, store: S3Path, plugin: Path, engine: str) -> None:
         self.folder = folder
@@ -80,14 +80,14 @@ class Machines:
         return [orjson.loads(line) for line in read_jsonl_sink(self.store / "results")]
 
     def hide_processes(self) -> None:
-        """Forget the JVM of the last run, which the next one would end: it is on another machine."""
+        """Forget the last run's JVM, which the next run would end: it counts as on another machine."""
         client, key = S3Client(self.store.bucket), f"{self.store.key}/state/run.json"
         found = client.get(key)
         assert found is not None
         client.put(key, orjson.dumps({**orjson.loads(found.content), "jvm": None}), replacing=found.etag)
 
     def completed(self) -> bool:
-        """Whether the last job is known to have completed a checkpoint."""
+        """Whether the record has a completed checkpoint of the last job."""
         state = S3Store(self.store / "state").read()
         return state is not None and state.completed is not None
 
@@ -117,7 +117,7 @@ def finish(process: PipelineProcess) -> None:
 
 
 def test_lost_machine_loses_nothing(machines: Machines, store_server: Any) -> None:
-    """Killed twice with all that runs, and resumed in an empty folder. No key is seen on the way."""
+    """All processes are killed twice, and the run is resumed in an empty folder. No key leaks."""
     seen = 0
     for _ in range(2):
         process = machines.start(store_server.variables)
@@ -174,7 +174,9 @@ STANDSTILLS: dict[str, dict[str, bool]] = {
 
 @pytest.mark.parametrize("standstill", [pytest.param(each, marks=pytest.mark.long) for each in STANDSTILLS])
 def test_suspended_run_commits_nothing_more(machines: Machines, store_server: Any, standstill: str) -> None:
-    """Another machine takes over and finishes. If the guard stands still too, only the fences hold."""
+    """Another machine takes over and finishes. If the guard is suspended too, only the fences protect the
+    results.
+    """
     # Slow: it is not to finish before it is taken over.
     first = machines.start(store_server.variables, capacity=2)
     wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
@@ -262,7 +264,9 @@ def test_disconnected_run_notices_the_takeover(machines: Machines, store_server:
 
 @pytest.mark.long
 def test_late_upload_after_a_takeover_commits_nothing(machines: Machines, store_server: Any) -> None:
-    """Flink saw that the name was free, and its upload begins after the takeover, which did not abort it."""
+    """Flink saw that the name was free; its upload begins after the takeover, which therefore did not abort
+    it.
+    """
 
     def begins_upload(piece: bytes) -> bool:
         return piece.startswith(b"POST ") and b"/_metadata?uploads" in piece.split(b"\r\n", 1)[0]
@@ -282,7 +286,7 @@ def test_late_upload_after_a_takeover_commits_nothing(machines: Machines, store_
 
 @pytest.mark.long
 def test_expired_keys_delay_results_until_renewal(machines: Machines, store_server: Any) -> None:
-    """With task managers, each of which reads and writes by itself."""
+    """With task managers, each of which reads and writes on its own."""
     run = machines.start(store_server.variables, parallelism=2, task_managers=2)
     try:
         wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=run.said)

@@ -99,7 +99,7 @@ def test_incomplete_requests_are_dropped_and_block_nobody(port: int, monkeypatch
 
 
 class Counted:
-    """A job whose counts are these; None: Flink does not answer."""
+    """A job with these counts; None: Flink does not answer."""
 
     def __init__(self, counts: dict[str, float] | Exception | None) -> None:
         self.answer = counts
@@ -155,7 +155,7 @@ def test_excess_requests_are_dropped(port: int, monkeypatch: pytest.MonkeyPatch)
             stack.enter_context(asking(port, b"GET"))
 
         def refused() -> bool:
-            """Whether one more is left at once, and not only once its time is over."""
+            """Whether another request is dropped immediately, not only after its time-out."""
             with asking(port, b"GET / HTTP/1.1\r\n\r\n") as one:
                 return received(one) == b""
 

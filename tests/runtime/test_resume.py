@@ -42,7 +42,7 @@ JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
 
 
 class Place:
-    """A pipeline's folder with the traces of earlier runs."""
+    """A pipeline's folder with state of earlier runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,17 +65,17 @@ class Place:
         return checkpoint
 
     def started(self, job: str, restored: Path | None = None, **changes: Any) -> None:
-        """A run's job as it is noted before it is submitted."""
+        """A run's job as recorded before its submission."""
         below = None if restored is None else str(restored.relative_to(self.home))
         self.write(job=job, restored=below, completed=None, traits=fingerprint(self.spec(**changes)))
 
     def mark(self, job: str) -> None:
-        """The job's final checkpoint has completed."""
+        """Complete the job's final checkpoint."""
         (self.home / job).mkdir(exist_ok=True)
         (self.home / job / END_MARK).touch()
 
     def delete_checkpoints(self, job: str) -> None:
-        """Flink deletes the checkpoints of a job that finishes, and leaves their folder."""
+        """Do as Flink does when a job finishes: delete its checkpoints, and keep their folder."""
         for checkpoint in checkpoints_of(self.home / job):
             shutil.rmtree(checkpoint.path)
 
@@ -87,7 +87,7 @@ class Place:
         return read_state(self.home) or RunState()
 
     def noted(self, job: str, restored: Path | None = None) -> None:
-        """The run has seen the newest checkpoint of its job."""
+        """Record the newest checkpoint of the run's job."""
         CheckpointCleaner(self.store, job, restored)(self.state)
 
     def prepare(self, **changes: Any) -> Path | None:
@@ -114,7 +114,7 @@ def test_run_resumes_from_its_own_checkpoint(place: Place) -> None:
 
 
 def test_record_decides_not_the_clock(place: Place) -> None:
-    """The clock was set back an hour before the second job; or the copy has times of its own."""
+    """The clock was set back an hour before the second job, or the copy has other file times."""
     restored = place.checkpoint(JOB_A, 4, written_s=9000)
     place.started(JOB_B, restored)
     place.checkpoint(JOB_B, 5, written_s=5000)
@@ -141,7 +141,7 @@ def test_offsets_of_another_kafka_are_rejected() -> None:
 @pytest.mark.parametrize("seen", [False, True])
 @pytest.mark.parametrize("restored", [False, True])
 def test_unrecorded_end_is_found_by_its_mark(place: Place, seen: bool, restored: bool) -> None:
-    """Whatever it wrote to, and whether or not a checkpoint of it was seen."""
+    """For every sink, with or without a recorded checkpoint."""
     before = place.checkpoint(JOB_A, 4) if restored else None
     place.started(JOB_B, before)
     place.checkpoint(JOB_B, 5)
@@ -164,7 +164,7 @@ def test_job_without_a_mark_has_not_finished(place: Place) -> None:
 
 
 def test_job_that_only_had_to_commit_commits_again(place: Place) -> None:
-    """A task that had ended in what was restored does not run again, and marks nothing."""
+    """A task that had ended before the restore does not run again, and marks nothing."""
     restored = place.checkpoint(JOB_A, 4)
     place.mark(JOB_A)
     place.started(JOB_B, restored)
@@ -277,8 +277,9 @@ def test_discarded_state_stays_discarded_after_a_kill(place: Place, monkeypatch:
 
 
 class AnyRuns(RuleBasedStateMachine):
-    """Runs that start, complete checkpoints, see them, and are killed at any moment; clocks go anywhere. What
-    is resumed is what Flink completed last."""
+    """Runs start, complete checkpoints, record them, and are killed at any moment; clocks jump. A resume
+    always uses the last checkpoint that Flink completed.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -350,7 +351,9 @@ KEYED = {"ordering": "key", "key": "{{ user }}"}
 
 
 def test_newly_ordered_pipeline_keeps_its_shards(place: Place) -> None:
-    """Requests in flight are in the shards of before: an event of their key elsewhere would pass them."""
+    """Requests in flight are in the previous shards: an event of their key in another shard would overtake
+    them.
+    """
     place.started(JOB_A)
     place.checkpoint(JOB_A, 1)
     assert place.prepare(**KEYED) is not None

@@ -66,7 +66,7 @@ class FakeJob:
 
 
 class Bench:
-    """Runs a pipeline whose Flink is a script."""
+    """Runs a pipeline with a scripted Flink."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder

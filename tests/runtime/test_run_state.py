@@ -52,7 +52,7 @@ def test_written_record_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_broken_record_is_rejected(tmp_path: Path, data: bytes, said: str) -> None:
-    """Never taken for a pipeline that has not run: it would give all its results again."""
+    """It must not count as a pipeline that never ran, whose results would all be repeated."""
     (tmp_path / "run.json").write_bytes(data)
     with pytest.raises(RunRecordBroken, match=said):
         read_state(tmp_path)

@@ -36,7 +36,7 @@ JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
 
 
 class Place:
-    """A pipeline's prefix with the traces of earlier runs, as Flink and a run leave them."""
+    """A pipeline's prefix with state of earlier runs, as Flink and a run leave it."""
 
     def __init__(self, home: S3Path) -> None:
         self.home = home
@@ -148,7 +148,7 @@ def test_unreadable_record_is_rejected(place: Place) -> None:
 
 
 def test_record_is_read_only_under_a_certain_lock(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a run that was suspended would replace the record of the one that has taken over."""
+    """Otherwise a suspended run would replace the record of the run that has taken over."""
     certain = iter([False, True])
     monkeypatch.setattr(Hold, "certain", property(lambda hold: next(certain)))
     late = S3Store(place.home, sleep=lambda seconds: place.store.write(RunState(parallelism=7)))
@@ -283,7 +283,7 @@ def test_checkpoints_completed_during_fencing_count(place: Place, monkeypatch: p
 
 
 def taken_over(place: Place, state: RunState, clock: ManualClock) -> S3Store:
-    """What a run does that takes over the job of `state`; it ends at once."""
+    """Take over the job of `state`, as a run does, and end."""
     taker = S3Store(place.home, clock=clock, sleep=clock.pause)
     with taker.lock("p"):
         end_orphan(taker, state)
@@ -291,7 +291,7 @@ def taken_over(place: Place, state: RunState, clock: ManualClock) -> S3Store:
 
 
 def test_fences_outlive_the_fenced_job(place: Place) -> None:
-    """For as long as a machine may be suspended, also beyond `--fresh`."""
+    """For as long as a machine may be suspended, even after `--fresh`."""
     place.put("lock", encode_lock(Lock("p")))
     state = place.started(JOB_A)
     place.checkpoint(JOB_A, 7)
@@ -334,7 +334,7 @@ def test_drain_completed_before_a_takeover_is_resumed(place: Place) -> None:
 def test_uploads_are_aborted_also_on_minio(
     place: Place, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lists the uploads of a whole key and not those below a prefix."""
+    """MinIO lists uploads of a whole key only, not below a prefix."""
     place.put("lock", encode_lock(Lock("p")))
     state = place.started(JOB_A)
     place.checkpoint(JOB_A, 7)
@@ -390,7 +390,7 @@ def test_record_is_read_again_if_the_server_is_away(place: Place, monkeypatch: p
 
 
 def test_late_writer_that_lost_is_fenced_next(place: Place) -> None:
-    """Its record is found by the run that holds the lock, which stops; the next one fences the job in it."""
+    """The run that holds the lock finds the late record and stops; the next run fences the job in it."""
     late = S3Store(place.home)
     late.read()
     with place.store.lock("p"):

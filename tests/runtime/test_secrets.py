@@ -51,7 +51,7 @@ class Search:
         }
         self.found: set[tuple[str, str]] = set()
         self.searched: dict[str, int] = {}
-        """Places by kind, such as a file's ending, and how many there were."""
+        """Locations by kind, such as a file's suffix, with their number."""
         self.seen: set[str] = set()
         """Record the location of a value that is not secret."""
 
@@ -64,7 +64,7 @@ class Search:
                 self.found.add((name, str(place)))
 
     def look_into(self, folder: Path, but: Path) -> None:
-        """All files of `folder` except those that hold the secrets."""
+        """Search all files of `folder` except those with the secrets."""
         for place, _, names in os.walk(folder):
             for path in (Path(place, name) for name in names):
                 # While it runs, Flink deletes checkpoints.
@@ -73,7 +73,7 @@ class Search:
                         self.look(_kind(path), path, path.read_bytes())
 
     def look_at(self, process: psutil.Process, *, given: Mapping[str, str]) -> None:
-        """Arguments and environment, in which only what was `given` may be."""
+        """Search arguments and environment, which may contain only `given`."""
         for one in (process, *process.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
                 self.look("arguments", f"arguments of {one}", "\0".join(one.cmdline()).encode())
@@ -117,7 +117,7 @@ def gateway(folder: Path, replica: str, tls: tuple[Path, Path], given: Mapping[s
 
 
 def told(url: str, key: str, ca: Path) -> bytes:
-    """What the gateway answers to `key`, headers and all."""
+    """The gateway's answer to `key`, including headers."""
     asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
     context = ssl.create_default_context(cafile=ca)
     try:

@@ -40,7 +40,7 @@ DEADLINE_S = 1000.0
 
 
 def watched(*looks: Look, every_s: float = 1.0, **more: object) -> tuple[Vigil, float]:
-    """A watch over an attempt with these looks, one a second, and the time of the last."""
+    """A watch over an attempt with these looks, one per second, and the time of the last."""
     vigil, now_s = Vigil(0.0, DEADLINE_S, **more), 0.0  # type: ignore[arg-type]
     for look in looks:
         now_s += every_s
@@ -98,7 +98,7 @@ def test_task_manager_process_has_time_to_restart() -> None:
 
 
 def test_calls_beyond_the_deadline_are_a_stall() -> None:
-    """The operator looks after them, and each call ends within the deadline, with an answer or without."""
+    """The operator checks its calls, and each ends within the deadline, with or without an answer."""
 
     def unanswered(seconds: float) -> str | None:
         # With the second look it is seen for the first time.
@@ -128,7 +128,7 @@ def test_event_waiting_for_the_first_slot_counts() -> None:
 
 @pytest.mark.parametrize("moving", [{"looked_ms": 1}, {"held_back_ms": 1}])
 def test_backpressure_or_polling_is_not_a_stall(moving: dict[str, int]) -> None:
-    """A slow engine, with each call an hour: the operator looks on. A Kafka that is away: it is held back."""
+    """A slow engine with hour-long calls: the operator keeps polling. Kafka is away: backpressure."""
     name = next(iter(moving))
     looks = [with_counts(with_signs(**{name: n}), results=n // 900) for n in range(4000)]
     vigil, now_s = watched(*looks)

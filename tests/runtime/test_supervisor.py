@@ -42,7 +42,7 @@ from forebay.settings import Settings
 RUNS = Look(Snapshot(1.0, "RUNNING", accepted=3, results=2, in_flight=1), Signs(checkpoint_ms=77))
 DONE = Finished(Snapshot(9.0, "FINISHED", accepted=3, results=3))
 NOBODY = (2**22 + 1, 0.0)
-"""No process has this number on Linux."""
+"""Not a valid process id on Linux."""
 STARTS = (Checked(), Ready(NOBODY))
 Step = Report | Callable[["Process"], object]
 
@@ -104,7 +104,7 @@ class Launcher:
 
 
 class Bench:
-    """A pipeline whose attempts are scripts."""
+    """A pipeline with scripted attempts."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder

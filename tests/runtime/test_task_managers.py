@@ -24,7 +24,7 @@ COUNT = 2000
 
 
 class Run:
-    """A run of 2,000 events in two task managers, in processes of its own."""
+    """A run of 2,000 events in two task managers, in its own processes."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ class Run:
         assert self.process.poll() is None, self.process.communicate()[1].decode()
 
     def ended(self) -> tuple[int, Any, str]:
-        """Status, document, and what was said."""
+        """Return exit status, document, and output."""
         out, said = self.process.communicate(timeout=400)
         return self.process.returncode, json.loads(out) if out else None, said.decode()
 

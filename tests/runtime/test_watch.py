@@ -176,7 +176,7 @@ STILL = Snapshot(1.0, "RUNNING", results=8)
 
 
 def looks(rests: Rests, rounds: int, now: Snapshot) -> list[bool]:
-    """For each round, whether a look was made, which saw `now`."""
+    """For each round, whether it made a look (which saw `now`)."""
     made = []
     for _ in range(rounds):
         made.append(not rests.passes())
@@ -256,7 +256,7 @@ def test_bounded_topic_needs_every_look(tmp_path: Path, source: dict[str, Any], 
 
 
 class Job:
-    """A job that has nothing to do, until `rounds` have passed."""
+    """A job without work, until `rounds` have passed."""
 
     id = "a"
     rest: Any = None

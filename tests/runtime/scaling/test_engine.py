@@ -51,7 +51,7 @@ class Bench:
         return path
 
     def mend(self) -> dict[str, Any]:
-        """The decision that follows after a second."""
+        """Make the decision that follows one second later."""
         self.clock.advance(1.0)
         self.engine.mend(self.said.append)
         return read_course(self.folder / COURSE)[-1]
@@ -161,7 +161,7 @@ def test_replica_not_ready_in_time_has_failed(tmp_path: Path) -> None:
 
 
 class Stream:
-    """A subtask that answers four records of a thousand tokens each second, and of which more wait."""
+    """A subtask that answers four records of a thousand tokens per second, with more waiting."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench

@@ -165,8 +165,9 @@ MOST = 3
 
 @dataclass
 class Chance:
-    """One to three replicas, another number as soon as that of before is there, whatever comes: some, then
-    fewer, then more, then any, as `random` has it."""
+    """One to three replicas; a new number as soon as the last one is reached, in `random`'s order: some,
+    fewer, more, then any.
+    """
 
     random: Random = field(default_factory=lambda: Random(0))
     wanted: list[int] = field(default_factory=list)
