@@ -125,7 +125,7 @@ def test_engine_that_dies_during_a_run_is_restarted(bench: Bench, make_owned: Ca
     last = bench.run(engine)
     assert engine.restarted == [0]
     assert (last.state, last.engine_restarts) == ("FINISHED", 1)
-    assert any("is started again" in now.engine_failure for now in bench.seen)
+    assert any("is being restarted" in now.engine_failure for now in bench.seen)
     assert not bench.cancelled
 
 
