@@ -18,11 +18,22 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 CLEAN = (
+    "docs/autoscaling.md",
+    "docs/deployment.md",
+    "docs/fleet.md",
+    "docs/gateway.md",
+    "docs/how-to/kubernetes.md",
+    "docs/how-to/metrics.md",
+    "docs/how-to/ray.md",
+    "docs/how-to/replicas.md",
+    "docs/ray-fleet.md",
+    "docs/security.md",
     "src/forebay/autoscale",
     "src/forebay/config",
-    "src/forebay/deploy/ray",
+    "src/forebay/deploy",
     "src/forebay/engine",
     "src/forebay/flink",
+    "src/forebay/gateway",
     "src/forebay/kube",
     "src/forebay/plan",
     "src/forebay/ray_serve",

@@ -1,7 +1,7 @@
 """The API server killed again and again under controller and router, with others who write the same objects.
 
 The controller makes rounds all the time, the router's watch is open, somebody else writes the Deployment, and
-what the pipeline wants changes while the server is away, or is not known. Now and then fewer replicas are
+what the pipeline needs changes while the server is away, or is not known. Now and then fewer replicas are
 wanted, and requests are in flight that need more of them until they are answered. A number that was wanted
 neither before nor after is wrong, and so is one that is too small for the requests in flight.
 """
@@ -128,7 +128,7 @@ class Signal:
         self.rounds += 1
         wanted = self.wanted
         told = f"{WANTED} {wanted}\n{IN_FLIGHT} {self.in_flight}\n"
-        return [DeployError(f"{url} tells no metrics") if wanted is None else told for url in urls]
+        return [DeployError(f"{url}: cannot read metrics") if wanted is None else told for url in urls]
 
 
 def deployment_of(folder: Path) -> Deployment:

@@ -42,7 +42,7 @@ def test_manifests_go_to_standard_output() -> None:
         ({"max": 3}, None),
         (
             {"max": 8},
-            "scaling.max: the pipeline file wants up to 8 replicas, and the deployment file allows 4",
+            "scaling.max: the pipeline file asks for up to 8 replicas, but the deployment file allows 4",
         ),
         (
             {"max": 1},

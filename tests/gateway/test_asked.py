@@ -74,7 +74,7 @@ def test_any_body_is_read_or_refused_with_a_400(body: bytes, path: str) -> None:
 )
 def test_no_client_says_whose_cache_is_taken_over(path: str, more: dict[str, Any], param: str) -> None:
     document = {"model": "m", "messages": [{"role": "user", "content": "a"}], "prompt": "a", "input": "a"}
-    with pytest.raises(Refusal, match="clients may not say which caches are handed over") as refused:
+    with pytest.raises(Refusal, match="clients must not choose which KV caches are handed over") as refused:
         read_asked(path, orjson.dumps({**document, **more}), max_depth=64)
     assert (refused.value.status, orjson.loads(refused.value.body())["error"]["param"]) == (400, param)
     assert read_asked(path, orjson.dumps({**document, "vllm_xargs": {"a": 1}}), max_depth=64).model == "m"

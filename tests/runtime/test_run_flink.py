@@ -76,6 +76,6 @@ def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_
             spec, nullcontext(replicas), RunOptions(enough=enough, in_process=True), settings, watch
         )
     assert (last.dead_letters, last.engine_restarts) == (0, 1)
-    assert any("ended and is started again" in words for words in said)
+    assert any("ended and is being restarted" in words for words in said)
     positions = sorted(line["position"] for line in pipelines.lines())
     assert positions == sorted(f"generator@{n}" for n in range(last.results))

@@ -1,8 +1,7 @@
-"""What runs before a vLLM is stopped: wait until no request is left in it.
+"""Waits before a vLLM is stopped until it has no request.
 
-Mounted into the container on Kubernetes, so it needs Python's standard library only. Kubernetes takes the pod
-out of its Services and calls this at the same moment; those who still have the address may send for some
-seconds more. Arguments: how many seconds it may take at most, and vLLM's port.
+Runs in the container, with the standard library only. Kubernetes removes the pod from its Services at the
+same moment, but clients may send for some seconds more. Arguments: the most seconds to wait, vLLM's port.
 """
 
 import re
@@ -14,16 +13,15 @@ from http.client import HTTPException
 from urllib.error import URLError
 
 NOTICE_S = 15.0
-"""Until everybody has noticed that the pod is leaving. Forebay's routers do at once; whoever looks up
-the name of its Service may take 10 s."""
+"""Until clients notice that the pod leaves: Forebay's routers at once, others by DNS after up to 10 s."""
 LOOK_S = 1.0
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Calls without proxies, whatever the environment names: the server is on this machine."""
+"""Ignores proxies of the environment: the server is local."""
 HELD = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+]+)$", re.MULTILINE)
 
 
 def held(port: int, host: str = "127.0.0.1") -> float | None:
-    """Requests that run or wait; 0 where the server has ended, None where it does not tell."""
+    """Running and waiting requests; 0 if the server has ended, None if unknown."""
     try:
         with DIRECT.open(f"http://{host}:{port}/metrics", timeout=5) as answer:
             found = HELD.findall(answer.read(16 << 20).decode("utf-8", "replace"))
@@ -42,8 +40,9 @@ def drain(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Wait until no request is left; where the server does not tell, until `most_s` is over. Returns the
-    seconds waited: at least `notice_s`, unless `most_s` is less."""
+    """Wait until no request is left, or for `most_s` if their number is unknown. Returns the seconds waited:
+    at least `notice_s`, but at most `most_s`.
+    """
     begin_s = clock()
     while (waited_s := clock() - begin_s) < most_s and (waited_s < notice_s or held(port, host) != 0):
         sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""The kinds of value that a deployment file holds, each with its bounds."""
+"""Types of values in a deployment file, with their bounds."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ StoreUri = Annotated[
     str,
     _matches(
         r"(s3|s3a|gs|abfss?|wasbs?|oss|hdfs|file)://[^\s@?#]+",
-        "the URI of a store that Flink knows, such as s3://bucket/prefix, without keys",
+        "the URI of a store that Flink supports, such as s3://bucket/prefix, without keys",
         1000,
     ),
 ]
@@ -75,7 +75,7 @@ Port = Annotated[int, Strict(), Field(ge=1, le=65_535)]
 
 
 class SecretKey(Model):
-    """One key of a Secret in the namespace of the deployment. The Secret is yours: Forebay writes none."""
+    """One key of a Secret in the deployment's namespace. You create the Secret: Forebay writes none."""
 
     name: ObjectName = Field(description="Name of the Secret.")
     key: KeyName = Field(description="Key in it.")

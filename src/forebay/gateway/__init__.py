@@ -1,1 +1,1 @@
-"""An OpenAI-compatible front of a fleet: an ASGI application and the server that runs it."""
+"""The OpenAI-compatible front of a fleet: an ASGI application and its server."""

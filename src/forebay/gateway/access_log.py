@@ -14,14 +14,13 @@ from forebay.errors import SettingError
 
 LOG = logging.getLogger("forebay.gateway")
 MAX_WAITING = 10_000
-"""Lines that wait for the disk; those beyond are dropped and counted."""
+"""Lines that may wait for the disk; further ones are dropped and counted."""
 
 
 class AccessLog:
-    """Writes lines to the file at `path` from a thread of its own: no request waits for the disk.
+    """Writes lines to the file at `path` on its own thread, so no request waits for the disk.
 
-    A file that was renamed or removed is opened again, so that logrotate can be used. Raises `SettingError`
-    if the file cannot be opened.
+    Reopens a renamed or removed file (logrotate). Raises `SettingError` if it cannot be opened.
     """
 
     def __init__(self, path: str) -> None:
@@ -46,11 +45,10 @@ class AccessLog:
 
     @property
     def lost(self) -> int:
-        """Lines that were not written: the disk was too slow, or full."""
         return self.dropped + self._file.failed
 
     def close(self) -> None:
-        """Write what waits; blocks."""
+        """Write the waiting lines; blocks."""
         self._listener.stop()
         self._file.close()
 

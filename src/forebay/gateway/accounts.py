@@ -1,4 +1,4 @@
-"""What is counted and logged about a request once it has ended."""
+"""Counts and logs requests that have ended."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from forebay.gateway.telemetry import GatewayMetrics
 
 
 class Accounts:
-    """Counts each request in `metrics` and writes it to `log`, if there is one. Metrics have the names of
-    keys only with `names_keys`; the log always has them."""
+    """Counts requests in `metrics`, with keys' names if `names_keys`, and logs them to `log`."""
 
     def __init__(
         self, metrics: GatewayMetrics, log: AccessLog | None, clock: Clock, *, names_keys: bool
@@ -24,7 +23,7 @@ class Accounts:
         self._log = log
         self._clock = clock
         self._names_keys = names_keys
-        # To look up labels takes longer than to count; there are as many as keys and models.
+        # Looking up labels is slower than counting. Keys and models bound the cache.
         self._tokens = cache(metrics.tokens.labels)
 
     def ended(self, exchange: Exchange, duration_s: float) -> None:
@@ -33,7 +32,6 @@ class Accounts:
             self._log.write(self._line(exchange, duration_s))
 
     def close(self) -> None:
-        """Blocks until the log is written."""
         if self._log is not None:
             self._log.close()
 

@@ -71,15 +71,14 @@ MONITORING = ("/health", "/metrics")
 METHODS = dict.fromkeys(ROUTES, "POST") | dict.fromkeys((MODELS_PATH, MODEL_PATH, *OPEN), "GET")
 ASK_FOR_LOAD = (LOAD_REQUEST_HEADER, "TEXT")
 START_S = 5.0
-"""How long the start waits for the first replica."""
 DROPPED_BYTES = 65_536
-"""A body that nobody reads is dropped up to this size, and else the connection is closed."""
+"""Unread bodies up to this size are drained; above, the connection is closed."""
 
 
 class Gateway:
-    """Passes calls on to the replicas of `fleet`; those of `prefill`, if there are any, prefill prompts.
+    """Forwards calls to the replicas of `fleet`; those of `prefill` prefill the prompts.
 
-    Runs on one event loop, from `open` to `close`. A client's key is not sent any further.
+    Use it on one event loop, from `open` to `close`. Clients' keys are not forwarded.
     """
 
     def __init__(
@@ -126,18 +125,17 @@ class Gateway:
 
     @property
     def model(self) -> str | None:
-        """One that may be asked for; None while no replica has said what it serves."""
+        """A model that clients may request; None until a replica has reported one."""
         return next((model.name for model in self._fleet.models), None)
 
     def drain(self) -> None:
-        """From now on health says so, and new requests get a 503. Those in flight go on."""
+        """Report draining on `/health` and answer new requests with 503. Those in flight continue."""
         self.draining = True
 
     async def open(self, wait_s: float = START_S) -> None:
-        """Return when a replica can take requests, or after `wait_s`: then the gateway says that none can.
+        """Return when a replica takes requests, or after `wait_s` with a warning in the log.
 
-        Raises `SettingError` if all replicas have answered and none serves a model that may be asked for, or
-        if the list of replicas cannot be read.
+        Raises `SettingError` if the list of replicas cannot be read, or if they serve no permitted model.
         """
         self._session = open_session(request_headers(self._fleet.api_key))
         prefills = None
@@ -195,11 +193,10 @@ class Gateway:
             allow = (b"allow", METHODS[path].encode())
             await self._refuse(exchange, refusal, receive, send, allow)
         else:
-            message = f"there is no {method} {path[:200]}; /openapi.json says what there is"
+            message = f"there is no {method} {path[:200]}; /openapi.json lists all paths"
             await self._refuse(exchange, Refusal(404, "unknown_url", message), receive, send)
 
     async def _open_route(self, exchange: Exchange, receive: Receive, send: Send) -> None:
-        """What is told to everybody, or to whoever has the key for monitoring."""
         keys = self._monitoring.keys
         if keys is not None and exchange.path in MONITORING:
             try:
@@ -217,7 +214,6 @@ class Gateway:
                 await send_whole(send, 200, json_headers(), DESCRIPTION)
 
     def health(self) -> tuple[int, dict[str, object]]:
-        """Status and body of `/health`."""
         return health_of(
             self._fleet,
             self._prefill,
@@ -227,7 +223,6 @@ class Gateway:
         )
 
     async def _call(self, exchange: Exchange, receive: Receive, send: Send) -> None:
-        """A call that needs a key, a place and a replica; counted and traced whatever comes of it."""
         metrics = self._metrics
         trace = self._tracing.begin(exchange)
         self.in_flight += 1
@@ -250,7 +245,7 @@ class Gateway:
         except HungUp:
             exchange.outcome = "hung_up"
         except asyncio.CancelledError:
-            # The server ends before the answer has begun, or in the midst of it.
+            # The server stops before or during the answer.
             exchange.outcome = "cut"
             if exchange.begun:
                 await self._cut(exchange, send, STOPPED)
@@ -258,7 +253,7 @@ class Gateway:
             forget_cancelling()
             await self._refuse(exchange, draining(), receive, send)
         except Exception:
-            LOG.exception("request %s failed by a mistake in the gateway", exchange.id)
+            LOG.exception("request %s failed by an error in the gateway", exchange.id)
             if exchange.begun:
                 raise
             await self._refuse(exchange, own_mistake(), receive, send)
@@ -272,7 +267,6 @@ class Gateway:
             self._tracing.end(trace, exchange, duration_s)
 
     async def _cut(self, exchange: Exchange, send: Send, why: str) -> None:
-        """An answer that has begun ends early: logged, counted, and the last event of a stream."""
         exchange.outcome = "cut"
         LOG.warning("request %s: %s", exchange.id, why)
         call = exchange.call
@@ -290,7 +284,7 @@ class Gateway:
         exchange.key = caller.name
         free = limits.in_flight - self.in_flight
         if free < 0 or (self.keys.shared and caller.usage.in_flight > free):
-            # Nobody may hold more places than are free, or one key could take all of them.
+            # Without this limit one key could take all places.
             message = (
                 f"more than {limits.in_flight} requests at a time, or too many with this key; try again later"
             )
@@ -324,7 +318,7 @@ class Gateway:
                         take(len(body))
                         asked = with_model(asked, model, content_type=content_type)
                     if self._prefill is not None and asked.transferable:
-                        # The prefill gets a body of its own.
+                        # The prefill has its own copy of the body.
                         take(len(body))
                     call = exchange.call = RelayedCall(
                         asked, caller.name, exchange.id, headers, source, trace
@@ -334,8 +328,9 @@ class Gateway:
                         return
 
     async def _answered(self, call: RelayedCall, usage: Usage, send: Send, *, last: bool) -> bool:
-        """Answer `call` within its key's tokens; returns False if no replica can, unless it is the `last`
-        model to try: then the `Refusal` is raised."""
+        """Answer `call` within its key's tokens. If no replica can, return False, or raise for the `last`
+        model.
+        """
         assert self._relay is not None
         asked = call.asked
         cost = asked.tokens(self._models.context(asked.model))
@@ -369,7 +364,7 @@ class Gateway:
         send: Send,
         *more: tuple[bytes, bytes],
     ) -> None:
-        """Say no. A client that is still sending is let finish for a moment, or it would not read why."""
+        """Answer, then read the rest of the body for a moment: a client that sends reads no answer."""
         exchange.outcome, exchange.error = str(refusal.status), refusal.code
         self._metrics.refused.labels(refusal.code).inc()
         unread = exchange.unread
@@ -384,7 +379,7 @@ class Gateway:
 
 
 def route_of(path: str) -> str:
-    """The route that `path` belongs to, as the description names it; `path` itself if there is none."""
+    """The OpenAPI route of `path`, or `path` itself."""
     return MODEL_PATH if path.startswith(MODELS_PATH + "/") and path != MODELS_PATH + "/" else path
 
 

@@ -1,6 +1,4 @@
-"""The few ASGI types, what every answer is sent with, and what may end a request from outside: its client
-hangs up, or its time is over.
-"""
+"""ASGI types, headers, and what ends a request early: hang-up and time limit."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ RawHeaders = list[tuple[bytes, bytes]]
 async def send_whole(
     send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, more: bool = False
 ) -> None:
-    """An answer in one piece. `more` leaves it open, though nothing may follow: the connection stays."""
+    """Send an answer in one piece. `more` keeps it open, and so the connection, though nothing follows."""
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body, "more_body": more})
@@ -58,7 +56,7 @@ OURS_UP = HOP_BY_HOP | {
     b"x-api-key",
     b"x-request-id",
 }
-"""What a replica does not get from the client: what concerns the connection, or is a secret, or is ours."""
+"""Client headers that are not forwarded: about the connection, secret, or set by the gateway."""
 OURS_DOWN = HOP_BY_HOP | {
     b"date",
     b"endpoint-load-metrics",
@@ -66,27 +64,26 @@ OURS_DOWN = HOP_BY_HOP | {
     b"set-cookie",
     b"x-request-id",
 }
-"""What a client does not get from the replica."""
+"""Replica headers that are not forwarded."""
 
 
 def headers_up(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    """Those of a client's headers that the replica gets: plain ones only, so that none can break the call."""
+    """A client's headers for the replica: plain ones only, so that none can break the call."""
     return _plain(_kept(headers, OURS_UP))
 
 
 def trace_context(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
-    """The headers with the client's trace (W3C Trace Context), plain ones only."""
     return _plain((name, headers[name]) for name in TRACE_CONTEXT if name in headers)
 
 
 def headers_down(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """Those of a replica's headers that the client gets. Which web pages may call is the gateway's to say."""
+    """A replica's headers for the client. CORS headers are left out: the gateway sets them."""
     kept = _kept(headers, OURS_DOWN)
     return [(name, value) for name, value in kept if not name.startswith(b"access-control-")]
 
 
 def request_id(headers: Mapping[bytes, bytes]) -> str:
-    """The client's `X-Request-Id` where it is short and plain, else a new one."""
+    """The client's `X-Request-Id` if it is short and plain, else a new one."""
     given = headers.get(b"x-request-id", b"").decode("latin-1").strip()
     if given and len(given) <= MAX_ID_CHARS and given.isascii() and given.isprintable():
         return given
@@ -110,17 +107,17 @@ def _plain(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
 
 
 class HungUp(Exception):
-    """The client has gone; nobody is there to be told anything."""
+    """The client has closed the connection."""
 
 
 class TimeOver(Exception):
-    """The time that was given is over."""
+    """The time limit has passed."""
 
 
 class TimeLimit:
-    """Within it, the current task is given `seconds`; then what it waits for ends with `TimeOver`.
+    """Ends the block with `TimeOver` after `seconds` (infinite: no limit).
 
-    Costs one timer, where `asyncio.wait_for` takes a task. Infinite seconds are no limit.
+    Costs one timer; `asyncio.wait_for` costs a task.
     """
 
     __slots__ = ("_before", "_over", "_seconds", "_timer")
@@ -153,7 +150,7 @@ class TimeLimit:
 
 
 class UntilHungUp:
-    """Within it, the current task ends with `HungUp` once the client has gone. The body has been read."""
+    """Ends the block with `HungUp` if the client disconnects. Read the body first."""
 
     __slots__ = ("_before", "_gone", "_watch")
 
@@ -182,16 +179,16 @@ class UntilHungUp:
 
 
 def cancellings() -> int:
-    """How often the current task was cancelled; 0 before Python 3.11, from which on tasks count it."""
+    """How often the current task was cancelled; 0 before Python 3.11, which does not count."""
     cancelling = getattr(asyncio.current_task(), "cancelling", None)
     return 0 if cancelling is None else int(cancelling())
 
 
 def forget_cancelling(before: int = 0) -> bool:
-    """To be called where one cancellation of the current task is taken for something else.
+    """Call it when one cancellation of the current task is handled as something else.
 
-    Whether it was the only one since there were `before`. Of two in one round of the loop, the task sees one
-    `CancelledError`: the other one still holds. Before Python 3.11 it is lost.
+    Returns whether it was the only one since `before`. A task sees two cancellations in one round of the loop
+    as one `CancelledError`: the other still holds. Before Python 3.11 it is lost.
     """
     uncancel = getattr(asyncio.current_task(), "uncancel", None)
     return uncancel is None or uncancel() <= before

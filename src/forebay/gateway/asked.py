@@ -1,4 +1,4 @@
-"""What a request asks for, as far as the gateway must know it."""
+"""What the gateway must know of a request."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from forebay.gateway.routes import ROUTES, TRANSFERABLE, Route
 
 MAX_NAME_CHARS = 500
 MAX_FIELD_BYTES = 65_536
-"""Longer fields of a form are not looked at: none of those that the gateway reads needs more."""
+"""Longer form fields are not read."""
 MAX_COUNT = 1 << 40
-"""Larger numbers are taken for this one: a product of a few stays a number that can be reckoned with."""
+"""Larger numbers are reduced to this one: products stay finite."""
 CHARS_PER_TOKEN = 4
 ASSUMED_MODEL_LEN = 8192
-"""For a model whose replicas do not report its context."""
+"""For models whose replicas do not report a context length."""
 NEEDS_PROMPT = ("echo", "prompt_logprobs", "prompt_logprob_token_ids", "prompt_embeds", "use_beam_search")
-"""Fields for which the replica that decodes computes the prompt itself, or makes several requests of one."""
+"""Fields for which the decoding replica computes the prompt itself, or makes several requests."""
 WRITABLE_DEPTH = 250
-"""A body that is nested deeper cannot be written again for the prefill: orjson writes at most 254 levels."""
+"""Deeper bodies cannot be rewritten for the prefill: orjson writes at most 254 levels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as the fleet must see it.
+    """What the fleet must know of a request.
 
     Attributes:
         path: Its path at the replica.
         body: What the replica gets.
-        model: The model's name; empty if the body names none.
-        stream: Whether the answer is to be streamed.
-        text: What the prefix cache sees of the prompt, near enough.
-        given_tokens: Tokens that the prompt holds as numbers.
-        max_tokens: The longest answer, if the client limits it.
-        answers: How many answers are generated; 0 if none is.
-        transferable: Whether its replica may take over the prompt's KV cache from another one.
-        session: What the client says belongs together: `prompt_cache_key`, `user` or `metadata.user_id`.
-        costs: Whether the engine computes anything that limits and estimates must count.
+        model: The model's name, or empty.
+        stream: Whether the answer is streamed.
+        text: The prompt, about as the prefix cache sees it.
+        given_tokens: The prompt's tokens given as numbers.
+        max_tokens: The client's limit for an answer.
+        answers: Number of answers to generate, maybe 0.
+        transferable: Whether its replica may take over the prompt's KV cache.
+        session: The client's own grouping: `prompt_cache_key`, `user` or `metadata.user_id`.
+        costs: Whether it counts in limits and estimates.
     """
 
     path: str
@@ -58,21 +58,18 @@ class Asked:
 
     @property
     def prompt_tokens(self) -> int:
-        """An estimate."""
         return len(self.text) // CHARS_PER_TOKEN + self.given_tokens
 
     def tokens(self, max_model_len: int | None) -> int:
-        """An estimate of the most that the request can cost: its prompt, and for each answer as many tokens
-        as it asks for, at most the model's length, which also counts if it asks for no number."""
+        """Highest cost: the prompt, and for each answer `max_tokens`, at most (and by default) the model's
+        length.
+        """
         length = max_model_len or (self.max_tokens or ASSUMED_MODEL_LEN)
         return self.prompt_tokens + self.answers * min(self.max_tokens or length, length)
 
 
 def read_asked(path: str, body: bytes, *, max_depth: int, content_type: bytes = b"") -> Asked:
-    """What `body` asks for. Raises `Refusal` that names what is wrong with it.
-
-    Only what the gateway itself needs is checked; the replica judges the rest.
-    """
+    """Parse what the gateway itself needs; the replica checks the rest. Raises `Refusal`."""
     route = ROUTES[path]
     document = _form(content_type, body, max_depth) if route.form else parse_object(body, max_depth=max_depth)
     model = document.get("model")
@@ -105,7 +102,6 @@ def read_asked(path: str, body: bytes, *, max_depth: int, content_type: bytes = 
 
 
 def _form(content_type: bytes, body: bytes, max_depth: int) -> Mapping[str, Any]:
-    """The short fields of a form, as a JSON body would hold those that the gateway reads."""
     document: dict[str, Any] = {}
     for field in form_fields(content_type, body):
         if field.is_file or field.end - field.begin > MAX_FIELD_BYTES:
@@ -114,7 +110,7 @@ def _form(content_type: bytes, body: bytes, max_depth: int) -> Mapping[str, Any]
             raise invalid_value("model", "expected the name of one model, found the field twice")
         document[field.name] = body[field.begin : field.end].decode("utf-8", "replace")
     if "stream" in document:
-        # As pydantic reads it in vLLM; the replica refuses what is neither.
+        # As pydantic reads it in vLLM; the replica rejects other values.
         document["stream"] = document["stream"].strip().lower() in ("true", "1", "on", "t", "y", "yes")
     arguments = document.get("vllm_xargs", "")
     if arguments.lstrip().startswith("{"):
@@ -141,7 +137,6 @@ def _session(document: Mapping[str, Any]) -> str | None:
 
 
 def _count(value: object) -> int:
-    """A number as engines take it: `9`, `9.0` and `"9"` are one."""
     if isinstance(value, float | str):
         try:
             value = int(float(value[:40] if isinstance(value, str) else value))
@@ -151,11 +146,10 @@ def _count(value: object) -> int:
 
 
 def _prompts(prompt: object) -> int:
-    """How many prompts there are: tokens are one."""
     return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
 
 
 def _transferable(document: Mapping[str, Any]) -> bool:
-    """Whether a request for one answer needs only the KV cache of its prompt, and names no such cache."""
+    """Whether one answer needs only the prompt's KV cache."""
     asked = (document.get(name) for name in NEEDS_PROMPT)
     return all(value is None or value is False for value in asked) and KV_TRANSFER not in document

@@ -1,5 +1,6 @@
-"""The trace of a request's attempts at replicas, if OpenTelemetry is off: nothing is recorded, and replicas
-get the client's trace context. `gateway/spans.py` has the classes that record.
+"""Attempts at replicas without OpenTelemetry: records nothing, forwards the client's trace context.
+
+`gateway/spans.py` has the classes that record.
 """
 
 from __future__ import annotations
@@ -11,10 +12,7 @@ from forebay.gateway.asked import Asked
 
 
 class Attempt:
-    """One request sent to one replica, until it has ended: a context manager.
-
-    `headers` are the trace context for the replica.
-    """
+    """Context manager for one request at one replica. `headers`: the trace context for the replica."""
 
     __slots__ = ("headers",)
 
@@ -30,20 +28,17 @@ class Attempt:
         pass
 
     def failed(self, cause: str) -> None:
-        """The attempt has failed, for this cause."""
+        """The attempt failed for this cause."""
 
     def answered(self, status: int, head: bytes = b"", tail: bytes = b"") -> None:
-        """The replica's answer is complete: its status, and its first and last bytes if they are JSON."""
+        """The answer is complete. `head` and `tail`: its first and last bytes if it is JSON."""
 
 
 class RequestTrace:
-    """The trace of one request."""
-
     __slots__ = ("_context",)
 
     def __init__(self, context: Sequence[tuple[str, str]] = ()) -> None:
         self._context = context
 
     def attempt(self, asked: Asked, url: str, *, prefill: bool = False) -> Attempt:
-        """`asked` is sent to the replica at `url`, or with `prefill` only its prompt."""
         return Attempt(self._context)

@@ -1,4 +1,4 @@
-"""A request's body: read within its bounds of size and time, and parsed within bounds of its own."""
+"""Reads and parses request bodies within limits of size, time and nesting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forebay.gateway.asgi import HungUp, Receive, TimeLimit, TimeOver
 from forebay.gateway.refusal import Refusal, invalid_value, no_room, slow_body, too_large
 
 MAX_CONTAINERS = 500_000
-"""Brackets in a body: each becomes an object of some 60 bytes when it is parsed."""
+"""Brackets in a body: each becomes an object of about 60 bytes when parsed."""
 TRANSFERS = (
     KV_TRANSFER,
     "ec_transfer_params",
@@ -22,13 +22,14 @@ TRANSFERS = (
     "bootstrap_room",
     "disaggregated_params",
 )
-"""Fields by which an engine takes over a KV cache, or what an image was encoded to, from where they say: two
-of vLLM, three of SGLang (srt/entrypoints/openai/protocol.py), one of TensorRT-LLM (serve/openai_protocol.py).
+"""Fields that make an engine load a KV cache or encoded image from a given address.
+
+vLLM, SGLang (srt/entrypoints/openai/protocol.py), TensorRT-LLM (serve/openai_protocol.py).
 """
 
 
 class Room:
-    """How many bytes of bodies are held at a time, over all requests."""
+    """Limits the bytes of all bodies in memory."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -36,9 +37,8 @@ class Room:
 
     @contextmanager
     def share(self) -> Iterator[Callable[[int], None]]:
-        """Gives a function that takes so many bytes more; all go back at the end.
-
-        It raises `Refusal` (503) where there is no room for them.
+        """Yield a function that reserves more bytes until the block ends, or raises `Refusal` (503) over the
+        limit.
         """
         taken = 0
 
@@ -63,10 +63,9 @@ async def read_body(
     max_bytes: int,
     within_s: float,
 ) -> bytes:
-    """The whole body. Raises `Refusal` for one that is too large or too slow, `HungUp` for half a one.
+    """Read the whole body, after checking a declared length. `take` reserves bytes before they are kept.
 
-    One whose length is given is refused before any of it is read. `take` is told of bytes before they are
-    kept.
+    Raises `Refusal` for a body that is too large or slow, `HungUp` for one that ends early.
     """
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > max_bytes:
@@ -90,8 +89,7 @@ async def read_body(
 
 
 def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
-    """The JSON object that `body` is. Raises `Refusal` (400) for anything else, and for one that is nested
-    too deeply or that holds a field of `TRANSFERS`."""
+    """Parse a JSON object. Raises `Refusal` (400), also for deep nesting or a field of `TRANSFERS`."""
     brackets = body.count(b"[") + body.count(b"{")
     if brackets > MAX_CONTAINERS:
         raise _invalid(f"the body holds more than {MAX_CONTAINERS} lists and objects")
@@ -108,18 +106,16 @@ def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
 
 
 def check_transfers(document: Mapping[str, Any]) -> None:
-    """Refuse fields that would make a replica connect to an address of the client's choice, and use what is
-    cached there as the cache of the prompt."""
+    """Reject fields that could make a replica connect to any address, and use another prompt's KV cache."""
     arguments = document.get("vllm_xargs")
     for where, fields in (("", document), ("vllm_xargs.", arguments if isinstance(arguments, dict) else {})):
         for name in TRANSFERS:
             if fields.get(name) is not None:
-                message = "expected none: clients may not say which caches are handed over"
+                message = "expected none: clients must not choose which KV caches are handed over"
                 raise invalid_value(f"{where}{name}", message)
 
 
 def deeper_than(value: object, levels: int) -> bool:
-    """Whether lists and objects are nested in more than `levels` levels."""
     level = [value]
     for _ in range(levels):
         level = [
@@ -138,7 +134,6 @@ def _invalid(message: str) -> Refusal:
 
 
 def kind_of(value: object) -> str:
-    """What a value of JSON is, in words for an error."""
     match value:
         case None:
             return "none"

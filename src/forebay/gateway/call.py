@@ -1,4 +1,4 @@
-"""One request on its way to a replica, and the rules by which it goes."""
+"""One request on its way to a replica, and its limits."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from forebay.records import KvHandover, Usage
 
 @dataclass(frozen=True, slots=True)
 class RelayRules:
-    """`attempts`: replicas that one request is sent to at most. `first_byte_s`: how long a replica may take
-    to begin a streamed answer; one that is not streamed has all the time of the request. `place_s`: how long
-    a request waits for room; `absent_s`: how long if no replica is up at all; infinite: one may be started
-    for it.
+    """Limits of a request's way.
+
+    `attempts`: replicas tried at most. `first_byte_s`: for streamed answers only. `place_s`: wait for room.
+    `absent_s`: wait if no replica is up; infinite if one may be started.
     """
 
     attempts: int = 3
@@ -28,17 +28,15 @@ class RelayRules:
 
 @dataclass(slots=True)
 class RelayedCall:
-    """One request on its way: who asks for what under which id, and how far the answer has come.
+    """One request on its way to a replica, and its progress.
 
-    `headers` are those that the replica gets; each attempt adds those of `trace`. `source`: whose it is, the
-    key's or the address's.
-    `status` and `begun_s` are set when the first byte is sent.
+    `headers`: for the replica; attempts add those of `trace`. `source`: key or address of the client.
+    `status`, `begun_s`: set with the first byte to the client.
     `waits`: for a replica with room.
-    `sent`: a replica has the request, or its prompt. `prefilled`: a replica that only prefills has done so.
-    `handover`: whether the KV cache was handed over, and why not (`unsuitable`: of such a request none can
-    be); None where there are no such replicas.
-    `events`: of a streamed answer, so far. `usage`: what the answer cost, once it is whole; `counted`: by the
-    engine's own count.
+    `sent`: a replica has the request or its prompt. `prefilled`: its prefill is done elsewhere.
+    `handover`: of the KV cache, or why not (`unsuitable`: this request allows none); None without prefill
+    replicas.
+    `events`: streamed so far. `usage`: cost of the complete answer; `counted`: by the engine.
     """
 
     asked: Asked
@@ -61,7 +59,7 @@ class RelayedCall:
 
     @property
     def spent(self) -> Usage:
-        """The tokens of the answer so far; estimates unless `counted`."""
+        """Tokens of the answer so far; an estimate unless `counted`."""
         asked = self.asked
         if not asked.costs or not self.sent or self.status >= 400:
             return Usage()
@@ -72,13 +70,12 @@ class RelayedCall:
 
     @property
     def begun(self) -> bool:
-        """Whether the client has got a byte."""
         return self.status != 0
 
     def used_tokens(self, taken: float) -> float:
-        """How many of the tokens that were `taken` for it the call has used: what the replica counted, of a
-        stream that broke off what had come, and all where nobody knows. One that was refused costs its prompt
-        if that was prefilled."""
+        """How many of the `taken` tokens were used: the replica's count, the events of a broken stream, all
+        if unknown; of a rejected call the prompt, if it was prefilled.
+        """
         prompt = self.asked.prompt_tokens
         if self.usage is not None:
             return (self.usage.prompt_tokens or prompt) + self.usage.completion_tokens

@@ -1,4 +1,4 @@
-"""Which web pages may call the gateway (CORS): browsers ask first, and read the answer's headers."""
+"""Which web pages may call the gateway (CORS)."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ from collections.abc import Collection, Mapping
 from forebay.gateway.asgi import Message, RawHeaders, Send
 
 MAX_AGE_S = 600
-"""How long a browser may keep the answer to its question."""
+"""How long a browser may cache the permission."""
 EXPOSED = b"x-request-id, retry-after"
 MAX_HEADERS_BYTES = 2048
 ANY = "*"
 
 
 class Cors:
-    """The pages whose scripts may call, by origin; `*`: all of them."""
+    """Allowed pages by origin; `*` allows all."""
 
     def __init__(self, origins: Collection[str] = ()) -> None:
         self._any = ANY in origins
         self._origins = frozenset(origin.encode() for origin in origins)
 
     def allowed(self, headers: Mapping[bytes, bytes]) -> bytes | None:
-        """The origin that the request comes from, if it may call; None for others, and for no page."""
+        """The request's origin if it may call, else None."""
         origin = headers.get(b"origin")
         return origin if origin is not None and (self._any or origin in self._origins) else None
 
     def is_question(self, method: str, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether a browser asks for permission before a call (a preflight request)."""
         asks = method == "OPTIONS" and b"access-control-request-method" in headers
         return asks and self.allowed(headers) is not None
 
     def permission(self, headers: Mapping[bytes, bytes]) -> RawHeaders:
-        """The headers of the answer to that question."""
         wanted = headers.get(b"access-control-request-headers", b"")[:MAX_HEADERS_BYTES]
         return [
             (b"access-control-allow-methods", b"GET, POST"),
@@ -40,7 +38,7 @@ class Cors:
         ]
 
     def sender(self, headers: Mapping[bytes, bytes], send: Send) -> Send:
-        """`send`, with the headers by which a browser lets the page read the answer."""
+        """`send`, plus the headers that let the page read the answer."""
         origin = self.allowed(headers)
         if not (self._origins or self._any):
             return send

@@ -1,7 +1,7 @@
-"""The fields of a form (`multipart/form-data`), found in a body that is in memory.
+"""Finds the fields of a form (`multipart/form-data`) in a body in memory.
 
-Parsers that are fed in pieces call back for every line end in a recording. Looking for the boundary in the
-whole body takes a few milliseconds for the largest one.
+Streaming parsers call back for every line end in a recording. Searching the largest body for the boundary
+takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_BOUNDARY_BYTES = 200
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One field; its value is in the body from `begin` to `end`."""
+    """One field; its value is `body[begin:end]`."""
 
     name: str
     begin: int
@@ -28,10 +28,10 @@ class FormField:
 
 
 def form_fields(content_type: bytes, body: bytes) -> list[FormField]:
-    """The fields of the form in their order. Raises `Refusal` (400) if the body is not such a form."""
+    """The form's fields in order. Raises `Refusal` (400) if the body is not a form."""
     boundary = _boundary(content_type)
     delimiter = b"\r\n--" + boundary
-    # The first delimiter may be at the very beginning, without a line end.
+    # The first delimiter may be at the very start, without a line end.
     at = 0 if body.startswith(delimiter[2:]) else body.find(delimiter) + 2
     if at == 1:
         raise _not_a_form("its boundary does not occur in the body")

@@ -1,4 +1,4 @@
-"""The API keys of the settings, read again when the files that hold them change."""
+"""Reloads API keys when their files change."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from forebay.settings import read_secret
 
 LOG = logging.getLogger("forebay.gateway")
 LOOK_S = 2.0
-"""How often it is checked whether a file has changed."""
 
 Keys = list[tuple[str, str, KeyLimits]]
 Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
 def read_keys(spec: GatewaySpec) -> Keys:
-    """Name, secret and limits of each key; blocks. Raises `SettingError` for a secret that is missing, or
-    used twice."""
+    """Name, secret and limits of each key; blocks. Raises `SettingError` for a missing or repeated secret."""
     keys = [(key.name, read_secret(key.key.ref()), key.limits()) for key in spec.keys]
     secrets = {secret for _, secret, _ in keys}
     if len(secrets) < len(keys):
@@ -35,10 +33,10 @@ def read_keys(spec: GatewaySpec) -> Keys:
 
 
 class KeyReload:
-    """Replaces the keys of `ring` when the settings at `path`, or a file that a key is in, have changed.
+    """Replaces the keys of `ring` when the settings at `path`, or a file with a key, change.
 
-    `load` reads the settings again. Settings that cannot be used leave the last keys in place, and the log
-    says why; so do settings without keys, which would let everybody in.
+    Invalid settings leave the old keys in place and are logged; so do settings without keys, which would open
+    the gateway to everybody.
     """
 
     def __init__(
@@ -57,7 +55,6 @@ class KeyReload:
         self._stamps = self._look()
 
     async def run(self) -> None:
-        """Look for changes until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(LOOK_S)
@@ -65,17 +62,18 @@ class KeyReload:
                 keys = await loop.run_in_executor(None, self.changed)
             except SettingError as error:
                 LOG.error(
-                    "the keys were not read again, and the last %d stay: %s", len(self._ring.names), error
+                    "the keys were not reloaded; the last %d stay valid: %s", len(self._ring.names), error
                 )
             except Exception:
-                LOG.exception("the keys were not read again, and the last %d stay", len(self._ring.names))
+                LOG.exception("the keys were not reloaded; the last %d stay valid", len(self._ring.names))
             else:
                 if keys is not None:
                     self.apply(keys)
 
     def changed(self) -> Keys | None:
-        """The keys if a file has changed since the last call, else None; blocks. Raises `SettingError` once
-        per change for settings that cannot be used."""
+        """New keys if a file has changed since the last call; blocks. Raises `SettingError` once per invalid
+        change.
+        """
         stamps = self._look()
         if stamps == self._stamps:
             return None
@@ -88,7 +86,7 @@ class KeyReload:
             )
         rest = {"keys": ()}
         if spec.model_copy(update=rest) != self._spec.model_copy(update=rest):
-            LOG.warning("only the keys were read again; the other changed settings need a restart")
+            LOG.warning("only the keys were reloaded; the other changed settings need a restart")
         self._spec = spec
         self._stamps = self._look()
         return keys
@@ -99,7 +97,7 @@ class KeyReload:
         after = set(self._ring.names)
         changes = [f"added {name}" for name in sorted(after - before)]
         changes += [f"removed {name}" for name in sorted(before - after)]
-        LOG.info("%d keys were read again: %s", len(after), ", ".join(changes) or "the same names")
+        LOG.info("%d keys were reloaded: %s", len(after), ", ".join(changes) or "the same names")
 
     def _look(self) -> Stamps:
         return tuple(map(_stamp, self._files()))

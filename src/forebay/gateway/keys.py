@@ -1,6 +1,4 @@
-"""Who may use the gateway (API keys, compared without telling anything by time), and how much one key may ask
-for: requests a second, requests at a time, tokens a minute and a day.
-"""
+"""API keys, compared in constant time, and their limits of requests and tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from forebay.gateway.refusal import Refusal, wrong_key
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """Infinite is no limit. `burst`: how many requests may come at once after a pause."""
+    """Infinite means no limit. `burst`: requests that may arrive at once after a pause."""
 
     requests_per_s: float = math.inf
     burst: float = 1.0
@@ -26,7 +24,7 @@ class KeyLimits:
 
 
 class Bucket:
-    """A token bucket: fills at `rate_per_s` up to `size`, from which it starts. Moments are passed in."""
+    """A token bucket that starts full and fills at `rate_per_s` up to `size`. Times are passed in."""
 
     __slots__ = ("_left", "_rate_per_s", "_seen_s", "_size")
 
@@ -37,9 +35,8 @@ class Bucket:
         self._seen_s = now_s
 
     def take(self, amount: float, now_s: float) -> float:
-        """Take `amount` where that much is left and return 0, else how many seconds until it is.
-
-        More than the whole bucket is never there: that is taken once the bucket is full, which then owes.
+        """Take `amount` and return 0, or return the seconds until that is possible. An `amount` over `size`
+        needs a full bucket and leaves it negative.
         """
         if self._rate_per_s == math.inf:
             return 0.0
@@ -52,8 +49,7 @@ class Bucket:
         return 0.0
 
     def give_back(self, amount: float) -> None:
-        """Put back what was taken and not used; below 0, take what was used beyond it. The bucket never holds
-        more than its size, and owes no more than that."""
+        """Return unused tokens; a negative amount takes more. The level stays within ±`size`."""
         if self._rate_per_s != math.inf:
             self._left = max(-self._size, min(self._size, self._left + amount))
 
@@ -72,13 +68,13 @@ class DayBudget:
         self._used = 0.0
 
     def wait_s(self, wall_ms: int) -> float:
-        """0 while tokens are left, else the seconds until the next day. The last request may exceed them."""
+        """0 while tokens are left, else seconds until the next day. The last request may exceed the limit."""
         if wall_ms // DAY_MS != self._day:
             self._day, self._used = wall_ms // DAY_MS, 0.0
         return 0.0 if self._used < self._limit else (DAY_MS - wall_ms % DAY_MS) / 1000
 
     def add(self, tokens: float) -> None:
-        """Count tokens, or take back what was counted too much; what was counted yesterday is forgotten."""
+        """Add tokens (negative: give back). A new day starts at 0."""
         self._used = max(0.0, self._used + tokens)
 
     def change(self, limit: float) -> None:
@@ -86,7 +82,7 @@ class DayBudget:
 
 
 class Usage:
-    """What one key uses of its limits. Raises `Refusal` (429) for what exceeds them."""
+    """What one key uses of its limits. Methods raise `Refusal` (429) above a limit."""
 
     def __init__(self, limits: KeyLimits, now_s: float) -> None:
         self.in_flight = 0
@@ -94,7 +90,7 @@ class Usage:
         self.change(limits, now_s)
 
     def change(self, limits: KeyLimits, now_s: float) -> None:
-        """From now on these limits count, with full buckets; the day's tokens stay counted."""
+        """Apply new limits with full buckets; the day's tokens stay counted."""
         self.limits = limits
         self._requests = Bucket(limits.requests_per_s, max(1.0, limits.burst), now_s)
         self._tokens = Bucket(limits.tokens_per_min / 60, limits.tokens_per_min, now_s)
@@ -102,7 +98,6 @@ class Usage:
 
     @contextmanager
     def request(self, now_s: float) -> Iterator[None]:
-        """Count one request in, and out again when it has ended."""
         limits = self.limits
         if self.in_flight >= limits.in_flight:
             raise _over("in_flight", f"more than {limits.in_flight:g} requests at a time", 1.0)
@@ -116,8 +111,9 @@ class Usage:
             self.in_flight -= 1
 
     def tokens(self, amount: float, now_s: float, wall_ms: int = 0) -> float:
-        """Take the tokens of a request, those of its prompt and as many as it asks for, and return how many
-        were taken: at most those of two minutes, so that no request makes the key owe more than one."""
+        """Take the prompt's tokens and the requested ones; returns how many: at most two minutes' worth, so
+        that the key owes one minute at most.
+        """
         amount = min(amount, 2 * self.limits.tokens_per_min)
         if amount and (wait_s := self._day.wait_s(wall_ms)):
             raise _over("tokens", f"more than {self.limits.tokens_per_day:g} tokens a day", wait_s)
@@ -127,7 +123,7 @@ class Usage:
         return amount
 
     def settle(self, taken: float, used: float) -> None:
-        """Of the tokens that `tokens` has taken for a request, `used` were needed."""
+        """Correct what `tokens` has taken for a request to what was `used`."""
         self._tokens.give_back(taken - used)
         self._day.add(used - taken)
 
@@ -139,12 +135,12 @@ def _over(kind: str, what: str, retry_after_s: float) -> Refusal:
 
 ANYONE, UNKNOWN = "anyone", "unknown"
 UNNAMED = frozenset((ANYONE, UNKNOWN))
-"""What metrics call callers without a key that is known."""
+"""Names in metrics of callers without a known key."""
 MAX_HEADER_BYTES = 16_384 + 16
 
 
 class Caller:
-    """One API key by its name, with what it uses. Holds a digest, never the key."""
+    """One API key by name, with its usage. Holds a digest, never the key."""
 
     __slots__ = ("digest", "name", "usage")
 
@@ -158,7 +154,7 @@ class Caller:
 
 
 class KeyRing:
-    """The keys that are known; without any, everybody is one caller named `anyone`."""
+    """The known keys. Without any, everybody is one caller named `anyone`."""
 
     def __init__(self, keys: Iterable[tuple[str, str, KeyLimits]], now_s: float) -> None:
         self._callers: list[Caller] = []
@@ -170,8 +166,9 @@ class KeyRing:
         return tuple(caller.name for caller in self._callers)
 
     def replace(self, keys: Iterable[tuple[str, str, KeyLimits]], now_s: float) -> None:
-        """From now on these are the keys. One whose name stays keeps what it has used, and requests of keys
-        that are gone end as they would have."""
+        """Replace all keys. Those with the same name keep their usage; requests of removed keys run to their
+        end.
+        """
         before = {caller.name: caller.usage for caller in self._callers}
         callers = []
         for name, key, limits in keys:
@@ -183,19 +180,16 @@ class KeyRing:
 
     @property
     def open(self) -> bool:
-        """Whether everybody is let in."""
         return not self._callers
 
     @property
     def shared(self) -> bool:
-        """Whether there are several callers."""
         return len(self._callers) > 1
 
     def find(self, headers: Mapping[bytes, bytes]) -> Caller:
-        """The owner of the key in `Authorization: Bearer`, or in `x-api-key`, which Anthropic's clients send.
-        Raises `Refusal` (401) if both are missing or wrong.
+        """The owner of the key in `Authorization: Bearer` or `x-api-key` (Anthropic's clients).
 
-        Every key is compared, by digest, whichever fits: the time that it takes reveals nothing.
+        Raises `Refusal` (401). Compares digests with all keys, so that the time reveals nothing.
         """
         if not self._callers:
             return self._anyone

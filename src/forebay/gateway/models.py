@@ -1,4 +1,4 @@
-"""The names of models that clients may use: those that the replicas list, and aliases for them."""
+"""Model names for clients: those that replicas list, and aliases."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ LOG = logging.getLogger("forebay.gateway")
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A name for one or several models: `to` holds the weight of each. If no replica can take a request for
-    the one that was chosen, it goes to `fallback`."""
+    """Another name for the models in `to`, by weight; `fallback` takes what no replica of the chosen one
+    takes.
+    """
 
     to: Mapping[str, float]
     fallback: str | None = None
 
     def choose(self, key: str) -> str:
-        """The model for `key`: the same one for the same key, and each for its share of all keys."""
         point = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little") / (1 << 64)
         ends = list(accumulate(self.to.values()))
         return list(self.to)[min(bisect_right(ends, point * ends[-1]), len(ends) - 1)]
 
 
 class ModelNames:
-    """Which models a name stands for, with the replicas of `fleet`. `absent_s`: how long to wait for the
-    first replica if none is up."""
+    """Resolves names to models of `fleet`. `absent_s`: how long to wait for a first replica."""
 
     def __init__(
         self, fleet: FleetClient, aliases: Mapping[str, Alias] | None = None, *, absent_s: float = 0.0
@@ -44,20 +43,19 @@ class ModelNames:
         self._absent_s = absent_s
 
     async def resolve(self, name: str, key: str) -> tuple[str, ...]:
-        """The models that may answer a request for `name`, the best one first; `key` decides between those
-        of an alias. The empty name stands for the only base model.
+        """The models that may answer a request for `name` (empty: the only base model), best first.
 
-        Waits while no replica is up. The replicas are asked again for a model that none of them lists. Raises
-        `Refusal`: 404 for an unknown name, 400 if the empty one is ambiguous, 503 if no replica came or
-        serves what an alias stands for, or one has not reported yet what it serves.
+        `key` chooses among an alias's models. Waits while no replica is up; queries replicas again for an
+        unlisted model. Raises `Refusal`: 404 for an unknown name, 400 for an ambiguous empty one, 503 if no
+        replica is up, none serves the alias's models, or some have not reported theirs.
         """
         served = self._fleet.served
         if name and name not in self._aliases and served.model not in (None, name):
-            # No replica may be started for it, or waited for.
+            # An unknown name must neither start a replica nor wait for one.
             raise unknown_model(name)
         if not await self._fleet.until_listed(self._absent_s):
             LOG.warning("a request for %r: %s", name[:200], self._fleet.why_none)
-            raise no_replica("no replica is in reach; try again later")
+            raise no_replica("no replica is reachable; try again later")
         if not name:
             return (self._only_base(),)
         alias = self._aliases.get(name)
@@ -73,17 +71,17 @@ class ModelNames:
             models = " or ".join(wanted)
             raise no_replica(f"no replica serves {models} ({name!r} stands for it); try again later")
         if not served.all_listed:
-            message = f"no replica in reach serves {name[:200]!r}, and not all are in reach; try again later"
+            message = f"no reachable replica serves {name[:200]!r}, not all are reachable; try again later"
             raise no_replica(message)
         raise unknown_model(name)
 
     def context(self, name: str) -> int | None:
-        """The context of a model in tokens, if the replicas report it."""
         return next((model.max_model_len for model in self._fleet.models if model.name == name), None)
 
     def cards(self) -> list[dict[str, Any]]:
-        """What `/v1/models` lists: the models with all that their engines report, and the aliases that stand
-        for one of them. Raises `Refusal` (503) while no replica has reported its models."""
+        """The list for `/v1/models`: models as engines report them, and aliases. Raises `Refusal` (503) until
+        a replica has reported.
+        """
         served = {model.name: _card(model) for model in self._fleet.models}
         if not served:
             raise no_replica("no replica has reported yet which models it serves; try again later")
@@ -95,7 +93,6 @@ class ModelNames:
         return list((aliases | served).values())
 
     async def card(self, name: str) -> dict[str, Any]:
-        """The entry of one model. Raises `Refusal` (404, or 503 as `cards`)."""
         for again in (True, False):
             found = next((card for card in self.cards() if card["id"] == name), None)
             if found is not None:

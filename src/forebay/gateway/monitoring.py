@@ -1,4 +1,4 @@
-"""The gateway's state, and who may see it."""
+"""The gateway's health, and who may see it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ from forebay.gateway.keys import KeyRing
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """Who may see `/health` and `/metrics`: whoever reaches `port`, if it is not None, and has the one key
-    of `keys`, if there are any."""
+    """Who may see `/health` and `/metrics`: clients of `port` (None: any) with the key in `keys`, if any."""
 
     keys: KeyRing | None = None
     port: int | None = None
 
     @property
     def closed(self) -> bool:
-        """Whether not everybody sees them."""
         return self.keys is not None or self.port is not None
 
 
 def health_of(
     fleet: FleetClient, prefill: FleetClient | None, *, draining: bool, in_flight: int, waits: bool
 ) -> tuple[int, dict[str, object]]:
-    """Status and body of `/health`. `waits`: requests wait until a replica is up, so that the gateway takes
-    them without one."""
+    """Status and body of `/health`. `waits`: requests may wait for a first replica."""
     replicas = _counts(fleet)
     state = "draining" if draining else "ok" if replicas["available"] else "no_replica"
     healthy = state == "ok" or (state == "no_replica" and waits)

@@ -1,4 +1,4 @@
-"""The gateway's OpenAPI description: what it checks itself, and nothing of what engines check."""
+"""The gateway's OpenAPI description: only what the gateway itself checks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ERRORS = {
     401: "The API key is missing or wrong.",
     403: "The gateway has no keys, and the request comes from a web page (`Origin`).",
     404: "The model is not served, or its engine has no such call.",
-    408: "The body did not come whole in time.",
+    408: "The body did not arrive in time.",
     413: "The body is too large.",
-    422: "The engine does not take this request.",
-    429: "The key's limits are reached; `retry-after` says for how long.",
+    422: "The engine rejects this request.",
+    429: "The key's limits are reached; `retry-after` has the seconds to wait.",
     500: "The replica failed on this request.",
     502: "The replica broke off before it had begun to answer.",
     503: "No replica takes the request now, or the gateway is draining.",
@@ -37,8 +37,7 @@ SCHEMAS = {
     PROMPT_PATH: ("CompletionRequest", "Completion"),
     EMBED_PATH: ("EmbeddingRequest", "Embeddings"),
 }
-"""What the gateway checks in a body, and the schema of the answer, for the calls that have more of either
-than a model's name."""
+"""Schemas of body and answer, for calls that have more than a model's name checked."""
 
 
 def _schema(name: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How much the replicas have to do for the gateway, for whoever scales them."""
+"""The load metric that autoscalers read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from forebay.autoscale.proportional import Hold
 from forebay.clock import Clock
 
 PEAK_LOAD = "forebay_gateway_peak_load"
-"""The metric."""
 PEAK_S = 30.0
-"""Several times the pause between two reads of the metrics, so that no read misses a short request."""
+"""Several scrape intervals, so that no scrape misses a short request."""
 
 
 class PeakLoad:
-    """Counts the requests that wait for a replica or are at one."""
+    """Counts requests that wait for a replica or are at one."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -24,7 +23,6 @@ class PeakLoad:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Count one more request while the block runs."""
         self._change(1)
         try:
             yield
@@ -32,12 +30,12 @@ class PeakLoad:
             self._change(-1)
 
     def peak(self) -> int:
-        """The most requests at a time within the last `PEAK_S` seconds."""
+        """The most requests at a time in the last `PEAK_S` seconds."""
         return self._highest.add(self._count, self._clock.monotonic_s())
 
     def _change(self, by: int) -> None:
         now_s = self._clock.monotonic_s()
-        # The old number was true until now.
+        # The old count held until now.
         self._highest.add(self._count, now_s)
         self._count += by
         self._highest.add(self._count, now_s)

@@ -1,4 +1,4 @@
-"""The prompt of a request, prefilled at one replica, for another one that takes over its KV cache."""
+"""Prefills prompts at one replica for another one that takes over the KV cache."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ from forebay.records import KvHandover
 
 LOG = logging.getLogger("forebay.gateway")
 PLACE_S = 30.0
-"""A request waits no longer to be prefilled elsewhere: it has a place where it could be prefilled, too."""
+"""Wait no longer for a prefill replica: the request's own place can prefill, too."""
 MAX_DEPTH = 16
-"""Lists and objects within each other in what is said of where a KV cache is: vLLM has three."""
+"""Nesting of the description of a KV cache; vLLM's has three levels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """What became of a prefill. `kv_transfer` is where the KV cache is, None where nobody may read one.
-    `faults`: who answered with a 500, which may lie in the request."""
+    """Outcome of a prefill. `kv_transfer`: the KV cache, if any. `faults`: replicas that answered 500, maybe
+    by the request's fault.
+    """
 
     handover: KvHandover
     kv_transfer: Mapping[str, Any] | None = None
@@ -53,7 +54,7 @@ class Prefilled:
 
 
 class Prefills:
-    """Has prompts prefilled at the replicas of `fleet`, in one token. Belongs to the relay's event loop."""
+    """Prefills prompts at the replicas of `fleet`. Belongs to the relay's event loop."""
 
     def __init__(
         self, fleet: FleetClient, session: aiohttp.ClientSession, rules: RelayRules, clock: Clock
@@ -66,14 +67,12 @@ class Prefills:
         self._missing = MissingKvCaches()
 
     def none_works(self, model: str) -> bool:
-        """Whether no replica may prefill for `model` now."""
         served = self._fleet.models
         return none_prefills(self._fleet) or (bool(served) and model not in {one.name for one in served})
 
     async def prefill(self, call: RelayedCall) -> Prefilled:
-        """Raises for nothing that a replica does. Cancelling ends the request at the replica.
-
-        Another replica is tried where one fails for reasons of its own.
+        """Prefill the prompt; try another replica if one fails. Never raises for replicas. Cancelling ends
+        the request there, too.
         """
         found = await while_some_prefill(self._any(call), lambda: self.none_works(call.asked.model))
         return found or Prefilled("no_server")
@@ -102,14 +101,14 @@ class Prefills:
                             return await self._at(lease, call, body, attempt)
                     except EngineError as failed:
                         error = failed
-                        # Whose fault a 500 is shows when the replica that decodes has prefilled it, too.
+                        # If the decoding replica answers 500, too, the request is to blame.
                         lease.failed(error, blame=not isinstance(error, ServerFault))
                     except Lost as lost:
                         error = AttemptTimeout(str(lost))
             except (Overloaded, Unreachable) as no_place:
                 return Prefilled(_reason(no_place))
             if isinstance(error, BadRequest):
-                # The replica that decodes tells the client.
+                # The client gets this error from the decoding replica.
                 break
             LOG.warning("request %s, prefill: %s", call.id, error)
             faults = ((lease, error),) if isinstance(error, ServerFault) else ()
@@ -121,7 +120,6 @@ class Prefills:
         return found
 
     async def _at(self, lease: ReplicaLease, call: RelayedCall, body: bytes, attempt: Attempt) -> Prefilled:
-        """One call. Raises the `EngineError` of the cause."""
         rules, url = self._rules, lease.url
         response: aiohttp.ClientResponse | None = None
         call.sent = True
@@ -134,12 +132,12 @@ class Prefills:
         except FAILED as error:
             raise failure_from(error, url, rules, self._quote) from None
         finally:
-            # What makes the replica drop the request is a closed connection.
+            # Only a closed connection makes the replica drop the request.
             if response is not None and not response.content.at_eof():
                 response.close()
         kv_transfer = kv_transfer_in(answer, url)
         lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
-        # Behind the counts comes where the KV cache is, which takes kilobytes for a long prompt.
+        # After the counts comes the description of the KV cache: kilobytes for a long prompt.
         lease.done(usage_in(answer, 1))
         call.prefilled = True
         self._missing.look(url, given=kv_transfer is not None)
@@ -158,20 +156,19 @@ def _reason(error: EngineError) -> KvHandover:
 
 
 def prefill_body(body: bytes) -> bytes:
-    """`body`, an object in JSON, for a replica that prefills its prompt."""
     return orjson.dumps(prefill_fields(orjson.loads(body)))
 
 
 def decode_body(body: bytes, kv_transfer: Mapping[str, Any]) -> bytes:
-    """`body`, an object in JSON that has members and says nothing of KV caches, for the replica that is to
-    take over this one. All that the client wrote stays as it is."""
+    """`body` for the replica that takes over the KV cache: a JSON object with members, without KV-cache
+    fields.
+    """
     member = orjson.dumps(KV_TRANSFER) + b":" + orjson.dumps(kv_transfer)
     return body[: body.rindex(b"}")] + b"," + member + b"}"
 
 
 def kv_transfer_in(answer: bytes, url: str) -> Mapping[str, Any] | None:
-    """Where the KV cache is, as an answer says it; None where there is none to take over. Raises
-    `ProtocolViolation` for what is no such answer."""
+    """The KV cache described in an answer, or None. Raises `ProtocolViolation` for an invalid one."""
     try:
         document = orjson.loads(answer)
     except orjson.JSONDecodeError:

@@ -1,7 +1,7 @@
-"""The prompt in a request's body, as text for the prefix index and as a number of tokens.
+"""The prompt in a request's body: its text, and its number of tokens given as numbers.
 
-Each reader returns the text, and how many tokens the prompt holds as numbers. The readers of OpenAI's own
-calls also raise `Refusal` (400) if the prompt is missing or has the wrong type; the replica checks the rest.
+Readers of OpenAI's own calls raise `Refusal` (400) if it is missing or of the wrong type; the replica checks
+the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ Reader = Callable[[Document], tuple[str, int]]
 
 
 def messages_of(document: Document) -> tuple[str, int]:
-    """The conversation of a chat."""
     messages = document.get("messages")
     if not isinstance(messages, list) or not messages:
         raise invalid_value(
@@ -36,7 +35,6 @@ def messages_of(document: Document) -> tuple[str, int]:
 
 
 def prompt_of(document: Document) -> tuple[str, int]:
-    """The prompt of a completion."""
     return _prompt(document.get("prompt"), "prompt")
 
 
@@ -48,7 +46,7 @@ def input_of(document: Document) -> tuple[str, int]:
 
 
 def texts_in(*fields: str) -> Reader:
-    """A reader that collects the texts in these fields, whatever their form, and requires none of them."""
+    """A reader of the texts in these fields, all optional and of any form."""
 
     def read(document: Document) -> tuple[str, int]:
         texts: list[str] = []
@@ -59,7 +57,6 @@ def texts_in(*fields: str) -> Reader:
 
 
 def _collect(value: object, texts: list[str]) -> int:
-    """Append the texts in `value` to `texts`; returns how many tokens it holds as numbers."""
     if isinstance(value, str):
         texts.append(value)
     elif isinstance(value, dict):
@@ -73,7 +70,6 @@ def _collect(value: object, texts: list[str]) -> int:
 
 
 def _prompt(prompt: object, param: str) -> tuple[str, int]:
-    """A text, tokens, or a list of either."""
     if isinstance(prompt, str):
         return prompt, 0
     if isinstance(prompt, list) and prompt:

@@ -1,7 +1,5 @@
-"""HTTP on one connection, with the bounds that uvicorn's protocol does not have itself.
-
-uvicorn bounds what it buffers of a body and how long an idle connection is kept. With httptools it bounds
-neither size nor number of headers nor how long they take, and what it says itself is plain text.
+"""HTTP connections with limits that uvicorn lacks with httptools: size, number and duration of headers, and
+errors as JSON.
 """
 
 from __future__ import annotations
@@ -18,15 +16,15 @@ from forebay.gateway.refusal import INVALID, SERVER, error_body
 from forebay.gateway.spec import LimitsSpec
 
 LINGER_S = 1.0
-"""How long a refused client may go on sending before the connection is cut."""
+"""How long a rejected client may keep sending before the connection is cut."""
 
 
 MAX_IN_LINE = 8
-"""Requests behind the one that is answered, up to which a connection is still read."""
+"""Pipelined requests up to which a connection is still read."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol within `limits`; make a subclass that has them with `bounded`."""
+    """uvicorn's protocol within `limits`; `bounded` makes a subclass with them."""
 
     limits: LimitsSpec
     by_client: Counter[str]
@@ -45,10 +43,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # asyncio does so only where the listening socket names TCP; without it a first token waits 40 ms.
+        # asyncio sets it only if the listening socket names TCP; without it a first token waits 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Whatever is left unsent pauses writing, and so has a time limit, even after `close`.
-        # asyncio's TLS takes 0 bytes for too many, where the limit is 0.
+        # Any unsent byte pauses writing, and so has a time limit, even after `close`. With a limit of 0
+        # asyncio's TLS counts 0 bytes as too many.
         transport.set_write_buffer_limits(
             high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0
         )
@@ -69,7 +67,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._cancel_timer()
         self._forget_unread()
         super().connection_lost(exc)
-        # uvicorn tells the newest request only; the one that is being answered may be an older one.
+        # uvicorn notifies the newest request only; the one being answered may be older.
         cycle = self._answering
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
@@ -97,12 +95,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._said or self.transport.is_closing():
             return
         if self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
-            # Whatever comes on an idle connection has to become a request in time.
+            # Bytes on an idle connection must become a request in time.
             self._await_head()
         self._moved = False
         super().data_received(data)
         if (self._in_head or self._trailing) and not (self._moved or self._said):
-            # The piece in which head or trailers begin is not counted: at most 256 KiB are read at once.
+            # The piece with the start of head or trailers is not counted: at most 256 KiB are read at once.
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.max_header_bytes:
                 self._say(*self._too_large())
@@ -114,7 +112,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_chunk_header(self) -> None:
-        # After the last chunk come trailers, which the parser would collect without end.
+        # The parser would collect trailers without end.
         self._trailing = self._moved = True
         self._head_bytes = 0
 
@@ -128,7 +126,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
-            return  # A trailer is no header (RFC 9110, 6.5.1).
+            return  # Trailers are not headers (RFC 9110, 6.5.1).
         super().on_header(name, value)
         if len(self.headers) > self.limits.max_headers:
             self._refuse(*self._too_large())
@@ -138,21 +136,21 @@ class BoundedProtocol(HttpToolsProtocol):
         if size > self.limits.max_header_bytes:
             self._refuse(*self._too_large())
         if self.parser.should_upgrade() and any(map(_announces_body, self.headers)):
-            # The parser holds all that follows for another protocol: the body would be the next request.
-            words = "a request with a body may not ask for an upgrade; leave the header Upgrade out"
+            # After an upgrade the parser does not parse: the body would become the next request.
+            words = "a request with a body must not request an upgrade; remove the header Upgrade"
             self._refuse(400, "invalid_http", words)
         self._in_head = False
         self._cancel_timer()
         super().on_headers_complete()
         if 0 < len(self.pipeline) <= MAX_IN_LINE:
-            # Or a hang-up would not be seen.
+            # Otherwise a hang-up would not be noticed.
             self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         self._say(*(self._refused or (400, "invalid_http", "this is not HTTP/1.1")))
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """End parsing from within one of the parser's calls; `send_400_response` then says why."""
+        """Stop parsing from within a callback of the parser; `send_400_response` then answers."""
         self._refused = status, code, message
         raise ValueError(code)
 
@@ -174,14 +172,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._in_head:
-            self._say(408, "request_timeout", f"the headers did not come within {self.limits.header_s:g} s")
+            self._say(408, "request_timeout", f"the headers did not arrive within {self.limits.header_s:g} s")
         else:
             self.transport.close()
 
     def _say(self, status: int, code: str, message: str) -> None:
-        """Answer without the application and close; in mid-answer, just close.
-
-        A client that still sends is let finish for a moment, or it would not read why.
+        """Answer without the application and close; in mid-answer, only close. A client that still sends may
+        finish for a moment, or it would not read the answer.
         """
         self._cancel_timer()
         self._said = True
@@ -203,12 +200,12 @@ def _announces_body(header: tuple[bytes, bytes]) -> bool:
 
 
 def bounded(limits: LimitsSpec) -> type[BoundedProtocol]:
-    """The protocol with these bounds, as uvicorn takes it."""
+    """The protocol class with these limits, for uvicorn."""
     return type("Bounded", (BoundedProtocol,), {"limits": limits, "by_client": Counter()})
 
 
 def client_of(address: tuple[str, int] | None) -> str:
-    """What counts as one client: an IPv4 address, or the /64 network that an IPv6 address is in."""
+    """What counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
     host = "" if address is None else address[0].partition("%")[0]
     if ":" not in host:
         return host

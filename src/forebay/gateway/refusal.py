@@ -1,4 +1,4 @@
-"""The gateway's own errors, in the form that the client of each call reads: OpenAI's or Anthropic's."""
+"""The gateway's own errors, in the format of the client: OpenAI's or Anthropic's."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SERVER = "server_error"
 
 
 class Refusal(ForebayError):
-    """One request gets no answer from a replica; the client is told why.
+    """An error that answers a request in place of a replica.
 
-    `code` is stable and counted in metrics. `param` names the part of the body that is wrong. `close`: the
-    connection cannot be used for another request.
+    `code` is stable and counted in metrics. `param`: what is invalid. `close`: the connection cannot be
+    reused.
     """
 
     def __init__(
@@ -57,7 +57,6 @@ class Refusal(ForebayError):
 
 
 def error_body(code: str, message: str, *, kind: str = INVALID, param: str | None = None) -> bytes:
-    """An error as OpenAI's clients read it."""
     return orjson.dumps({"error": {"message": _plain(message), "type": kind, "param": param, "code": code}})
 
 
@@ -74,7 +73,6 @@ ANTHROPIC_TYPES = {
 
 
 def anthropic_error_body(status: int, message: str) -> bytes:
-    """An error as Anthropic's clients read it."""
     kind = ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return orjson.dumps({"type": "error", "error": {"type": kind, "message": _plain(message)}})
 
@@ -94,7 +92,7 @@ def no_route(path: str, model: str) -> Refusal:
 
 def too_large(limit: int) -> Refusal:
     return Refusal(
-        413, "request_too_large", f"the body is larger than the {limit} bytes that are taken", close=True
+        413, "request_too_large", f"the body is larger than the limit of {limit} bytes", close=True
     )
 
 
@@ -104,11 +102,11 @@ def no_room() -> Refusal:
 
 
 def slow_body(seconds: float) -> Refusal:
-    return Refusal(408, "request_timeout", f"the body did not come whole within {seconds:g} s", close=True)
+    return Refusal(408, "request_timeout", f"the body did not arrive within {seconds:g} s", close=True)
 
 
 def wrong_key() -> Refusal:
-    # Says nothing of what was sent: a key with one letter wrong is a secret too.
+    # Never quotes what was sent: a key with one wrong letter is a secret, too.
     return Refusal(
         401,
         "invalid_api_key",
@@ -126,7 +124,7 @@ def from_a_page() -> Refusal:
 
 
 def draining() -> Refusal:
-    message = "the gateway is about to stop and takes no new requests; send it to another"
+    message = "the gateway is stopping and accepts no new requests; use another one"
     return Refusal(503, "draining", message, kind=SERVER, retry_after_s=1, close=True)
 
 
@@ -135,17 +133,17 @@ def no_replica(message: str, *, retry_after_s: float = 1.0) -> Refusal:
 
 
 def out_of_time(seconds: float, *, waited: bool, replicas: int) -> Refusal:
-    """The time of a request is over; `waited`: it had no replica yet, of so many."""
+    """`waited`: it had no replica yet; `replicas`: how many are up."""
     if not waited:
-        return Refusal(504, "request_timeout", f"no answer was there within {seconds:g} s", kind=SERVER)
+        return Refusal(504, "request_timeout", f"there was no answer within {seconds:g} s", kind=SERVER)
     why = "no replica had room" if replicas else "no replica was up"
     return no_replica(f"{why} for the request within {seconds:g} s; try again later")
 
 
 def unknown_model(name: str) -> Refusal:
-    message = f"the model {name[:200]!r} is not served; /v1/models says which are"
+    message = f"the model {name[:200]!r} is not served; /v1/models lists those that are"
     return Refusal(404, "model_not_found", message, param="model")
 
 
 def own_mistake() -> Refusal:
-    return Refusal(500, "internal_error", "the gateway made a mistake; its log says more", kind=SERVER)
+    return Refusal(500, "internal_error", "internal error of the gateway; see its log", kind=SERVER)

@@ -1,4 +1,4 @@
-"""A request handed to a replica, and its answer handed back byte for byte."""
+"""Sends a request to a replica and returns its answer byte for byte."""
 
 from __future__ import annotations
 
@@ -42,24 +42,23 @@ from forebay.records import Usage
 LOG = logging.getLogger("forebay.gateway")
 
 BUSY_STATUSES = frozenset((502, 503, 504))
-"""Another replica may take what this one cannot take now."""
+"""Another replica may take the request."""
 REFUSED_STATUSES = (401, 403)
-"""The replica refuses the gateway's key, or this one request."""
 
 
 class Cut(Exception):
-    """The replica broke off after its answer had begun; the client has been told as far as one can."""
+    """The replica broke off its answer; the client was notified if possible."""
 
 
 class Relay:
-    """Sends requests to the replicas of `fleet`. Belongs to the event loop that it is first used on.
+    """Sends requests to the replicas of `fleet`. Belongs to the event loop of its first use.
 
-    A request goes to another replica when one is out of reach, hangs, is busy or fails with a 500: only as
-    long as the client has got no byte.
+    A request moves to another replica if one is unreachable, hangs, is busy or answers 500, until the client
+    has got a byte.
 
-    With `prefills`, it gets a place at a replica of `fleet`, then its prompt is prefilled elsewhere, and it
-    is decoded at that place, which takes over the KV cache. Nothing waits between the two calls, and a KV
-    cache is read once: in a second attempt the request is prefilled where it is decoded.
+    With `prefills`, a request gets a place at a replica, its prompt is prefilled elsewhere, and the replica
+    takes over the KV cache without delay. A KV cache is read once: a second attempt prefills where it
+    decodes.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Relay:
         self._prefills = prefills
 
     async def forward(self, call: RelayedCall, send: Send) -> None:
-        """Answer `call`. Raises `Refusal` where nothing was sent yet, `Cut` where the answer broke off."""
+        """Answer `call`. Raises `Refusal` if nothing was sent yet, `Cut` if the answer broke off."""
         tried: dict[str, int] = {}
         faults: list[tuple[ReplicaLease, EngineError]] = []
         asked, rules = call.asked, self._rules
@@ -114,8 +113,8 @@ class Relay:
                             )
                         except EngineError as error:
                             attempt.failed(error.cause)
-                            # Whose fault a 500 is shows when another replica is asked. One that was to take
-                            # over a KV cache may have been refused it.
+                            # A 500 may be the request's fault: another replica shows it. A replica may have
+                            # been refused the KV cache that it was to take over.
                             unclear = isinstance(error, ServerFault | ModelNotFound)
                             lease.failed(error, blame=not unclear)
                             if isinstance(error, ServerFault) and body is asked.body:
@@ -126,7 +125,7 @@ class Relay:
                             try:
                                 await self._finish(lease, response, first, call, send, attempt=attempt)
                             except BaseException:
-                                # What makes the replica drop the request is a closed connection.
+                                # Only a closed connection makes the replica drop the request.
                                 response.close()
                                 raise
                             if response.status < 400:
@@ -147,7 +146,7 @@ class Relay:
             except Unreachable as gone:
                 call.sent = False
                 LOG.warning("request %s: %s", call.id, gone)
-                raise no_replica("no replica is in reach; try again later") from None
+                raise no_replica("no replica is reachable; try again later") from None
             LOG.warning("request %s, attempt %d: %s", call.id, number, failure)
             again = isinstance(failure, Unreachable) or body is not asked.body or self._others(tried, asked)
             if last or not again:
@@ -161,7 +160,7 @@ class Relay:
         return any(not why and url not in tried for url, why in replicas.items())
 
     def _prefills_for(self, call: RelayedCall, *, first: bool) -> Prefills | None:
-        """Who is to have the prompt prefilled; None, and the call says why, where the same replica does."""
+        """The prefill replicas; None, with the reason in the call, if the same replica prefills."""
         prefills, asked = self._prefills, call.asked
         if prefills is None or not asked.answers:
             return None
@@ -182,8 +181,9 @@ class Relay:
         call: RelayedCall,
         faults: list[tuple[ReplicaLease, EngineError]],
     ) -> bytes:
-        """The body for the replica of `lease`, once its prompt was prefilled elsewhere; the client's own
-        where that failed. `faults` gets who failed at it and may not be to blame."""
+        """The body for `lease`: with the KV cache, or the client's own if the prefill failed. `faults`
+        receives replicas that failed, maybe by the request's fault.
+        """
         lease.awaits_prompt()
         found = await prefills.prefill(call)
         lease.prompt_came()
@@ -195,9 +195,8 @@ class Relay:
     async def _begin(
         self, lease: ReplicaLease, call: RelayedCall, body: bytes, *, attempt: Attempt, last: bool
     ) -> tuple[aiohttp.ClientResponse, bytes]:
-        """The replica's answer to `body` and its first bytes. Raises the `EngineError` of the cause.
-
-        A 500 is an answer where it is the `last` attempt: what two replicas fail at lies in the request.
+        """The replica's answer and its first bytes. Raises `EngineError`. In the `last` attempt a 500 is an
+        answer: if two replicas fail, the request is to blame.
         """
         rules, handed_over = self._rules, body is not call.asked.body
         response: aiohttp.ClientResponse | None = None
@@ -244,7 +243,6 @@ class Relay:
         *,
         attempt: Attempt,
     ) -> None:
-        """Send the answer as it comes."""
         whole, refused = not call.asked.stream, response.status >= 400
         lease.unseen = False
         if not whole and not refused:
@@ -259,7 +257,7 @@ class Relay:
         chunk, tail = first, b""
         try:
             while chunk:
-                # While the client does not read, the replica's silence is the client's.
+                # The client does not read, so the replica's silence does not mean a stall.
                 lease.quiet = True
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 events = chunk.count(b"data:") if streamed else 0
@@ -282,7 +280,7 @@ class Relay:
         attempt.answered(response.status, *((first, tail) if in_json else ()))
         lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
         if not refused and not call.asked.costs:
-            # A call that the engine does not compute teaches nothing about its speed.
+            # A call without computation does not measure the speed of the engine.
             lease.release()
         elif not refused:
             counted = counts_in(tail)
@@ -293,27 +291,25 @@ class Relay:
         elif response.status >= 500:
             lease.failed(ServerFault(f"{lease.url} answered {response.status}"), blame=False)
         elif response.status == 404 and missing_in(first) == "model":
-            # It is asked again what it serves.
+            # Makes the fleet query its models again.
             lease.failed(ModelNotFound(f"{lease.url} no longer serves {call.asked.model!r}"), blame=False)
         else:
             lease.failed(BadRequest(f"{lease.url} answered {response.status}"))
 
 
 async def _rest(response: aiohttp.ClientResponse, first: bytes) -> bytes:
-    """`first` and what follows it, up to the size of an error."""
     while len(first) < MAX_ERROR_BYTES and (more := await response.content.readany()):
         first += more
     return first
 
 
 async def break_off(send: Send, call: RelayedCall, why: str = BROKEN_OFF) -> None:
-    """The last event of a stream that has begun: it ends early."""
     body = broken_off(dialect_of(call.asked.path), call.events, why)
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 def _failure_of(url: str, response: aiohttp.ClientResponse, others: bool, now_ms: int) -> EngineError | None:
-    """Why this is no answer to hand on; None where it is one."""
+    """Why this response is an error of the replica; None if it can be forwarded."""
     status = response.status
     said = f"{url} answered {status}"
     if status in BUSY_STATUSES or status == 429:
@@ -331,18 +327,18 @@ def _failure_of(url: str, response: aiohttp.ClientResponse, others: bool, now_ms
 
 
 def _refusal_for(failure: EngineError, model: str) -> Refusal:
-    """The error for the client once all attempts have failed; names no replica."""
+    """The client's error after all attempts have failed; names no replica."""
     if isinstance(failure, ModelNotFound):
         return unknown_model(model)
     if isinstance(failure, AttemptTimeout):
         return Refusal(504, "replica_timeout", "no replica began to answer in time", kind=SERVER)
     if isinstance(failure, Overloaded | RateLimited):
         wait_s = failure.retry_after_s or 2.0
-        message = "every replica that was asked refuses more requests for now; try again later"
+        message = "every replica rejects further requests for now; try again later"
         if isinstance(failure, RateLimited):
             return Refusal(429, "rate_limited", message, kind=SERVER, retry_after_s=wait_s)
         return no_replica(message, retry_after_s=wait_s)
     if isinstance(failure, Unauthorized):
-        message = "the replica refuses the gateway; whoever runs the gateway must mend its engine settings"
+        message = "the replica rejects the gateway; the gateway's operator must fix its engine settings"
         return Refusal(502, "replica_refused", message, kind=SERVER)
     return Refusal(502, "replica_failed", "the replica could not be reached or broke off", kind=SERVER)

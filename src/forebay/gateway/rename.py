@@ -1,4 +1,4 @@
-"""A request's body with another model's name in it."""
+"""Replaces the model's name in a request's body."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from forebay.gateway.refusal import Refusal
 
 
 def with_model(asked: Asked, name: str, *, content_type: bytes) -> Asked:
-    """`asked` for the model `name`. Forms keep all other bytes; JSON is written again with the same values.
+    """`asked` for the model `name`: forms keep all other bytes, JSON keeps its values.
 
-    Raises `Refusal` (400) for a body that is nested too deeply to be written.
+    Raises `Refusal` (400) for JSON that is nested too deeply.
     """
     if content_type.lower().lstrip().startswith(b"multipart/"):
         field = next(one for one in form_fields(content_type, asked.body) if one.name == "model")

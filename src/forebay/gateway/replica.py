@@ -1,4 +1,4 @@
-"""One call of a replica: sending, what it failed with, when to give it up, and what it counted."""
+"""One call of a replica: sends it, classifies its failure, stops on a stall."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from forebay.gateway.attempt import Attempt
 from forebay.gateway.call import RelayedCall, RelayRules
 
 LARGE_BODY_BYTES = 1 << 20
-"""The HTTP client writes larger bodies in pieces, if it is given a file."""
+"""The HTTP client writes larger bodies in pieces if they are files."""
 TAIL_BYTES = 4096
-"""The counts of tokens are in the last bytes of an answer."""
+"""Token counts are in the last bytes of an answer."""
 FAILED = (TimeOver, asyncio.TimeoutError, aiohttp.ClientError, OSError, ValueError)
-"""What a call may end with, for `failure_from`."""
+"""Exceptions of a call that `failure_from` classifies."""
 
 
 async def post(
@@ -34,7 +34,7 @@ async def post(
     *,
     connect_s: float,
 ) -> aiohttp.ClientResponse:
-    """The replica's answer to `body`, once its head is there; `body` is that of `call`, or made of it."""
+    """Send `body`, that of `call` or derived from it; return after the head of the answer."""
     return await session.post(
         URL(url + call.asked.path, encoded=True),
         data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
@@ -45,11 +45,11 @@ async def post(
 
 
 def failure_from(error: Exception, url: str, rules: RelayRules, quote: Quoter) -> EngineError:
-    """The cause of one of `FAILED`."""
+    """The `EngineError` for one of `FAILED`."""
     if isinstance(error, TimeOver):
         return AttemptTimeout(f"{url} did not begin to answer within {rules.first_byte_s:g} s")
     if isinstance(error, asyncio.TimeoutError):
-        return Unreachable(f"{url} took no connection within {rules.connect_s:g} s")
+        return Unreachable(f"{url} accepted no connection within {rules.connect_s:g} s")
     return transport_error(error, replica=url, quote=quote)
 
 
@@ -58,7 +58,7 @@ class Lost(Exception):
 
 
 class UntilLost:
-    """Within it, the current task ends with `Lost` once the replica of `lease` is considered stalled."""
+    """Ends the current task in the block with `Lost` if the replica of `lease` is considered stalled."""
 
     __slots__ = ("_before", "_ended", "_lease")
 
@@ -73,7 +73,7 @@ class UntilLost:
         self._before = cancellings()
 
         def end() -> None:
-            # It may be told twice.
+            # It may be called twice.
             if not self._ended:
                 self._ended = True
                 task.cancel()

@@ -1,7 +1,4 @@
-"""The calls that are passed on to replicas, and what the gateway must know of each.
-
-A replica may lack any of them: vLLM has those of its model's tasks, and other engines have fewer.
-"""
+"""The calls that the gateway forwards. Engines may lack any of them."""
 
 from __future__ import annotations
 
@@ -16,25 +13,24 @@ RESPONSES_PATH = "/v1/responses"
 MESSAGES_PATH = "/v1/messages"
 
 Dialect = Literal["openai", "responses", "anthropic"]
-"""The form of a route's errors, and of the event that ends a broken stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A call that is passed on.
+    """A forwarded call.
 
     Attributes:
         path: Its path at the gateway.
-        summary: What it does, for the description in OpenAPI.
+        summary: Its purpose, for OpenAPI.
         prompt: Reads the prompt from the body.
         max_tokens: Fields that limit the answer's length; the largest counts.
         writes: Whether tokens are generated.
-        costs: Whether the engine computes anything that limits and estimates must count.
-        streams: Whether the answer may be a stream of events.
-        needs_model: Whether the body must name a model, even if the replicas serve only one.
+        costs: Whether it counts in limits and estimates.
+        streams: Whether the answer may be a stream.
+        needs_model: Whether the body must name a model even if there is only one.
         form: Whether the body is a form (`multipart/form-data`).
-        dialect: The form of its errors.
-        upstream: Its path at the replica, if that differs.
+        dialect: The format of its errors.
+        upstream: Its path at the replica, if different.
     """
 
     path: str
@@ -68,7 +64,7 @@ def _rerank(path: str) -> Route:
 
 
 def _classify(path: str) -> Route:
-    # vLLM has the path without /v1 only.
+    # vLLM has the path only without /v1.
     return Route(path, "Classify texts.", POOLED, needs_model=False, upstream="/classify")
 
 
@@ -125,16 +121,15 @@ ROUTES = {
         Route("/pooling", "Compute what a pooling model returns.", POOLED, needs_model=False),
         Route("/tokenize", "Turn text into tokens.", texts_in(), costs=False, needs_model=False),
         Route("/detokenize", "Turn tokens into text.", texts_in(), costs=False, needs_model=False),
-        _to_text("/v1/audio/transcriptions", "Write down what is spoken."),
-        _to_text("/v1/audio/translations", "Write down in English what is spoken."),
+        _to_text("/v1/audio/transcriptions", "Transcribe speech."),
+        _to_text("/v1/audio/translations", "Translate speech to English."),
         Route("/v1/audio/speech", "Speak a text.", texts_in("instructions", "input"), streams=True),
     )
 }
 TRANSFERABLE = frozenset((CHAT_PATH, PROMPT_PATH))
-"""Calls whose prompt may be prefilled by another replica."""
+"""Calls whose prompt another replica may prefill."""
 
 
 def dialect_of(path: str) -> Dialect:
-    """The form of errors for a request to `path`."""
     route = ROUTES.get(path)
     return "openai" if route is None else route.dialect

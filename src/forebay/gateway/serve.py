@@ -1,4 +1,4 @@
-"""The server that runs the gateway, from its first listening to its drained end."""
+"""The gateway's server, from listening to drained."""
 
 from __future__ import annotations
 
@@ -32,19 +32,17 @@ from forebay.settings import otel_signals, read_secret
 
 LOG = logging.getLogger("forebay.gateway")
 CUT_S = 1
-"""How long answers that have outlived the grace may take to be cut."""
 LOOK_S = 1.0
-"""How often it is looked whether a replica has said what it serves."""
+"""Pause between two checks whether a replica has reported its models."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn's server, that drains before it stops listening.
+    """uvicorn's server that drains before it stops listening.
 
-    On the first signal health says `draining` and new requests get a 503, while answers in flight go on. Once
-    none is left, at the earliest after the notice and at the latest after the grace, the port closes. A
-    second signal closes it at once.
+    On the first signal `/health` reports `draining` and new requests get a 503. The port closes when answers
+    in flight have ended, after the notice and within the grace. A second signal closes it at once.
     """
 
     def __init__(self, gateway: Gateway, spec: GatewaySpec) -> None:
@@ -73,7 +71,7 @@ class GatewayServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are handled by whoever runs the server (`handle_signals`)."""
+        """No-op: `handle_signals` handles them."""
         yield
 
     @contextmanager
@@ -92,7 +90,7 @@ class GatewayServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def begin_drain(self) -> None:
-        """Stop in order; a second call stops at once."""
+        """Drain, then stop; a second call stops at once."""
         if self._draining is None:
             LOG.info("draining: %d requests in flight", self._gateway.in_flight)
             self._gateway.drain()
@@ -109,17 +107,17 @@ class GatewayServer(uvicorn.Server):
         await asyncio.sleep(min(self._drain.notice_s, self._drain.grace_s))
         await asyncio.wait([idle], timeout=max(0.0, self._drain.grace_s - self._drain.notice_s))
         idle.cancel()
-        # What has been sent may still be on its way to a client that reads slowly.
+        # Sent bytes may still be on their way to a slow reader.
         self.config.timeout_graceful_shutdown = max(CUT_S, math.ceil(ends_s - loop.time()))
         self.should_exit = True
 
 
 def tls_context(tls: TlsSpec) -> ssl.SSLContext:
-    """For a server, TLS 1.2 and newer. Raises `SettingError` for files that cannot be used."""
+    """Server context, TLS 1.2 and newer. Raises `SettingError` for unusable files."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # Without the password OpenSSL would ask for it on the terminal.
+        # Without a password OpenSSL prompts for one on the terminal.
         context.load_cert_chain(tls.certificate, tls.key, password=lambda: "")
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or str(error)
@@ -128,7 +126,6 @@ def tls_context(tls: TlsSpec) -> ssl.SSLContext:
 
 
 def make_gateway(spec: GatewaySpec) -> Gateway:
-    """The application of `spec`; reads its secrets. Raises `SettingError` for one that is missing."""
     clock = SystemClock()
     keys = read_keys(spec)
     watched = spec.monitoring
@@ -153,8 +150,7 @@ def make_gateway(spec: GatewaySpec) -> Gateway:
 
 
 def open_tracing() -> Tracing:
-    """Report requests by OpenTelemetry. Raises `SetupError` if its packages are missing, and `SettingError`
-    if its variables ask for what Forebay cannot do."""
+    """Report requests by OpenTelemetry. Raises `SetupError` or `SettingError`."""
     signals = otel_signals()
     try:
         from forebay.gateway.spans import SpanTracing
@@ -167,7 +163,7 @@ def open_tracing() -> Tracing:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections at `host` and `port` (0: a free one). Raises `SettingError`."""
+    """A listening socket at `host` and `port` (0: any free port). Raises `SettingError`."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -185,11 +181,10 @@ def run_gateway(
     load: Callable[[], GatewaySpec] | None = None,
     path: Path | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; blocks. `announce` gets the URL once connections are taken. With
-    `load`, which reads the settings again from the file at `path`, keys that change there count at once.
+    """Serve until SIGTERM or Ctrl-C; blocks the main thread. `announce` gets the URL once it listens.
 
-    Raises `SettingError` for a port that is taken, a secret that is missing, or replicas that serve no model
-    that may be asked for. For the main thread.
+    `load` rereads the settings at `path`: changed keys apply at once. Raises `SettingError` for a port in
+    use, a missing secret, or replicas without a permitted model.
     """
     gateway = make_gateway(spec)
     if not spec.keys and host not in LOCAL:
@@ -234,8 +229,9 @@ async def _run(
 
 
 async def look_at_prefill(gateway: Gateway, spec: GatewaySpec) -> None:
-    """Log what keeps servers of `prefill` from their work, once it is known what they are asked for. Raises
-    nothing: nobody waits for it, and the others do both."""
+    """Log why servers of `prefill` cannot prefill, once models are known. Raises nothing: it runs in the
+    background.
+    """
     fleet = spec.prefill_fleet()
     if fleet is None:
         return
@@ -246,9 +242,7 @@ async def look_at_prefill(gateway: Gateway, spec: GatewaySpec) -> None:
             fleet.replicas, model, chat=False, api_key=fleet.api_key, key="engine.prefill"
         )
     except Exception:
-        LOG.exception(
-            "engine.prefill: whether its servers can prefill is not known, by a mistake in the gateway"
-        )
+        LOG.exception("engine.prefill: cannot check its servers, because of an error in the gateway")
         return
     if said:
         LOG.warning("%s", said)

@@ -1,6 +1,6 @@
-"""The gateway's traces and metrics by OpenTelemetry: one server span per request, and below it one client
-span per attempt at a replica. They never hold prompts, answers or keys. Import this only if OpenTelemetry is
-on.
+"""Traces and metrics by OpenTelemetry: a server span per request, and in it a client span per attempt.
+
+They never hold prompts, answers or keys. Import this only if OpenTelemetry is on.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ OPERATIONS = {
     MESSAGES_PATH: "chat",
     PROMPT_PATH: "text_completion",
 }
-"""Names of the conventions. Every other call has the last part of its path, such as `embeddings`."""
-# In JSON, quotes within a string are escaped: a text in an answer cannot match these.
+"""The conventions' names. Other calls have the last part of their path, such as `embeddings`."""
+# JSON escapes quotes in strings, so the text of an answer cannot match these.
 MODEL = re.compile(rb'"model" ?: ?"([^"\\]{1,500})"')
 FINISH_REASON = re.compile(rb'"finish_reason" ?: ?"([a-z_]{1,40})"')
-# vLLM's own `stop_reason` in OpenAI's calls is left out: it may be a text that the client has sent.
+# vLLM's own `stop_reason` in OpenAI's calls is left out: it may be the client's text.
 STOP_REASON = re.compile(rb'"stop_reason" ?: ?"([a-z_]{1,40})"')
 HEAD_BYTES = 4096
 MAX_PATH_CHARS = 600
 
 Attributes = Mapping[str, str | bool | int | float | list[str]]
 
-# The boundaries that the conventions name.
+# The conventions' bucket boundaries.
 DURATION_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 FIRST_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1),
@@ -56,15 +56,11 @@ PER_TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a replica's answer reports of itself."""
-
     model: str | None
     finish_reasons: list[str]
 
 
 class AttemptSpan(Attempt):
-    """The span of one attempt. If it has not failed and was not answered, it ends with what it raised."""
-
     __slots__ = ("_span", "_trace", "error")
 
     def __init__(self, trace: RequestSpan, span: Span, headers: list[tuple[str, str]]) -> None:
@@ -94,8 +90,6 @@ class AttemptSpan(Attempt):
 
 
 class RequestSpan(RequestTrace):
-    """The span of one request, and those of its attempts below it."""
-
     __slots__ = ("_otel", "_sent", "answer", "operation", "provider", "span")
 
     def __init__(self, telemetry: OpenTelemetry, span: Span, route: str) -> None:
@@ -134,8 +128,6 @@ class RequestSpan(RequestTrace):
 
 
 class SpanTracing(Tracing):
-    """Reports each request to `telemetry`."""
-
     def __init__(self, telemetry: OpenTelemetry) -> None:
         self._otel = telemetry
         histogram = telemetry.meter.create_histogram
@@ -157,7 +149,7 @@ class SpanTracing(Tracing):
             "Time of each token of a stream after the first.",
             explicit_bucket_boundaries_advisory=PER_TOKEN_S,
         )
-        # The conventions have metrics of tokens for clients only: for engines, the gateway is one.
+        # The conventions have token metrics for clients only; the gateway is the engines' client.
         counter, usage = telemetry.meter.create_counter, "gen_ai.client.inference.usage"
         self._input = counter(f"{usage}.input_tokens", "{token}", "Tokens of prompts.")
         self._cached = counter(f"{usage}.cache_read.input_tokens", "{token}", "Those in the prefix cache.")
@@ -197,7 +189,7 @@ class SpanTracing(Tracing):
         labels = {otel.OPERATION: trace.operation, otel.PROVIDER: trace.provider}
         call, error = exchange.call, _error_of(exchange)
         if call is not None and call.begun and call.status < 400:
-            # Only of an answer is it sure that its model exists: others would be labels that clients make up.
+            # Only an answer proves that the model exists; others would be labels that clients invent.
             labels[otel.REQUEST_MODEL] = exchange.model or call.asked.model
             labels[otel.RESPONSE_MODEL] = call.asked.model
         failed = {} if error is None else {otel.ERROR_TYPE: error}
@@ -222,12 +214,11 @@ class SpanTracing(Tracing):
 
 
 def provider_of(route: str) -> str:
-    """Whose API the call has: that is all that is known of an engine."""
+    """The API of the call; nothing else is known of an engine."""
     return "anthropic" if dialect_of(route) == "anthropic" else "openai"
 
 
 def _attributes_of(exchange: Exchange, answer: Answer | None) -> Attributes:
-    """What is known of a request once it has ended."""
     found: dict[str, str | bool | int | float | list[str]] = {"forebay.key": exchange.key}
     status = int(exchange.outcome) if exchange.outcome.isdigit() else exchange.status
     if status is not None:
@@ -265,7 +256,6 @@ def _attributes_of_call(call: RelayedCall, began_s: float) -> Attributes:
 
 
 def _error_of(exchange: Exchange) -> str | None:
-    """What the request ended with, if that was an error: the gateway's code, a status, `hung_up` or `cut`."""
     failed = not exchange.outcome.isdigit() or exchange.outcome >= "400"
     return (exchange.error or exchange.outcome) if failed else None
 

@@ -1,4 +1,4 @@
-"""A gateway as a person writes it: one frozen tree of settings, checked as a whole."""
+"""The gateway's settings: one frozen tree, checked as a whole."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class EngineSpec(ReplicaPlaces):
         "connector. null: the same servers do both.",
     )
     api_key: SecretField | None = Field(
-        None, description="Where the replicas' API key is: `{env: NAME}` or `{file: PATH}`."
+        None, description="The replicas' API key: `{env: NAME}` or `{file: PATH}`."
     )
 
     model: ModelName | None = Field(
@@ -70,25 +70,25 @@ class EngineSpec(ReplicaPlaces):
     )
     kv_events: KvEvents | None = Field(
         None,
-        description="Where each replica publishes the events of its KV cache: `tcp://{host}:5557`, or "
-        "`tcp://{host}:{port+200}` for a port so far from that of its URL; null: no subscription.",
+        description="Address of each replica's KV cache events: `tcp://{host}:5557`, or "
+        "`tcp://{host}:{port+200}` for an offset from the port of its URL; null: no subscription.",
     )
 
 
 class KeySpec(Model):
-    """One API key and what it may ask for; null is no limit."""
+    """One API key and its limits; null means no limit."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = Field(
-        description="What metrics and logs call the key; nobody sends it."
+        description="Name of the key in metrics and logs; clients do not send it."
     )
-    key: SecretField = Field(description="Where the key is: `{env: NAME}` or `{file: PATH}`.")
+    key: SecretField = Field(description="The key: `{env: NAME}` or `{file: PATH}`.")
     requests_per_s: PositiveFloat | None = Field(None, description="Requests a second, in the long run.")
     burst: PositiveInt = Field(10, description="Requests that may come at once after a pause.")
     in_flight: PositiveInt | None = Field(None, description="Requests at a time.")
     tokens_per_min: PositiveInt | None = Field(
         None,
-        description="Tokens a minute. Those of the prompt, estimated, and as many as are asked for, or as "
-        "the model may write, are taken first; what was not used is given back.",
+        description="Tokens a minute. A request first takes its prompt's tokens (estimated) and the most "
+        "that it may generate; unused ones are returned.",
     )
     tokens_per_day: PositiveInt | None = Field(
         None, description="Tokens a day (UTC), counted from the start of the gateway."
@@ -105,7 +105,7 @@ class KeySpec(Model):
 
 
 class AliasSpec(Model):
-    """A name that clients may ask for. The name of one model is enough."""
+    """An alias for models. The name of one model is enough."""
 
     to: Annotated[dict[ModelName, PositiveFloat], BeforeValidator(_weights), Field(min_length=1)] = Field(
         description="The model that it stands for, or several with the weight of each: "
@@ -120,10 +120,10 @@ class AliasSpec(Model):
 
 
 class LimitsSpec(Model):
-    """Bounds that hold for every client."""
+    """Limits for every client."""
 
     max_body_bytes: PositiveInt = Field(
-        32 << 20, description="Largest body; more gets a 413. Images and recordings count as they are sent."
+        32 << 20, description="Largest body; more gets a 413. Images and recordings count as sent."
     )
     max_held_bytes: PositiveInt = Field(
         512 << 20, description="Bodies of all requests at a time; one beyond gets a 503."
@@ -131,12 +131,12 @@ class LimitsSpec(Model):
     max_header_bytes: PositiveInt = Field(32 << 10, description="Request line and headers; more gets a 431.")
     max_headers: PositiveInt = Field(100, description="Number of headers; more gets a 431.")
     max_json_depth: Annotated[int, Strict(), Field(gt=0, le=1000)] = Field(
-        64, description="Lists and objects within each other."
+        64, description="Nesting of lists and objects."
     )
-    header_s: PositiveFloat = Field(10.0, description="Until request line and headers are there; then 408.")
-    body_s: PositiveFloat = Field(120.0, description="Until the body is there; then 408.")
+    header_s: PositiveFloat = Field(10.0, description="Time to receive request line and headers; then 408.")
+    body_s: PositiveFloat = Field(120.0, description="Time to receive the body; then 408.")
     request_s: PositiveFloat = Field(
-        3600.0, description="Until the answer is whole, however long a model reasons; then it is cut off."
+        3600.0, description="Time for the whole answer, reasoning included; then it is cut off."
     )
     unread_s: PositiveFloat = Field(
         120.0, description="How long a client may leave an answer unread; then it is cut off."
@@ -156,11 +156,12 @@ class RelaySpec(Model):
     """How a request gets to a replica, and when another one is tried."""
 
     attempts: PositiveInt = Field(
-        RULES.attempts, description="Replicas that a request is sent to at most, before its first byte."
+        RULES.attempts, description="Most replicas that a request is sent to before its first byte."
     )
-    connect_s: PositiveFloat = Field(RULES.connect_s, description="Until a replica has taken a connection.")
+    connect_s: PositiveFloat = Field(RULES.connect_s, description="Time to connect to a replica.")
     first_byte_s: PositiveFloat = Field(
-        RULES.first_byte_s, description="Until a streamed answer has begun; then another replica is tried."
+        RULES.first_byte_s,
+        description="Time to the start of a streamed answer; then another replica is used.",
     )
     place_s: PositiveFloat | None = Field(
         None,
@@ -183,29 +184,29 @@ class DrainSpec(Model):
     """What happens on SIGTERM."""
 
     notice_s: NotNegativeFloat = Field(
-        0.0, description="How long health says `draining` at least, before the port closes."
+        0.0, description="Shortest time that `/health` reports `draining` before the port closes."
     )
     grace_s: NotNegativeFloat = Field(300.0, description="How long answers in flight may take to end.")
 
 
 class TlsSpec(Model):
-    """HTTPS in place of HTTP."""
+    """HTTPS instead of HTTP."""
 
-    certificate: LocalPath = Field(description="File with the certificate and those that it stands on (PEM).")
+    certificate: LocalPath = Field(description="File with the certificate and its chain (PEM).")
     key: LocalPath = Field(description="File with its private key (PEM), without a password.")
 
 
 class MonitoringSpec(Model):
-    """Who may see `/health` and `/metrics`; by default everybody, and keys have no names there."""
+    """Who may see `/health` and `/metrics`; by default everybody, without names of keys."""
 
     key: SecretField | None = Field(
-        None, description="Where the key is that these two need: `{env: NAME}` or `{file: PATH}`."
+        None, description="Key that these two require: `{env: NAME}` or `{file: PATH}`."
     )
     port: Annotated[int, Strict(), Field(ge=1, le=65535)] | None = Field(
-        None, description="Port of their own; they are on no other then."
+        None, description="Separate port for both; they are on no other then."
     )
     host: Annotated[str, Field(min_length=1, max_length=255)] = Field(
-        "127.0.0.1", description="Address to listen at with that port."
+        "127.0.0.1", description="Address of that port."
     )
 
     @property
@@ -221,9 +222,9 @@ class GatewaySpec(Model):
     )
     routing: Routing = Field(
         DEFAULT_POLICY,
-        description="How requests are spread over the replicas; docs/fleet.md tells what there is.",
+        description="How requests are spread over the replicas; see docs/fleet.md.",
     )
-    keys: tuple[KeySpec, ...] = Field((), description="API keys; none: everybody is let in.")
+    keys: tuple[KeySpec, ...] = Field((), description="API keys; none: everybody may call.")
     models: dict[ModelName, Annotated[AliasSpec, BeforeValidator(_stands_for)]] = Field(
         default_factory=dict, description="Aliases: other names for models, with weights and fallbacks."
     )
@@ -243,7 +244,7 @@ class GatewaySpec(Model):
         default_factory=MonitoringSpec, description="Who may see `/health` and `/metrics`."
     )
     opentelemetry: bool = Field(
-        False, description="Send traces and metrics by OpenTelemetry to where the `OTEL_*` variables say."
+        False, description="Send traces and metrics by OpenTelemetry as the `OTEL_*` variables configure."
     )
 
     @model_validator(mode="after")
@@ -255,7 +256,7 @@ class GatewaySpec(Model):
         return self
 
     def fleet(self) -> FleetConfig:
-        """The fleet. Raises `SettingError` for what cannot be a replica."""
+        """The fleet. Raises `SettingError` for an invalid replica."""
         engine = self.engine
         key = engine.api_key.ref() if engine.api_key is not None else None
         return FleetConfig(
@@ -267,7 +268,7 @@ class GatewaySpec(Model):
         )
 
     def prefill_fleet(self) -> FleetConfig | None:
-        """The fleet that prefills for the other; None where that one does both."""
+        """The fleet that only prefills, if any."""
         prefill = self.engine.prefill
         replicas = None if prefill is None else prefill.replicas()
         return None if replicas is None else replace(self.fleet(), replicas=replicas)
@@ -294,11 +295,10 @@ class GatewaySpec(Model):
 def load_gateway(
     path: str | Path | None, engines: tuple[str, ...] = (), prefill: tuple[str, ...] = ()
 ) -> GatewaySpec:
-    """The gateway in the file at `path`, if there is one; blocks on the file system.
+    """Read the gateway's settings at `path`, if given; blocks on the file system.
 
-    `engines`, where there are any, take the place of all replicas in the file, those that prefill for them
-    included; `prefill` of these alone. Raises `SettingError` with one line per mistake:
-    `file:line: key.path: what was expected, what was found`.
+    `engines` replace all replicas in the file; `prefill` only its prefill ones. Raises `SettingError` with
+    one line per mistake: `file:line: key.path: what was expected, what was found`.
     """
     value, lines = read_document(path, "gateway") if path is not None else ({}, {})
     name = "--engine" if path is None else str(path)
@@ -311,7 +311,6 @@ def load_gateway(
 
 
 def _with_replicas(engine: Any, engines: tuple[str, ...], prefill: tuple[str, ...]) -> dict[str, Any]:
-    """`engine` with those of the command line, where there are any."""
     if not (engines or prefill):
         return {}
     found = engine if isinstance(engine, dict) else {} if engine is None else {"url": engine}

@@ -17,7 +17,7 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class GatewayMetrics:
-    """Counters of one gateway, in a registry of their own. Labels come from settings and routes only."""
+    """Metrics of one gateway, in their own registry. Labels come from settings and routes only."""
 
     def __init__(
         self,
@@ -105,8 +105,6 @@ class _LostLines(Collector):
 
 
 class _Fleet(Collector):
-    """The replicas as they are when asked."""
-
     def __init__(self, fleet: FleetClient, prefill: FleetClient | None) -> None:
         self._fleet = fleet
         self._prefill = prefill

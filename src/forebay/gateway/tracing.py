@@ -1,6 +1,4 @@
-"""The beginning and end of a request's trace, if OpenTelemetry is off. `gateway/spans.py` has the class that
-records.
-"""
+"""Begins and ends a request's trace without OpenTelemetry. `gateway/spans.py` has the class that records."""
 
 from __future__ import annotations
 
@@ -10,14 +8,14 @@ from forebay.gateway.exchange import Exchange
 
 
 class Tracing:
-    """Reports nothing, and passes on a client's trace context."""
+    """Records nothing; forwards the client's trace context."""
 
     def begin(self, exchange: Exchange) -> RequestTrace:
-        """A request begins; `end` must follow."""
+        """Begin a request's trace; `end` must follow."""
         return RequestTrace(trace_context(exchange.headers))
 
     def end(self, trace: RequestTrace, exchange: Exchange, duration_s: float) -> None:
-        """The request has ended as `exchange` describes."""
+        """End it; `exchange` has the outcome."""
 
     def close(self) -> None:
         """Send what is left; blocks."""

@@ -1,4 +1,4 @@
-"""What an answer cost, by the engine's own counts at its end."""
+"""Token counts that engines write at the end of an answer."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ CACHE_CREATION = re.compile(rb'"cache_creation_input_tokens" ?: ?([0-9]{1,9})')
 
 
 def counts_in(tail: bytes) -> Usage | None:
-    """The engine's counts at the end of an answer, in OpenAI's or Anthropic's words; None without any."""
     prompt, completion, total = (_last(pattern, tail) for pattern in (PROMPT, COMPLETION, TOTAL))
     if prompt is None and total is None:
         return None
     read, created = _last(CACHE_READ, tail), _last(CACHE_CREATION, tail)
     cached = _last(CACHED, tail) if read is None else read
-    # Anthropic's input_tokens leave out those of the cache; some rerankers count the total only.
+    # Anthropic's input_tokens exclude cached ones; some rerankers count only the total.
     sent = (total or 0) - (completion or 0) if prompt is None else prompt + (read or 0) + (created or 0)
     return Usage(max(0, sent), completion or 0, cached or 0)
 
 
 def usage_in(tail: bytes, events: int) -> Usage:
-    """The counts at the end of an answer; without them, its events are its tokens."""
+    """The counts at the end of an answer; without them, one token per event."""
     return counts_in(tail) or Usage(0, events, 0)
 
 

@@ -1,4 +1,4 @@
-"""What the gateway reads in an engine's error, and how it ends a stream that broke off."""
+"""Reads engines' errors, and writes the end of a broken stream."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ STOPPED = "the answer is cut off: the gateway stops"
 
 
 def missing_in(body: bytes) -> Literal["model", "route"] | None:
-    """What a 404 of an engine with this body means: that it has no such model, or no such path; None for
-    anything else, such as a response that is not stored.
+    """What an engine's 404 means: no such model, no such path, or None, such as for a response that is not
+    stored.
 
-    vLLM names the parameter, or says "The model `m` does not exist."; a path that it does not have is "Not
-    Found", as in every FastAPI application. Other servers answer a path that they lack with no JSON at all.
+    vLLM names the parameter or writes "The model `m` does not exist."; an unknown path is "Not Found", as in
+    FastAPI. Other servers answer an unknown path without JSON.
     """
     try:
         document: Any = orjson.loads(body)
@@ -43,7 +43,7 @@ def missing_in(body: bytes) -> Literal["model", "route"] | None:
 
 
 def broken_off(dialect: Dialect, events: int, why: str = BROKEN_OFF) -> bytes:
-    """The last event of a stream that broke off after so many events, as the client of this API reads it."""
+    """The last event of a stream that broke off after `events` events, in the format of the API."""
     code = "replica_failed" if why == BROKEN_OFF else "cut_off"
     match dialect:
         case "anthropic":

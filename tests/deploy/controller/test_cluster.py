@@ -104,7 +104,7 @@ def test_an_event_names_the_deployment_and_the_reason() -> None:
     controller_of(server).round()
     (event,) = server.events
     assert event["involvedObject"]["name"] == "engine"
-    assert event["message"] == "1 -> 3 replicas: the pipeline wants 3"
+    assert event["message"] == "1 -> 3 replicas: the pipeline needs 3"
     assert event["lastTimestamp"] == "2023-11-14T22:13:20Z"
 
 
@@ -131,7 +131,7 @@ def test_while_pods_are_left_out_no_replica_is_taken_away(caplog: pytest.LogCapt
     server.replicas, server.more = 5, True
     controller_of(server).round()
     assert server.patches == []
-    assert "no replica is taken away: there are more than 1000 pods with a=b" in caplog.text
+    assert "no replica is removed: there are more than 1000 pods with a=b" in caplog.text
 
 
 def test_an_address_of_either_family_is_a_url() -> None:

@@ -31,7 +31,7 @@ def exposition(wanted: float, in_flight: float = 0.0) -> str:
 def test_the_largest_wanted_number_of_all_subtasks_counts_and_requests_add_up() -> None:
     texts = [exposition(2, 10), exposition(3.0, 5), "", f"{WANTED} NaN\n{WANTED} 1e300\n{WANTED} -4\n"]
     assert observed_load(texts) == ObservedLoad(3, 15.0)
-    unknown = "no pod of the pipeline reports how many replicas it wants"
+    unknown = "no pod of the pipeline reports how many replicas it needs"
     assert observed_load(["", f"{WANTED} NaN\n"]) == ObservedLoad(None, problems=unknown, pipeline=False)
     assert observed_load([exposition(2)], problems=["a", "b"]) == ObservedLoad(2, problems="a; b")
     assert observed_load([], problems=list("abcdef")).problems == "a; b; c; d; and 3 more"
@@ -81,7 +81,7 @@ def test_of_several_pools_each_has_its_share_of_the_wish_and_of_the_work() -> No
         decider.observe(ObservedLoad(0, 55.0), 100.0)
     found = [decider.decide(state, 100.0) for decider in (one, other)]
     assert [each.wanted for each in found] == [2, 4]
-    assert "the pipeline wants 0, 0 of them here (share 1 of 3)" in found[0].reason
+    assert "the pipeline needs 0, 0 of them here (share 1 of 3)" in found[0].reason
 
 
 def test_a_controller_that_begins_and_a_pipeline_that_is_heard_again_take_none_away_at_once() -> None:
@@ -135,12 +135,12 @@ def test_requests_in_flight_keep_their_replicas() -> None:
 
 def test_metrics_that_stop_change_nothing_and_the_reason_says_so() -> None:
     decider = Decider(Limits(0, 9))
-    assert "the load was not read yet: nothing changes" in decider.decide(STATE, 0.0).reason
+    assert "the load was not read yet: no change" in decider.decide(STATE, 0.0).reason
     decider.observe(ObservedLoad(7), 0.0)
     assert decider.decide(STATE, 30.0).wanted == 7
     decider.observe(ObservedLoad(None, 3.0), 31.0)
     late = decider.decide(STATE, 31.0)
-    assert (late.wanted, "for 31 s: nothing changes" in late.reason) == (2, True)
+    assert (late.wanted, "for 31 s: no change" in late.reason) == (2, True)
 
 
 def body(**status: Any) -> dict[str, Any]:
@@ -153,9 +153,12 @@ def body(**status: Any) -> dict[str, Any]:
     [
         (
             {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"},
-            "pods are refused: exceeded",
+            "pods are rejected: exceeded",
         ),
-        ({"type": "Progressing", "status": "False", "message": "too long"}, "does not get ready: too long"),
+        (
+            {"type": "Progressing", "status": "False", "message": "too long"},
+            "does not become ready: too long",
+        ),
     ],
 )
 def test_where_replicas_do_not_come_no_more_are_asked_for(condition: dict[str, str], trouble: str) -> None:
@@ -192,7 +195,7 @@ def test_replicas_above_the_limit_stay_while_some_metrics_are_not_read() -> None
     decider.observe(ObservedLoad(1, problems="no answer"), 0.0)
     decision = decider.decide(replace(STATE, replicas=5, ready=5), 0.0)
     assert decision.wanted == 5
-    assert "none is taken away: not all metrics are read: no answer" in decision.reason
+    assert "none is removed: some metrics are missing: no answer" in decision.reason
 
 
 @pytest.mark.parametrize(
@@ -212,7 +215,7 @@ def test_replicas_whose_node_goes_away_keep_their_number_and_are_not_ordered_twi
     decider, found = Decider(Limits(0, 9), settle_s=0.0), []
     four = replace(STATE, replicas=4, ready=4)
     for now_s, ready in ((0, 4), (10, 1), (400, 0), (500, 4)):
-        # What was running is asked for again, and the pipeline wants as many as before.
+        # What was running is asked for again, and the pipeline needs as many as before.
         decider.observe(ObservedLoad(4, 64.0), float(now_s))
         found.append(decider.decide(replace(four, ready=ready), float(now_s)).wanted)
     assert found == [4, 4, 4, 4]
@@ -228,7 +231,7 @@ def test_a_boot_of_ten_times_the_time_asks_for_no_more_than_is_wanted() -> None:
 
 @pytest.mark.parametrize("wrong", [{}, {"metadata": {}}, {**body(), "spec": {"replicas": "2"}}])
 def test_what_is_no_deployment_is_one_error(wrong: dict[str, Any]) -> None:
-    with pytest.raises(DeployError, match="of an unknown form"):
+    with pytest.raises(DeployError, match="has an unknown format"):
         DeploymentState.parse(wrong)
 
 
@@ -244,7 +247,7 @@ def test_a_load_that_nobody_reports_is_a_problem_and_no_zero() -> None:
     assert pipeline_only.problems == "no pod of the gateway reports its load"
     gateway_only = observed_load([], [f"{PEAK_LOAD} 3\n"])
     assert (gateway_only.wanted, gateway_only.gateway) == (0, 3.0)
-    assert gateway_only.problems == "no pod of the pipeline reports how many replicas it wants"
+    assert gateway_only.problems == "no pod of the pipeline reports how many replicas it needs"
     assert observed_load([], []).wanted is None
 
 
@@ -253,7 +256,7 @@ def test_the_replicas_for_pipeline_and_gateway_add_up() -> None:
     decider.observe(ObservedLoad(3, gateway=42.0), 0.0)
     decision = decider.decide(STATE, 0.0)
     assert decision.wanted == 8
-    assert decision.reason == "the pipeline wants 3 and the gateway has 42 requests: 8 in all"
+    assert decision.reason == "the pipeline needs 3 and the gateway has 42 requests: 8 in all"
 
 
 @given(st.integers(1, 500), st.integers(1, 3), st.booleans())
@@ -284,7 +287,7 @@ def test_requests_that_wait_for_a_boot_order_no_more_than_once() -> None:
         decider.observe(ObservedLoad(0, gateway=float(requests)), 10.0)
         found.append(decider.decide(replace(STATE, replicas=replicas, ready=ready), 10.0))
     assert [each.wanted for each in found] == [3, 4, 6]
-    assert found[1].reason.endswith("6 in all, 2 start already")
+    assert found[1].reason.endswith("6 in all, 2 are starting")
 
 
 def test_while_the_gateway_is_not_read_replicas_only_come() -> None:
@@ -294,7 +297,7 @@ def test_while_the_gateway_is_not_read_replicas_only_come() -> None:
         decision = decider.decide(STATE, now_s)
         assert decision.wanted == 2
     assert decision.reason == (
-        "the pipeline wants 0; none is taken away: not all metrics are read: "
+        "the pipeline needs 0; none is removed: some metrics are missing: "
         "no pod of the gateway reports its load"
     )
     decider.observe(observed_load([exposition(4)], []), 101.0)

@@ -137,5 +137,5 @@ WRONG_SPEC = {"metadata": {"resourceVersion": 1}, "spec": {"leaseTransitions": "
 
 @pytest.mark.parametrize("wrong", [{}, {"metadata": {}}, {"metadata": 1}, WRONG_SPEC])
 def test_what_is_no_lease_is_one_error(wrong: dict[str, Any]) -> None:
-    with pytest.raises(DeployError, match="of an unknown form"):
+    with pytest.raises(DeployError, match="has an unknown format"):
         LeaseState.parse(wrong)

@@ -84,7 +84,7 @@ class Cluster:
     def scrape(self, urls: Sequence[str]) -> list[str | DeployError]:
         assert {"http://10.9.9.9:9249/metrics"} <= set(urls) <= {"http://10.9.9.9:9249/metrics", SILENT}
         return [
-            DeployError(f"{url} tells no metrics: connection refused")
+            DeployError(f"{url}: cannot read metrics: connection refused")
             if self.wanted is None or url == SILENT
             else f'{WANTED}{{host="a"}} {self.wanted}\n'
             for url in urls
@@ -141,9 +141,9 @@ def test_it_gives_each_pool_its_share_says_why_and_stays_within_its_limits(clust
     cluster.scaled(controller, 0)
     messages = [each["message"] for each in cluster.events() if each["involvedObject"]["name"] == DECODE]
     first, second, third = messages
-    assert first == "1 -> 2 replicas: the pipeline wants 3, 2 of them here (share 2 of 3)"
+    assert first == "1 -> 2 replicas: the pipeline needs 3, 2 of them here (share 2 of 3)"
     assert second == (
-        "2 -> 4 replicas: the pipeline wants 9, 6 of them here (share 2 of 3); 4 in place of 6: the limits"
+        "2 -> 4 replicas: the pipeline needs 9, 6 of them here (share 2 of 3); 4 in place of 6: the limits"
     )
     assert third.startswith("4 -> 0 replicas")
 
@@ -190,7 +190,7 @@ def test_while_a_pod_tells_no_metrics_no_replica_is_taken_away(
     for _ in range(3):
         controller.round()
     assert cluster.pools() == SPLIT[3]
-    assert f"no replica is taken away: {SILENT} tells no metrics" in caplog.text
+    assert f"no replica is removed: {SILENT}: cannot read metrics" in caplog.text
     cluster.scaled(controller, 4)
 
 
@@ -256,7 +256,7 @@ def test_rights_and_deployments_that_are_missing_are_named_and_the_others_scaled
     cluster.kubectl("delete", "deployment", DECODE)
     caplog.clear()
     cluster.controller().round()
-    assert f"Deployment {DECODE}: there is none in the namespace {cluster.namespace}" in caplog.text
+    assert f"Deployment {DECODE}: not found in the namespace {cluster.namespace}" in caplog.text
     cluster.kubectl("delete", "rolebinding", "triage-autoscaler")
     wait_until(lambda: _refused(cluster))
     caplog.clear()
@@ -295,7 +295,7 @@ def test_a_replica_that_does_not_get_ready_is_told_and_no_more_are_asked_for(clu
         """Whether it is in trouble for good: the new pod, once made, counts as progress for a second."""
         found = orjson.loads(cluster.kubectl("get", "deployment", DECODE, "-o", "json"))
         made = found.get("status", {}).get("updatedReplicas") == 1
-        return made and "does not get ready" in DeploymentState.parse(found).trouble
+        return made and "does not become ready" in DeploymentState.parse(found).trouble
 
     wait_until(stuck)
     controller = cluster.controller()
@@ -310,7 +310,7 @@ def test_a_replica_that_does_not_get_ready_is_told_and_no_more_are_asked_for(clu
     assert cluster.replicas(DECODE) == 1
     (told,) = (each for each in cluster.events() if each["reason"] == "ReplicasMissing")
     assert told["involvedObject"]["name"] == DECODE
-    assert told["message"].startswith("a replica does not get ready: ReplicaSet")
+    assert told["message"].startswith("a replica does not become ready: ReplicaSet")
 
 
 WANTED_FOR = {1: 1.0, 2: 3.0, 3: 4.0, 4: 6.0}

@@ -54,24 +54,24 @@ def test_one_that_never_answers_costs_the_others_nothing() -> None:
 
     told = asyncio.run(read_all("abc", read, pod_s=SHORT_S, round_s=LONG_S))
     assert (told[0], told[2]) == ("a", "c")
-    assert words(told[1]) == "b tells no metrics within 0.05 s"
+    assert words(told[1]) == "b: reading metrics timed out after 0.05 s"
 
 
 def test_a_round_ends_also_where_there_are_more_than_there_is_time_for() -> None:
     told = asyncio.run(read_all("abcd", _never, pod_s=LONG_S, round_s=SHORT_S, at_once=2))
     assert [words(each) for each in told] == [
-        f"{url} is not read within the 0.05 s for all" for url in "abcd"
+        f"{url} was not read within the 0.05 s for all" for url in "abcd"
     ]
 
 
 def test_what_one_raises_is_its_own() -> None:
     async def read(url: str) -> str:
         if url == "a":
-            raise DeployError("a tells no metrics: refused")
+            raise DeployError("a: cannot read metrics: refused")
         return url
 
     told = asyncio.run(read_all("ab", read))
-    assert words(told[0]) == "a tells no metrics: refused"
+    assert words(told[0]) == "a: cannot read metrics: refused"
     assert told[1] == "b"
 
 
@@ -113,7 +113,7 @@ def test_one_that_drips_is_left_when_its_time_is_over(head: bytes) -> None:
             await writer.drain()
             await asyncio.sleep(SHORT_S / 10)
 
-    assert "tells no metrics within" in words(asyncio.run(told_by(drip, pod_s=SHORT_S * 4)))
+    assert "reading metrics timed out after" in words(asyncio.run(told_by(drip, pod_s=SHORT_S * 4)))
 
 
 def test_of_a_long_text_our_own_lines_are_kept_and_of_too_long_a_one_none() -> None:
@@ -139,7 +139,7 @@ def test_it_is_read_over_http() -> None:
             told = await asyncio.to_thread(scrape, [url, "http://127.0.0.1:9/metrics", f"{replica.url}/none"])
             # vLLM's metrics are none of ours.
             assert told[0] == ""
-            assert "tells no metrics: " in words(told[1])
+            assert "cannot read metrics: " in words(told[1])
             assert "404" in words(told[2])
 
     asyncio.run(check())

@@ -64,7 +64,7 @@ POOL = {"url": "http://gateway", "endpoint_picker": {"name": "picker"}}
         (
             {**SMALL, "engine": {**ENGINE, "replicas": 5}, "scaling": SCALING},
             {},
-            "scaling.max: expected at least the 5 replicas",
+            "scaling.max: expected at least the 5 initial replicas",
         ),
         (
             {
@@ -73,7 +73,7 @@ POOL = {"url": "http://gateway", "endpoint_picker": {"name": "picker"}}
                 "scaling": SCALING,
             },
             {},
-            "scaling.max: expected at least the 5 replicas",
+            "scaling.max: expected at least the 5 initial replicas",
         ),
         (
             {
@@ -139,7 +139,7 @@ POOL = {"url": "http://gateway", "endpoint_picker": {"name": "picker"}}
         (
             SMALL,
             {"sink": {"type": "jsonl", "path": "out"}},
-            "is on this machine, and no pod has it: mount it",
+            "is on this machine, not in the pods: mount it",
         ),
         (SMALL, {"journal": {"path": "journal.db"}}, "journal.path: "),
         (
@@ -235,9 +235,7 @@ def test_what_is_mounted_may_be_read_and_written() -> None:
 
 def test_without_a_deployment_file_the_message_shows_the_least_one(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_bytes(orjson.dumps(PIPELINE))
-    with pytest.raises(
-        SettingError, match=r"deploy\.yaml: there is no such file.*image: IMAGE, state: s3://"
-    ):
+    with pytest.raises(SettingError, match=r"deploy\.yaml: not found.*image: IMAGE, state: s3://"):
         load_deployment(tmp_path / "p.yaml")
 
 
@@ -332,7 +330,7 @@ def test_a_gateway_without_a_pipeline_is_a_deployment_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("settings", "pipeline", "said"),
     [
-        ({**ALONE, "name": None}, None, "name: missing; without 'pipeline' nothing else names the objects"),
+        ({**ALONE, "name": None}, None, "name: missing; without 'pipeline' it is required"),
         ({**ALONE, "gateway": None}, None, "pipeline: missing; expected it, or 'gateway' and 'engine'"),
         ({**ALONE, "engine": None}, None, "gateway: expected none without 'engine'"),
         ({**ALONE, "pipeline": JOB}, PIPELINE, "name: expected none with 'pipeline'"),
@@ -354,12 +352,12 @@ def test_a_pipeline_and_its_file_come_together(
         (
             {"scaling": {"by": "hpa", "max": 4}, "monitoring": {"rules": "none"}},
             {},
-            "monitoring.rules: none leaves out the rule that records forebay_wanted_replicas",
+            "monitoring.rules: with none, no rule records forebay_wanted_replicas",
         ),
         (
             {"scaling": SCALING, "gateway": GATEWAY},
             {"scaling": {"max": 4, "policy": "kv_cache"}},
-            "scaling.policy: kv_cache of the pipeline file also sees what the gateway's requests hold",
+            "scaling.policy: kv_cache of the pipeline file also includes the gateway's requests",
         ),
     ],
 )
@@ -373,4 +371,4 @@ def test_scaling_that_cannot_be_right_is_warned_of(
 def test_limits_that_contradict_each_other_are_told() -> None:
     pipeline = {**PIPELINE, "scaling": {"max": 9}}
     (told,) = warnings_of(deployment_of({**SMALL, "scaling": SCALING}, pipeline))
-    assert told.startswith("scaling.max: the pipeline file wants up to 9 replicas")
+    assert told.startswith("scaling.max: the pipeline file asks for up to 9 replicas")

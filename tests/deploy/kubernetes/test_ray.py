@@ -253,11 +253,11 @@ def test_without_scaling_nothing_scales_it() -> None:
         ({"ray": {**RAY, "import_path": "fleet.app:build"}}, "import_path"),
         (
             {"scaling": {"max": 4, "prometheus": "http://prometheus:9090"}},
-            "scaling.by: expected controller with 'ray', where Serve starts the replicas, found keda",
+            "scaling.by: expected controller with 'ray', because Serve starts the replicas, found keda",
         ),
         (
             {"engine": {**ENGINE, "pools": [{"name": "a"}]}},
-            "engine.pools: expected none with 'ray', where all replicas are of one kind",
+            "engine.pools: expected none with 'ray', because all replicas are of one kind",
         ),
         ({"scaling": {**SCALED["scaling"], "max": 1001}}, "scaling.max: expected at most 1000 with 'ray'"),
         (

@@ -33,7 +33,7 @@ class Pipeline:
     async def read(self, url: str) -> str:
         wanted = self.wanted[url]
         if wanted is None:
-            raise DeployError(f"{url} tells no metrics: connection refused")
+            raise DeployError(f"{url}: cannot read metrics: connection refused")
         return f'{WANTED}{{host="a"}} {wanted}\n{IN_FLIGHT} {self.in_flight}\n'
 
 
@@ -90,8 +90,8 @@ async def test_never_fewer_than_requests_in_flight_need() -> None:
 async def test_what_is_not_known_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert await rounds(Pipeline(), [body(TWO)], [None, None]) == []
     assert [record.message for record in caplog.records] == [
-        "the load of the replicas is not known: http://a/metrics tells no metrics: connection refused; "
-        "no pod of the pipeline reports how many replicas it wants"
+        "the load of the replicas is unknown: http://a/metrics: cannot read metrics: connection refused; "
+        "no pod of the pipeline reports how many replicas it needs"
     ], "said once"
 
 
@@ -121,7 +121,7 @@ async def test_while_a_replica_does_not_get_ready_no_more_are_asked_for(
     states = ("RUNNING", "STARTING")
     troubled = application("fleet", states=states, message="no room", health=health, trigger=trigger)
     assert await rounds(Pipeline(), [body(troubled)], [4]) == []
-    assert "no more than 2 are asked for: a replica does not get ready: no room" in caplog.text
+    assert "not raised above 2: a replica does not become ready: no room" in caplog.text
 
 
 async def test_an_engine_that_has_ended_does_not_hold_the_others_back() -> None:
@@ -142,8 +142,8 @@ async def test_where_one_of_several_addresses_fails_the_fleet_may_only_grow(
     pipeline.wanted["http://b/metrics"] = None
     assert await rounds(pipeline, [body(TWO)], [1, 1, 3]) == [3]
     assert [record.message for record in caplog.records] == [
-        "not all metrics are read, so no replica is taken away: "
-        "http://b/metrics tells no metrics: connection refused"
+        "some metrics are missing, so no replica is removed: "
+        "http://b/metrics: cannot read metrics: connection refused"
     ], "said once"
 
 
@@ -257,7 +257,7 @@ async def test_each_address_of_a_name_is_read() -> None:
 async def test_what_it_does_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     await rounds(Pipeline(), [body(TWO)], [3])
-    assert "fleet: 2 -> 3 replicas: the pipeline wants 3" in caplog.text
+    assert "fleet: 2 -> 3 replicas: the pipeline needs 3" in caplog.text
 
 
 async def test_metrics_are_read_and_what_is_none_is_an_error() -> None:
@@ -295,4 +295,4 @@ async def test_a_password_in_an_address_is_not_shown(wrong: str) -> None:
         with pytest.raises(DeployError, match="cannot read metrics") as caught:
             await read_text(http, f"http://me:geheim@{wrong}/metrics?token=geheim#geheim")
     assert "geheim" not in str(caught.value)
-    assert f"http://{wrong}/metrics: cannot read metrics" in str(caught.value)
+    assert f"http://{wrong}/metrics: cannot" in str(caught.value)

@@ -119,7 +119,7 @@ def test_nothing_is_submitted_where_that_would_delete_anothers_application() -> 
     unknown["deployed_app_config"] = None
     found = instance(unknown, application("fleet"))
     for submission in (lambda: with_fleet(found, SPEC), lambda: without_fleet(found, "fleet")):
-        with pytest.raises(DeployError, match=r"web: Ray Serve does not return how .* nothing was changed"):
+        with pytest.raises(DeployError, match=r"web: Ray Serve does not report how .* nothing was changed"):
             submission()
 
 

@@ -49,7 +49,7 @@ async def test_why_it_does_not_start() -> None:
         ScriptedServe([body(), body(), body(failed)]).served() as serve,
         ServeRest(serve.address) as rest,
     ):
-        with pytest.raises(DeployError, match="fleet: it did not start: no module engine"):
+        with pytest.raises(DeployError, match="fleet: cannot start: no module engine"):
             await apply_fleet(rest, SPEC, clock=ManualClock(), sleep=Time().sleep)
 
 

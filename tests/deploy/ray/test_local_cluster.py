@@ -79,7 +79,7 @@ def test_none_is_started_that_everybody_on_the_network_could_use(
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     ray = scripted(home)
-    with pytest.raises(DeployError, match="anybody who can reach this machine could run programs"):
+    with pytest.raises(DeployError, match="anybody who reaches this machine could run programs"):
         start_local_cluster(address, lambda words: None, ray=lambda: ray)
     assert not (home / "calls").exists()
 

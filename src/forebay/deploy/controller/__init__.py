@@ -1,2 +1,1 @@
-"""What scales Deployments where there is neither KEDA nor an adapter of metrics: the pipeline says how many
-replicas it wants, and this patches the Deployments' scale."""
+"""Patches the scale of Deployments by the load of pipeline and gateway, without KEDA or a metrics adapter."""

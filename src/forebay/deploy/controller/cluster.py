@@ -1,5 +1,4 @@
-"""What the controller asks of the API server, and where pods have their metrics: a few calls, each of which
-blocks for some seconds at most and raises `DeployError`."""
+"""The controller's API calls. Each blocks for some seconds at most and raises `DeployError`."""
 
 from __future__ import annotations
 
@@ -25,16 +24,16 @@ MAX_PAGES = 4
 
 
 class Changed(DeployError):
-    """Another one has written the object since it was read."""
+    """The object was written since it was read."""
 
 
 class Missing(DeployError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodAddresses:
-    """The addresses of pods that run; `problem`: why some may be missing, empty where none is."""
+    """Addresses of running pods. `problem`: why some may be missing, or empty."""
 
     found: tuple[str, ...]
     problem: str = ""
@@ -48,13 +47,13 @@ class ClusterCalls:
         self.namespace = namespace
 
     def deployment(self, name: str) -> DeploymentState:
-        """A Deployment as it is."""
         path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{name}"
         return DeploymentState.parse(self._ask("GET", path, f"Deployment {name}"))
 
     def scale(self, state: DeploymentState, wanted: int) -> None:
-        """Set the number of replicas, through the `scale` subresource. Raises `Changed` where the Deployment
-        is no longer as it was read."""
+        """Set the replicas through the `scale` subresource. Raises `Changed` on a write since `state` was
+        read.
+        """
         body = {"metadata": {"resourceVersion": state.version}, "spec": {"replicas": wanted}}
         self._ask(
             "PATCH",
@@ -66,7 +65,7 @@ class ClusterCalls:
         )
 
     def pod_addresses(self, selector: str) -> PodAddresses:
-        """The addresses of the pods with these labels that run, of the first `MAX_PAGES` times `PAGE`."""
+        """Addresses of the running pods among the first `MAX_PAGES` times `PAGE`."""
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         params = {"labelSelector": selector, "limit": str(PAGE)}
         found: list[str] = []
@@ -90,7 +89,7 @@ class ClusterCalls:
     def tell(
         self, state: DeploymentState, reason: str, message: str, at: str, *, warning: bool = False
     ) -> None:
-        """Write an Event of the Deployment; `at` is the moment in RFC 3339."""
+        """Write an Event of the Deployment; `at` is in RFC 3339."""
         body = {
             "metadata": {"name": f"{state.name}.{uuid.uuid4().hex[:16]}", "namespace": self.namespace},
             "involvedObject": {
@@ -112,15 +111,13 @@ class ClusterCalls:
         self._ask("POST", path, "Event", content=orjson.dumps(body))
 
     def lease(self, name: str) -> LeaseState | None:
-        """A Lease as it is; None where there is none."""
         try:
             return LeaseState.parse(self._ask("GET", f"{self._leases}/{name}", f"Lease {name}"))
         except Missing:
             return None
 
     def write_lease(self, name: str, found: LeaseState | None, spec: Mapping[str, Any]) -> None:
-        """Make a Lease, or replace the one that was `found`. Raises `Changed` where it is another one by
-        now."""
+        """Create a Lease, or replace `found`. Raises `Changed` if it was written since."""
         metadata = {"name": name, "namespace": self.namespace}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         if found is None:
@@ -142,23 +139,22 @@ class ClusterCalls:
         except httpx2.HTTPError as error:
             raise DeployError(f"{what}: {unreachable(str(self._http.base_url), error)}") from None
         except (ConfigError, OSError) as error:
-            raise DeployError(f"{what}: the log-in failed: {plain(str(error))[:300]}") from None
+            raise DeployError(f"{what}: login failed: {plain(str(error))[:300]}") from None
         if not answer.is_success:
             found = refusal(answer.status_code, answer.reason_phrase, answer.content)
             if found.code == 409:
                 raise Changed(f"{what}: {found.said}")
             if found.code == 404 and "namespaces" not in found.said:
-                raise Missing(f"{what}: there is none in the namespace {self.namespace}: {found.said}")
+                raise Missing(f"{what}: not found in the namespace {self.namespace}: {found.said}")
             raise DeployError(f"{what}: {found.text(self.namespace)}")
         try:
             body = orjson.loads(answer.content)
         except orjson.JSONDecodeError:
             body = None
         if not isinstance(body, dict):
-            raise DeployError(f"{what}: the API server's answer is no object")
+            raise DeployError(f"{what}: the API server's answer is not an object")
         return body
 
 
 def metrics_url(address: str, port: int) -> str:
-    """Where a pod has its metrics."""
     return f"http://{f'[{address}]' if ':' in address else address}:{port}/metrics"

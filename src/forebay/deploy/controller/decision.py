@@ -1,4 +1,4 @@
-"""How many replicas a Deployment is to have. Pure: the moment is passed in, nothing is asked or written."""
+"""How many replicas a Deployment should have. Pure: the time is passed in."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from forebay.deploy.controller.exposition import ObservedLoad
 from forebay.errors import DeployError
 
 ANY_SPEED_S = 1.0
-"""The wanted number comes from the load: no work is counted here."""
+"""The wanted number comes from the load, so no speed is measured here."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """A Deployment as it was read. `version` is what a patch must name, so that it fails where another one
-    has written since. `trouble`: why replicas that it ought to have do not come; empty where they do."""
+    """A Deployment as read; a patch names its `version`. `trouble`: why wanted replicas do not start."""
 
     name: str
     uid: str
@@ -31,7 +30,6 @@ class DeploymentState:
 
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> DeploymentState:
-        """Of the object that the API server gives. Raises `DeployError` for another form."""
         try:
             metadata, status = body["metadata"], body.get("status") or {}
             replicas, ready = body["spec"]["replicas"], status.get("readyReplicas", 0)
@@ -47,22 +45,21 @@ class DeploymentState:
                 _trouble(conditions),
             )
         except (AttributeError, KeyError, TypeError) as error:
-            raise DeployError(f"the API server's Deployment is of an unknown form: {error}") from None
+            raise DeployError(f"the API server's Deployment has an unknown format: {error}") from None
 
 
 def _trouble(conditions: Mapping[str, Mapping[str, Any]]) -> str:
     failure, progress = conditions.get("ReplicaFailure", {}), conditions.get("Progressing", {})
     if failure.get("status") == "True":
-        return f"pods are refused: {str(failure.get('message', ''))[:500]}"
+        return f"pods are rejected: {str(failure.get('message', ''))[:500]}"
     if progress.get("status") == "False":
-        return f"a replica does not get ready: {str(progress.get('message', ''))[:500]}"
+        return f"a replica does not become ready: {str(progress.get('message', ''))[:500]}"
     return ""
 
 
 @dataclass(slots=True)
 class _ByLoad:
-    """What the pipeline's own policy has decided, and replicas for the gateway's requests; fewer must have
-    been enough for a while."""
+    """The pipeline's decision plus the gateway's load. Scales down only after a while of less load."""
 
     hold: Hold
     share: Share
@@ -74,7 +71,7 @@ class _ByLoad:
         total = load.replicas(self.requests_per_replica)
         needed = here = math.ceil(self.share.of_work(total) - 1e-9)
         if needed > there:
-            # Requests that wait for replicas that boot already ask for no others; a wish is exact.
+            # Requests that wait for booting replicas need no further ones; a wanted number is exact.
             least = max(there, self.share.of_replicas(load.wanted or 0))
             here = max(needed - len(signals.starting), least)
         held = self.hold.add(here, signals.now_s)
@@ -84,7 +81,7 @@ class _ByLoad:
         if not self.share.whole:
             words += f", {needed} of them here (share {self.share})"
         if here != needed:
-            words += f", {len(signals.starting)} start already"
+            words += f", {len(signals.starting)} are starting"
         if held == here:
             return Decision(held, words)
         return Decision(held, f"{words}, and {held} were needed a while ago")
@@ -92,16 +89,16 @@ class _ByLoad:
 
 @dataclass(slots=True)
 class Decider:
-    """Decides for one Deployment, and remembers which numbers were needed in the last `settle_s`.
+    """Decides for one Deployment, and remembers the numbers needed in the last `settle_s`.
 
-    The replicas that exist at the first look, and while nothing is known of the load, count as needed until
-    then. If the fleet `begins_with_most`, `limits.most` replicas of which none is ready do not. `limits` hold
-    if anything changes. There are never fewer replicas than the requests of pipeline and gateway need, at
-    `requests_per_replica` each. A load that is older than `limits.stale_after_s` changes nothing. While some
-    metrics are not read, no replica is taken away: more may be needed. While pods are refused, or one does
-    not get ready, no more are asked for.
+    Never fewer replicas than the requests of pipeline and gateway need, at `requests_per_replica` each.
+    `limits` apply to changes only. A load older than `limits.stale_after_s` changes nothing. Removes none
+    while some metrics are missing; adds none while pods are rejected or do not become ready.
 
-    Of several Deployments, this one has its `share` of the load; `limits` are its own.
+    Existing replicas count as needed at first, and while the load is unknown. Exception: the fleet
+    `begins_with_most` and none of the `limits.most` replicas is ready.
+
+    Of several Deployments, this one has its `share` of the load, and its own `limits`.
     """
 
     limits: Limits
@@ -122,17 +119,15 @@ class Decider:
         self._scaler = Scaler(self._policy, speed, self.limits)
 
     def observe(self, load: ObservedLoad, now_s: float) -> None:
-        """Go by this load from now on, unless nothing of it is known."""
         self._problems = load.problems
         if load.wanted is not None:
             self._policy.load, self._read_s = load, now_s
 
     def decide(self, state: DeploymentState, now_s: float) -> Decision:
-        """The number of replicas, and why."""
         age_s = now_s - self._read_s
         if age_s > self.limits.stale_after_s:
             since = "yet" if age_s == math.inf else f"for {age_s:.0f} s"
-            why = f"the load was not read {since}: nothing changes"
+            why = f"the load was not read {since}: no change"
             self._keep_wanted(state, now_s)
             return Decision(state.replicas, why)
         if not self._begun:
@@ -150,10 +145,10 @@ class Decider:
         if self._problems:
             self._keep(state, now_s)
             if decision.wanted < state.replicas:
-                why = f"{decision.reason}; none is taken away: not all metrics are read: {self._problems}"
+                why = f"{decision.reason}; none is removed: some metrics are missing: {self._problems}"
                 return Decision(state.replicas, why)
         if state.trouble and decision.wanted > state.replicas:
-            why = f"{decision.reason}; no more than {state.replicas} are asked for: {state.trouble}"
+            why = f"{decision.reason}; not raised above {state.replicas}: {state.trouble}"
             return Decision(state.replicas, why)
         return decision
 
@@ -163,5 +158,5 @@ class Decider:
             self._keep(state, now_s)
 
     def _keep(self, state: DeploymentState, now_s: float) -> None:
-        """What there is counts as wanted, so that the next number that is sure takes none away at once."""
+        """Existing replicas count as wanted, so that the next decision removes none at once."""
         self._policy.hold.add(min(state.replicas, self.limits.ceiling), now_s)

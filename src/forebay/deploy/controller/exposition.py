@@ -1,5 +1,4 @@
-"""What the pods of a pipeline and of a gateway report: Prometheus' text format, of which only numbers by
-metric are read."""
+"""Reads the load from Prometheus metrics of pipeline and gateway pods."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ MAX_CHARS = 16 << 20
 MAX_WANTED = 10_000
 MAX_LOAD = 1_000_000
 MAX_PROBLEMS = 4
-PARTLY_READ = "not all metrics are read, so no replica is taken away"
+PARTLY_READ = "some metrics are missing, so no replica is removed"
 SAMPLE = re.compile(
     r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\})?[ \t]+(\S+)(?:[ \t]+\S+)?[ \t]*$',
     re.MULTILINE,
@@ -25,12 +24,11 @@ SAMPLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ObservedLoad:
-    """What the replicas have to do.
+    """The replicas' load.
 
-    `wanted`: how many of them the pipeline wants; None if nothing is known at all. `in_flight`: requests of
-    the pipeline that are at replicas. `gateway`: requests of the gateway that are at replicas or wait for
-    one. `pipeline`: whether it is known what the pipeline wants; `gateway` is None if it is not known, or
-    there is none. `problems`: why the load may be larger; empty if all of it is known.
+    `wanted`: replicas that the pipeline needs. `in_flight`: the pipeline's requests at replicas. `gateway`:
+    the gateway's requests, at replicas or waiting. `wanted`, `gateway`: None if unknown or absent.
+    `pipeline`: whether it reports `wanted`. `problems`: why the load may be higher, or empty.
     """
 
     wanted: int | None = None
@@ -41,23 +39,20 @@ class ObservedLoad:
 
     @property
     def requests(self) -> float:
-        """Those at replicas, or waiting for one."""
         return self.in_flight + (self.gateway or 0.0)
 
     def replicas(self, requests_per_replica: int) -> float:
-        """The replicas that pipeline and gateway need together: both send to the same ones, so they add
-        up."""
+        """Replicas for pipeline and gateway: both use the same ones, so their loads add up."""
         return (self.wanted or 0) + (self.gateway or 0.0) / requests_per_replica
 
     def __str__(self) -> str:
-        said = [f"the pipeline wants {self.wanted}"] if self.pipeline else []
+        said = [f"the pipeline needs {self.wanted}"] if self.pipeline else []
         if self.gateway is not None:
             said.append(f"the gateway has {counted(round(self.gateway), 'request')}")
         return " and ".join(said)
 
 
 def values(text: str, metric: str) -> tuple[float, ...]:
-    """The finite values of a metric, over all its labels."""
     found = []
     for match in SAMPLE.finditer(text):
         if match[1] != metric:
@@ -72,27 +67,25 @@ def values(text: str, metric: str) -> tuple[float, ...]:
 
 
 def shown(url: str) -> str:
-    """`url` for people and logs: without what may hold a password, which is the user, the query and the
-    fragment."""
+    """`url` for logs: without user, query and fragment, which may hold a password."""
     scheme = "https://" if url.startswith("https://") else "http://" if url.startswith("http://") else ""
-    # A password that is not encoded may hold any of the signs that end a host.
+    # An unencoded password may contain any character that ends a host.
     return scheme + re.split(r"[?#]", url.removeprefix(scheme).rpartition("@")[2])[0]
 
 
 def observed_load(
     pipeline: Iterable[str] | None, gateway: Iterable[str] | None = None, problems: Sequence[str] = ()
 ) -> ObservedLoad:
-    """What the pods of a pipeline and of a gateway report together, None for one that does not exist;
-    `problems` are why other pods were not read.
+    """The pods' total load; None means that there is no such pipeline or gateway.
 
-    Every subtask of a pipeline that decides sees its own part of the stream, and decides for all: the largest
-    number counts. Each pod of a gateway reports its own requests: they add up.
+    Every subtask that decides sees a part of the stream and decides for all: the largest number counts.
+    Gateway pods report their own requests: they add up. `problems`: why other pods were not read.
     """
     texts, unknown = list(pipeline or ()), list(problems)
     wanted = [value for text in texts for value in values(text, WANTED) if 0 <= value <= MAX_WANTED]
     in_flight = sum(max(0.0, value) for text in texts for value in values(text, IN_FLIGHT))
     if pipeline is not None and not wanted:
-        unknown.append("no pod of the pipeline reports how many replicas it wants")
+        unknown.append("no pod of the pipeline reports how many replicas it needs")
     loads = [value for text in gateway or () for value in values(text, PEAK_LOAD) if 0 <= value <= MAX_LOAD]
     if gateway is not None and not loads:
         unknown.append("no pod of the gateway reports its load")

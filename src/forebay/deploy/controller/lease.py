@@ -1,8 +1,7 @@
-"""Which of several controllers scales a Deployment: the one that holds its Lease, as Kubernetes' own do it.
+"""Which of several controllers scales a Deployment: the holder of its Lease, as in Kubernetes.
 
-The holder renews the Lease every few seconds. Who finds it unchanged for its whole length, by its own clock,
-takes it over; clocks of other machines are not compared. Each write names the version that was read, so of
-two that take it at once one fails.
+The holder renews the Lease every few seconds. A controller that sees no change for the Lease's length, by
+its own clock only, takes over. Each write names the version read, so one of two simultaneous takeovers fails.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MOST_LENGTH_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class LeaseState:
-    """A Lease as it was read. `holder` is empty where nobody has it."""
+    """A Lease as it was read. `holder` is empty if nobody has it."""
 
     version: str
     holder: str
@@ -35,7 +34,6 @@ class LeaseState:
 
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> LeaseState:
-        """Of the object that the API server gives. Raises `DeployError` for another form."""
         try:
             spec = body.get("spec") or {}
             length_s = float(spec.get("leaseDurationSeconds") or LENGTH_S)
@@ -46,26 +44,25 @@ class LeaseState:
                 int(spec.get("leaseTransitions") or 0),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DeployError(f"the API server's Lease is of an unknown form: {error}") from None
+            raise DeployError(f"the API server's Lease has an unknown format: {error}") from None
 
 
 @dataclass(slots=True)
 class Leadership:
-    """Whether this controller is the one that scales. `name` is the Lease's; `identity` is this controller's,
-    which no other has."""
+    """Whether this controller scales. `name`: the Lease's; `identity`: unique to this controller."""
 
     calls: ClusterCalls
     name: str
     identity: str
     clock: Clock
     holder: str = field(default="", init=False)
-    """Who had it at the last look."""
+    """The holder at the last read."""
     _seen: LeaseState | None = field(default=None, init=False)
     _seen_s: float = field(default=-math.inf, init=False)
     _renewed_s: float = field(default=-math.inf, init=False)
 
     def held(self) -> bool:
-        """Renew it, or take it where it is free; whether this one has it now. Raises `DeployError`."""
+        """Renew or take the Lease; returns whether it is held. Raises `DeployError`."""
         now_s = self.clock.monotonic_s()
         if now_s - self._renewed_s < RENEW_S:
             return True
@@ -83,7 +80,7 @@ class Leadership:
         return True
 
     def release(self) -> None:
-        """Let another one have it at once, if this one holds it. Raises `DeployError`."""
+        """Release the Lease if this controller holds it. Raises `DeployError`."""
         found = self.calls.lease(self.name) if self._renewed_s > -math.inf else None
         self._renewed_s = -math.inf
         if found is not None and found.holder == self.identity:

@@ -1,5 +1,4 @@
-"""The controller's rounds: read, decide, patch, say why. Whatever fails changes nothing, and the next round
-begins anew from what the API server says then."""
+"""The controller's rounds: read, decide, patch, log. A failure changes nothing; the next round retries."""
 
 from __future__ import annotations
 
@@ -23,14 +22,15 @@ from forebay.errors import DeployError
 log = logging.getLogger(__name__)
 
 TRIES = 4
-"""How often one round reads a Deployment anew that others write at the same time."""
+"""Attempts per round to patch a Deployment that others write, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What is scaled, by whose load, and within which bounds: `deployments` by how many parts of the replicas
-    each gets, `limits` of all together. `pods` selects the pods of the pipeline, `gateway_pods` those of the
-    gateway; None if there is none."""
+    """What is scaled: `deployments` with their parts of the replicas, within `limits` of all together.
+
+    `pods`, `gateway_pods`: selectors of the pipeline's and the gateway's pods, or None.
+    """
 
     deployments: Mapping[str, int]
     pods: str | None
@@ -41,7 +41,6 @@ class Scaling:
 
 
 def deciders(scaling: Scaling) -> dict[str, Decider]:
-    """What decides for each Deployment, with nothing to remember yet."""
     parts = tuple(scaling.deployments.values())
     each = zip(scaling.deployments, shares(parts), limits_of_pools(scaling.limits, parts), strict=True)
     return {
@@ -52,11 +51,10 @@ def deciders(scaling: Scaling) -> dict[str, Decider]:
 
 @dataclass(slots=True)
 class Controller:
-    """Scales the Deployments, which together get the number that pipeline and gateway need, each its share,
-    rounded up. Raises `SettingError` if the limits leave some without a replica.
+    """Scales Deployments to the replicas that pipeline and gateway need, each its share, rounded up.
 
-    Of several controllers the one that holds a Deployment's Lease scales it; `identity` is this one's, which
-    no other has. Each patch names the version that was read, so that none overwrites what it has not seen.
+    Raises `SettingError` if the limits leave some without a replica. Only the holder of a Deployment's Lease
+    scales it; `identity` is unique to this controller. Patches name the version read.
     """
 
     scaling: Scaling
@@ -76,12 +74,12 @@ class Controller:
         }
 
     def round(self) -> None:
-        """Look once at everything, and scale what has to be. Raises nothing for what clusters do."""
+        """Read everything once, and scale. Raises nothing for failures of the cluster."""
         load = self._load()
         for name, lease in self._leases.items():
             try:
                 if not lease.held():
-                    # What this one remembers is old when it is its turn.
+                    # What this one remembers is outdated when it gets the Lease.
                     self._deciders[name] = deciders(self.scaling)[name]
                     self._warn(name, f"{name}: another controller scales it: {lease.holder}")
                     continue
@@ -106,7 +104,7 @@ class Controller:
         gateway = self._read(self.scaling.gateway_pods, METRICS_PORT, problems)
         load = observed_load(pipeline, gateway, problems)
         if load.wanted is None:
-            self._warn("metrics", f"the load of the replicas is not known: {load.problems}")
+            self._warn("metrics", f"the load of the replicas is unknown: {load.problems}")
         elif load.problems:
             self._warn("metrics", f"{PARTLY_READ}: {load.problems}")
         else:
@@ -114,7 +112,6 @@ class Controller:
         return load
 
     def _read(self, pods: str | None, port: int, problems: list[str]) -> list[str] | None:
-        """The metrics of the pods with these labels; `problems` gets why those of others are missing."""
         if pods is None:
             return None
         try:
@@ -146,7 +143,6 @@ class Controller:
             return
 
     def _trouble(self, state: DeploymentState, reason: str) -> None:
-        """Say once why replicas that are wanted do not come."""
         key = f"trouble of {state.name}"
         if not state.trouble:
             self._told.pop(key, None)
@@ -160,11 +156,11 @@ class Controller:
         try:
             self.calls.tell(state, reason, message, at.strftime("%Y-%m-%dT%H:%M:%SZ"), warning=warning)
         except DeployError as error:
-            # The scale is right all the same.
+            # The scale is right without the Event.
             self._warn("events", str(error))
 
     def _warn(self, key: str, text: str) -> bool:
-        """Log what is new; whether it is."""
+        """Log a new text; returns whether it is new."""
         if self._told.get(key) == text:
             return False
         self._told[key] = text

@@ -1,4 +1,4 @@
-"""Reads the metrics of many pods side by side, in a time that none of them can stretch."""
+"""Reads the metrics of many pods in parallel, within a fixed time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ AT_ONCE = 32
 MAX_LINE = 64 << 10
 OWN = (PREFIX.encode(), PEAK_LOAD.encode())
 Told = Sequence["str | DeployError"]
-"""For each URL its text, or why there is none."""
+"""For each URL its text, or why it is missing."""
 Scrape = Callable[[Sequence[str]], Told]
-"""The texts at some URLs, in their order. Raises nothing for what they answer, or do not."""
+"""Reads some URLs, in order. Raises nothing for failures."""
 
 
 def scrape(urls: Sequence[str]) -> Told:
-    """What Forebay reports at each of `urls`, read without proxies, side by side; blocks for `ROUND_S` at
-    most, and gives each URL at most `POD_S`, however slowly it drips."""
+    """Forebay's metrics at each of `urls`, in parallel, without proxies. Blocks at most `ROUND_S`, and
+    `POD_S` for each URL, however slowly it sends.
+    """
     return asyncio.run(_scrape(urls))
 
 
@@ -46,8 +47,10 @@ async def read_all(
     round_s: float = ROUND_S,
     at_once: int = AT_ONCE,
 ) -> Told:
-    """What `read` gives for each URL, at most `at_once` side by side. One that takes longer than `pod_s`, or
-    whose turn does not come in `round_s`, is a `DeployError` that says so."""
+    """Call `read` for each URL, `at_once` in parallel. Calls over `pod_s`, or not started within `round_s`,
+    become a
+    `DeployError`.
+    """
     room = asyncio.Semaphore(at_once)
 
     async def one(url: str) -> str | DeployError:
@@ -55,7 +58,7 @@ async def read_all(
             try:
                 return await asyncio.wait_for(read(url), pod_s)
             except asyncio.TimeoutError:
-                return DeployError(f"{url} tells no metrics within {pod_s:g} s")
+                return DeployError(f"{url}: reading metrics timed out after {pod_s:g} s")
             except DeployError as error:
                 return error
 
@@ -65,17 +68,17 @@ async def read_all(
     late = {task for task in tasks if task.cancel()}
     await asyncio.gather(*late, return_exceptions=True)
     return [
-        DeployError(f"{url} is not read within the {round_s:g} s for all") if task in late else task.result()
+        DeployError(f"{url} was not read within the {round_s:g} s for all") if task in late else task.result()
         for url, task in zip(urls, tasks, strict=True)
     ]
 
 
 async def read_metrics(http: httpx2.AsyncClient, url: str) -> str:
-    """Forebay's metrics at `url`, of which no more is kept. Raises `DeployError`."""
+    """Forebay's own metrics at `url`; the others are dropped. Raises `DeployError`."""
     import httpx2
 
     try:
-        # As it is: what is packed may be of any size once unpacked.
+        # Uncompressed: a compressed answer could unpack to any size.
         async with http.stream("GET", url, headers={"accept-encoding": "identity"}) as answer:
             answer.raise_for_status()
             own: list[bytes] = []
@@ -90,5 +93,5 @@ async def read_metrics(http: httpx2.AsyncClient, url: str) -> str:
                 own += [line for line in lines if line.startswith(OWN)]
             own += [rest] if rest.startswith(OWN) else []
     except httpx2.HTTPError as error:
-        raise DeployError(f"{url} tells no metrics: {str(error) or type(error).__name__}") from None
+        raise DeployError(f"{url}: cannot read metrics: {str(error) or type(error).__name__}") from None
     return b"\n".join(own).decode("utf-8", "replace")

@@ -22,7 +22,7 @@ RUN python3 -m venv /opt/forebay \
  && cp "$FLINK_HOME"/opt/flink-s3-fs-hadoop-*.jar "$FLINK_HOME"/plugins/s3-fs-hadoop/ \
  && chown -R flink:flink "$FLINK_HOME"
 
-# Flink's connector for Kafka: `forebay connectors install kafka` fetches it; copy it beside the wheel.
+# Flink's connector for Kafka: `forebay connectors install kafka` fetches it; copy it next to the wheel.
 # COPY flink-sql-connector-kafka-*.jar /opt/flink/lib/
 
 # Python inside Flink's JVM looks here for modules.

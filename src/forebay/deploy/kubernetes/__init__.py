@@ -1,4 +1,4 @@
-"""A pipeline on Kubernetes: its deployment settings, the manifests, and what puts them on a cluster."""
+"""A pipeline on Kubernetes: settings, manifests, and applying them to a cluster."""
 
 from forebay.deploy.kubernetes.deployment import Deployment
 from forebay.deploy.kubernetes.load import load_deployment, warnings_of

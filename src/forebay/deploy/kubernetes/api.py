@@ -1,7 +1,7 @@
-"""The API server: apply, list and delete, with errors that say what to do.
+"""Apply, list and delete through the API server, with errors that suggest a fix.
 
-Requests are made here, not by lightkube: the server checks every field by its name
-(`fieldValidation=Strict`), which takes the manifests as they are.
+Requests are made here, not by lightkube: manifests are sent as they are, and the server checks every field
+(`fieldValidation=Strict`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     import httpx2
 
 MANAGER = "forebay"
-"""Who owns the fields that are applied here."""
+"""Owner of the fields that are applied here."""
 PASSING = frozenset((429, 503))
-"""The server has too much to do, or starts: the same request is sent again after each of these pauses."""
+"""The server is busy or starting: retry after each of these pauses."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How the API server calls objects of a kind, and what brings them to a cluster that has none."""
+    """The API server's name of a kind, and what installs it."""
 
     plural: str
     comes_with: str = "a newer Kubernetes"
@@ -64,20 +64,19 @@ KINDS: dict[tuple[str, str], Kind] = {
     ("v1", "ServiceAccount"): Kind("serviceaccounts"),
     ("networking.k8s.io/v1", "NetworkPolicy"): Kind("networkpolicies"),
 }
-"""All that is ever applied, in the order in which it is removed."""
+"""All kinds that are ever applied, in order of removal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a manifest. `warnings` are the server's."""
+    """Result of applying a manifest, with the server's warnings."""
 
     created: bool
     warnings: tuple[str, ...] = ()
 
 
 class KubeApi:
-    """The API server of a context of the kubeconfig; a context manager. Every call blocks, and raises
-    `DeployError`."""
+    """The API server of a kubeconfig context; a context manager. Calls block and raise `DeployError`."""
 
     def __init__(
         self, http: httpx2.Client, namespace: str, sleep: Callable[[float], None] = time.sleep
@@ -95,8 +94,7 @@ class KubeApi:
         self._http.close()
 
     def apply(self, manifest: Manifest, *, dry_run: bool = False, force: bool = False) -> Applied:
-        """Apply on the server's side: what others have set beside it stays. `force` takes over fields that
-        another one set."""
+        """Server-side apply: fields that others set stay. `force` takes over fields of others."""
         params = {"fieldManager": MANAGER, "fieldValidation": "Strict", "force": str(force).lower()}
         if dry_run:
             params["dryRun"] = "All"
@@ -112,8 +110,7 @@ class KubeApi:
         return Applied(answer.status_code == 201, tuple(map(_warning, said)))
 
     def named(self, api_version: str, kind: str, selector: str) -> tuple[str, ...]:
-        """The names of the objects of a kind that have these labels; none where the cluster does not know the
-        kind."""
+        """Names of the objects with these labels; empty if the cluster lacks the kind."""
         params = {"labelSelector": selector}
         answer = self._ask("GET", self._path(api_version, kind), kind, params=params, missing_ok=True)
         if answer.status_code == 404:
@@ -121,12 +118,11 @@ class KubeApi:
         return tuple(item["metadata"]["name"] for item in answer.json()["items"])
 
     def read(self, api_version: str, kind: str, name: str) -> dict[str, Any]:
-        """An object as it is."""
         found = self._ask("GET", f"{self._path(api_version, kind)}/{name}", f"{kind} {name}").json()
         return dict(found)
 
     def delete(self, api_version: str, kind: str, name: str, *, dry_run: bool = False) -> None:
-        """Delete an object, and what it owns; fine where it is gone."""
+        """Delete an object and what it owns; it may be gone already."""
         params = {"propagationPolicy": "Background", **({"dryRun": "All"} if dry_run else {})}
         path = f"{self._path(api_version, kind)}/{name}"
         self._ask("DELETE", path, f"{kind} {name}", params=params, missing_ok=True)
@@ -158,8 +154,8 @@ class KubeApi:
 def open_api(context: str | None = None, namespace: str | None = None) -> Iterator[KubeApi]:
     """The API server of `context`, by default the current one of KUBECONFIG, ~/.kube/config or this pod.
 
-    `namespace` is by default that of the context. Raises `SetupError` where lightkube is missing, and
-    `DeployError` where there is no cluster to talk to.
+    `namespace` defaults to the context's. Raises `SetupError` without lightkube, `DeployError` without a
+    cluster.
     """
     config = find_cluster(context)
     with KubeApi(open_client(config), namespace or config.namespace) as api:
@@ -172,7 +168,6 @@ def _warning(header: str) -> str:
 
 
 def _refused(found: Refusal, what: str, namespace: str) -> str:
-    """What the server refused and why, and what to do."""
     if found.code == 404 and "namespaces" not in found.said:
         return _unknown_kind(what)
     if found.code == 409:
@@ -183,4 +178,4 @@ def _refused(found: Refusal, what: str, namespace: str) -> str:
 def _unknown_kind(what: str) -> str:
     kind = what.partition(" ")[0]
     comes_with = next(each.comes_with for (_, name), each in KINDS.items() if name == kind)
-    return f"this cluster knows no {kind}; install {comes_with} first"
+    return f"this cluster has no {kind}; install {comes_with} first"

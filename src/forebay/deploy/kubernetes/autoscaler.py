@@ -1,4 +1,4 @@
-"""The controller that scales the replicas where there is neither KEDA nor an adapter of metrics."""
+"""The controller that scales replicas without KEDA or a metrics adapter."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ INTERVAL_S = 2
 
 
 def autoscaler_manifests(deployment: Deployment, scaling: ScalingSpec) -> Iterator[Manifest]:
-    """All that the controller needs, in the order in which it is applied."""
     name, labels = deployment.name(AUTOSCALER), deployment.labels(AUTOSCALER)
     yield manifest(
         AUTOSCALER, "v1", "ServiceAccount", name, {"automountServiceAccountToken": False}, labels=labels
     )
     why = (
-        "It reads the replicas, patches their number, finds the pods with the metrics, and writes down why. "
-        "Its Leases say which of two controllers scales."
+        "It reads the replicas, patches their number, finds the pods with the metrics, and writes events. "
+        "Its Leases decide which of two controllers scales."
     )
     yield from role(deployment, AUTOSCALER, _rules(deployment), why)
     yield _deployment(deployment, scaling)
@@ -52,7 +51,7 @@ def _rules(deployment: Deployment) -> list[Rule]:
             "resourceNames": [f"{name}-autoscale" for name in names],
             "verbs": ["get", "update"],
         },
-        # Before an object is there, its name is no reason to allow or to refuse it.
+        # An object's name cannot restrict who creates it.
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
@@ -65,8 +64,7 @@ def autoscaler_container(
     mounts: list[dict[str, Any]],
     secrets: Mapping[str, SecretKey] | None = None,
 ) -> dict[str, Any]:
-    """The container that runs `forebay autoscale` with these words, with what `scaling` says, and with the
-    variables that `secrets` hold."""
+    """The container that runs `forebay autoscale` with `words` and the options of `scaling`."""
     return {
         "name": AUTOSCALER,
         "image": scaling.image,

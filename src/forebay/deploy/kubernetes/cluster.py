@@ -1,4 +1,4 @@
-"""A deployment on a cluster: put there as a whole, looked after, taken away again."""
+"""Applies, checks and removes a deployment on a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTICED_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was done to an object, and what the server said to it."""
+    """What was done to an object, and the server's answer."""
 
     kind: str
     name: str
@@ -30,10 +30,9 @@ class Done:
 def apply_all(
     api: KubeApi, manifests: Sequence[Manifest], *, dry_run: bool = False, force: bool = False
 ) -> Iterator[Done]:
-    """Apply the manifests in their order, yielding after each one.
+    """Apply the manifests in order, yielding after each one. Raises `DeployError`.
 
-    The server checks all of them first: where it would refuse one, nothing is changed. With `dry_run` it only
-    checks. Raises `DeployError`.
+    The server checks all first: if it rejects one, nothing changes. `dry_run` only checks.
     """
     checked = [(each, api.apply(each, dry_run=True, force=force)) for each in manifests]
     for each, found in checked:
@@ -46,8 +45,9 @@ def apply_all(
 
 
 def remove_all(api: KubeApi, instance: str, *, dry_run: bool = False) -> Iterator[Done]:
-    """Delete all that was ever applied for `instance`, found by its labels, yielding after each one: the job
-    first, then what it called. State in its store stays. Raises `DeployError`."""
+    """Delete all objects with the labels of `instance`, yielding after each one, the job first. Stored state
+    stays. Raises `DeployError`.
+    """
     for api_version, kind in KINDS:
         for name in api.named(api_version, kind, owned_by(instance)):
             api.delete(api_version, kind, name, dry_run=dry_run)
@@ -61,8 +61,9 @@ def refused_pods(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[str, str]]:
-    """The Deployments that get none of their pods, and why: a quota, a policy. Blocks until each one has a
-    pod or is refused one, for ten seconds at most. Raises `DeployError`."""
+    """Deployments whose pods are rejected, and why: a quota, a policy. Blocks until each has a pod or a
+    rejection, for ten seconds at most. Raises `DeployError`.
+    """
     time_ = clock or SystemClock()
     ends_s = time_.monotonic_s() + NOTICED_S
     for each in manifests:
@@ -81,8 +82,9 @@ def refused_pods(
 
 
 def _has_pods(deployment: Mapping[str, Any]) -> bool:
-    """Whether the Deployment as it was last written has a pod, or wants none. Its first condition says only
-    that it is looked at."""
+    """Whether the latest version has a pod, or needs none. The first condition only shows that it was
+    observed.
+    """
     status, wanted = deployment.get("status", {}), deployment["spec"].get("replicas", 1)
     seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
     return bool(seen and (wanted == 0 or status.get("updatedReplicas", 0) > 0))

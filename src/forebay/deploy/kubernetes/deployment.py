@@ -1,5 +1,4 @@
-"""A pipeline, or a gateway without one, and its deployment settings together, and the names that its parts
-call each other by."""
+"""A pipeline or gateway with its deployment settings, and the names of its parts."""
 
 from __future__ import annotations
 
@@ -20,22 +19,19 @@ from forebay.gateway.spec import GatewaySpec
 
 ENGINE, GATEWAY, PIPELINE, RAY = "engine", "gateway", "pipeline", "ray"
 PREFILL, DECODE = "prefill", "decode"
-"""The roles of pools."""
 HTTP = "http"
-"""What the ports of engine and gateway are called."""
 ENGINE_PORT = 8000
 GATEWAY_PORT = 8080
 METRICS_PORT = 9090
 FLINK_METRICS_PORT = 9249
 DASHBOARD_PORT = 8265
 RAY_TOKEN, RAY_TOKEN_KEY = "RAY_AUTH_TOKEN", "auth_token"
-"""Ray's variable, and the key that KubeRay reads of the Secret with the token."""
+"""Ray's variable, and the key that KubeRay reads in the token's Secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The pipeline of a deployment: `document` is the value of the pipeline file, from which `spec` was made,
-    and `pods` are those of its Flink cluster."""
+    """A deployment's pipeline: `document` as in the file, its `spec`, its Flink cluster's `pods`."""
 
     spec: PipelineSpec
     document: Mapping[str, Any]
@@ -44,8 +40,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What is rendered. Without a `job`, clients call the gateway, and nobody else the engine.
-    `gateway_document` is the value of the gateway's file, from which `gateway` was made."""
+    """What is rendered. Without a `job`, clients call the gateway, and only the gateway calls the engine."""
 
     settings: DeploymentSpec
     job: Job | None = None
@@ -54,12 +49,10 @@ class Deployment:
 
     @property
     def instance(self) -> str:
-        """What the names of all objects begin with."""
         name = self.settings.name if self.job is None else self.job.spec.name
         return instance_name(str(name))
 
     def name(self, component: str) -> str:
-        """The name of a component's objects."""
         return self.instance if component == PIPELINE else f"{self.instance}-{component}"
 
     def labels(self, component: str) -> dict[str, str]:
@@ -70,7 +63,6 @@ class Deployment:
 
     @property
     def connectors(self) -> tuple[str, ...]:
-        """The connectors of Flink that the job needs."""
         if self.job is None:
             return ()
         pipeline = self.job.spec
@@ -78,7 +70,6 @@ class Deployment:
 
     @property
     def served_model(self) -> str | None:
-        """The name that the engine's model is asked for by."""
         engine = self.settings.engine
         if engine is None:
             return None
@@ -86,14 +77,14 @@ class Deployment:
 
     @property
     def api_key(self) -> Secret | None:
-        """The engine's key, as its callers name it: the pipeline, or the gateway if there is none."""
+        """The engine's key, as its callers name it."""
         if self.job is not None:
             return self.job.spec.engine.api_key
         return None if self.gateway is None else self.gateway.engine.api_key
 
     @property
     def api_key_secret(self) -> SecretKey | None:
-        """The Secret that holds it; None without a key, and for one that is in a file."""
+        """The Secret with the key; None without one, or if the key is in a file."""
         key, gateway = self.api_key, self.settings.gateway
         secrets = (
             self.job.pods.secrets if self.job is not None else {} if gateway is None else gateway.secrets
@@ -102,18 +93,17 @@ class Deployment:
 
     @property
     def engine_service(self) -> str:
-        """The replicas that answer: the Service of all, or of those that decode, and the port of its pods."""
+        """Service and pod port of the answering replicas."""
         return f"{self._service(DECODE) or self.name(ENGINE)}:{HTTP}"
 
     @property
     def prefill_service(self) -> str | None:
-        """The replicas that prefill for those, likewise; None where there are no such ones."""
+        """Likewise for the replicas that only prefill, if any."""
         name = self._service(PREFILL)
         return None if name is None else f"{name}:{HTTP}"
 
     @property
     def apart(self) -> bool:
-        """Whether some replicas prefill, and others decode."""
         return self._service(DECODE) is not None
 
     def _service(self, role: str) -> str | None:
@@ -121,25 +111,23 @@ class Deployment:
 
     @property
     def ray_dashboard(self) -> str:
-        """Every head of the Ray clusters: while a new version takes over there are two."""
+        """All heads of the Ray clusters: two during an upgrade."""
         return f"http://{self.name(RAY)}:{DASHBOARD_PORT}"
 
     @property
     def engine_place(self) -> dict[str, str]:
-        """Where a router finds the replicas, as `engine` of its settings says it."""
+        """Where a router finds the replicas, as in `engine` of its settings."""
         if self.settings.ray is not None:
             return {"ray": f"{self.ray_dashboard}/{self.instance}"}
         return {"kubernetes": self.engine_service}
 
     @property
     def ray_token(self) -> dict[str, SecretKey]:
-        """The variable with the token of the Ray clusters, for pods that call their dashboards; none without
-        Ray."""
+        """Variable with the Ray clusters' token, for pods that call dashboards."""
         ray = self.settings.ray
         return {} if ray is None else {RAY_TOKEN: SecretKey(name=ray.token_secret, key=RAY_TOKEN_KEY)}
 
     def pools(self) -> tuple[Pool, ...]:
-        """The Deployments of replicas: one, or one for each pool."""
         engine = self.settings.engine
         if engine is None:
             return ()
@@ -162,7 +150,6 @@ class Deployment:
         )
 
     def _limits(self, parts: Sequence[int]) -> tuple[Limits, ...]:
-        """The bounds of each pool; without `scaling`, none."""
         scaling = self.settings.scaling
         if scaling is None:
             return (Limits(),) * len(parts)
@@ -171,8 +158,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Replicas of one kind: their Deployment's name, what selects and labels them, their share of what is
-    wanted, and how many there may be of them."""
+    """Replicas of one kind."""
 
     name: str
     engine: EnginePods

@@ -1,4 +1,4 @@
-"""The vLLM replicas: one Deployment, or one for each pool, their Services, budget and drain."""
+"""The vLLM replicas: one Deployment, or one per pool, with Services, budget and drain."""
 
 from __future__ import annotations
 
@@ -31,20 +31,18 @@ from forebay.engine.launch.spec import API_KEY
 CACHE = "/cache"
 DRAIN = Path(__file__).parent.parent / "drain.py"
 AFTER_DRAIN_S = 30
-"""How long vLLM may take to end once nothing is in it."""
 PROBE_S = 5
 KV_TRANSFER_CONFIG = (
     '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
 )
-"""Any replica can do both, so that those that decode prefill, too, where none of the others works."""
+"""Any replica can do both, so decoding ones prefill if no prefill replica works."""
 NIXL_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 NIXL_PORT = 5600
-"""vLLM's default, and for further ranks those after it."""
+"""vLLM's default; further ranks use the next ports."""
 CONTAINER = ("spec", "template", "spec", "containers", 0)
 
 
 def engine_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """All that the replicas need, in the order in which it is applied."""
     engine = deployment.settings.engine
     if engine is None or deployment.settings.ray is not None:
         return
@@ -88,7 +86,6 @@ def _service(name: str, selector: dict[str, str], labels: dict[str, str]) -> Man
 
 
 def claim_template(deployment: Deployment, device_class: str, count: int) -> Manifest:
-    """What each replica's accelerators are claimed by."""
     request = {"name": "gpu", "exactly": {"deviceClassName": device_class, "count": count}}
     return manifest(
         ENGINE,
@@ -122,7 +119,7 @@ def _deployment(deployment: Deployment, pool: Pool) -> Manifest:
         (
             *CONTAINER,
             "lifecycle",
-        ): "A replica that is taken away finishes what it has begun; no request is cut off.",
+        ): "A removed replica finishes its requests; none is cut off.",
         (
             *CONTAINER,
             "startupProbe",
@@ -200,11 +197,11 @@ def _pod(deployment: Deployment, pool: Pool) -> dict[str, Any]:
 def engine_environment(
     deployment: Deployment, engine: EnginePods, own: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """The environment of a vLLM, with the variables `own` of the program that starts it."""
+    """A vLLM's environment, plus the variables `own` of the program that starts it."""
     own = {
         **(own or {}),
         "HOME": "/tmp",
-        # Some libraries look the user up, who has no name in the image.
+        # Some libraries look up the user, who has no name in the image.
         "USER": "forebay",
         "HF_HOME": f"{CACHE}/huggingface",
         "VLLM_CACHE_ROOT": f"{CACHE}/vllm",
@@ -217,20 +214,18 @@ def engine_environment(
 
 
 def _side_channel(deployment: Deployment, engine: EnginePods) -> list[dict[str, Any]]:
-    """Where the other replicas ask this one for a KV cache."""
     if not deployment.apart or NIXL_HOST in engine.env or NIXL_HOST in engine.secrets:
         return []
     return [{"name": NIXL_HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
 
 
 def _api_key(deployment: Deployment) -> dict[str, SecretKey]:
-    """The key that the engine's callers send is the one that vLLM accepts."""
+    """vLLM accepts the key that its callers send."""
     ref = deployment.api_key_secret
     return {} if ref is None else {API_KEY: ref}
 
 
 def engine_volumes(engine: EnginePods) -> list[Volume]:
-    """Where a vLLM reads and writes."""
     cache: Volume = scratch("cache", CACHE, engine.cache.size)
     if engine.cache.claim is not None:
         claim = {"claimName": engine.cache.claim}

@@ -1,4 +1,4 @@
-"""The gateway: the fleet behind one address."""
+"""The gateway's manifests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ CONTAINER = ("spec", "template", "spec", "containers", 0)
 
 
 def gateway_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """All that the gateway needs, in the order in which it is applied."""
     spec = deployment.settings.gateway
     if spec is None:
         return
@@ -70,7 +69,7 @@ def _files(deployment: Deployment) -> dict[str, str]:
 
 
 def gateway_document(deployment: Deployment) -> dict[str, Any]:
-    """The gateway's settings: those of the person, with the engine of this deployment."""
+    """The user's gateway settings, with the engine of this deployment."""
     document = dict(deployment.gateway_document or {})
     given = document.get("engine")
     kept = {"kv_events", "api_key"}
@@ -82,11 +81,11 @@ def gateway_document(deployment: Deployment) -> dict[str, Any]:
         engine["prefill"] = {"kubernetes": deployment.prefill_service}
     document["engine"] = {**deployment.engine_place, "model": deployment.served_model, **engine}
     drain = document.get("drain")
-    # Long enough for the Service to have forgotten the address.
+    # Long enough for the Service to drop the address.
     document["drain"] = {"notice_s": NOTICE_S, **(drain if isinstance(drain, dict) else {})}
     scaling = deployment.settings.scaling
     if scaling is not None and scaling.min == 0:
-        # A request starts the first replica, so it has to wait for it, and to reach the gateway before.
+        # A request starts the first replica, so it must reach the gateway first, and wait.
         document["relay"] = {**(document.get("relay") or {}), "absent_s": None}
     document["monitoring"] = {"port": METRICS_PORT, "host": "0.0.0.0"}
     return document
@@ -149,11 +148,11 @@ def _deployment(deployment: Deployment, spec: GatewayPods) -> Manifest:
             (
                 *CONTAINER,
                 "readinessProbe",
-            ): "Says `draining` on SIGTERM, before the port closes. Good without a "
+            ): "Reports `draining` on SIGTERM, before the port closes. Healthy without a "
             "replica if requests wait for one (relay.absent_s: null).",
             (
                 *CONTAINER,
                 "livenessProbe",
-            ): "Not /health: without a replica it is 503, which a restart does not mend.",
+            ): "Not /health: without a replica it is 503, which a restart does not fix.",
         },
     )

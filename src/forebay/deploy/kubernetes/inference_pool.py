@@ -9,7 +9,6 @@ from forebay.deploy.kubernetes.manifest import Manifest, manifest
 
 
 def inference_pool_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """The pool, where one is wanted."""
     wanted = deployment.settings.inference_pool
     if wanted is None:
         return

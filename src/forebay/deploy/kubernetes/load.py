@@ -1,4 +1,4 @@
-"""From a pipeline file, if there is a pipeline, and a deployment file to a checked `Deployment`."""
+"""Loads a checked `Deployment` from a deployment file and an optional pipeline file."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from forebay.secret_text import secrets_written_in
 FILE = "deploy.yaml"
 WHAT = "deployment"
 NAMESPACE = "{namespace}"
-"""What stands for the namespace in the state's place."""
+"""Placeholder for the namespace in the state's URI."""
 REFERENCES = frozenset(("secret", "secrets", "pull_secrets", "token_secret"))
-"""Keys of a deployment file that name a Secret, and hold none."""
+"""Keys that name a Secret instead of holding a secret."""
 
 
 def load_deployment(
@@ -38,19 +38,17 @@ def load_deployment(
     settings: Sequence[str] = (),
     namespace: str | None = None,
 ) -> Deployment:
-    """The pipeline in the file `pipeline`, if there is one, with the deployment in `config`, by default
-    `deploy.yaml` in the same folder; blocks on the file system.
+    """Load `config` (by default `deploy.yaml` next to the pipeline file); blocks on the file system.
 
-    `settings` are `path.to.key=value` of the deployment, which win, and so does `namespace`. Raises
-    `SettingError` with one line per mistake, also where the pipeline needs what its pods would not have: a
-    path of this machine, a secret, an engine.
+    `settings` (`path.to.key=value`) and `namespace` override it. Raises `SettingError` with one line per
+    mistake, also for what pods lack: a local path, a secret, an engine.
     """
     file = None if pipeline is None else _read_pipeline(pipeline)
     chosen = _settings(Path() if pipeline is None else pipeline.parent, config, settings, namespace)
     job = _job(chosen, *file) if file is not None else None
     if job is None and chosen.pipeline is not None:
         raise SettingError(
-            "PIPELINE: missing; the deployment file has 'pipeline', and no file says what it runs"
+            "PIPELINE: missing; the deployment file has 'pipeline', so give the pipeline file, too"
         )
     gateway, gateway_value = _gateway(chosen)
     made = Deployment(chosen, job, gateway, gateway_value)
@@ -58,7 +56,7 @@ def load_deployment(
     problems += [*_gateway_problems(made), *_written_secrets(chosen, gateway_value)]
     if problems:
         raise SettingError("\n".join(problems))
-    # What is written into the manifests is what the job and the gateway will read.
+    # The manifests contain what the job and the gateway will read.
     if job is not None:
         name = f"{pipeline} as rendered for the job"
         parse_spec(job_document(made, job), base=Path(CONFIG_PATH), name=name)
@@ -88,7 +86,7 @@ def _settings(
     path = config or folder / FILE
     if config is None and not path.exists():
         raise SettingError(
-            f"{path}: there is no such file; it says which images to use and where state is kept: "
+            f"{path}: not found; it names the images and where state is stored: "
             f"`pipeline: {{image: IMAGE, state: s3://BUCKET/PREFIX}}` is enough. --config names another one"
         )
     value, lines = read_document(path, WHAT)
@@ -108,29 +106,29 @@ def _settings(
         lines=lines,
         given=given,
     )
-    # A state that is given beside the namespace is meant for it.
+    # A state that is given together with the namespace is for that namespace.
     meant = namespace in (None, own) or ("pipeline", "state") in given
     return _with_state_of_namespace(chosen, meant=meant)
 
 
 def _with_state_of_namespace(settings: DeploymentSpec, *, meant: bool) -> DeploymentSpec:
-    """The settings with the namespace in place of `{namespace}` in the state. Refuses a state that is not
-    `meant` for this namespace: the same job in two namespaces would take each other's transactions and
-    checkpoints."""
+    """Replace `{namespace}` in the state. Rejects a state that is not `meant` for this namespace: the same
+    job in two namespaces would share transactions and checkpoints.
+    """
     if settings.pipeline is None:
         return settings
     state, namespace = settings.pipeline.state, settings.namespace
     if NAMESPACE not in state:
         if not meant:
             raise SettingError(
-                f"pipeline.state: {state} may be that of another namespace, and two jobs must not share it: "
+                f"pipeline.state: {state} may belong to another namespace, and two jobs must not share it: "
                 f"write {state.rstrip('/')}/{NAMESPACE}, or give the one for {namespace} by "
                 f"--set pipeline.state=URI"
             )
         return settings
     if namespace is None:
         raise SettingError(
-            f"pipeline.state: {state} names the namespace, and none is given: add --namespace, or write "
+            f"pipeline.state: {state} needs a namespace, and none is given: add --namespace, or write "
             f"namespace into the deployment file"
         )
     pipeline = settings.pipeline.model_copy(update={"state": state.replace(NAMESPACE, namespace)})
@@ -155,8 +153,7 @@ def _gateway(settings: DeploymentSpec) -> tuple[GatewaySpec | None, dict[str, An
 
 
 def _with_place(engine: Any) -> Any:
-    """`engine` of a gateway's settings, with replicas if it names none: those of the deployment take their
-    place."""
+    """Add a placeholder for replicas, which the deployment's replace."""
     if engine is None:
         return "http://replicas.invalid"
     if isinstance(engine, dict) and not engine.keys() & set(PLACES):
@@ -186,17 +183,17 @@ def _problems(job: Job, settings: DeploymentSpec) -> Iterator[str]:
         yield ("sink.type: expected a topic or files, found stdout: it would be the output of a task manager")
     if spec.task_managers > 1:
         yield (
-            f"task_managers: expected 1, found {spec.task_managers}: on Kubernetes parallelism and "
-            f"pipeline.slots of the deployment file say how many there are"
+            f"task_managers: expected 1, found {spec.task_managers}: on Kubernetes, parallelism and "
+            f"pipeline.slots of the deployment file set their number"
         )
     if settings.engine is None and spec.asks_model and spec.engine.replicas() is None:
         yield (
-            "engine: expected one in the deployment file, or the address of one that runs already in the "
-            "pipeline file, found neither; a pod starts no engine of its own"
+            "engine: expected one in the deployment file, or the address of a running one in the "
+            "pipeline file, found neither; pods do not start engines"
         )
     if settings.scaling is not None and settings.scaling.by == "controller" and spec.scaling is None:
         yield (
-            "scaling.by: controller goes by what the pipeline wants, and the pipeline file has no scaling: "
+            "scaling.by: controller needs the pipeline's own scaling, and the pipeline file has none: "
             f"add `scaling: {{min: {settings.scaling.min}, max: {settings.scaling.max}}}` there"
         )
     yield from _missing_secrets("pipeline", pods, secret_variables(spec))
@@ -204,7 +201,7 @@ def _problems(job: Job, settings: DeploymentSpec) -> Iterator[str]:
     for key, path in _paths(spec, settings):
         if "://" not in path and not any(_within(path, mount) for mount in mounts):
             yield (
-                f"{key}: {path} is on this machine, and no pod has it: mount it (pipeline.volumes of the "
+                f"{key}: {path} is on this machine, not in the pods: mount it (pipeline.volumes of the "
                 f"deployment file), or use a topic"
             )
     state = pods.state
@@ -218,7 +215,7 @@ def _problems(job: Job, settings: DeploymentSpec) -> Iterator[str]:
 
 
 def warnings_of(deployment: Deployment) -> Iterator[str]:
-    """What works, but not as it seems to be meant."""
+    """What works, but probably not as intended."""
     yield from _scaling_warnings(deployment)
     job = deployment.job
     if job is None:
@@ -235,13 +232,13 @@ def warnings_of(deployment: Deployment) -> Iterator[str]:
     most = wanted.limits.ceiling
     if most > allowed.max:
         yield (
-            f"scaling.max: the pipeline file wants up to {most} replicas, and the deployment file "
-            f"allows {allowed.max}: those above never come; give both the same"
+            f"scaling.max: the pipeline file asks for up to {most} replicas, but the deployment file "
+            f"allows {allowed.max}: the others never start; give both the same number"
         )
     if most < allowed.min:
         yield (
             f"scaling.min: the deployment file keeps at least {allowed.min} replicas, and the pipeline file "
-            f"never wants more than {most}: raise its scaling.max or its budget, or lower this"
+            f"never asks for more than {most}: raise its scaling.max or its budget, or lower this"
         )
 
 
@@ -251,23 +248,22 @@ def _scaling_warnings(deployment: Deployment) -> Iterator[str]:
         return
     if settings.scaling.by == "hpa" and settings.monitoring.rules == "none":
         yield (
-            f"monitoring.rules: none leaves out the rule that records {EXTERNAL_METRIC}: without another one "
+            f"monitoring.rules: with none, no rule records {EXTERNAL_METRIC}: without another one "
             f"the HorizontalPodAutoscaler changes nothing"
         )
     policy = None if job is None or job.spec.scaling is None else job.spec.scaling.policy
     if policy == "kv_cache" and settings.gateway is not None:
         yield (
-            "scaling.policy: kv_cache of the pipeline file also sees what the gateway's requests hold in the "
-            "replicas, so they count twice; another policy sees the pipeline's own"
+            "scaling.policy: kv_cache of the pipeline file also includes the gateway's requests in the "
+            "replicas, so they count twice; another policy counts only the pipeline's own"
         )
 
 
 def _left_out(deployment: Deployment, job: Job) -> Iterator[str]:
-    """Keys of the pipeline file that the job does not get."""
     written, rendered = job.document, job_document(deployment, job)
     yield from sorted(written.keys() - rendered.keys())
     before, after = written.get("engine"), rendered.get("engine")
-    # Where other replicas are makes room for those of the deployment, as it is meant.
+    # The addresses of other replicas give way to those of the deployment, as intended.
     if isinstance(before, dict) and isinstance(after, dict) and "kv_events" in before.keys() - after.keys():
         yield "engine.kv_events"
 
@@ -275,7 +271,7 @@ def _left_out(deployment: Deployment, job: Job) -> Iterator[str]:
 def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Iterator[str]:
     for name in sorted(needed - pods.secrets.keys() - pods.env.keys()):
         yield (
-            f"{where}.secrets: {name} is missing, which holds a secret: name its Secret in the deployment "
+            f"{where}.secrets: {name} is missing and holds a secret: name its Secret in the deployment "
             f"file, such as {name}: {{name: forebay, key: {name.lower().replace('_', '-')}}}"
         )
     for name in sorted(needed & pods.env.keys()):
@@ -283,7 +279,7 @@ def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Itera
 
 
 def _written_in_pipeline(job: Job) -> Iterator[str]:
-    """What the job's ConfigMap would have and looks like a secret; the message does not quote it."""
+    """Likely secrets in the job's ConfigMap; messages do not quote them."""
     for key in secrets_written_in(job.document):
         mend = (
             "the job has the variables of pipeline.secrets, such as AWS_SECRET_ACCESS_KEY, and files of "
@@ -291,15 +287,15 @@ def _written_in_pipeline(job: Job) -> Iterator[str]:
             if key.startswith("flink.")
             else "write {env: NAME} where the key takes it, and give NAME under pipeline.secrets"
         )
-        yield f"{key}: it looks like a secret, and everybody who may read the ConfigMap could read it: {mend}"
+        yield f"{key}: it looks like a secret, and everybody with access to its ConfigMap can read it: {mend}"
 
 
 def _written_secrets(settings: DeploymentSpec, gateway_value: dict[str, Any] | None) -> Iterator[str]:
-    """The same for the other manifests."""
+    """Likewise for the other manifests."""
     for key in secrets_written_in(settings.model_dump(mode="json"), skipped=REFERENCES):
         part = key.partition(".")[0]
         yield (
-            f"{key}: it looks like a secret, and everybody who may read the manifest could read it: put it "
+            f"{key}: it looks like a secret, and everybody with access to the manifest could read it: put it "
             f"into a Secret, name that under {part}.secrets as NAME: {{name: SECRET, key: KEY}}, and write "
             f"$(NAME) for it in arguments"
         )
@@ -311,14 +307,13 @@ def _written_secrets(settings: DeploymentSpec, gateway_value: dict[str, Any] | N
 
 
 def _paths(spec: PipelineSpec, settings: DeploymentSpec) -> Iterator[tuple[str, str]]:
-    """What the job reads and writes on its machine, by the keys that say it."""
     read = getattr(spec.source, "path", None)
     if isinstance(read, str):
         yield "source.path", read
     yield from spec.written().items()
     if spec.journal is not None:
         yield "journal.path", spec.journal.path
-    # Where the deployment has an engine, its replicas take the place of those.
+    # The deployment's own engine replaces those replicas.
     if spec.engine.file is not None and settings.engine is None:
         yield "engine.file", spec.engine.file
     prefill = spec.engine.prefill

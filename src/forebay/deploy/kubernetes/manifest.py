@@ -1,5 +1,4 @@
-"""A manifest as a value, and as YAML that a person reads: keys in the order in which they were written, and a
-comment where a choice needs its reason."""
+"""Manifests as values, and as readable YAML with keys in order and comments."""
 
 from __future__ import annotations
 
@@ -19,8 +18,9 @@ COMMENT_WIDTH = 96
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object for the API server. `part` is what it belongs to, and the file that it is written to;
-    `notes` are comments by the path of the key that they stand above. `body` is not to be changed."""
+    """One object for the API server; do not change `body`. `part`: its component and file. `notes`: comments
+    by the path of the key below them.
+    """
 
     part: str
     body: Mapping[str, Any]
@@ -53,7 +53,7 @@ def manifest(
     annotations: Mapping[str, str] | None = None,
     notes: Mapping[Where, str] | None = None,
 ) -> Manifest:
-    """A manifest with its head; `content` are the keys beside `metadata`."""
+    """A manifest; `content` has the keys other than `metadata`."""
     metadata: dict[str, Any] = {"name": name, "labels": dict(labels)}
     if annotations:
         metadata["annotations"] = dict(annotations)
@@ -62,7 +62,6 @@ def manifest(
 
 
 def to_yaml(manifests: Iterable[Manifest]) -> str:
-    """The manifests as one YAML file, in their order."""
     yaml = YAML()
     yaml.default_flow_style = False
     yaml.width = 4096
@@ -93,7 +92,7 @@ def _commented(value: Any, where: Where, notes: Mapping[Where, str]) -> Any:
 
 
 AMBIGUOUS = re.compile(r"[-+.0-9][-+.0-9eE_:xob]*|true|false|yes|no|on|off|y|n|null|~|", re.IGNORECASE)
-"""Texts that some reader of YAML takes for another type."""
+"""Texts that some YAML reader parses as another type."""
 
 
 def _text(value: str) -> Any:

@@ -1,4 +1,4 @@
-"""What Prometheus reads, and what it tells people of."""
+"""What Prometheus scrapes, and its alerts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _pod_monitor(deployment: Deployment) -> Manifest:
         components.append(GATEWAY)
     if settings.engine is not None and settings.ray is None:
         components.append(ENGINE)
-        # The gateway has a port of this name, too, and no metrics there.
+        # The gateway has a port of this name too, without metrics.
         source = "__meta_kubernetes_pod_label_app_kubernetes_io_component"
         only = {"sourceLabels": [source], "regex": ENGINE, "action": "keep"}
         endpoints.append({"port": "http", "interval": EVERY, "relabelings": [only]})
@@ -73,12 +73,12 @@ def _pod_monitor(deployment: Deployment) -> Manifest:
         deployment.instance,
         {"spec": spec},
         labels=deployment.labels(PART),
-        notes={("spec", "podTargetLabels"): "Alerts and autoscaler tell deployments apart by these."},
+        notes={("spec", "podTargetLabels"): "Alerts and autoscaler distinguish deployments by these."},
     )
 
 
 def _recorded(deployment: Deployment) -> Iterator[dict[str, Any]]:
-    """What a HorizontalPodAutoscaler scales by: KEDA and the controller compute it themselves."""
+    """The metric for a HorizontalPodAutoscaler: KEDA and the controller compute it themselves."""
     scaling = deployment.settings.scaling
     if scaling is not None and scaling.by == "hpa":
         yield {
@@ -89,14 +89,13 @@ def _recorded(deployment: Deployment) -> Iterator[dict[str, Any]]:
 
 
 def rules(deployment: Deployment) -> Iterator[dict[str, Any]]:
-    """The alerts: what a person has to act on, each with what to do."""
     if deployment.settings.gateway is not None:
         name = deployment.name(GATEWAY)
         yield _alert(
             "ForebayGatewayNoMetrics",
             f"absent({gateway_load(deployment)})",
             "10m",
-            f"Gateway {name} has reported no metrics for ten minutes: its load is not known.",
+            f"Gateway {name} has reported no metrics for ten minutes: its load is unknown.",
             f"kubectl get pods -l {INSTANCE}={deployment.instance},{COMPONENT}={GATEWAY}",
         )
     if deployment.job is not None:
@@ -112,7 +111,7 @@ def _pipeline_alerts(deployment: Deployment, pipeline: PipelineSpec) -> Iterator
         "ForebayNoMetrics",
         f"absent({of(RESULTS)})",
         "10m",
-        f"Pipeline {name} has told no metrics for ten minutes: is its job running?",
+        f"Pipeline {name} has reported no metrics for ten minutes: is its job running?",
         f"kubectl get flinkdeployment {name}",
     )
     held = f"sum({of(IN_FLIGHT)}) + sum({of(PENDING)})"
@@ -138,8 +137,8 @@ def _pipeline_alerts(deployment: Deployment, pipeline: PipelineSpec) -> Iterator
             "ForebayBehind",
             f"({held}) >= {full}",
             "15m",
-            f"Pipeline {name} had no free place for 15 minutes: the engine is slower than the stream.",
-            f"Raise {more}, or capacity where the replicas are not busy.",
+            f"Pipeline {name} was full for 15 minutes: the engine is slower than the stream.",
+            f"Raise {more}, or capacity if the replicas are not busy.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Names and labels that Kubernetes takes, from the name of any pipeline."""
+"""Valid Kubernetes names and labels for any pipeline name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import re
 
 MAX_CHARS = 40
-"""Room for what stands behind: Flink's operator takes 45 characters, a label 63."""
+"""Leaves room for suffixes: Flink's operator takes 45 characters, a label 63."""
 HASH_CHARS = 8
 APPLICATION = "forebay"
 INSTANCE = "app.kubernetes.io/instance"
@@ -16,10 +16,9 @@ POOL = "forebay/pool"
 
 
 def instance_name(pipeline: str) -> str:
-    """The name that all of a pipeline's objects begin with: a DNS label (RFC 1035) of at most 40 characters.
+    """The prefix of a pipeline's object names: a DNS label (RFC 1035) of at most 40 characters.
 
-    It is the pipeline's own where that is one. Otherwise the end is a hash of the pipeline's name, so that
-    two pipelines never share one.
+    The pipeline's own name if valid, else with a hash of it, so that no two pipelines share one.
 
     >>> instance_name("triage")
     'triage'
@@ -35,7 +34,7 @@ def instance_name(pipeline: str) -> str:
 
 
 def labels(instance: str, component: str) -> dict[str, str]:
-    """What every object of a deployment is labelled with; `--remove` goes by it."""
+    """Labels of every object of a deployment; `--remove` selects by them."""
     return {
         "app.kubernetes.io/name": APPLICATION,
         **selector(instance, component),
@@ -44,10 +43,9 @@ def labels(instance: str, component: str) -> dict[str, str]:
 
 
 def selector(instance: str, component: str) -> dict[str, str]:
-    """What selects the pods of a component; it must never change while they run."""
+    """Selector of a component's pods; it must never change while they run."""
     return {INSTANCE: instance, COMPONENT: component}
 
 
 def owned_by(instance: str) -> str:
-    """The label selector of all objects of a deployment."""
     return f"{MANAGED_BY}={APPLICATION},{INSTANCE}={instance}"

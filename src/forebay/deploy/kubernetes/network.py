@@ -1,4 +1,4 @@
-"""Who may call whom."""
+"""NetworkPolicies: who may call whom."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ NAMES: Rule = {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "p
 
 
 def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """A NetworkPolicy for each component."""
     settings = deployment.settings
     scrape = [_namespace(settings.monitoring.namespace)]
     own = _pods(deployment, PIPELINE)
@@ -96,8 +95,7 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
 def _ray_policies(
     deployment: Deployment, ray: RaySpec, engine: EnginePods, routers: list[Rule]
 ) -> Iterator[Manifest]:
-    """Whoever calls a dashboard with the token can run programs on its cluster, and engines ask nobody who he
-    is."""
+    """Limit dashboards, which run programs for any token holder, and engines, which do not authenticate."""
     settings = deployment.settings
     nodes = [_pods(deployment, ENGINE), _pods(deployment, RAY)]
     callers = [*routers, _namespace(ray.operator_namespace)]

@@ -1,4 +1,4 @@
-"""The pipeline as a FlinkDeployment: one cluster for one job, which the Flink Kubernetes operator runs."""
+"""The pipeline as a FlinkDeployment: one cluster for one job."""
 
 from __future__ import annotations
 
@@ -31,19 +31,18 @@ from forebay.flink.buffers import FEW_RECORDS
 FLINK_VERSION = "v2_3"
 QUEUE = "queue"
 QUEUE_PORT = 8082
-"""Where the job manager tells what waits in topics."""
+"""Where the job manager reports what waits in topics."""
 JOB_MANAGER = {"component": "jobmanager"}
-"""The label by which Flink tells its job manager's pod from those of task managers."""
 DRIVER = "org.apache.flink.client.python.PythonDriver"
 MODULE = "forebay.runtime.application"
 FILE = "pipeline.yaml"
 MAIN_CONTAINER = "flink-main-container"
-"""The name by which the operator knows the container that runs Flink."""
+"""The operator's name for the container that runs Flink."""
 PROGRAM_MEMORY = {"jobmanager.memory.jvm-overhead.min": "320m"}
-"""Where the job's program stays beside the JVM: Flink's own least, and 128 MiB for the program's process."""
+"""If the job's program stays running: Flink's minimum plus 128 MiB for its process."""
 STOP_S = 60
 WHERE = (*PLACES, "prefill", "inference_gateway")
-"""Keys of `engine` that say where replicas are: those of the deployment take their place."""
+"""Keys of `engine` that locate replicas: those of the deployment replace them."""
 MIB = 1 << 20
 UNITS: dict[str, int | Fraction] = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -52,13 +51,12 @@ UNITS: dict[str, int | Fraction] = {
 
 
 def quantity(text: str) -> Fraction:
-    """The number that a quantity such as `500m` or `16Gi` stands for."""
+    """The number that a quantity such as `500m` or `16Gi` means."""
     number = text.rstrip("".join(UNITS))
     return Fraction(number) * Fraction(UNITS[text[len(number) :]])
 
 
 def pipeline_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """All that the job needs, in the order in which it is applied."""
     job = deployment.job
     if job is None:
         return
@@ -90,7 +88,7 @@ def _files(deployment: Deployment, job: Job) -> dict[str, str]:
 
 
 def job_document(deployment: Deployment, job: Job) -> dict[str, Any]:
-    """The pipeline file as the job reads it: as it was written, with the engine of this deployment."""
+    """The pipeline file with the engine of this deployment."""
     document = dict(job.document)
     settings = deployment.settings
     if settings.engine is None or not job.spec.asks_model:
@@ -108,7 +106,7 @@ def job_document(deployment: Deployment, job: Job) -> dict[str, Any]:
     place = {"url": pool.url, "inference_gateway": told}
     kept.pop("kv_events", None)
     document["engine"] = {**place, **kept, "model": deployment.served_model}
-    # What chooses among replicas, and counts them, sees none.
+    # Nothing to route or scale: the job sees no replicas.
     return {key: value for key, value in document.items() if key not in ("routing", "scaling")}
 
 
@@ -133,12 +131,11 @@ def _rules(deployment: Deployment, job: Job) -> list[Rule]:
 
 
 def _watches_endpoints(engine: Any) -> bool:
-    """Whether replicas are the endpoints of a Service, those that answer or those that prefill for them."""
+    """Whether replicas, those that answer or prefill, are the endpoints of a Service."""
     return isinstance(engine, dict) and ("kubernetes" in engine or _watches_endpoints(engine.get("prefill")))
 
 
 def _counts_topics(deployment: Deployment, job: Job) -> bool:
-    """Whether the job is to know what waits in its topics: its scaling goes by that."""
     from_topics = isinstance(job.spec.source, KafkaSource)
     return from_topics and job_document(deployment, job).get("scaling") is not None
 
@@ -168,7 +165,7 @@ def _queue_service(deployment: Deployment) -> Manifest:
 
 
 def flink_configuration(deployment: Deployment, job: Job) -> dict[str, str]:
-    """Flink's options that belong to the cluster; those of the job come with the pipeline file."""
+    """Flink's options of the cluster; the job's come with the pipeline file."""
     spec = job.pods
     state = spec.state.rstrip("/")
     return {
@@ -240,16 +237,16 @@ def _flink_deployment(deployment: Deployment, job: Job) -> Manifest:
         (*options, "jobmanager.memory.jvm-overhead.min"): (
             "The pipeline's program stays in the job manager's pod to count what waits, outside of the heap."
         ),
-        (*options, "web.submit.enable"): "Nobody adds or ends jobs by Flink's web page.",
+        (*options, "web.submit.enable"): "Flink's web page cannot add or end jobs.",
         (*options, "kubernetes.operator.job.autoscaler.enabled"): (
             "Flink's autoscaler measures how busy an operator is, and one that waits for an engine is idle."
         ),
         ("spec", "jobManager", "resource", "memory"): "Flink's unit: m is MiB.",
         ("spec", "job", "entryClass"): (
-            "No jarURI: flink-python lies in the image's lib/. A jar that comes with the job can be loaded "
+            "No jarURI: flink-python lies in the image's lib/. A jar submitted with the job can be loaded "
             "once in the life of a task manager only."
         ),
-        ("spec", "job", "args"): "Flink's own arguments first; what follows is the pipeline's.",
+        ("spec", "job", "args"): "Flink's own arguments first, then the pipeline's.",
     }
     return manifest(
         PIPELINE,
@@ -269,7 +266,7 @@ def _queue_arguments(deployment: Deployment, job: Job) -> tuple[str, ...]:
 
 
 def _state_id(state: str) -> str:
-    """Where state is names it: transactions of Kafka are named after it, and no other pipeline has that."""
+    """An id from the state's location, unique to the pipeline: it names Kafka transactions."""
     return hashlib.sha256(state.rstrip("/").encode()).hexdigest()[:12]
 
 

@@ -1,5 +1,4 @@
-"""The pods of each component as a deployment file has them: which image, how large, what is mounted, what the
-container is told."""
+"""Pod settings of each component in a deployment file: image, size, mounts, environment."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ Volumes = Annotated[tuple[VolumeSpec, ...], Field(max_length=MAX_ENTRIES)]
 
 
 class TolerationSpec(Model):
-    """A taint of nodes that pods may run on all the same."""
+    """A tolerated taint of nodes."""
 
     key: Text = Field(description="Key of the taint.")
     value: Text | None = Field(None, description="Its value; null: any.")
@@ -59,12 +58,12 @@ class TolerationSpec(Model):
 
 
 class PodSpec(Model):
-    """What the pods of every component have in common."""
+    """Settings that the pods of all components share."""
 
     image: Image = Field(description="Image of the container.")
     cpu: Quantity = Field("1", description="Processor cores that each pod requests.")
     memory: Quantity = Field("2Gi", description="Memory that each pod requests, and may use.")
-    env: Variables = Field({}, description="Environment variables that are no secrets.")
+    env: Variables = Field({}, description="Environment variables that are not secret.")
     secrets: Secrets = Field(
         {}, description="Environment variables from Secrets: `NAME: {name: SECRET, key: KEY}`."
     )
@@ -82,16 +81,16 @@ class PodSpec(Model):
 
 
 class PipelinePods(PodSpec):
-    """The Flink cluster that runs the pipeline; the Flink Kubernetes operator makes it."""
+    """The Flink cluster that runs the pipeline, created by the Flink Kubernetes operator."""
 
     state: StoreUri = Field(
-        description="Where checkpoints, savepoints and the job's metadata are: `s3://bucket/prefix`; "
+        description="Location of checkpoints, savepoints and the job's metadata: `s3://bucket/prefix`; "
         "`{namespace}` in it stands for the namespace."
     )
     upgrade: Literal["savepoint", "last-state"] = Field(
         "savepoint",
         description="How a new version takes over. `savepoint`: the job stops with a savepoint. "
-        "`last-state`: it resumes from the newest checkpoint, also where the old job cannot stop.",
+        "`last-state`: it resumes from the newest checkpoint, even if the old job cannot stop.",
     )
     job_manager_cpu: Quantity = Field("500m", description="Processor cores of the job manager.")
     job_manager_memory: Quantity = Field("1536Mi", description="Memory of the job manager.")
@@ -99,7 +98,8 @@ class PipelinePods(PodSpec):
         1, description="Subtasks per task manager; they share one Python, so 1 uses most cores."
     )
     python: MountPath = Field(
-        "/opt/forebay/bin/python", description="Python with Forebay in the image, as its Dockerfile makes it."
+        "/opt/forebay/bin/python",
+        description="Python with Forebay in the image, as in its Dockerfile.",
     )
 
 
@@ -120,23 +120,23 @@ class GpuSpec(Model):
 
 
 class CacheSpec(Model):
-    """Where weights and compiled kernels are kept."""
+    """Where weights and compiled kernels are stored."""
 
     claim: ObjectName | None = Field(
         None, description="A PersistentVolumeClaim that all replicas can mount; null: each loads its own."
     )
-    size: Quantity = Field("50Gi", description="Limit of what a replica keeps on its node, without a claim.")
+    size: Quantity = Field("50Gi", description="Limit of each replica's own cache, without a claim.")
 
 
 class PoolSpec(Model):
-    """Replicas of one kind, with a Deployment and a Service of their own."""
+    """Replicas of one kind, with their own Deployment and Service."""
 
     name: PoolName = Field(description="Name of the pool, such as `decode`.")
-    replicas: Replicas = Field(1, description="Replicas to begin with.")
+    replicas: Replicas = Field(1, description="Initial replicas.")
     role: Literal["prefill", "decode"] | None = Field(
         None,
         description="`prefill`: it prefills prompts, and hands over their KV cache to the pool with "
-        "`decode`. There are two pools then, of one role each. null: it does both.",
+        "`decode`; there must be one pool of each role. null: it does both.",
     )
     share: Count = Field(
         1,
@@ -144,7 +144,7 @@ class PoolSpec(Model):
         "`share: 3`, a quarter and three quarters. All pools together may so have a few more than wanted.",
     )
     args: Annotated[tuple[Text, ...], Field(max_length=MAX_ENTRIES)] = Field(
-        (), description="Arguments for vLLM behind those of `engine.args`."
+        (), description="Arguments for vLLM after those of `engine.args`."
     )
 
 
@@ -155,29 +155,28 @@ class EnginePods(PodSpec):
     cpu: Quantity = Field("4", description="Processor cores that each pod requests.")
     model: Text = Field(description="Model to serve: its name on the hub, or a folder in the container.")
     command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=20)] = Field(
-        ("vllm", "serve"), description="What the image starts vLLM with; the model and arguments follow."
+        ("vllm", "serve"),
+        description="Command that starts vLLM; the model and arguments follow.",
     )
     args: Annotated[tuple[Text, ...], Field(max_length=MAX_ENTRIES)] = Field(
         (), description="Arguments for vLLM, such as `--max-model-len=8192`."
     )
-    replicas: Replicas = Field(1, description="Replicas to begin with, where there are no pools.")
+    replicas: Replicas = Field(1, description="Initial replicas, without pools.")
     pools: Annotated[tuple[PoolSpec, ...], Field(max_length=10)] = Field(
         (), description="Pools of replicas that differ in arguments; none: one Deployment."
     )
     gpu: GpuSpec | None = Field(None, description="Accelerators of each replica; null: none.")
     runtime_class: ObjectName | None = Field(None, description="RuntimeClass of the pods, such as `nvidia`.")
-    cache: CacheSpec = Field(CacheSpec(), description="Where weights and compiled kernels are kept.")
+    cache: CacheSpec = Field(CacheSpec(), description="Where weights and compiled kernels are stored.")
     shared_memory: Quantity = Field("2Gi", description="Size of /dev/shm, which parallel workers share.")
     startup_s: Seconds = Field(
-        1800, description="How long a replica may take to load the model before it is started again."
+        1800, description="How long a replica may take to load the model before it is restarted."
     )
-    drain_s: Seconds = Field(
-        300, description="How long a replica that is taken away may take to finish what it has begun."
-    )
+    drain_s: Seconds = Field(300, description="How long a removed replica may take to finish its requests.")
     rollout: Literal["surge", "replace"] = Field(
         "surge",
-        description="`surge`: a new version starts beside the old one, which takes a spare accelerator; "
-        "`replace`: one replica at a time is away.",
+        description="`surge`: a new version starts next to the old one, which needs a spare accelerator; "
+        "`replace`: one replica at a time is replaced.",
     )
     egress: Switch = Field(
         True, description="Whether pods may reach other hosts by HTTPS, to load models from the hub."
@@ -185,13 +184,13 @@ class EnginePods(PodSpec):
 
 
 class GatewayPods(PodSpec):
-    """The gateway: the fleet behind one OpenAI-compatible address, for clients beside the pipeline."""
+    """The gateway: one OpenAI-compatible address for the fleet, for clients other than the pipeline."""
 
     memory: Quantity = Field("1Gi", description="Memory that each pod requests, and may use.")
     replicas: Replicas = Field(2, description="Replicas.")
     config: LocalPath | None = Field(
         None,
-        description="Settings of the gateway (docs/gateway.md); its engine and its monitoring are set here.",
+        description="Settings of the gateway (docs/gateway.md); its engine and monitoring are set here.",
     )
     from_namespaces: Annotated[tuple[Label, ...], Field(max_length=MAX_ENTRIES)] = Field(
         (), description="Further namespaces whose pods may call it, such as that of an ingress controller."

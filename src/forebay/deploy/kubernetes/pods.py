@@ -1,4 +1,4 @@
-"""What all pods have in common: the `restricted` pod security standard, resources, secrets and volumes."""
+"""What all pods share: the `restricted` security standard, resources, secrets, volumes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from forebay.deploy.fields import SecretKey
 from forebay.deploy.kubernetes.pod_settings import PodSpec
 
 USER = 9999
-"""Flink's own user in its image; the other images run as anybody."""
+"""The Flink image's own user; the other images run as any user."""
 CONFIG_PATH = "/etc/forebay"
 CONFIG = "config"
 
 Volume = tuple[dict[str, Any], dict[str, Any]]
-"""A volume, and how it is mounted."""
 
 
 def pod_security() -> dict[str, Any]:
@@ -31,7 +30,7 @@ def pod_security() -> dict[str, Any]:
 
 
 def container_security() -> dict[str, Any]:
-    """The container's part of it, and a root file system that nothing is written to."""
+    """The container's part, with a read-only root file system."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -40,7 +39,7 @@ def container_security() -> dict[str, Any]:
 
 
 def resources(spec: PodSpec, extra: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Requests and limits. Memory and accelerators are never overcommitted; processor time is shared."""
+    """Requests and limits. Memory and accelerators are never overcommitted; CPU time is shared."""
     fixed = {"memory": spec.memory, **(extra or {})}
     return {"requests": {"cpu": spec.cpu, **fixed}, "limits": fixed}
 
@@ -48,8 +47,9 @@ def resources(spec: PodSpec, extra: Mapping[str, str] | None = None) -> dict[str
 def environment(
     spec: PodSpec, own: Mapping[str, str] | None = None, secrets: Mapping[str, SecretKey] | None = None
 ) -> list[dict[str, Any]]:
-    """Environment variables, each once: Forebay's `own`, and its own that `secrets` hold; those of `spec`
-    win, its secrets over its `env`. Those in secrets come first, so that others may use `$(NAME)` of them."""
+    """Environment variables, each once. Those of `spec` override `own` and `secrets`; its secrets override
+    its `env`. Secrets come first, so that others may use `$(NAME)`.
+    """
     ours = {name: ref for name, ref in (secrets or {}).items() if name not in spec.env}
     held = {**ours, **spec.secrets}
     plain = {name: value for name, value in {**(own or {}), **spec.env}.items() if name not in held}
@@ -57,7 +57,6 @@ def environment(
 
 
 def from_secrets(secrets: Mapping[str, SecretKey]) -> list[dict[str, Any]]:
-    """Environment variables that Secrets hold."""
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}
         for name, ref in secrets.items()
@@ -65,19 +64,17 @@ def from_secrets(secrets: Mapping[str, SecretKey]) -> list[dict[str, Any]]:
 
 
 def scratch(name: str, path: str, size: str, *, memory: bool = False) -> Volume:
-    """An empty folder that lives as long as the pod, for what is written to it."""
+    """An empty writable folder that lives as long as the pod."""
     source: dict[str, Any] = {"medium": "Memory"} if memory else {}
     return {"name": name, "emptyDir": {**source, "sizeLimit": size}}, {"name": name, "mountPath": path}
 
 
 def config_files(config_map: str, path: str = CONFIG_PATH) -> Volume:
-    """The files of a ConfigMap."""
     volume = {"name": CONFIG, "configMap": {"name": config_map}}
     return volume, {"name": CONFIG, "mountPath": path, "readOnly": True}
 
 
 def mounted(spec: PodSpec) -> list[Volume]:
-    """What the person mounts."""
     found: list[Volume] = []
     for at, volume in enumerate(spec.volumes):
         name = f"volume-{at}"
@@ -94,7 +91,7 @@ def mounted(spec: PodSpec) -> list[Volume]:
 
 
 def placement(spec: PodSpec) -> dict[str, Any]:
-    """Where the pods may run, and how their image is pulled; only what is asked for."""
+    """Node selection, tolerations and pull secrets, if configured."""
     found: dict[str, Any] = {}
     if spec.node_selector:
         found["nodeSelector"] = dict(spec.node_selector)
@@ -114,7 +111,7 @@ def placement(spec: PodSpec) -> dict[str, Any]:
 
 
 def spread(labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Replicas on different nodes and zones where there are any, so that the loss of one takes few."""
+    """Spread replicas over nodes and zones if possible."""
     return [
         {
             "maxSkew": 1,
@@ -127,18 +124,16 @@ def spread(labels: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def with_volumes(volumes: Sequence[Volume]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The volumes, and how they are mounted."""
     return [volume for volume, _ in volumes], [mount for _, mount in volumes]
 
 
 def config_hash(data: Mapping[str, str]) -> dict[str, str]:
-    """An annotation for the pods that read this ConfigMap: new content starts them anew."""
+    """A pod annotation that restarts the pods if the ConfigMap changes."""
     text = "\0".join(f"{name}\0{content}" for name, content in sorted(data.items()))
     return {"forebay/config": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
 def http_probe(path: str, port: str, *, every_s: int, failures: int, timeout_s: int = 5) -> dict[str, Any]:
-    """A probe by HTTP."""
     return {
         "httpGet": {"path": path, "port": port},
         "periodSeconds": every_s,

@@ -1,6 +1,7 @@
-"""The engine as a RayService of KubeRay: the fleet that `forebay deploy ray` submits, on clusters that
-KubeRay starts. Routers find the engines by the dashboards of the clusters, and call them: no token passes
-through Serve's proxies, of which there are none."""
+"""The engine as a RayService of KubeRay: the fleet of `forebay deploy ray` on KubeRay's clusters.
+
+Routers find engines through the dashboards and call them directly; there are no Serve proxies.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ PART = RAY
 HEAD_CPU, HEAD_MEMORY = "2", "4Gi"
 AGENT_PORT = 52365
 NODE_HEALTH = "/api/healthz"
-"""What the agent of a node tells without a token."""
+"""What a node's agent reports without a token."""
 HEAD_PORTS = {"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "client": 10001, "serve": 8000}
 OBJECT_STORE_BYTES = 128 << 20
 IDLE_S = 60
@@ -43,7 +44,6 @@ GONE_S = 60
 
 
 def ray_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """The service and what belongs to it, where one is wanted."""
     ray, engine = deployment.settings.ray, deployment.settings.engine
     if ray is None or engine is None:
         return
@@ -84,8 +84,8 @@ def _heads(deployment: Deployment) -> Manifest:
         }
     }
     why = (
-        "Headless: every head. KubeRay's own Service names the old cluster until the new one has taken over "
-        "all of it; routers and autoscaler see both meanwhile."
+        "Headless: every head. KubeRay's own Service means the old cluster until the new one has replaced "
+        "it; routers and autoscaler need both meanwhile."
     )
     return manifest(
         PART,
@@ -123,22 +123,26 @@ def _service(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Manife
     notes: dict[Where, str] = {
         ("spec", "serveConfigV2"): "The fleet of `forebay deploy ray`: Serve starts and watches engines, and "
         "no request passes through it.",
-        ("spec", "rayClusterDeletionDelaySeconds"): "An old cluster's last replicas finish what they have.",
+        ("spec", "rayClusterDeletionDelaySeconds"): "An old cluster's last replicas finish their requests.",
         (
             "spec",
             "upgradeStrategy",
-        ): "A new cluster beside the old one takes the fleet over step by step, by Serve's target_capacity.",
+        ): "A new cluster takes over from the old one step by step, by Serve's target_capacity.",
         (
             *cluster,
             "enableInTreeAutoscaling",
-        ): "KubeRay wants it for this strategy: a pod comes with each replica "
-        "that Serve wants, and goes when it is idle.",
+        ): "KubeRay requires it for this strategy: a pod starts with each replica "
+        "that Serve needs, and ends when it is idle.",
         (
             *cluster,
             "authOptions",
         ): "KubeRay gives every node the token. Without a name of the Secret it would "
-        "make one for each cluster, which nobody beside it knows.",
-        (*cluster, "headGroupSpec", "rayStartParams"): "No replica on the head: it may not die with one.",
+        "make one for each cluster, and nothing else would have it.",
+        (
+            *cluster,
+            "headGroupSpec",
+            "rayStartParams",
+        ): "No replica on the head: it must outlive them.",
         (*worker, "minReplicas"): "A new cluster begins without pods.",
         (
             *worker,
@@ -155,7 +159,7 @@ def _service(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Manife
             "containers",
             0,
             "readinessProbe",
-        ): "KubeRay's own asks Serve's proxy as well, and there is none.",
+        ): "KubeRay's own also checks Serve's proxy, and there is none.",
     }
     return manifest(
         PART,
@@ -169,7 +173,7 @@ def _service(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Manife
 
 
 def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
-    """The fleet as `forebay deploy ray` and `forebay autoscale ray` know it."""
+    """The fleet for `forebay deploy ray` and `forebay autoscale ray`."""
     return RayFleetSpec(
         address=deployment.ray_dashboard,
         name=deployment.instance,
@@ -193,9 +197,9 @@ def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
 
 
 def _submitted(deployment: Deployment, engine: EnginePods) -> int:
-    """The replicas that Serve is configured with. With `scaling` they are the most: at each step of an
-    upgrade Serve wants its share of them until the autoscaler says otherwise, and fewer than there are would
-    stop engines at work."""
+    """Replicas in Serve's config. With `scaling` the maximum: in an upgrade Serve starts a share of them
+    until the autoscaler sets a number, and a lower one would stop engines at work.
+    """
     scaling = deployment.settings.scaling
     return max(1, engine.replicas) if scaling is None else scaling.max
 
@@ -244,7 +248,7 @@ def _cluster(
 
 
 def _cpus(engine: EnginePods) -> int:
-    """What Ray counts of a pod, all of which one replica takes: it sets the threads of libraries by it."""
+    """The pod's CPUs, all for one replica: Ray sets libraries' threads by it."""
     return max(1, math.floor(quantity(engine.cpu)))
 
 
@@ -270,7 +274,7 @@ def _head_pod(engine: EnginePods) -> dict[str, Any]:
         "resources": resources(size),
         **_probes(),
     }
-    # The autoscaler beside it calls the API server, with the account that KubeRay makes for it.
+    # The autoscaler next to it calls the API server, with the account that KubeRay creates.
     head = size.model_copy(update={"node_selector": {}, "tolerations": ()})
     volumes = [scratch("tmp", "/tmp", "20Gi"), scratch("shm", "/dev/shm", "1Gi", memory=True)]
     return _pod(container, volumes, {"automountServiceAccountToken": True, **placement(head)})

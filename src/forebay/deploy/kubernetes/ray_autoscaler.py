@@ -28,7 +28,6 @@ FILE = "fleet.yaml"
 
 
 def ray_autoscaler_manifests(deployment: Deployment, scaling: ScalingSpec) -> Iterator[Manifest]:
-    """All that the controller needs, in the order in which it is applied."""
     name, labels = deployment.name(AUTOSCALER), deployment.labels(AUTOSCALER)
     data = _files(deployment)
     yield manifest(AUTOSCALER, "v1", "ConfigMap", name, {"data": data}, labels=labels)
@@ -38,7 +37,6 @@ def ray_autoscaler_manifests(deployment: Deployment, scaling: ScalingSpec) -> It
 
 
 def _read(deployment: Deployment) -> Iterator[tuple[str, str, int]]:
-    """What the controller reads metrics of: the Service, the component behind it, and the port."""
     if deployment.job is not None:
         yield f"{deployment.name(AUTOSCALER)}-{PIPELINE}", PIPELINE, FLINK_METRICS_PORT
     if deployment.settings.gateway is not None:
@@ -60,14 +58,13 @@ def _service(deployment: Deployment, name: str, part: str, port: int) -> Manifes
         {"spec": spec},
         labels=deployment.labels(AUTOSCALER),
         notes={
-            ("spec", "clusterIP"): f"Headless: every pod of the {part}, each of which reports a part.",
-            ("spec", "publishNotReadyAddresses"): "While a pod is not read, no replica is taken away.",
+            ("spec", "clusterIP"): f"Headless: every pod of the {part} reports a part.",
+            ("spec", "publishNotReadyAddresses"): "While a pod cannot be read, no replica is removed.",
         },
     )
 
 
 def _files(deployment: Deployment) -> dict[str, str]:
-    """What `forebay autoscale ray` needs of a fleet file."""
     engine = deployment.settings.engine
     fleet = {
         "address": deployment.ray_dashboard,
@@ -110,5 +107,10 @@ def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
         name,
         content,
         labels=deployment.labels(AUTOSCALER),
-        notes={("spec", "strategy"): "One at a time: Serve scales without a condition, and two may differ."},
+        notes={
+            (
+                "spec",
+                "strategy",
+            ): "One at a time: Serve scales unconditionally, and two may differ."
+        },
     )

@@ -1,4 +1,4 @@
-"""What a component may ask of the API server, and no more."""
+"""The rights of each component at the API server."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ ENDPOINTS: Rule = {
     "resources": ["endpointslices"],
     "verbs": ["list", "watch"],
 }
-"""What a router needs."""
 
 
 def role(deployment: Deployment, component: str, rules: Sequence[Rule], why: str) -> Iterator[Manifest]:
-    """A Role with these rules, and what gives it to the component's service account."""
+    """A Role with these rules, bound to the component's service account."""
     name, labels = deployment.name(component), deployment.labels(component)
     version = f"{GROUP}/v1"
     yield manifest(

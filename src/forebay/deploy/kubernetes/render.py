@@ -1,4 +1,4 @@
-"""From a pipeline and its deployment settings to manifests. Pure: nothing is read, asked or written."""
+"""Renders manifests from a pipeline and its deployment settings. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from forebay.deploy.kubernetes.scaling import scaling_manifests
 
 
 def render(deployment: Deployment) -> tuple[Manifest, ...]:
-    """Every manifest, in the order in which it is applied: who may call whom first, the pipeline last, whose
-    engine is there then."""
+    """Every manifest in order: network policies first, the pipeline after its engine."""
     return (
         *network_manifests(deployment),
         *engine_manifests(deployment),

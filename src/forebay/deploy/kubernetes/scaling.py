@@ -1,8 +1,6 @@
-"""How the replicas are scaled: by a ScaledObject of KEDA, a HorizontalPodAutoscaler, or a controller of our
-own.
+"""Scales the replicas by KEDA, a HorizontalPodAutoscaler, or Forebay's controller.
 
-The loads of the pipeline and the gateway add up: both send to the same replicas, and what one of them needs
-is not there for the other.
+The loads of pipeline and gateway add up, because both use the same replicas.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ BLURRED_FROM = 10
 
 
 def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """One autoscaler for each pool, or a controller for all."""
     scaling = deployment.settings.scaling
     if scaling is None:
         return
@@ -54,9 +51,8 @@ def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
 
 
 def _behavior(pool: Pool, scaling: ScalingSpec, *, parts: int = 1) -> dict[str, Any]:
-    """Up at once, as far as is wanted; down after a while, and then one replica a time. The number that is
-    compared is of whole replicas, or of the `parts` of one."""
-    # A tenth more or less counts as equal by default: from ten replicas on, one more would not come.
+    """Up at once, down later by one replica at a time. The metric counts replicas, or `parts` of one."""
+    # By default a tenth more or less counts as equal: from ten replicas on, one more would not start.
     exact = {"tolerance": "0"} if pool.limits.most * parts >= BLURRED_FROM else {}
     return {
         "scaleUp": {
@@ -73,11 +69,11 @@ def _behavior(pool: Pool, scaling: ScalingSpec, *, parts: int = 1) -> dict[str, 
 
 
 def formula(deployment: Deployment, scaling: ScalingSpec) -> str:
-    """What KEDA computes; a trigger that could not be read is null.
+    """KEDA's formula; a trigger that cannot be read is null.
 
-    `wanted` counts replicas that boot already, requests do not: those that boot are subtracted from the load,
-    but no replica is taken away for it. While the load is known in part only, none is taken away either. All
-    numbers are floats, as KEDA's own are: integer division would turn -1/8 into 0.
+    `wanted` includes booting replicas, requests do not: booting ones are subtracted from the load, but never
+    cause a removal. None is removed while a load is unknown. All numbers are floats, as KEDA's own: integer
+    division would turn -1/8 into 0.
     """
     requests = f"{scaling.requests_per_replica}.0"
     lines = ["let there = replicas ?? 1.0;", "let unready = max(there - (ready ?? there), 0.0);"]
@@ -100,24 +96,22 @@ def formula(deployment: Deployment, scaling: ScalingSpec) -> str:
 
 
 def wanted_query(deployment: Deployment, share: Share) -> str:
-    """Prometheus' query for the pool's part of the replicas that the pipeline wants. Subtasks see equal parts
-    of the stream, and each decides for all: the largest number counts."""
+    """Query for the pool's part of the wanted replicas. Each subtask decides for all: the largest number
+    counts.
+    """
     return _part(f"max({of_pipeline(deployment, WANTED)})", share)
 
 
 def held_query(deployment: Deployment, share: Share) -> str:
-    """The query for the pool's part of the requests that the pipeline holds."""
     return _part(_held(deployment), share)
 
 
 def gateway_query(deployment: Deployment, share: Share) -> str:
-    """The query for the pool's part of the gateway's requests. Each pod counts its own: they add up."""
     return _part(f"sum({gateway_load(deployment)})", share)
 
 
 def total_query(deployment: Deployment, scaling: ScalingSpec) -> str:
-    """The query for the replicas that pipeline and gateway need together; no result if one of them is not
-    known."""
+    """Query for the replicas of pipeline and gateway together; empty if one is unknown."""
     requests, parts = scaling.requests_per_replica, []
     if deployment.job is not None:
         wanted, held = f"max({of_pipeline(deployment, WANTED)})", _held(deployment)
@@ -146,7 +140,6 @@ def _triggers(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Itera
 
 
 def _parts(pool: Pool) -> int:
-    """In how many parts a replica comes, of what this pool is scaled by."""
     return pool.share.of // math.gcd(pool.share.of, pool.share.parts)
 
 
@@ -179,14 +172,14 @@ def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> 
             "spec",
             "fallback",
             "behavior",
-        ): "What cannot be asked for is null in the formula, which then keeps the "
-        "replicas that are there: metrics that stop take none away from the work in flight.",
+        ): "A metric that cannot be read is null in the formula, which then keeps the "
+        "existing replicas: missing metrics never remove one.",
         (
             "spec",
             "advanced",
             "scalingModifiers",
             "formula",
-        ): "Loads add up: the replicas that the pipeline wants (or the requests that it holds, in "
+        ): "Loads add up: the replicas that the pipeline needs (or the requests that it holds, in "
         "replicas), and the requests of the gateway, in replicas. Those that still load their model are "
         "subtracted from requests, not from wanted replicas. While a load is not known, no replica is taken "
         "away.",
@@ -194,13 +187,13 @@ def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> 
         (
             "spec",
             "triggers",
-        ): "The formula gets the plain values: KEDA ignores the thresholds in it, and wants "
+        ): "The formula gets the plain values: KEDA ignores the thresholds in it, and requires "
         "them all the same. A series that is missing is null, not 0."
         + ("" if pool.share.whole else f" Of every load, this pool has {pool.share} parts."),
     }
     if scaling.min == 0:
         notes["spec", "minReplicaCount"] = (
-            "The HPA that KEDA makes goes down to 1; KEDA takes the last one away by itself."
+            "The HPA that KEDA makes goes down to 1; KEDA itself removes the last one."
         )
     return manifest(
         PART, "keda.sh/v1alpha1", "ScaledObject", pool.name, {"spec": spec}, labels=pool.labels, notes=notes
@@ -222,7 +215,7 @@ def _trigger(scaling: ScalingSpec, name: str, query: str) -> dict[str, Any]:
 
 
 def _pods(pool: Pool) -> dict[str, Any]:
-    """The pods that there are, by the API server itself: known also where Prometheus is away."""
+    """The existing pods, by the API server: known even without Prometheus."""
     selector = ",".join(f"{key}={value}" for key, value in pool.selector.items())
     return {
         "type": "kubernetes-workload",
@@ -235,7 +228,7 @@ def _pods(pool: Pool) -> dict[str, Any]:
 def _autoscaler(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Manifest:
     chosen = {"matchLabels": {series_label(INSTANCE): deployment.instance}}
     share = pool.share
-    # Rounded up: of 7 wanted, 3 of 7 parts are 3 replicas and no fourth.
+    # Rounded up: of 7 wanted, 3 of 7 parts are exactly 3 replicas.
     thousandths = -(-1000 * share.of // share.parts)
     average = f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
     metric = {

@@ -1,5 +1,6 @@
-"""A deployment as a person writes it, in a file next to the pipeline file: which images, how large, where
-state is, what scales it. One pipeline file serves every environment, and each has a file like this."""
+"""A deployment file: images, sizes, location of state, scaling. One pipeline file serves all environments,
+and each has its own deployment file.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +18,15 @@ from forebay.documents.fields import HttpUrl, Model, Switch, wrong
 
 
 class ScalingSpec(Model):
-    """How many replicas there are, of all pools together, and who decides."""
+    """How many replicas there are, over all pools, and what scales them."""
 
     by: Literal["keda", "hpa", "controller"] = Field(
         "keda",
-        description="`keda`: a ScaledObject that asks Prometheus. `hpa`: a HorizontalPodAutoscaler on the "
+        description="`keda`: a ScaledObject that queries Prometheus. `hpa`: a HorizontalPodAutoscaler on the "
         "same metrics, whose result an adapter of yours serves as external metric. `controller`: a small "
         "program that reads the metrics of the pipeline's and the gateway's pods.",
     )
-    image: Image | None = Field(
-        None, description="Image of the controller; that of the gateway has all that it needs."
-    )
+    image: Image | None = Field(None, description="Image of the controller; the gateway's is sufficient.")
     min: Replicas = Field(
         1,
         description="Fewest replicas, of all pools together; from 1 on, each pool has at least one. 0 needs "
@@ -39,16 +38,16 @@ class ScalingSpec(Model):
     )
     requests_per_replica: Count = Field(
         32,
-        description="Requests in flight that one replica takes well: so the requests of the gateway are "
-        "counted, and those of the pipeline while its wanted number of replicas is not known.",
+        description="Requests in flight that one replica handles well. The requests of the gateway are "
+        "divided by it, and those of the pipeline while its wanted number of replicas is unknown.",
     )
     settle_s: Annotated[int, Field(ge=0, le=3600)] = Field(
-        300, description="How long fewer replicas must have been enough before one is taken away."
+        300, description="How long fewer replicas must have been enough before one is removed."
     )
 
 
 class MonitoringSpec(Model):
-    """What Prometheus is told."""
+    """What Prometheus scrapes, and its alerts."""
 
     pod_monitor: Switch = Field(True, description="Render a PodMonitor, for the Prometheus operator.")
     rules: Literal["config_map", "prometheus_rule", "none"] = Field(
@@ -66,8 +65,9 @@ class EndpointPicker(Model):
 
 
 class InferencePoolSpec(Model):
-    """An InferencePool of the Gateway API over the replicas. The gateway's endpoint picker then chooses the
-    replica; Forebay's router steps aside, and tells it by headers how urgent each request is."""
+    """An InferencePool of the Gateway API over the replicas. The gateway's endpoint picker chooses the
+    replica instead of Forebay's router, which sends each request's priority in headers.
+    """
 
     url: HttpUrl = Field(description="Address of your inference gateway, which the pipeline calls.")
     endpoint_picker: EndpointPicker = Field(description="The endpoint picker.")
@@ -83,26 +83,27 @@ class InferencePoolSpec(Model):
 
 
 class RaySpec(Model):
-    """A RayService of KubeRay in place of vLLM's Deployments: the fleet that `forebay deploy ray` submits.
-    The engine's image has Ray Serve, vLLM and Forebay in it."""
+    """A RayService of KubeRay instead of vLLM's Deployments: the fleet of `forebay deploy ray`. The engine's
+    image contains Ray Serve, vLLM and Forebay.
+    """
 
     version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] = Field(
         "2.60.0", description="Version of Ray in the image."
     )
     gateway_class: ObjectName = Field(
-        description="GatewayClass of the Gateway by which KubeRay counts how far a new version has taken "
+        description="GatewayClass of the Gateway with which KubeRay records how far a new version has taken "
         "over; no request goes through it."
     )
     token_secret: ObjectName = Field(
-        description="Secret whose `auth_token` is the clusters' token: who calls a dashboard has to show it."
+        description="Secret whose `auth_token` is the clusters' token, required by their dashboards."
     )
     step_percent: Annotated[int, Field(ge=1, le=100)] = Field(
         20, description="Share of the fleet that a new version takes over at a time."
     )
     surge_percent: Annotated[int, Field(ge=1, le=100)] = Field(
         100,
-        description="How much more than the fleet there may be while a new version takes over. 100: a second "
-        "fleet; less takes fewer spare accelerators, and longer.",
+        description="Extra capacity while a new version takes over, in percent of the fleet. 100: a second "
+        "fleet; less needs fewer spare accelerators, but takes longer.",
     )
     interval_s: Seconds = Field(30, description="Pause between steps.")
     operator_namespace: Label = Field(
@@ -117,11 +118,11 @@ class FlinkOperatorSpec(Model):
 
 
 class DeploymentSpec(Model):
-    """A deployment of one pipeline, or of a gateway and its engine without one."""
+    """A deployment of one pipeline, or of a gateway with its engine."""
 
     name: Label | None = Field(
         None,
-        description="What the names of all objects begin with, if there is no pipeline; otherwise the "
+        description="Prefix of all objects' names, if there is no pipeline; otherwise the "
         "pipeline file has the name.",
     )
     namespace: Label | None = Field(
@@ -133,11 +134,13 @@ class DeploymentSpec(Model):
         "gateway.",
     )
     engine: EnginePods | None = Field(
-        None, description="The vLLM replicas; null: the pipeline's `engine` is one that runs already."
+        None, description="The vLLM replicas; null: the pipeline's `engine` is already running."
     )
     gateway: GatewayPods | None = Field(None, description="The gateway; null: none.")
-    scaling: ScalingSpec | None = Field(None, description="Who scales the replicas; null: nobody does.")
-    monitoring: MonitoringSpec = Field(MonitoringSpec(), description="What Prometheus is told.")
+    scaling: ScalingSpec | None = Field(
+        None, description="Who scales the replicas; null: they are not scaled."
+    )
+    monitoring: MonitoringSpec = Field(MonitoringSpec(), description="What Prometheus scrapes.")
     inference_pool: InferencePoolSpec | None = Field(
         None, description="An InferencePool for users of the Gateway API; null: none."
     )
@@ -160,13 +163,13 @@ class DeploymentSpec(Model):
             if self.gateway is None:
                 yield "pipeline", "missing; expected it, or 'gateway' and 'engine', found neither"
             if self.name is None:
-                yield "name", "missing; without 'pipeline' nothing else names the objects"
+                yield "name", "missing; without 'pipeline' it is required"
         elif self.name is not None:
-            yield "name", "expected none with 'pipeline', whose pipeline file has the name"
+            yield "name", "expected none with 'pipeline': the pipeline file has the name"
         if engine is None:
             for name in ("scaling", "gateway", "inference_pool", "ray"):
                 if getattr(self, name) is not None:
-                    yield name, "expected none without 'engine', whose replicas it is for"
+                    yield name, "expected none without 'engine', because it is for the engine's replicas"
         if self.ray is not None:
             yield from self._problems_of_ray()
         if engine is not None:
@@ -180,17 +183,17 @@ class DeploymentSpec(Model):
         if scaling is not None and self.inference_pool is not None and scaling.by != "keda":
             yield (
                 "scaling.by",
-                f"expected keda with 'inference_pool', where the pipeline sees no replicas and wants no "
+                f"expected keda with 'inference_pool', because the pipeline sees no replicas and requests no "
                 f"number of them, found {scaling.by}",
             )
         if self.gateway is not None and self.inference_pool is not None:
-            yield "gateway", "expected none with 'inference_pool', whose gateway stands in its place"
+            yield "gateway", "expected none with 'inference_pool', whose gateway replaces it"
 
     def _problems_of_ray(self) -> Iterator[tuple[str, str]]:
         if self.inference_pool is not None:
             yield "inference_pool", "expected none with 'ray', whose engines have no port in common"
         if self.engine is not None and self.engine.pools:
-            yield "engine.pools", "expected none with 'ray', where all replicas are of one kind"
+            yield "engine.pools", "expected none with 'ray', because all replicas are of one kind"
         if self.engine is not None and any(
             "$(" in word for word in (*self.engine.command, *self.engine.args)
         ):
@@ -202,7 +205,7 @@ class DeploymentSpec(Model):
         if self.scaling is not None and self.scaling.by != "controller":
             yield (
                 "scaling.by",
-                f"expected controller with 'ray', where Serve starts the replicas, found {self.scaling.by}",
+                f"expected controller with 'ray', because Serve starts the replicas, found {self.scaling.by}",
             )
         if self.scaling is not None and self.scaling.max > MAX_REPLICAS:
             yield "scaling.max", f"expected at most {MAX_REPLICAS} with 'ray', found {self.scaling.max}"
@@ -228,7 +231,7 @@ class DeploymentSpec(Model):
         if scaling.by == "keda" and scaling.prometheus is None:
             yield (
                 "scaling.prometheus",
-                "missing; KEDA asks it for the metrics, such as http://prometheus:9090",
+                "missing; KEDA reads its metrics from it, such as http://prometheus:9090",
             )
         if scaling.by == "controller" and scaling.image is None:
             yield "scaling.image", "missing; the controller needs one, such as that of the gateway"
@@ -242,7 +245,6 @@ class DeploymentSpec(Model):
 
 
 def _problems_of_replicas(engine: EnginePods, scaling: ScalingSpec) -> Iterator[tuple[str, str]]:
-    """Where there would be more replicas to begin with than there may be."""
     pools = engine.pools or (engine,)
     begin = sum(pool.replicas for pool in pools)
     if len(pools) > scaling.max:
@@ -251,7 +253,7 @@ def _problems_of_replicas(engine: EnginePods, scaling: ScalingSpec) -> Iterator[
             f"expected at least one replica for each of the {len(pools)} pools, found {scaling.max}",
         )
     if begin > scaling.max:
-        yield "scaling.max", f"expected at least the {begin} replicas to begin with, found {scaling.max}"
+        yield "scaling.max", f"expected at least the {begin} initial replicas, found {scaling.max}"
     elif 0 < len(engine.pools) <= scaling.max:
         bounds = limits_of_pools(Limits(0, scaling.max), [pool.share for pool in engine.pools])
         for i, (pool, limits) in enumerate(zip(engine.pools, bounds, strict=True)):

@@ -1,4 +1,4 @@
-"""Manifests as files that are kept with the code: one for each part, a kustomization, and Dockerfiles."""
+"""Writes manifests and Dockerfiles for version control."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from forebay.deploy.kubernetes.manifest import Manifest, to_yaml
 from forebay.errors import SettingError
 
-HEAD = "# Made by `forebay deploy kubernetes`: change the deployment file, and make it anew.\n"
+HEAD = "# Made by `forebay deploy kubernetes`: change the deployment file, then run it again.\n"
 IMAGE_FILES = PIPELINE_IMAGE, GATEWAY_IMAGE, RAY_IMAGE = (
     "images/pipeline.Dockerfile",
     "images/gateway.Dockerfile",
@@ -23,10 +23,8 @@ def write_manifests(
     manifests: Sequence[Manifest], folder: Path, namespace: str | None, connectors: Collection[str] = ()
 ) -> tuple[Path, ...]:
     """Write `PART.yaml` for each part, a kustomization, and a Dockerfile for each image; returns their paths.
-    That of the pipeline has the jars of `connectors`, which the job needs.
 
-    Files of parts that are no longer there are deleted, others are left alone. Raises `SettingError` where
-    the folder cannot be written.
+    Deletes only files of parts that no longer exist. Raises `SettingError` if the folder is not writable.
     """
     files: dict[str, str] = {}
     for part in PARTS:

@@ -1,7 +1,7 @@
-"""Scales a fleet on Ray by the metrics of a pipeline and a gateway: read, decide, scale, log.
+"""Scales a fleet on Ray by the load of pipeline and gateway. A failure changes nothing until the next round.
 
-A failed step changes nothing; the next round starts from the cluster's current state. If the dashboard's name
-has several addresses, one cluster is replacing another: each has a share of the fleet, its `target_capacity`.
+If the dashboard's name has several addresses, one cluster is replacing another: each has the share of the
+fleet that its `target_capacity` gives.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ TIMEOUT_S = 3.0
 UNHEALTHY, STARTUP_FAILED = "UNHEALTHY", "REPLICA_STARTUP_FAILED"
 WHOLE_PERCENT = 100.0
 Read = Callable[[str], Awaitable[str]]
-"""Fetches the text at a URL. Raises `DeployError`."""
+"""The text at a URL. Raises `DeployError`."""
 Addresses = Callable[[str], Awaitable[Sequence[str]]]
-"""Resolves a name to a URL for each process."""
+"""A URL for each process behind a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPart:
-    """One cluster's part of the fleet: its `state`, and its target share in percent."""
+    """One cluster's part of the fleet."""
 
     address: str
     state: DeploymentState
     percent: float = WHOLE_PERCENT
 
     def share(self, whole: int) -> int:
-        """The cluster's share of `whole` replicas, rounded as Serve does: at least one if any."""
+        """Replicas out of `whole`, rounded as Serve does: at least one unless `whole` is 0."""
         if self.percent == 0 or whole == 0:
             return 0
         return max(1, math.floor(whole * self.percent / WHOLE_PERCENT + 0.5))
 
     def whole(self) -> DeploymentState:
-        """The state of the whole fleet, extrapolated from this part."""
+        """The whole fleet's state, extrapolated from this part."""
         if self.percent in (0, WHOLE_PERCENT):
             return self.state
         scale = WHOLE_PERCENT / self.percent
@@ -67,11 +67,11 @@ class FleetPart:
 
 @dataclass(slots=True)
 class RayScaler:
-    """Scales the fleet `name` to the number of replicas that a pipeline and a gateway need.
+    """Gives the fleet `name` the replicas that pipeline and gateway need. Serve has no conditional update:
+    run one scaler per fleet.
 
-    `metrics` and `gateway_metrics` are URLs of theirs, in Prometheus' format; empty if there is none. Each
-    address of their names is read; each address of the dashboard's name is a cluster with a part of the
-    fleet. Serve has no conditional update: run one scaler per fleet.
+    `metrics`, `gateway_metrics`: URLs in Prometheus' format; all addresses of their names are read. Each
+    address of the dashboard's name is a cluster with all or part of the fleet.
     """
 
     address: str
@@ -85,11 +85,11 @@ class RayScaler:
     _told: dict[str, str] = field(default_factory=dict, init=False)
 
     async def round(self) -> None:
-        """Read, decide and scale once. Errors of clusters are logged, not raised."""
+        """Read once, and scale. Raises nothing for failures of clusters."""
         self.decider.observe(await self._load(), self.clock.monotonic_s())
         try:
             parts = await self._parts()
-            # A new cluster starts empty: the size of the fleet comes from the cluster with the largest part.
+            # A new cluster starts empty: the part with the most replicas shows what the fleet has.
             most = max(parts, key=lambda part: (part.percent, part.state.replicas))
             whole = most.whole()
             decision = self.decider.decide(whole, self.clock.monotonic_s())
@@ -101,7 +101,7 @@ class RayScaler:
         self._warn("cluster", f"{self.name}: {decision.reason}; {whole.trouble}" if whole.trouble else "")
 
     async def _parts(self) -> list[FleetPart]:
-        """Read every cluster's part; skip clusters that fail. Raises `DeployError` if all fail."""
+        """Each cluster's part, if it answers; raises `DeployError` if none does."""
         found = await asyncio.gather(*map(self._part, await self.addresses(self.address)))
         parts = [each for each in found if isinstance(each, FleetPart)]
         if not parts:
@@ -131,13 +131,12 @@ class RayScaler:
         gateway = await self._texts(self.gateway_metrics, problems)
         load = observed_load(pipeline, gateway, problems)
         if load.wanted is None:
-            self._warn("metrics", f"the load of the replicas is not known: {load.problems}")
+            self._warn("metrics", f"the load of the replicas is unknown: {load.problems}")
         else:
             self._warn("metrics", f"{PARTLY_READ}: {load.problems}" if load.problems else "")
         return load
 
     async def _texts(self, urls: Sequence[str], problems: list[str]) -> list[str] | None:
-        """The metrics at these URLs; `problems` gets why some are missing."""
         if not urls:
             return None
         found = [each for named in await asyncio.gather(*map(self._read, urls)) for each in named]
@@ -145,8 +144,6 @@ class RayScaler:
         return [each for each in found if isinstance(each, str)]
 
     async def _read(self, named: str) -> list[str | DeployError]:
-        """Read each address of a name; errors are returned."""
-
         async def text(url: str) -> str | DeployError:
             try:
                 return await self.read(url)
@@ -159,14 +156,13 @@ class RayScaler:
             return [error]
 
     def _warn(self, key: str, text: str) -> None:
-        """Log `text` if it is new; an empty one clears it."""
+        """Log a new text; an empty text ends the problem."""
         if text and self._told.get(key) != text:
             log.warning("%s", text)
         self._told[key] = text
 
 
 def state_of(found: ServeApplication) -> DeploymentState:
-    """Convert to the decision's input. Raises `DeployError` if the fleet is being built or removed."""
     deployment = found.deployments.get(DEPLOYMENT)
     if found.deleting:
         raise DeployError(f"{found.name}: it is being removed")
@@ -174,20 +170,19 @@ def state_of(found: ServeApplication) -> DeploymentState:
         raise DeployError(f"{found.name}: Serve has not built it yet")
     trouble = ""
     if _does_not_start(deployment):
-        trouble = f"a replica does not get ready: {deployment.message or found.message}"
+        trouble = f"a replica does not become ready: {deployment.message or found.message}"
     return DeploymentState(found.name, "", "", deployment.target, len(deployment.running()), trouble)
 
 
 def _does_not_start(deployment: ServeDeployment) -> bool:
-    """Whether new replicas fail to start; a failed running replica that is being replaced does not count."""
+    """Whether new replicas do not become ready, other than replaced ones."""
     at_start = deployment.status == UNHEALTHY and deployment.trigger == STARTUP_FAILED
     return deployment.status == DEPLOY_FAILED or at_start
 
 
 async def read_text(http: aiohttp.ClientSession, url: str) -> str:
-    """Read at most `MAX_CHARS` at `url` within `TIMEOUT_S`, without redirects.
-
-    Raises `DeployError`, without a password from the URL.
+    """The text at `url`, limited in time and size, without redirects. Raises `DeployError` without the URL's
+    password.
     """
     where, timeout = shown(url), aiohttp.ClientTimeout(total=TIMEOUT_S)
     try:
@@ -201,6 +196,6 @@ async def read_text(http: aiohttp.ClientSession, url: str) -> str:
                     raise DeployError(f"{where}: more than {MAX_CHARS >> 20} MiB of metrics")
             return found.decode("utf-8", "replace")
     except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, OSError, ValueError) as error:
-        # The rest of the error may quote the URL.
+        # Other parts of the error may quote the URL.
         said = getattr(error, "strerror", None) or type(error).__name__
         raise DeployError(f"{where}: cannot read metrics: {said}") from None

@@ -1,10 +1,8 @@
-"""Chooses replicas for programs on a Ray cluster: the gateway's estimate, limited to the data of Serve's
-handle. Pure.
+"""Which replica a program on a Ray cluster gets: the gateway's estimate, from a handle's own data. Pure.
 
-A handle sees each request when it is sent, and the replicas' reports about their engines, but no answers,
-which come from the engine directly. So first tokens are assumed at their expected time, and the oldest
-requests are assumed done if their replica reports fewer. Like everything that runs on the cluster, it needs
-only the standard library and numpy.
+A handle sees requests and the replicas' reports, but no answers. So a first token is assumed at its expected
+time, and the oldest requests are assumed to have ended if their replica reports fewer. Code on the cluster
+needs only the standard library and numpy.
 """
 
 from __future__ import annotations
@@ -32,25 +30,23 @@ from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad
 
 SEEN_S = 2 * STATS_PERIOD_S
-"""Age at which a replica's reports include a request: it was sent, counted there, and reported."""
+"""Age from which a request is in its replica's report."""
 MOST_S = 60.0
-"""Assumed duration of a request if its replica reports no counts."""
+"""Assumed duration of a request if its replica reports nothing."""
 WORK_S = 0.1
-"""Assumed prefill time of another program's request: a thousand tokens at the assumed speed."""
+"""Assumed prefill time of others' requests: a thousand tokens at the assumed speed."""
 
 
 @dataclass(slots=True, eq=False)
 class Placement:
-    """A request on its way to a replica."""
-
     demand: RoutingRequest
     charge: ReplicaCharge | None = None
 
 
 @dataclass(slots=True)
 class _Row:
-    """Own requests at one replica in the order sent: all, and those without a first token. `told`: its
-    reported number of all requests.
+    """Own requests at one replica, oldest first: all, and those without a first token. `told`: its reported
+    total.
     """
 
     sent: deque[ReplicaCharge] = field(default_factory=deque)
@@ -59,9 +55,9 @@ class _Row:
 
 
 class ReplicaChooser:
-    """Ranks the replicas for one request after another. Belongs to one event loop.
+    """Ranks the replicas for one request after the other. Belongs to one event loop.
 
-    `update` sets the replicas. For each request, call `place`, `rank` as often as needed, and `settle` once.
+    Call `update` with the replicas; then per request `place`, `rank` (repeatedly), and `settle` once.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -72,7 +68,7 @@ class ReplicaChooser:
         self._rows: dict[int, _Row] = {}
 
     def update(self, replicas: Sequence[ReplicaSeen]) -> None:
-        """Set the current replicas and their reports."""
+        """Replace the replicas and their reports."""
         fleet, now_s = self._fleet, self._clock.monotonic_s()
         self._go_on(now_s)
         here = {replica.name for replica in replicas}
@@ -89,18 +85,17 @@ class ReplicaChooser:
             self._rows[number].told = told
         alive = [replica.name for replica in replicas if not replica.away]
         for replica in replicas:
-            # If none answers, none is worse than another.
+            # If all are away, they are equal.
             fleet.set_available(self._numbers[replica.name], not alive or not replica.away)
 
     def place(self, text: str, given_tokens: int = 0) -> Placement:
-        """Create a request with this prompt and `given_tokens` more, which came as numbers."""
+        """Begin a request with this prompt; `given_tokens` of it are known by number only."""
         tokens = round(len(text) / CHARS_PER_TOKEN) + given_tokens
         return Placement(RoutingRequest(max(1, tokens), text_blocks(text)))
 
     def rank(self, placement: Placement) -> list[list[str]]:
-        """Return the replicas by name: the best, the next best, all others.
-
-        There must be at least one. The request counts at the best replica until it is settled.
+        """All replicas in three ranks: best, next best, others. The request counts at the best one until
+        settled.
         """
         fleet, demand, now_s = self._fleet, placement.demand, self._clock.monotonic_s()
         self._end(placement, now_s)
@@ -109,14 +104,14 @@ class ReplicaChooser:
         best = self._policy.choose(demand, cached, fleet, now_s)
         with fleet.without((best,)):
             next_best = self._policy.choose(demand, cached, fleet, now_s)
-        # Of what it caches only once it is sent there.
+        # The prefix index learns its prompt only when it is sent.
         placement.charge = self._take(best, RoutingRequest(demand.prompt_tokens), cached, now_s)
         first = dict.fromkeys((best, next_best))
         others = [name for name, number in self._numbers.items() if number not in first]
         return [*([fleet.names[number]] for number in first), *([others] if others else [])]
 
     def settle(self, placement: Placement, name: str | None) -> None:
-        """Record that the request was sent to the replica `name`, or to none."""
+        """The request is sent to the replica `name`; None: to nobody."""
         now_s = self._clock.monotonic_s()
         number = None if name is None else self._numbers.get(name)
         charge = placement.charge
@@ -129,7 +124,7 @@ class ReplicaChooser:
             self._take(number, placement.demand, self._fleet.cached(placement.demand), now_s)
 
     def in_flight(self, name: str) -> int:
-        """Estimated number of own requests at this replica."""
+        """Estimate of the own requests at this replica."""
         return len(self._rows[self._numbers[name]].sent)
 
     def _take(self, number: int, demand: RoutingRequest, cached: Vector, now_s: float) -> ReplicaCharge:
@@ -139,10 +134,9 @@ class ReplicaChooser:
         return charge
 
     def _end(self, placement: Placement, now_s: float) -> None:
-        """Remove the request from its replica."""
         charge, placement.charge = placement.charge, None
         row = None if charge is None else self._rows.get(charge.replica)
-        # A removed replica's number may have been reused.
+        # A replica that left may have a successor with the same number.
         if charge is not None and row is not None and charge in row.sent:
             row.sent.remove(charge)
             self._finish(row, charge, now_s)
@@ -160,22 +154,20 @@ class ReplicaChooser:
         self._fleet.remove(number)
 
     def _go_on(self, now_s: float) -> None:
-        """Apply events that are expected to have happened by now."""
         fleet = self._fleet
         for number, row in self._rows.items():
             while row.queued and (due_s := float(fleet.head_until_s[number])) <= now_s:
                 fleet.assume_first_token(row.queued.popleft(), due_s)
-            # Ordered by age: one too many has ended if the first surplus one is old enough.
+            # Oldest first: while there are too many, the first one has ended if it is old enough to be
+            # reported.
             most, age_s = (int(row.told), SEEN_S) if row.told < math.inf else (0, MOST_S)
             while len(row.sent) > most and row.sent[most].sent_s <= now_s - age_s:
                 self._finish(row, row.sent.popleft(), now_s)
 
 
 def asked_text(values: Sequence[object]) -> tuple[str, int]:
-    """Return the prompt among a call's arguments, and the number of tokens given as numbers.
-
-    An argument is an OpenAI request body, parsed or not, or the prompt itself. Without a prompt, returns an
-    empty one.
+    """The prompt among a call's arguments (an OpenAI body, parsed or not, or a prompt), maybe empty, and its
+    further tokens given as numbers.
     """
     for value in values:
         found = value

@@ -1,4 +1,4 @@
-"""Ray Serve's configuration of a fleet, for `serve deploy` and the REST interface. Pure."""
+"""Ray Serve's config for `serve deploy` and its REST interface. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 AFTER_DRAIN_S = 10
 HEALTH_TIMEOUT_S = 10
 ROUTER = "forebay.deploy.ray.router.FleetRouter"
-"""The router class that Serve imports on the cluster."""
 PORT_KEYS = ("first_port", "ports")
 
 
 def serve_application(
     name: str, import_path: str, args: Mapping[str, Any], *, route_prefix: str | None
 ) -> dict[str, Any]:
-    """One application: its import path on the cluster, and its arguments."""
     return {
         "name": name,
         "route_prefix": route_prefix,
@@ -35,7 +33,7 @@ def serve_application(
 
 
 def fleet_config(spec: RayFleetSpec) -> dict[str, Any]:
-    """The fleet as an application, without a route: tokens do not pass through Serve's proxies."""
+    """The fleet as an application. It has no route: tokens do not pass through Serve's proxies."""
     arguments = {
         "command": [*(word.replace("{model}", spec.model) for word in spec.command), *spec.args],
         "first_port": spec.first_port,
@@ -74,16 +72,16 @@ def whole_config(spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
-    """Return the configuration with the fleet added or updated, and other applications as submitted.
+    """The config with the fleet added or replaced, and other applications as submitted. An existing fleet
+    keeps its number of replicas.
 
-    An existing fleet keeps its number of replicas. Raises `DeployError` if the name belongs to another
-    application, the fleet is being removed, or its ports would change.
+    Raises `DeployError` if another application has the name, the fleet is being removed, or its ports change.
     """
     found = instance.applications.get(spec.name)
     made = fleet_config(spec)
     if found is not None:
         if found.deleting:
-            raise DeployError(f"{spec.name}: it is still being removed; submit it once it has gone")
+            raise DeployError(f"{spec.name}: it is still being removed; submit it again when it is gone")
         if not is_fleet(found.config):
             raise DeployError(
                 f"name: the cluster has an application {spec.name} that `forebay deploy ray` did not submit; "
@@ -98,12 +96,11 @@ def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def without_fleet(instance: ServeInstance, name: str) -> dict[str, Any]:
-    """Return the configuration without the application `name`."""
     return dict(instance.settings) | {"applications": _others(instance, name)}
 
 
 def _check_ports(found: ServeApplication, args: Mapping[str, Any]) -> None:
-    """Running engines are found by the ports that were submitted last."""
+    """Running engines are found by the ports of the last submission."""
     before = (found.config or {}).get("args")
     if not isinstance(before, Mapping):
         return
@@ -111,13 +108,13 @@ def _check_ports(found: ServeApplication, args: Mapping[str, Any]) -> None:
     if changed:
         was = " and ".join(f"{key} {before[key]}" for key in changed)
         raise DeployError(
-            f"{', '.join(changed)}: {found.name} has {was}, and its running engines would not be found with "
-            f"other ports; remove the fleet first (--remove)"
+            f"{', '.join(changed)}: {found.name} has {was}, and with other ports its running engines would "
+            f"not be found; remove the fleet first (--remove)"
         )
 
 
 def _replicas(found: ServeApplication) -> int | None:
-    """The fleet's target; while Serve builds it, the number submitted last."""
+    """The fleet's target; while Serve builds it, the submitted number."""
     there = found.deployments.get(DEPLOYMENT)
     if there is not None:
         return there.target
@@ -130,10 +127,8 @@ def _replicas(found: ServeApplication) -> int | None:
 
 
 def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
-    """Return the other submitted applications, without those being deleted or started by a program, which
-    submissions do not affect.
-
-    Raises `DeployError` if Serve does not report a submission, because that application would be deleted.
+    """Other submitted applications that stay; submissions do not touch those that programs started. Raises
+    `DeployError` if Serve does not report a submission: leaving it out would delete the application.
     """
     found = []
     for each in instance.applications.values():
@@ -143,7 +138,7 @@ def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
             found.append(dict(each.config))
         elif each.source == DECLARATIVE:
             raise DeployError(
-                f"{each.name}: Ray Serve does not return how this application was submitted, and a "
-                f"submission without it would delete it; nothing was changed: try again"
+                f"{each.name}: Ray Serve does not report how this application was submitted; a submission "
+                f"without it would delete it; nothing was changed: try again"
             )
     return found

@@ -1,4 +1,4 @@
-"""Deploys, scales, checks and removes a fleet on a Ray cluster, without affecting other applications."""
+"""Submits, watches, scales and removes a fleet on a shared Ray cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay.ray_serve.rest import ServeRest
 
 LOOK_S = 0.5
 BESIDE_START_S = 60
-"""For Ray's work before an engine starts: a process, an environment, imports."""
+"""For Ray's work before an engine starts: process, environment, imports."""
 HEALTH_CHECK_FAILED = "HEALTH_CHECK_FAILED"
 
 Say = Callable[[str], None]
@@ -34,11 +34,11 @@ async def apply_fleet(
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> ServeApplication:
-    """Submit the fleet, and wait until all of its replicas run; progress goes to `say`.
+    """Submit the fleet, and wait until all replicas run; `say` receives progress. Other applications stay,
+    but Serve has no conditional write: a simultaneous submission may undo it.
 
-    Serve has no conditional write: a concurrent submission may undo this one. Raises `DeployError` if the
-    name belongs to another application, or if within `startup_s` or `drain_s` plus a minute no new replica
-    gets ready and no old one ends.
+    Raises `DeployError` if another application has the name, or if for `startup_s` or `drain_s` and a minute
+    no replica becomes ready and no old one ends.
     """
     before = await rest.instance()
     await rest.submit(with_fleet(before, spec))
@@ -46,7 +46,7 @@ async def apply_fleet(
     since_s = 0.0 if old is None else old.deployed_s
 
     def is_decided(found: ServeApplication | None) -> bool:
-        # A status from an earlier submission does not describe this one.
+        # The status of an older submission does not count for this one.
         if found is None or found.deployed_s <= since_s:
             return False
         return _has_failed(found) or _all_run(found)
@@ -63,7 +63,7 @@ async def apply_fleet(
     )
     assert found is not None
     if _has_failed(found):
-        raise DeployError(f"{spec.name}: it did not start: {_why(found)}")
+        raise DeployError(f"{spec.name}: cannot start: {_why(found)}")
     return found
 
 
@@ -75,9 +75,8 @@ async def remove_fleet(
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> bool:
-    """Remove the fleet, and wait until its replicas have ended; False if there was none.
-
-    Raises `DeployError` if the application is another's, or its replicas do not end.
+    """Remove the fleet, and wait until its replicas have ended; False if there was none. Raises `DeployError`
+    if the application is another's, or replicas stay.
     """
     before = await rest.instance()
     if spec.name not in before.applications:
@@ -98,18 +97,14 @@ async def remove_fleet(
 
 
 async def scale_fleet(rest: ServeRest, spec: RayFleetSpec, replicas: int) -> None:
-    """Set the number of replicas, which may be 0, without waiting. Raises `DeployError` if there is no such
-    fleet, or it is being removed.
-    """
+    """Set the fleet's number of replicas without waiting. Raises `DeployError` without such a fleet."""
     if fleet_application(await rest.instance(), spec.name, rest.address).deleting:
         raise DeployError(f"{spec.name}: it is being removed")
     await rest.scale(spec.name, DEPLOYMENT, replicas)
 
 
 async def fleet_status(rest: ServeRest, spec: RayFleetSpec) -> dict[str, Any] | None:
-    """Return the fleet's status as a document, None if there is none. Raises `DeployError` if the name
-    belongs to another application.
-    """
+    """The fleet's status, if any. Raises `DeployError` if another application has the name."""
     instance = await rest.instance()
     if spec.name not in instance.applications:
         return None
@@ -139,10 +134,10 @@ async def _until(
     clock: Clock,
     sleep: Sleep,
 ) -> ServeApplication | None:
-    """Look at the application until it is `done`; new states and failed looks go to `say`.
+    """Poll the application until it is `done`; `say` receives changes and failed polls.
 
-    Raises `DeployError` with `late` after `limit_s` in which no replica has started and none that ran has
-    gone. A replica that keeps failing at its start counts as neither.
+    Raises `DeployError` with `late` after `limit_s` without progress: a replica that begins to run, or a
+    running one that ends.
     """
     begun_s = moved_s = clock.monotonic_s()
     told = ""
@@ -199,7 +194,7 @@ def _progress(found: ServeApplication | None) -> str:
 
 def _why(found: ServeApplication | None) -> str:
     if found is None:
-        return "Serve does not list it"
+        return "it is unknown to Serve"
     deployment = found.deployments.get(DEPLOYMENT)
     said = (deployment.message if deployment is not None else "") or found.message
     return said or "Serve gives no reason; look at the replicas' logs in Ray's dashboard"

@@ -1,4 +1,4 @@
-"""Reads a fleet file into a checked `RayFleetSpec`."""
+"""Loads a checked `RayFleetSpec` from a fleet file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ WHAT = "Ray fleet"
 
 
 def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = None) -> RayFleetSpec:
-    """Read the fleet in the file at `path`; blocks on the file system.
+    """Load the fleet file at `path`; blocks on the file system.
 
-    `settings` (`key=value`) and `address` override the file. Raises `SettingError` with one line per mistake,
-    and for values that look like secrets, because everybody with access to the cluster could read them.
+    `settings` (`key=value`) and `address` override it. Raises `SettingError` with one line per mistake, also
+    for likely secrets, which everybody with access to the cluster could read.
     """
     value, lines = read_document(path, WHAT)
     given: list[Where] = []
@@ -29,8 +29,8 @@ def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = N
             given.append(("address",))
     spec = check_document(RayFleetSpec, value, what=WHAT, name=str(path), lines=lines, given=given)
     problems = [
-        f"{path}: {key}: it looks like a secret, and everybody with access to the cluster could read it: set "
-        f"the variable in the nodes' environment, which the engines inherit"
+        f"{path}: {key}: it looks like a secret, and everybody with access to the cluster can read it: set "
+        f"the variable on the nodes: engines inherit it"
         for key in secrets_written_in(value)
     ]
     if problems:

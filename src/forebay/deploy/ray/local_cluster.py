@@ -1,4 +1,4 @@
-"""Starts a Ray cluster on this machine, for a fleet file that names none."""
+"""Starts a Ray cluster on this machine if the fleet file names none."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from forebay.settings import AWS_SECRETS, load_settings, ray_token
 from forebay.untrusted_text import replace_controls
 
 LOOPBACK = "127.0.0.2"
-"""Ray treats 127.0.0.1 as a mistake, and replaces it by the machine's external address."""
+"""Ray rejects 127.0.0.1 and uses the machine's outer address instead."""
 START_S = 180.0
 ANSWERS_S, LOOK_S = 60.0, 0.5
 NEEDS = "pip install 'forebay[ray]', or name a cluster's dashboard by --address"
 
 
 def find_ray() -> Path:
-    """Return the program `ray` next to this Python, or on the path. Raises `DeployError`."""
+    """The program `ray` next to this Python, or on the path. Raises `DeployError`."""
     beside = Path(sys.executable).with_name("ray")
     found = str(beside) if beside.exists() else shutil.which("ray")
     if found is None:
@@ -39,27 +39,26 @@ def find_ray() -> Path:
 def start_local_cluster(
     address: str, say: Say, *, ray: Callable[[], Path] = find_ray, options: Sequence[str] = ()
 ) -> bool:
-    """Start a cluster with its dashboard at `address`, unless its port is in use; blocks until Ray has
-    started it.
+    """Start a cluster with its dashboard at `address`, unless something listens there; blocks until Ray has
+    started, and returns whether one was started. It runs until `ray stop`.
 
-    Returns whether it started one, which outlives this process, until `ray stop`. The dashboard listens on
-    the loopback interface. Ray's other servers always listen on all interfaces, so Ray's token is required,
-    and created if missing. `options` are added to `ray start`. Raises `DeployError` if Ray is missing, is
-    configured without a token, or does not start within three minutes.
+    The dashboard is on the loopback interface. Ray's other servers listen on all interfaces, whatever the
+    settings, so callers need Ray's token, which is created if missing. `options`: of `ray start`. Raises
+    `DeployError` if Ray is missing, has no token, or takes over three minutes.
     """
     port = urlsplit(address).port or 80
     if not port_is_free(port):
         return False
     program = ray()
     if sys.platform != "linux":
-        raise DeployError("Ray is started for you on Linux only: start it with `ray start --head`")
+        raise DeployError("Forebay starts Ray on Linux only: start it with `ray start --head`")
     settings = replace(load_settings(), secret_variables=AWS_SECRETS)
     environment = settings.child_environment({"RAY_USAGE_STATS_ENABLED": "0"})
     environment.pop("RAY_ADDRESS", None)
     mode = environment.get("RAY_AUTH_MODE", "").strip().lower() or "token"
     if mode != "token":
         raise DeployError(
-            f"RAY_AUTH_MODE is {mode[:40]!r}; without a token, anybody who can reach this machine could run "
+            f"RAY_AUTH_MODE is {mode[:40]!r}: without a token, anybody who reaches this machine could run "
             f"programs on the cluster: unset it, or start a cluster yourself"
         )
     environment["RAY_AUTH_MODE"] = mode
@@ -82,8 +81,8 @@ def start_local_cluster(
 async def until_it_answers(
     rest: ServeRest, *, clock: Clock | None = None, sleep: Sleep = asyncio.sleep
 ) -> None:
-    """Return once the dashboard of a new cluster answers. Raises `DeployError` after a minute, or
-    `TokenRefused` immediately.
+    """Return when a new cluster's dashboard answers. Raises `DeployError` for a wrong token, or after a
+    minute.
     """
     time = clock or SystemClock()
     end_s = time.monotonic_s() + ANSWERS_S
@@ -107,7 +106,7 @@ def _run(environment: Mapping[str, str], program: Path, *words: str) -> None:
                 [str(program), *words],
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                # It prints the token, which must not be shown.
+                # It prints the token, which must stay secret.
                 stdout=subprocess.DEVNULL if words[0] == "get-auth-token" else printed,
                 stderr=printed,
                 timeout=START_S,

@@ -1,7 +1,6 @@
 """Runs on the Ray cluster: a deployment of Ray Serve in which each replica owns one engine.
 
-Needs Ray, the standard library, and Forebay in the same version. Requests do not pass through it: routers
-call the engine's own address.
+Needs Ray and the same version of Forebay. Requests do not pass through: routers call the engine.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from forebay.ray_serve.ports import DEPLOYMENT, Ports
 
 PR_SET_PDEATHSIG = 1
 NOTICE_S = 3.0
-"""Routers poll twice a second: after this, none sends to a replica that is leaving."""
+"""Routers poll twice a second: after this time, none sends to a leaving replica."""
 LOOK_S = 0.2
 HEALTH_TIMEOUT_S = 5.0
 STATS_TIMEOUT_S = 2.0
@@ -40,9 +39,7 @@ MAX_SAID = 1500
 
 
 class Engine:
-    """One replica: starts the engine, is ready once it is healthy, exits if it ends, and drains it before
-    removal.
-    """
+    """One replica: starts the engine, becomes ready and ends with it, and drains it before removal."""
 
     def __init__(
         self, command: Sequence[str], first_port: int, ports: int, startup_s: float, drain_s: float
@@ -56,7 +53,7 @@ class Engine:
         self._last: deque[str] = deque(maxlen=LINES)
         if self._is_taken():
             raise RuntimeError(
-                f"another process listens at {self.url()}: Serve will restart the replica with another port"
+                f"another process listens at {self.url()}: Serve starts the replica again with another port"
             )
         try:
             self._process = subprocess.Popen(
@@ -66,7 +63,7 @@ class Engine:
                 preexec_fn=_end_with_parent(),  # noqa: PLW1509 (nothing but one system call)
             )
         except OSError as error:
-            raise RuntimeError(f"the engine cannot be started: {command[0]}: {error.strerror}") from None
+            raise RuntimeError(f"cannot start the engine: {command[0]}: {error.strerror}") from None
         printing = threading.Thread(target=self._print, name="engine-output", daemon=True)
         printing.start()
         try:
@@ -86,15 +83,15 @@ class Engine:
             raise RuntimeError(f"the engine at {self.url()} is not healthy")
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """Called by Serve once, for programs that choose this replica and call its engine directly."""
+        """Called by Serve once, for programs that choose this replica and call its engine themselves."""
         return replica_metadata(self.url(), self._metrics())
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """Called by Serve's router often."""
+        """Called by Serve often, for its router."""
         return routing_stats(self._metrics())
 
     def __del__(self) -> None:
-        """Called by Serve when the replica is removed; it may block."""
+        """Called by Serve when the replica is removed; may block."""
         if getattr(self, "_process", None) is not None and not self._ends:
             self._ends = True
             drain(self._drain_s, self.port, NOTICE_S, host=self.host)
@@ -120,7 +117,6 @@ class Engine:
         return " | ".join(self._last)[-MAX_SAID:] or "it printed nothing"
 
     def _is_taken(self) -> bool:
-        """Whether another process listens at the port: its health would be taken for this engine's."""
         try:
             socket.create_connection((self.host, self.port), HEALTH_TIMEOUT_S).close()
         except OSError:
@@ -145,7 +141,6 @@ class Engine:
             return None
 
     def _print(self) -> None:
-        """Copy the engine's output to the replica's log, and keep the last lines for error messages."""
         assert self._process is not None
         assert self._process.stdout is not None
         while line := self._process.stdout.readline(65_536):
@@ -157,7 +152,7 @@ class Engine:
         assert self._process is not None
         code = self._process.wait()
         if not self._ends:
-            print(f"the engine at {self.url()} ended with {code}: the replica exits too", file=sys.stderr)
+            print(f"the engine at {self.url()} ended with {code}: the replica ends with it", file=sys.stderr)
             sys.stderr.flush()
             os._exit(1)
 
@@ -175,7 +170,6 @@ class Engine:
 
 
 def application(args: Mapping[str, Any]) -> serve.Application:
-    """The Serve application that `forebay deploy ray` submits."""
     return serve.deployment(name=DEPLOYMENT)(Engine).bind(
         list(args["command"]),
         int(args["first_port"]),
@@ -192,8 +186,8 @@ def _placed(word: str, places: Mapping[str, str]) -> str:
 
 
 def _end_with_parent() -> Any:
-    """Let the kernel end the engine with the thread that started it, also if the replica is killed. Serve's
-    user-code thread lives as long as the replica.
+    """Let the kernel end the engine with its parent thread, even if the replica is killed. That thread runs
+    Serve's user code and lives as long as the replica.
     """
     if sys.platform != "linux":
         return None

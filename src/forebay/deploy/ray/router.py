@@ -1,6 +1,6 @@
-"""Replaces Serve's router for programs that call a fleet by a handle of Ray Serve.
+"""Forebay's router for programs that call a fleet by a handle of Ray Serve.
 
-Serve sends this module's classes by value to each handle's process, which imports the modules they need.
+Serve sends these classes by value to each handle's process, and imports there what they name.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from forebay.deploy.ray.stats import ReplicaSeen
 
 
 class FleetRouter(RequestRouter):  # type: ignore[misc]
-    """Chooses the replica with the least expected time to the first token, then the next best, then any.
+    """Orders replicas: least expected time to first token, next best, others.
 
-    It neither waits nor raises: an exception here would hang the request forever. On an error, Serve chooses
-    the replica with the fewest requests.
+    Never blocks or raises: an exception here would hang the request. If it fails, Serve chooses the replica
+    with the fewest requests.
     """
 
     def initialize_state(self, **kwargs: Any) -> None:
-        """Called by Serve once, before anything else."""
         self._chooser = ReplicaChooser(SystemClock())
         self._placements: WeakKeyDictionary[asyncio.Future[Any], Placement] = WeakKeyDictionary()
         self._known: list[RunningReplica] | None = None
@@ -34,11 +33,11 @@ class FleetRouter(RequestRouter):  # type: ignore[misc]
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Called by Serve repeatedly while no replica has a free slot."""
+        """Called by Serve, repeatedly while no replica has a free place."""
         try:
             if pending_request is None:
                 return [candidate_replicas]
-            # Otherwise Serve would call again immediately.
+            # Otherwise Serve would retry at once.
             pending_request.routing_context.should_backoff = True
             return self._ranked(candidate_replicas, pending_request) if candidate_replicas else []
         except Exception:
@@ -48,7 +47,7 @@ class FleetRouter(RequestRouter):  # type: ignore[misc]
     def _ranked(
         self, candidates: list[RunningReplica], pending: PendingRequest
     ) -> list[list[RunningReplica]]:
-        # Serve makes a new list whenever a replica or its report has changed.
+        # Serve makes a new list whenever a replica or its report changes.
         if candidates is not self._known:
             self._chooser.update(
                 [
@@ -77,4 +76,4 @@ class FleetRouter(RequestRouter):  # type: ignore[misc]
     def _tell(self) -> None:
         if not self._told:
             self._told = True
-            logging.getLogger("ray.serve").exception("Forebay's router failed; Serve chooses instead")
+            logging.getLogger("ray.serve").exception("Forebay's router failed, and Serve chooses instead")

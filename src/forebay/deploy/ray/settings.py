@@ -1,4 +1,4 @@
-"""Settings of a fleet on Ray: the cluster, the engine's command, and the number of replicas."""
+"""A fleet file for Ray: the cluster, what a replica starts, how many there are."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class RayFleetSpec(Model):
     model: Text = Field(description="Model to serve: its name on the hub, or a folder on every node.")
     command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=MAX_ENTRIES)] = Field(
         ("vllm", "serve", "{model}", "--host", "{host}", "--port", "{port}"),
-        description="What starts one engine. `{host}` and `{port}` are where it has to listen and must be "
-        "there; `{model}` is the model. What it prints is in the replica's log.",
+        description="Command that starts one engine. It must contain `{host}` and `{port}`, its address; "
+        "`{model}` is the model. Its output is in the replica's log.",
     )
     args: Words = Field((), description="Further arguments, such as `--max-model-len=8192`.")
     env: Annotated[dict[Variable, Text], Field(max_length=MAX_ENTRIES)] = Field(
         {},
-        description="Environment variables of the replicas, without secrets: set those on the nodes.",
+        description="Environment variables of the replicas. Set secrets on the nodes instead.",
     )
     replicas: Annotated[int, Strict(), Field(ge=1, le=1000)] = Field(
-        1, description="Replicas to begin with; a fleet that is there keeps as many as it has."
+        1, description="Initial replicas; an existing fleet keeps its number."
     )
     cpu: NotNegativeFloat = Field(1.0, description="Processor cores that each replica takes from Ray.")
     gpu: NotNegativeFloat = Field(0.0, description="Accelerators that each replica takes from Ray.")
@@ -47,37 +47,35 @@ class RayFleetSpec(Model):
     )
     ports: Annotated[int, Strict(), Field(ge=100, le=MAX_PORTS)] = Field(
         10_000,
-        description="How many ports there are. A replica's is the first one plus its process id modulo this "
-        "number, so that the engine's address follows from the replica.",
+        description="Number of ports. A replica's port is the first one plus its process id modulo this "
+        "number, so that the engine's address follows from the replica's process.",
     )
-    startup_s: Seconds = Field(1800, description="How long an engine may take until it is healthy.")
-    drain_s: Seconds = Field(
-        300, description="How long a replica that is taken away may take to finish what it has begun."
-    )
+    startup_s: Seconds = Field(1800, description="How long an engine may take to become healthy.")
+    drain_s: Seconds = Field(300, description="How long a removed replica may take to finish its requests.")
     health_period_s: Annotated[int, Strict(), Field(ge=1, le=600)] = Field(
-        2, description="Pause between two looks at an engine; one that has ended is noticed at once."
+        2, description="Pause between health checks of an engine; an ended one is noticed at once."
     )
     max_ongoing: Annotated[int, Strict(), Field(ge=1, le=1_000_000)] = Field(
         256,
-        description="How many requests programs on Ray may have at one replica that they have chosen by a "
-        "handle of Serve; more wait for a place. Gateways and pipelines do not count.",
+        description="How many requests programs on Ray may have at one replica by a "
+        "handle of Serve; more wait. Gateways and pipelines do not count.",
     )
     router: Literal["forebay", "serve"] = Field(
         "forebay",
         description="Who chooses the replica for such a program: Forebay's router or Serve's own. With "
-        "HAProxy, Serve refuses any but its own.",
+        "HAProxy, Serve only allows its own.",
     )
     proxies: Literal["Disabled", "HeadOnly", "EveryNode"] = Field(
         "Disabled",
-        description="Where Ray Serve runs HTTP proxies, if it does not run yet; the engines need none. "
-        "Without a restart of Serve it cannot be changed.",
+        description="Where Ray Serve runs HTTP proxies, if Serve is not running yet; the engines need none. "
+        "Changing it needs a restart of Serve.",
     )
 
     def model_post_init(self, context: object, /) -> None:
         given = " ".join((*self.command, *self.args))
         missing = [place for place in PLACES if place not in given]
         if missing:
-            raise wrong(f"expected {' and '.join(missing)} in 'command', where the engine has to listen")
+            raise wrong(f"expected {' and '.join(missing)} in 'command', the engine's address")
         if self.first_port + self.ports > 65_536:
             raise wrong(
                 f"expected ports up to 65535, found {self.ports} from {self.first_port}: lower 'ports'"

@@ -1,4 +1,4 @@
-"""A replica's reports to Serve, and how the router reads them. Pure; needs the standard library only."""
+"""What a replica reports to Serve, and how the router parses it. Pure, standard library only."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ STATS_PERIOD_S = 1.0
 
 
 def replica_metadata(url: str, metrics: str | None) -> dict[str, Any]:
-    """Constant data: the engine's URL, and the tokens that its KV cache holds, if its metrics include
-    that.
-    """
+    """The engine's URL, and the tokens that its KV cache holds, if known."""
     tokens = parse_cache_tokens(metrics or "")
     return {"url": url} | ({} if tokens is None else {"kv_tokens": tokens})
 
 
 def routing_stats(metrics: str | None) -> dict[str, Any]:
-    """The engine's running and waiting requests, if its metrics include them. None: it did not answer."""
+    """Running and waiting requests, if known. `metrics` is None if the engine did not answer."""
     if metrics is None:
         return {"away": True}
     load, _ = parse_metrics(metrics, observed_s=0.0)
@@ -31,8 +29,8 @@ def routing_stats(metrics: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSeen:
-    """A replica as the router sees it. `running` and `waiting` are requests at its engine, None if unknown;
-    `kv_tokens` is its KV cache's size; `away`: it does not answer.
+    """A replica as the router sees it. `running`, `waiting`: requests, None if unknown; `kv_tokens`: size of
+    its KV cache; `away`: it does not answer.
     """
 
     name: str
@@ -43,7 +41,6 @@ class ReplicaSeen:
 
     @classmethod
     def parse(cls, name: str, metadata: Mapping[str, Any], stats: Mapping[str, Any]) -> ReplicaSeen:
-        """Parse a replica's reports; values that are not numbers are ignored."""
         return cls(
             name,
             _number(stats.get("running")),

@@ -1,4 +1,4 @@
-"""Writes Ray Serve's configuration to a file that is kept with the code."""
+"""Writes Ray Serve's config as a file for version control."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from forebay.config.plan import to_yaml
 from forebay.errors import SettingError
 
 FILE = "serve.yaml"
-HEAD = "# Made by `forebay deploy ray`: change the fleet file, and run it again.\n"
+HEAD = "# Made by `forebay deploy ray`: change the fleet file, then run it again.\n"
 
 
 def write_config(config: Mapping[str, Any], folder: Path) -> Path:
-    """Write `serve.yaml`; return its path. Raises `SettingError` if the folder cannot be written."""
+    """Write `serve.yaml`; returns its path. Raises `SettingError` if the folder is not writable."""
     path = folder / FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
