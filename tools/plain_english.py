@@ -46,9 +46,12 @@ CLEAN = (
     "src/forebay/kube",
     "src/forebay/plan",
     "src/forebay/ray_serve",
+    "src/forebay/runtime",
     "src/forebay/s3",
     "src/forebay/simulate",
     "src/forebay/stateful",
+    "tests/flink",
+    "tests/runtime",
     "tests/tools",
     "tools",
 )
@@ -58,6 +61,7 @@ TREE = ("src", "tests", "benchmarks", "tools", "docs", "examples", "README.md", 
 NOT_CHECKED = re.compile(r"docs/reference/|tests/corpus/|tools/plain_english|tests/tools/test_plain_english")
 
 PROMPT = "a prompt: other words change the answers"
+CODE_IN_TEXT = "a name in a program or a template"
 ALLOWED = {
     ("src/forebay/apps/sessions.py", "stands"): PROMPT,
     ("src/forebay/apps/sessions.py", "wants"): PROMPT,
@@ -67,6 +71,10 @@ ALLOWED = {
     ("src/forebay/apps/topics/settings.py", "what it is"): PROMPT,
     ("src/forebay/apps/trends/settings.py", "say"): PROMPT,
     ("src/forebay/connectors/generator/posts.py", "so much"): "a generated post",
+    ("tests/flink/test_request_handler.py", "say"): PROMPT,
+    ("tests/flink/test_root_cause.py", "told"): CODE_IN_TEXT,
+    ("tests/runtime/scaling/test_scaled_run.py", "told"): CODE_IN_TEXT,
+    ("tests/runtime/test_vllm.py", "said"): PROMPT,
 }
 """Exceptions: file, the words as printed, and the reason."""
 

@@ -42,8 +42,8 @@ def test_the_line_and_the_end_say_what_limits() -> None:
             line.show(replace(NOW, elapsed_s=float(second), results=3 * second, pending=5))
         last = replace(NOW, state="FINISHED", elapsed_s=20.0, results=59)
         report(last, one_each=True, json=None, console=shown, limited=line.throughput.limited(last))
-    assert " · dead letters 1 · the engine limits: 3.0 events/s" in text(shown)
-    assert text(shown).rstrip().endswith("100 tokens; the engine limited: 3.0 events/s")
+    assert " · dead letters 1 · limited by the engine: 3.0 events/s" in text(shown)
+    assert text(shown).rstrip().endswith("100 tokens; limited by the engine: 3.0 events/s")
 
 
 @pytest.mark.parametrize(

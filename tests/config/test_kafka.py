@@ -263,7 +263,7 @@ def test_a_kafka_that_is_away_is_waited_for_and_then_given_up(ask: Callable[...,
     [
         (Answers(topics=("out",)), SINK, "source.topics: Kafka has no topic 'in'"),
         (Answers(topics=("in",)), SINK, "sink.topic: Kafka has no topic 'out'"),
-        (Answers(members=2), SINK, "source.group: 'forebay-p' is read by others now .2."),
+        (Answers(members=2), SINK, "source.group: other consumers use 'forebay-p' now .2."),
         (Answers(), {**SINK, "transaction_timeout_s": 601.0}, "expected at most 600.*found 601"),
         (
             Answers(record_bytes=100_000),

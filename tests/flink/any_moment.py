@@ -1,4 +1,4 @@
-"""Runs of operators without Flink, as a schedule says: what the tests at any moment share."""
+"""Runs operators without Flink from a random schedule: helpers of the `test_any_moment` tests."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ ACTIONS = st.one_of(
     st.tuples(st.just("set clock"), st.sampled_from((-7_200_000, -1_000, 1_000, 7_200_000))),
 )
 SCHEDULES = st.integers(0, 120).flatmap(lambda size: st.lists(ACTIONS, min_size=size, max_size=size))
-"""Lists of every length as often: by themselves they would have five actions on average."""
+"""Lists of every length equally often: the default would average five actions."""
 SHARDS = 3
 FEWER = settings(max_examples=settings.default.max_examples // 4)
-"""For applications that take long themselves."""
+"""For applications that run long."""
 
 
 CRASH_AT = 9
-"""A run crashes once while it waits at the end of its input, after fewer looks at its mailbox, or never."""
+"""A run crashes once while it waits at the end of its input, after at most this many looks at its mailbox, or
+never.
+"""
 
 
 def _unasked(item: KeyedEvent) -> Any:
@@ -54,11 +56,7 @@ class Crashed(BaseException):
 
 @dataclass
 class Runs:
-    """Runs of one chain, one after another, as a schedule says. Calls of its operators get `answer`.
-
-    At the end of the input, an operator that waits has its mails run: a checkpoint, and timers that are due.
-    After some of them, the run crashes once more.
-    """
+    """Consecutive runs of one chain, as scheduled. Calls of its operators get `answer`."""
 
     operators: Callable[[Runs], Sequence[Operator]]
     elements: Sequence[tuple[Any, int | None]]
@@ -67,10 +65,9 @@ class Runs:
     calls: list[ChosenCalls] = field(default_factory=list)
     chain: Chain = field(init=False)
     mails_left: int = 0
-    """Until the run crashes."""
 
     def play(self, schedule: Sequence[Action]) -> tuple[Any, ...]:
-        """All outputs that were committed, where the last run comes to its end."""
+        """Return all committed outputs once the last run ends."""
         self.mails_left = len(schedule) % CRASH_AT
         with pytest.MonkeyPatch.context() as patch:
             self._outside_the_jvm(patch)
@@ -111,7 +108,7 @@ class Runs:
                 self.chain.finish()
 
     def run_mails(self, subtask: Any) -> None:
-        """What waits in the mailbox of a subtask's task, and the rest of the world meanwhile."""
+        """Run the mails of a subtask's task, and the outside world."""
         key = subtask.key
         self.chain.checkpoint_at_once()
         self.mails_left -= 1
@@ -150,7 +147,7 @@ class Runs:
 
 
 async def nobody(_counts: Any) -> Any:
-    """Opens nothing: calls are answered by hand."""
+    """Opens nothing: the test answers calls."""
 
 
 def keying(clock: WallClock, **settings: Any) -> Callable[[Any], Iterator[tuple[int, bytes]]]:

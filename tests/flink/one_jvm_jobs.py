@@ -1,6 +1,6 @@
 """Several jobs in one JVM, each with Python threads that call Java: `one_jvm_jobs.py FOLDER EVENTS`.
 
-A process of its own, as native code that crashes would take the JVM of all other tests with it.
+A separate process, because a crash in native code would end the JVM of all other tests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DELAY = Mixture(((0.9, 0.005), (0.1, 0.2)))
 
 
 class CallsJava:
-    """An engine beside which a thread of its own calls Java; and so does each call, on the event loop."""
+    """An engine that calls Java from its own thread and, with each call, from the event loop."""
 
     def __call__(self) -> Engine:
         # Found by PyFlink on the task's thread: on others, pemja finds no class.

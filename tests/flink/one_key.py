@@ -1,7 +1,7 @@
-"""All events of a stream under one key: `one_key.py FOLDER infer|stateful EVENTS`: how long each tenth took.
+"""Runs a stream with one key, and prints the time per tenth: `one_key.py FOLDER infer|stateful EVENTS`.
 
-A process of its own, so that the memory that it reports is that of one job. Exits with 1 where a result is
-missing, doubled or out of order.
+A separate process, so that the memory it reports is that of one job. Exits with 1 if a result is missing,
+duplicated or out of order.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from forebay.testing.engine import ScriptedEngine
 from forebay.testing.script import Fixed
 
 ASKED = 100
-"""Of a program's events, each of which waits for the call before it, one in so many asks."""
+"""Share of a program's events that make a call; each waits for the one before it."""
 
 
 class Forgetful(Counter[str]):
-    """Keeps no counts: those of a million calls would be all that grows."""
+    """Keeps no counts: those of a million calls would grow without bound."""
 
     def __setitem__(self, id: str, calls: int) -> None:
         pass
@@ -42,8 +42,6 @@ class Forgetful(Counter[str]):
 
 @dataclass(frozen=True)
 class Replica:
-    """Opens a scripted engine."""
-
     def __call__(self) -> ScriptedEngine:
         engine = ScriptedEngine(Fixed(0.001))
         engine.calls = Forgetful()
@@ -51,7 +49,7 @@ class Replica:
 
 
 class Numbered(Program[int]):
-    """Gives each event's number among those of its key; puts a timer off with each."""
+    """Emits each event's number within its key; moves a timer with each."""
 
     def initial(self, key: str) -> int:
         return 0
@@ -67,7 +65,7 @@ class Numbered(Program[int]):
 
 
 class InOrder(FlatMapFunction):
-    """Checks that results come in the order of their events, and notes when each tenth had come."""
+    """Checks the order of results, and records the time of each tenth."""
 
     def __init__(self, folder: Path, events: int, *, stateful: bool) -> None:
         self._folder = folder
@@ -138,7 +136,6 @@ def main(folder: Path, kind: str, events: int) -> None:
 
 
 def largest_kb(checkpoints: Path) -> float:
-    """The size of the largest checkpoint that is there."""
     sizes = [0]
     for metadata in checkpoints.glob("*/chk-*/_metadata"):
         with suppress(FileNotFoundError):  # It was removed meanwhile.

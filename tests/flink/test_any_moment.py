@@ -1,7 +1,7 @@
-"""Operators under random faults: checkpoints, crashes, other parallelisms and set clocks at any moment.
+"""Operators under random faults: checkpoints, crashes, rescaling and clock changes at any moment.
 
-The functions are the real ones; what drives them stands in for Flink (`tests.harness.chain`), so thousands
-of runs take seconds. Whatever happens, what all runs together committed must be what one run in peace gives.
+The functions are real; `tests.harness.chain` replaces Flink, so thousands of runs take seconds. The committed
+results of all runs together must equal those of a run without faults.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from forebay.testing.answers import answer_to, echo, request_text, tokens
 
 
 @given(SCHEDULES, st.integers(1, 40), st.sampled_from(("unordered", "key")), st.sampled_from((1, 3, 8)))
-def test_each_event_is_answered_once_whatever_happens(
+def test_each_event_is_answered_once_despite_faults(
     schedule: list[Action], count: int, ordering: Any, capacity: int
 ) -> None:
     def answer(item: KeyedEvent) -> Any:
@@ -95,7 +95,6 @@ def test_each_event_is_answered_once_whatever_happens(
 
 
 def asked(item: KeyedEvent, text: str | None = None) -> Result:
-    """What the scripted replica says to a program's call."""
     ask = item.ask  # type: ignore[attr-defined]
     most = MAX_TOKENS if ask.sampling is None else ask.sampling.max_tokens
     said, _ = answer_to(request_text(Request("", "", ask.messages)), ask.schema, max_tokens=most)
@@ -122,7 +121,7 @@ def stateful(program: Program[Any], capacity: int, key: str, *, event_time: bool
 
 
 @given(SCHEDULES, st.integers(1, 40), st.sampled_from((1, 3, 8)), st.sampled_from((1, 5)))
-def test_sessions_remember_every_turn_whatever_happens(
+def test_sessions_keep_every_turn_despite_faults(
     schedule: list[Action], count: int, capacity: int, sessions: int
 ) -> None:
     settings = Sessions(budget_tokens=512, idle_s=None)
@@ -143,7 +142,7 @@ def test_sessions_remember_every_turn_whatever_happens(
 
 
 @given(SCHEDULES, st.integers(1, 60), st.sampled_from((1, 3, 8)))
-def test_event_time_timers_fire_once_and_at_their_place_whatever_happens(
+def test_event_time_timers_fire_once_in_order_despite_faults(
     schedule: list[Action], count: int, capacity: int
 ) -> None:
     program = Remember(idle_ms=25)
@@ -155,7 +154,7 @@ def test_event_time_timers_fire_once_and_at_their_place_whatever_happens(
     results, letters = divided(Runs(stateful(program, capacity, "key"), events, asked).play(schedule))
     assert letters == []
     # Of each key, sessions that an idle time ends: with slow answers later ones join, so only what is in them
-    # is certain: each number once, in order, and each said before it is ended.
+    # is certain: each number once, in order, and each emitted before its session ends.
     ended = [result for result in results if "ended" in result.answer]
     numbers = {
         key: [n for r in ended if r.key == key for n in r.answer["ended"]] for key in {r.key for r in ended}
@@ -168,7 +167,7 @@ def test_event_time_timers_fire_once_and_at_their_place_whatever_happens(
 
 @FEWER
 @given(SCHEDULES, st.integers(45, 130))
-def test_summaries_are_those_of_a_run_in_peace_whatever_happens(schedule: list[Action], count: int) -> None:
+def test_summaries_are_unaffected_by_faults(schedule: list[Action], count: int) -> None:
     said = list(chatter(count, 3, size_s=RECOVERY_SUMMARIES.size_s))
     program = RECOVERY_SUMMARIES.program(event_time=True)
     events = [
@@ -189,7 +188,7 @@ def test_summaries_are_those_of_a_run_in_peace_whatever_happens(schedule: list[A
 
 @FEWER
 @given(SCHEDULES, st.integers(1, 80))
-def test_topics_are_those_of_a_run_in_peace_whatever_happens(schedule: list[Action], count: int) -> None:
+def test_topics_are_unaffected_by_faults(schedule: list[Action], count: int) -> None:
     job = TopicsJob()
     said = job.events(count, 5)
     (key,) = flink_keys(1)
@@ -231,11 +230,11 @@ TRENDS = TrendsJob(
         ),
     )
 )
-"""Trends come and go within some dozens of posts."""
+"""Trends appear and disappear within a few dozen posts."""
 
 
 def posts(count: int) -> list[dict[str, Any]]:
-    """Four a second; a new word bursts every ten seconds, and now and then the time of one is far off."""
+    """Four a second; a new word bursts every ten seconds, and occasionally a post's time is far off."""
     dice = Random(3)
     found = []
     for n in range(count):
@@ -248,7 +247,7 @@ def posts(count: int) -> list[dict[str, Any]]:
 
 @FEWER
 @given(SCHEDULES, st.integers(1, 120))
-def test_trends_are_those_of_a_run_in_peace_whatever_happens(schedule: list[Action], count: int) -> None:
+def test_trends_are_unaffected_by_faults(schedule: list[Action], count: int) -> None:
     said, settings, find = posts(count), TRENDS.settings, TRENDS.settings.find
     tolerance = Tolerance(round(settings.late_s * 1000), round(settings.ahead_s * 1000))
     shards = expected_events.SHARDS
@@ -289,7 +288,7 @@ def test_trends_are_those_of_a_run_in_peace_whatever_happens(schedule: list[Acti
 
 
 @given(SCHEDULES, st.integers(1, 80), st.integers(0, 99))
-def test_a_clock_of_several_partitions_judges_each_event_once_whatever_happens(
+def test_partition_clock_judges_each_event_once_despite_faults(
     schedule: list[Action], count: int, seed: int
 ) -> None:
     dice = Random(seed)

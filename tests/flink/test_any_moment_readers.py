@@ -1,7 +1,7 @@
-"""Readers under random faults, each with an operator behind it: every record is read once and answered once.
+"""Readers under random faults, each with an operator behind it: every record is read and answered once.
 
-As in `test_any_moment`, nothing runs but what a schedule says. The world outside the job goes on meanwhile:
-a feed has its next record or not, there is room downstream or not.
+As in `test_any_moment`, a schedule drives everything, including the outside world: whether a feed has a next
+record, and whether there is room downstream.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from forebay.records import Event, Result
 from forebay.stateful.machine import stateless
 
 STEP_BYTES = 200
-"""What a reader reads at a time: less than some rows have."""
+"""Read size: smaller than some rows."""
 KEYS = 3
 
 
@@ -48,8 +48,9 @@ def answered(
     number: Callable[[Event], int],
     has_room: Callable[[], bool] = lambda: True,
 ) -> list[Result]:
-    """What came of all records, where the answer to each is its text; those of one key were in order.
-    `reader` makes the function that `elements` are for."""
+    """Return the results for all records if the answer to each is its text, checked for order per key.
+    `reader` makes the function for `elements`.
+    """
 
     def operators(runs: Runs) -> list[Operator]:
         def make() -> InferenceOperator:
@@ -78,17 +79,17 @@ def answered(
 
 
 def now_and_then(seed: int) -> Callable[[], bool]:
-    """What is so at two of three looks, about."""
+    """True at about two of three looks."""
     dice = Random(seed)
     return lambda: dice.random() < 2 / 3
 
 
 @pytest.mark.parametrize("followed", [False, True])
 @given(schedule=SCHEDULES, count=st.integers(1, 60), seed=st.integers(0, 99))
-def test_rows_of_csv_are_read_once_and_answered_once_whatever_happens(
+def test_csv_rows_are_read_and_answered_once_despite_faults(
     followed: bool, schedule: list[Action], count: int, seed: int
 ) -> None:
-    # Rows of several lines, some of which go on in the next piece that is read.
+    # Rows of several lines, some of which continue in the next chunk.
     texts = [f"{'some words and a line end' * 4}\n" * (n % 4) + f"of {n}" for n in range(count)]
     rows = "".join(f'{n},"{text}"\n' for n, text in enumerate(texts))
     with TemporaryDirectory() as folder:
@@ -111,7 +112,7 @@ def test_rows_of_csv_are_read_once_and_answered_once_whatever_happens(
 
 
 @given(SCHEDULES, st.integers(1, 40), st.integers(1, 60), st.integers(0, 99))
-def test_a_replay_gives_each_record_once_whatever_happens(
+def test_replay_returns_each_record_once_despite_faults(
     schedule: list[Action], count: int, calls: int, seed: int
 ) -> None:
     dice = Random(seed)
@@ -136,7 +137,7 @@ def test_a_replay_gives_each_record_once_whatever_happens(
 
 
 @given(SCHEDULES, st.integers(1, 60), st.integers(0, 99))
-def test_a_generator_gives_each_post_once_whatever_happens(
+def test_generator_returns_each_post_once_despite_faults(
     schedule: list[Action], count: int, seed: int
 ) -> None:
     config = Generator(count, rate_per_s=40.0, seed=seed)
@@ -163,7 +164,7 @@ class Numbers:
 
 
 class Given:
-    """In place of the reader's thread: the next record has come or not, as `has_come` says."""
+    """Replaces the reader's thread: `has_come` decides whether the next record has arrived."""
 
     def __init__(self, feed: Any, cursor: str | None, has_come: Callable[[], bool]) -> None:
         self._end = feed.end
@@ -185,7 +186,7 @@ class Given:
 
 
 @given(SCHEDULES, st.integers(1, 40), st.integers(-5, 5), st.integers(1, 60), st.integers(0, 99))
-def test_a_feed_is_read_once_up_to_its_limit_whatever_happens(
+def test_feed_is_read_once_up_to_its_limit_despite_faults(
     schedule: list[Action], count: int, more: int, calls: int, seed: int
 ) -> None:
     limit = max(1, count + more)

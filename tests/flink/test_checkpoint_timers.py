@@ -1,8 +1,8 @@
-"""No checkpoint lacks a timer: a job that checkpoints all the time is restored from many of its checkpoints,
-and its input ends then, without a further record.
+"""No checkpoint lacks a timer: restores a job from many checkpoints, and ends its input without another
+record.
 
-What an operator holds leaves at the end only where a timer of its shard fires. All operators get all records,
-so that all must give the same ones: those that the checkpoint holds.
+At the end, an operator emits held records only if its shard's timer fires. All operators get all records, so
+each must emit the records in the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPERATORS = ("clock", "close", "wait", "infer", "stateful")
 
 
 class Collects:
-    """A stage that gives what it has taken at its end or when it is closed."""
+    """A stage that emits its input at its end or when it is closed."""
 
     def __init__(self, name: str, folder: Path, *, due: bool) -> None:
         self._taken: list[str] = []
@@ -58,7 +58,7 @@ class Collects:
 
 @dataclass(frozen=True)
 class Told:
-    """Writes what leaves an operator to a file, under the operator's name."""
+    """Writes an operator's output to a file with its name."""
 
     path: Path
     name: str
@@ -164,7 +164,7 @@ def left(path: Path) -> dict[str, list[int]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1])
-def test_what_a_checkpoint_holds_leaves_at_the_end_whichever_it_is(
+def test_records_in_any_checkpoint_are_emitted_at_the_end(
     tmp_path: Path, flink_logs: Path, seed: int
 ) -> None:
     for name in ("in", "gates", "taken"):
@@ -181,7 +181,7 @@ def test_what_a_checkpoint_holds_leaves_at_the_end_whichever_it_is(
         held[newest + 2] = number + 1
         wait_until(lambda newest=newest: max(numbered(first), default=0) >= newest + 3)
     job.cancel()
-    with suppress(Exception):  # A cancelled job ends with an error that says so.
+    with suppress(Exception):  # A cancelled job ends with an error.
         job.get_job_execution_result().result()
     assert not (tmp_path / "left-first").exists(), "something left before the restore"
     (tmp_path / "gates" / "a").touch()

@@ -1,4 +1,4 @@
-"""Which checkpoint on disk is the newest, and which are none."""
+"""Finding the newest complete checkpoint on disk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def at(checkpoint: Path, written_s: int) -> Path:
     return checkpoint
 
 
-def test_without_a_complete_one_there_is_none(tmp_path: Path) -> None:
+def test_no_checkpoint_without_a_complete_one(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path / "none") is None
     assert newest_checkpoint(tmp_path) is None
     (tmp_path / "job" / "chk-11").mkdir(parents=True)
@@ -42,7 +42,7 @@ def test_without_a_complete_one_there_is_none(tmp_path: Path) -> None:
     assert newest_of_job(tmp_path / "job") is None
 
 
-def test_the_number_decides_and_not_the_time(tmp_path: Path) -> None:
+def test_newest_is_by_number_not_time(tmp_path: Path) -> None:
     """The clock was set back while the job ran, or the folder was copied without times."""
     at(complete_checkpoint(tmp_path / "job", 9), 2000)
     newest = at(complete_checkpoint(tmp_path / "job", 10), 1000)
@@ -50,13 +50,13 @@ def test_the_number_decides_and_not_the_time(tmp_path: Path) -> None:
     assert [found.number for found in checkpoints_of(tmp_path / "job")] == [10, 9]
 
 
-def test_a_restored_job_counts_on(tmp_path: Path) -> None:
+def test_restored_job_continues_numbers(tmp_path: Path) -> None:
     at(complete_checkpoint(tmp_path / "b", 41), 1000)
     newest = at(complete_checkpoint(tmp_path / "a", 42), 1000)
     assert newest_checkpoint(tmp_path) == newest
 
 
-def test_the_savepoint_of_a_drained_job_has_its_number_within(tmp_path: Path) -> None:
+def test_drain_savepoint_contains_its_number(tmp_path: Path) -> None:
     complete_checkpoint(tmp_path / "job", 41)
     drained = complete_checkpoint(tmp_path / "job", 43, name="savepoint-735e24-5d4fb8e8f7a2")
     assert newest_checkpoint(tmp_path) == drained
@@ -65,7 +65,7 @@ def test_the_savepoint_of_a_drained_job_has_its_number_within(tmp_path: Path) ->
     assert newest_checkpoint(tmp_path) == newest
 
 
-def test_between_jobs_that_do_not_follow_one_another_nobody_guesses(tmp_path: Path) -> None:
+def test_unrelated_jobs_are_ambiguous(tmp_path: Path) -> None:
     """One was started from the beginning, or the clock was set: either may be the one to resume."""
     at(complete_checkpoint(tmp_path / "old", 900), 1000)
     at(complete_checkpoint(tmp_path / "new", 3), 2000)
@@ -84,8 +84,8 @@ def test_between_jobs_that_do_not_follow_one_another_nobody_guesses(tmp_path: Pa
         (HEADER.pack(MARK, NEWEST_VERSION + 1, 41), "was written by a newer Flink, in format 7; this one"),
     ],
 )
-def test_what_cannot_be_read_is_not_passed_over(tmp_path: Path, data: bytes, said: str) -> None:
-    """An older one in its place would give again what was committed since."""
+def test_unreadable_checkpoint_is_not_skipped(tmp_path: Path, data: bytes, said: str) -> None:
+    """An older one would duplicate results committed since."""
     complete_checkpoint(tmp_path / "job", 40)
     newest = complete_checkpoint(tmp_path / "job", 41)
     (newest / "_metadata").write_bytes(data)
@@ -94,15 +94,15 @@ def test_what_cannot_be_read_is_not_passed_over(tmp_path: Path, data: bytes, sai
 
 
 @given(st.binary(max_size=64))
-def test_no_bytes_break_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_reader_survives_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = tmp_path_factory.mktemp("any")
     (folder / "_metadata").write_bytes(data)
     with suppress(SettingError):
         assert check_readable(folder) >= 0
 
 
-def test_checkpoints_may_go_while_they_are_looked_at(tmp_path: Path) -> None:
-    """Flink deletes those that newer ones stand in for."""
+def test_checkpoints_may_vanish_during_a_look(tmp_path: Path) -> None:
+    """Flink deletes checkpoints that newer ones replace."""
     numbers = range(1, 400)
 
     def run() -> None:
@@ -123,7 +123,7 @@ def test_checkpoints_may_go_while_they_are_looked_at(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path) == tmp_path / "job" / f"chk-{numbers[-1]}"
 
 
-def test_what_lies_in_a_checkpoint(tmp_path: Path) -> None:
+def test_checkpoint_contents(tmp_path: Path) -> None:
     checkpoint = complete_checkpoint(tmp_path / "job", 1)
     (checkpoint / "state").write_bytes(bytes(100))
     assert contents(checkpoint) == Contents(2, HEADER.size + 100)

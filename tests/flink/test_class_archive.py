@@ -1,4 +1,4 @@
-"""An archive of classes is made once, taken where it fits, and never in the way."""
+"""A JVM's class archive is created once, used if it fits, and never in the way."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ def archive(tmp_path: Path) -> ClassArchive:
 
 
 def ran(archive: ClassArchive, *more: str) -> str:
-    """What a JVM says that is started with the archive's options."""
+    """Output of a JVM that is started with the archive's options."""
     command = [str(JAVA), *archive.options(), *more, "-cp", os.pathsep.join(archive.classpath), "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout + done.stderr
 
 
 @pytest.mark.flink
-def test_what_one_jvm_lists_the_next_one_maps(archive: ClassArchive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_jvm_maps_the_classes_of_the_last(
+    archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(class_archive, "LEAST_CLASSES", 100)
     assert "-XX:DumpLoadedClassList" in archive.options()[0]
     ran(archive)
@@ -41,13 +43,13 @@ def test_what_one_jvm_lists_the_next_one_maps(archive: ClassArchive, monkeypatch
     assert "Mapped static" in ran(archive, "-Xlog:cds")
     assert [path.name for path in archive.folder.iterdir()] == [archive.path.name]
     assert archive.make({}), "there is nothing more to do"
-    # One that is cut off is none, and no reason not to start.
+    # An incomplete archive is ignored and does not prevent a start.
     archive.path.chmod(0o600)
     archive.path.write_bytes(archive.path.read_bytes()[:5000])
     assert "Mapped static" not in ran(archive, "-Xshare:auto", "-Xlog:cds")
 
 
-def test_a_jvm_that_has_not_run_a_job_gives_no_archive(archive: ClassArchive) -> None:
+def test_no_archive_before_a_job_has_run(archive: ClassArchive) -> None:
     assert not archive.make({}), "nothing is listed"
     Path(archive.options()[0].partition("=")[2]).write_text("java/lang/Object id: 0\n" * 4000)
     assert not archive.make({})
@@ -55,7 +57,7 @@ def test_a_jvm_that_has_not_run_a_job_gives_no_archive(archive: ClassArchive) ->
     assert archive.folder.stat().st_mode & 0o077 == 0, "code comes from it"
 
 
-def test_java_gets_the_environment_that_is_given(
+def test_java_gets_the_given_environment(
     archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(class_archive, "LEAST_CLASSES", 0)
@@ -72,7 +74,7 @@ def test_java_gets_the_environment_that_is_given(
     assert "ENGINE_KEY" not in said
 
 
-def test_archives_that_no_jvm_takes_any_more_are_removed(
+def test_unused_archives_are_removed(
     archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(class_archive, "LEAST_CLASSES", 0)
@@ -94,14 +96,14 @@ def test_archives_that_no_jvm_takes_any_more_are_removed(
     assert {path.name for path in archive.folder.glob("*.jsa")} == {"flink-2.jsa", other.path.name}
 
 
-def test_other_jars_have_another_archive(archive: ClassArchive) -> None:
+def test_each_set_of_jars_has_its_archive(archive: ClassArchive) -> None:
     before = archive.path
     os.utime(archive.classpath[0], (1, 1))
     assert archive.path != before
 
 
 @pytest.mark.flink
-def test_what_killed_runs_left_is_removed(archive: ClassArchive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_killed_runs_are_removed(archive: ClassArchive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_archive, "LEAST_CLASSES", 0)
     archive.options()
     old, new = archive.folder / "flink-1.7.tmp", archive.folder / "flink-1.8.tmp"

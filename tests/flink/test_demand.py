@@ -1,4 +1,4 @@
-"""What a subtask tells of what waits in it, with the fleet that answers."""
+"""A subtask's demand report, with a fleet that answers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_the_demand_is_a_file_while_the_subtask_runs(
+async def test_demand_is_a_file_while_the_subtask_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
@@ -93,9 +93,7 @@ async def test_the_demand_is_a_file_while_the_subtask_runs(
     assert list(folder.iterdir()) == []
 
 
-async def test_what_is_due_first_by_its_class_is_sent_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_earliest_due_by_class_is_sent_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     link = ScalingLink(replace(SETTINGS, other_classes=(ALARM,)), str(tmp_path))
     classes = EventClasses(FieldTemplate("{{ tier }}", what="classes"), SETTINGS.classes[0], (ALARM,))
@@ -127,8 +125,6 @@ async def test_what_is_due_first_by_its_class_is_sent_first(
 
 
 class Cached:
-    """Answers at once, most of each prompt found in the cache."""
-
     def accept(self, item: KeyedEvent, *, restored: bool) -> None: ...
 
     async def answer(self, item: KeyedEvent) -> Result:
@@ -137,7 +133,7 @@ class Cached:
     async def close(self) -> None: ...
 
 
-async def test_replicas_that_prefill_count_and_requests_are_where_they_are_decoded(
+async def test_prefill_replicas_count_and_requests_are_at_decoders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
@@ -164,8 +160,7 @@ async def test_replicas_that_prefill_count_and_requests_are_where_they_are_decod
     assert sum(two.report().calls.values()) + sum(three.report().calls.values()) == 1
 
 
-async def test_of_what_is_done_prompts_count_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they do in what arrives and waits."""
+async def test_prompts_of_done_requests_count_fully(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     client = FleetClient(FleetConfig(FixedReplicas(("http://127.0.0.1:9",)), model="m"))
     link = ScalingLink(SETTINGS, str(tmp_path))
@@ -180,10 +175,8 @@ async def test_of_what_is_done_prompts_count_whole(tmp_path: Path, monkeypatch: 
     await client.close()
 
 
-async def test_a_subtask_without_a_request_goes_by_the_newest_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or no replica could ever be taken away."""
+async def test_idle_subtask_uses_the_newest_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise no replica could ever be removed."""
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     folder, listed = tmp_path / "demand", tmp_path / "replicas.json"
     folder.mkdir()
@@ -196,7 +189,7 @@ async def test_a_subtask_without_a_request_goes_by_the_newest_list(
     await handler.close()
 
 
-async def test_without_a_folder_a_subtask_without_a_request_decides_too(
+async def test_without_a_folder_an_idle_subtask_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
@@ -208,7 +201,7 @@ async def test_without_a_folder_a_subtask_without_a_request_decides_too(
         await handler.close()
 
 
-async def test_without_a_folder_the_subtask_decides_and_tells_what_it_wants(
+async def test_without_a_folder_the_subtask_publishes_its_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, demand.__name__)
@@ -223,7 +216,7 @@ async def test_without_a_folder_the_subtask_decides_and_tells_what_it_wants(
         one = item(1)
         handler.accept(one, restored=True)
         await until(lambda: gauges.backlog_tokens > 0)
-        # The list of replicas was not read yet: that there seem to be none decides nothing.
+        # The list of replicas was not read yet: seeing no replicas decides nothing.
         assert gauges.wanted_replicas is None
         write_listing(listed, Listing((replica.url,)))
         assert isinstance(await handler.answer(one), Result)
@@ -236,7 +229,7 @@ async def test_without_a_folder_the_subtask_decides_and_tells_what_it_wants(
     )
 
 
-async def test_what_waits_in_topics_counts_where_somebody_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_topic_backlog_counts_if_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     counts, port = InferenceCounters(), free_port()
     with page_served(port, lambda: TopicBacklog(10_000, 10**6, 10**6, 0.0)):
@@ -247,7 +240,7 @@ async def test_what_waits_in_topics_counts_where_somebody_tells_it(monkeypatch: 
             await handler.close()
 
 
-def test_a_wanted_number_that_changes_alone_is_told() -> None:
+def test_changed_wanted_number_alone_is_published() -> None:
     """Nothing else flushes the metrics of a stream without events."""
     gauges, told = ScalingGauges(), list[int | None]()
     gauges.tell = lambda: told.append(gauges.wanted_replicas)
@@ -258,10 +251,10 @@ def test_a_wanted_number_that_changes_alone_is_told() -> None:
 
 
 @pytest.mark.parametrize("folder", [True, False])
-async def test_what_a_subtask_has_learned_is_known_to_the_one_that_follows(
+async def test_next_subtask_has_the_learned_state(
     folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lengths of answers; and where it decides itself, what is learned of load, speed and boots."""
+    """Answer lengths; if the subtask decides itself, also load, speed and boot times."""
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     monkeypatch.setattr(demand, "KEEP_S", 0.01)
     link = ScalingLink(SETTINGS, str(tmp_path) if folder else None)

@@ -1,4 +1,4 @@
-"""The mark of a job's end: there before Flink deletes the last checkpoint, and never without an end."""
+"""A job's end mark exists before Flink deletes the last checkpoint, and never without an end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.flink
-def test_a_job_marks_its_end_before_its_checkpoints_go(make_runs: Callable[..., Runs]) -> None:
+def test_end_is_marked_before_checkpoints_are_deleted(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs()
     runs.feed([*events(0, 6), *events(6, 8, hold="a")])
     job = runs.start()
@@ -36,7 +36,7 @@ def test_a_job_marks_its_end_before_its_checkpoints_go(make_runs: Callable[..., 
 
 @pytest.mark.flink
 @pytest.mark.parametrize("after", [1, 2, 3])
-def test_a_job_of_which_a_part_has_ended_is_resumed(make_runs: Callable[..., Runs], after: int) -> None:
+def test_partly_ended_job_is_resumed(make_runs: Callable[..., Runs], after: int) -> None:
     runs = make_runs(keyed=True)
     # The calls of one key are held, so one of two subtasks comes to its end.
     runs.feed([*events(0, 20, keys=8), {"n": 20, "text": "event 20 ((hold:a))", "key": "k0"}])
@@ -54,7 +54,7 @@ def test_a_job_of_which_a_part_has_ended_is_resumed(make_runs: Callable[..., Run
 
 
 @pytest.mark.flink
-def test_a_job_that_is_cancelled_at_its_end_has_no_mark(make_runs: Callable[..., Runs]) -> None:
+def test_job_cancelled_at_its_end_has_no_mark(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs()
     runs.feed([*events(0, 6), *events(6, 8, hold="a")])
     job = runs.start()
@@ -64,7 +64,7 @@ def test_a_job_that_is_cancelled_at_its_end_has_no_mark(make_runs: Callable[...,
     assert not (runs.checkpoints / job.id / END_MARK).exists()
 
 
-def test_a_flink_that_shows_no_end_is_reported(
+def test_flink_without_end_hook_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def missing(context: Any) -> Any:

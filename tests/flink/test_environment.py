@@ -76,7 +76,7 @@ def test_flinks_own_options_win(tmp_path: Path) -> None:
     assert flink_options(config)["x.y"] == "z"
 
 
-def test_embedded_clusters_take_any_free_port_and_remote_ones_the_named() -> None:
+def test_embedded_cluster_uses_a_free_port_and_remote_the_given() -> None:
     assert flink_options(FlinkConfig())["rest.port"] == "0"
     options = flink_options(FlinkConfig(cluster="[::1]:8081"))
     assert (options["rest.address"], options["rest.port"]) == ("[::1]", "8081")
@@ -85,15 +85,13 @@ def test_embedded_clusters_take_any_free_port_and_remote_ones_the_named() -> Non
 
 
 @pytest.mark.parametrize(("parallelism", "mb"), [(1, 4), (4, 16), (8, 32), (100, 64)])
-def test_an_embedded_cluster_takes_as_much_for_its_shuffles_as_the_parallelism_needs(
-    parallelism: int, mb: int
-) -> None:
+def test_network_memory_follows_parallelism(parallelism: int, mb: int) -> None:
     options = flink_options(FlinkConfig(parallelism=parallelism))
     names = ("taskmanager.memory.network.min", "taskmanager.memory.network.max")
     assert [options[name] for name in names] == [f"{mb} mb"] * 2
 
 
-def test_a_job_is_sent_to_task_managers_of_its_own_which_have_its_jars() -> None:
+def test_own_task_managers_get_the_jars() -> None:
     jars, port = (Path("connector.jar"),), {"rest.port": "1"}
     options = flink_options(FlinkConfig(parallelism=2, task_managers=2, jars=jars, options=port))
     assert options["execution.target"] == "remote"
@@ -103,7 +101,7 @@ def test_a_job_is_sent_to_task_managers_of_its_own_which_have_its_jars() -> None
     assert alone["pipeline.jars"].endswith("connector.jar")
 
 
-def test_who_has_no_key_is_refused_where_flink_runs_here(tmp_path: Path) -> None:
+def test_local_flink_rejects_clients_without_a_key(tmp_path: Path) -> None:
     for here in (
         FlinkConfig(log_dir=tmp_path),
         FlinkConfig(log_dir=tmp_path, parallelism=2, task_managers=2),
@@ -128,12 +126,12 @@ def test_who_has_no_key_is_refused_where_flink_runs_here(tmp_path: Path) -> None
         (FlinkConfig(options={"python.execution-mode": "process"}), "python.execution-mode: .* leave it out"),
     ],
 )
-def test_settings_that_contradict_each_other(config: FlinkConfig, says: str) -> None:
+def test_contradicting_settings(config: FlinkConfig, says: str) -> None:
     with pytest.raises(SettingError, match=says):
         flink_options(config)
 
 
-def test_the_import_path_leads_to_the_packages_and_this_source_but_not_the_library() -> None:
+def test_import_path_has_packages_and_source_but_no_stdlib() -> None:
     paths = import_path().split(os.pathsep)
     assert paths[0] == sysconfig.get_path("purelib")
     assert sysconfig.get_path("stdlib") not in paths
@@ -149,7 +147,7 @@ def test_the_import_path_leads_to_the_packages_and_this_source_but_not_the_libra
 
 
 @pytest.mark.flink
-def test_the_jvm_changes_no_variables_but_flinks_and_logs_where_it_is_told(tmp_path: Path) -> None:
+def test_jvm_changes_only_flinks_variables_and_logs_to_its_folder(tmp_path: Path) -> None:
     script = f"""
 import os
 from pathlib import Path
@@ -172,7 +170,7 @@ env.execute("test")
         check=False,
     )
     assert sorted(done.stdout.split()) == ["21", "42"], done.stderr
-    # Beam says so where some package, as that of traces, has brought a part of Google's namespace.
+    # Beam logs this if a package, such as that of traces, has installed part of Google's namespace.
     said = [
         line for line in done.stderr.splitlines() if not line.startswith("Failed to import GCSFileSystem")
     ]
@@ -182,7 +180,7 @@ env.execute("test")
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_jobs_run_on_a_cluster_that_runs_already(tmp_path: Path) -> None:
+def test_jobs_run_on_an_existing_cluster(tmp_path: Path) -> None:
     with local_cluster(tmp_path / "cluster") as address:
         for _ in range(2):
             env = flink_environment(

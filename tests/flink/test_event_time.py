@@ -1,4 +1,4 @@
-"""Event time behind the operator where records are spread unevenly."""
+"""Event time behind the operator with unevenly distributed records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.flink
 
 
-def test_windows_close_though_one_subtask_never_gets_a_record(make_runs: Callable[..., Runs]) -> None:
+def test_windows_close_if_a_subtask_gets_no_record(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(event_time=True, window_ms=1000, follow=True, keyed=True)
     runs.feed({"n": n, "text": f"event {n}", "key": "the only one", "at": n * 20} for n in range(160))
     job = runs.start(parallelism=2)

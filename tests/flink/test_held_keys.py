@@ -1,7 +1,6 @@
-"""All that is in flight is taken up though the clock was set back, and though no record follows a restore.
+"""Requests in flight resume after the clock was set back, and without another record after a restore.
 
-Flink's own clock cannot be set: before, the operator's is an hour ahead of it, and so are the timers that it
-sets.
+Flink's own clock cannot be set: the operator's is an hour ahead of it before, and so are its timers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.flink
 HOUR_AHEAD = SetClock(3_600_000)
 
 
-def test_what_is_in_flight_is_asked_again_at_once_and_is_known_to_be_awaited(
+def test_in_flight_requests_are_sent_again_and_counted(
     make_runs: Callable[..., Runs],
 ) -> None:
     runs = make_runs(follow=True, keyed=True, clock=HOUR_AHEAD)
@@ -45,7 +44,7 @@ def test_what_is_in_flight_is_asked_again_at_once_and_is_known_to_be_awaited(
 
 
 @pytest.mark.long
-def test_event_time_does_not_pass_what_other_shards_hold(make_runs: Callable[..., Runs]) -> None:
+def test_event_time_stays_behind_records_of_other_shards(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(event_time=True, window_ms=1000, follow=True, keyed=True, capacity=32, clock=HOUR_AHEAD)
     runs.feed({"n": n, "text": "((hold:a))", "key": f"k{n}", "at": 500} for n in range(8))
     job = runs.start()
@@ -63,7 +62,7 @@ def test_event_time_does_not_pass_what_other_shards_hold(make_runs: Callable[...
     assert windows[0] == 8
 
 
-def test_a_program_s_call_is_made_again_and_what_waits_for_it_follows(make_runs: Callable[..., Runs]) -> None:
+def test_program_call_is_repeated_and_queued_events_follow(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(program=Remember(), follow=True, keyed=True, clock=HOUR_AHEAD)
     runs.feed({"n": n, "text": "((hold:a))" if n == 0 else "", "key": "k"} for n in range(3))
     job = runs.start()
@@ -78,7 +77,7 @@ def test_a_program_s_call_is_made_again_and_what_waits_for_it_follows(make_runs:
     assert sorted(result["answer"]["seen"] for result in runs.results()) == [[0], [0, 1], [0, 1, 2]]
 
 
-def test_a_clock_that_is_set_back_keeps_no_shard_waiting(make_runs: Callable[..., Runs]) -> None:
+def test_clock_set_back_blocks_no_shard(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(follow=True, keyed=True, capacity=32)
     runs.change(clock=SetClock(3_600_000, until=runs.folder / "gates" / "back"))
     runs.feed({"n": n, "text": "((hold:a))", "key": f"k{n}"} for n in range(8))
@@ -93,7 +92,7 @@ def test_a_clock_that_is_set_back_keeps_no_shard_waiting(make_runs: Callable[...
 
 
 @pytest.mark.parametrize("program", [None, Remember()])
-def test_a_clock_that_is_set_back_while_calls_are_in_flight_holds_no_checkpoint_up(
+def test_clock_set_back_during_calls_delays_no_checkpoint(
     make_runs: Callable[..., Runs], program: Remember | None
 ) -> None:
     runs = make_runs(program=program, follow=True, keyed=True, capacity=32)

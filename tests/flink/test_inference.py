@@ -1,6 +1,6 @@
 """The operator in jobs on an embedded cluster: DESIGN.md's contract, point by point.
 
-Nothing here measures time: gates hold calls until the test has seen what it waits for.
+Nothing here measures time: gates hold calls until the test has observed what it needs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def assert_exact(runs: Runs, total: int) -> None:
 # 3, 6: emit, finish
 
 
-def test_bounded_input_gives_each_event_one_result_and_the_end_waits_for_those_in_flight(
+def test_bounded_input_gives_one_result_per_event_before_the_end(
     make_runs: Make,
 ) -> None:
     # The input ends at once; 5 % of the calls are still in flight then.
@@ -67,7 +67,7 @@ def test_bounded_input_gives_each_event_one_result_and_the_end_waits_for_those_i
     assert len(runs.calls()) == 200
 
 
-def test_at_the_end_of_input_no_shard_waits_for_another(make_runs: Make) -> None:
+def test_at_end_of_input_shards_are_independent(make_runs: Make) -> None:
     runs = make_runs()
     runs.feed([*events(0, 4, hold="slow"), *events(4, 8, hold="fast")])
     job = runs.start()
@@ -80,7 +80,7 @@ def test_at_the_end_of_input_no_shard_waits_for_another(make_runs: Make) -> None
     assert_exact(runs, 8)
 
 
-def test_at_the_end_of_input_answers_are_committed_as_they_come(make_runs: Make) -> None:
+def test_at_end_of_input_answers_are_committed_as_they_arrive(make_runs: Make) -> None:
     runs = make_runs(keyed=True)
     runs.feed([*events(0, 4, hold="slow", keys=3), *events(4, 8, hold="fast", keys=3)])
     job = runs.start(parallelism=2)
@@ -100,14 +100,14 @@ def test_at_the_end_of_input_answers_are_committed_as_they_come(make_runs: Make)
 # 3, 4: nothing waits for a slower neighbour, neither an answer nor a checkpoint
 
 
-def test_neither_answers_nor_checkpoints_wait_for_a_held_call(make_runs: Make) -> None:
+def test_held_call_delays_no_answer_or_checkpoint(make_runs: Make) -> None:
     runs = make_runs(follow=True)
     runs.feed([*events(0, 1, hold="a"), *events(1, 40)])
     job = runs.start()
     wait_until(lambda: len(runs.seen()) == 39)
     runs.await_checkpoint(job)
     wait_until(lambda: len(runs.results()) == 39)
-    # Input goes on too.
+    # Input continues too.
     runs.feed(events(40, 60))
     wait_until(lambda: len(runs.seen()) == 59)
     runs.release("a")
@@ -117,7 +117,7 @@ def test_neither_answers_nor_checkpoints_wait_for_a_held_call(make_runs: Make) -
     assert len(runs.calls()) == 60
 
 
-def test_a_checkpoint_does_not_wait_for_a_slot(make_runs: Make) -> None:
+def test_checkpoint_does_not_wait_for_a_slot(make_runs: Make) -> None:
     # Two calls hold all slots, two events are queued.
     runs = make_runs(follow=True, capacity=2)
     runs.feed(events(0, 4, hold="a"))
@@ -137,7 +137,7 @@ def test_a_checkpoint_does_not_wait_for_a_slot(make_runs: Make) -> None:
 # 2: bound
 
 
-def test_little_is_accepted_while_all_calls_are_held_and_checkpoints_still_complete(make_runs: Make) -> None:
+def test_held_calls_limit_intake_but_not_checkpoints(make_runs: Make) -> None:
     runs = make_runs(follow=True, capacity=4)
     runs.feed(events(0, 200, hold="a"))
     job = runs.start()
@@ -153,7 +153,7 @@ def test_little_is_accepted_while_all_calls_are_held_and_checkpoints_still_compl
     assert len(runs.calls()) == 200
 
 
-def test_a_job_that_waits_for_a_slot_can_be_cancelled(make_runs: Make) -> None:
+def test_job_waiting_for_a_slot_can_be_cancelled(make_runs: Make) -> None:
     runs = make_runs(follow=True, capacity=2)
     runs.feed(events(0, 40, hold="never"))
     job = runs.start()
@@ -161,7 +161,7 @@ def test_a_job_that_waits_for_a_slot_can_be_cancelled(make_runs: Make) -> None:
     runs.stop(job)
 
 
-def test_no_engine_sees_more_than_capacity_and_all_of_it_is_used(make_runs: Make) -> None:
+def test_capacity_is_used_fully_and_never_exceeded(make_runs: Make) -> None:
     runs = make_runs(capacity=4, delay=Fixed(0.02))
     runs.feed(events(0, 120, hold="a"))
     job = runs.start(parallelism=2)
@@ -180,7 +180,7 @@ def test_no_engine_sees_more_than_capacity_and_all_of_it_is_used(make_runs: Make
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_a_cancelled_job_goes_on_at_another_parallelism(make_runs: Make, before: int, after: int) -> None:
+def test_cancelled_job_resumes_at_another_parallelism(make_runs: Make, before: int, after: int) -> None:
     # Twenty are in flight when it ends: more than the capacity of one subtask in the second run.
     runs = make_runs(follow=True, capacity=24, keyed=True, ordering="key")
     runs.feed([*events(0, 60, keys=7), *events(60, 80, hold="a", keys=7)])
@@ -209,7 +209,7 @@ def test_a_cancelled_job_goes_on_at_another_parallelism(make_runs: Make, before:
         assert mine == sorted(mine)
 
 
-def test_a_job_killed_with_its_jvm_loses_nothing_and_gives_nothing_twice(make_runs: Make) -> None:
+def test_killed_jvm_loses_and_duplicates_nothing(make_runs: Make) -> None:
     from tests.harness.operators import kill_tree
 
     runs = make_runs(delay=Mixture(((0.9, 0.01), (0.1, 0.3))), capacity=12)
@@ -233,7 +233,7 @@ def test_a_job_killed_with_its_jvm_loses_nothing_and_gives_nothing_twice(make_ru
     assert restored & before
 
 
-def test_a_task_that_fails_is_restarted_in_the_same_jvm_and_the_output_is_exact(make_runs: Make) -> None:
+def test_failed_task_restarts_in_the_jvm_with_exact_output(make_runs: Make) -> None:
     from forebay.flink.environment import Restart
 
     runs = make_runs(follow=True)
@@ -255,7 +255,7 @@ def test_a_task_that_fails_is_restarted_in_the_same_jvm_and_the_output_is_exact(
 
 
 @pytest.mark.long
-def test_what_is_in_flight_is_taken_up_though_nothing_follows(make_runs: Make) -> None:
+def test_in_flight_requests_resume_without_new_records(make_runs: Make) -> None:
     from tests.harness.operators import kill_tree
 
     runs = make_runs(follow=True)
@@ -276,7 +276,7 @@ def test_what_is_in_flight_is_taken_up_though_nothing_follows(make_runs: Make) -
 
 
 @pytest.mark.long
-def test_windows_behind_slow_calls_drop_nothing_also_across_a_restore(make_runs: Make) -> None:
+def test_windows_behind_slow_calls_drop_nothing_across_restore(make_runs: Make) -> None:
     slow = Mixture(((0.95, 0.003), (0.05, 0.25)))
     runs = make_runs(event_time=True, window_ms=1000, follow=True, capacity=16, delay=slow)
     runs.feed([*events(0, 500), *events(500, 504, hold="a")])
@@ -299,13 +299,13 @@ def test_windows_behind_slow_calls_drop_nothing_also_across_a_restore(make_runs:
     )
 
 
-def test_event_time_goes_on_while_no_result_says_so(make_runs: Make) -> None:
+def test_event_time_advances_without_results(make_runs: Make) -> None:
     runs = make_runs(event_time=True, window_ms=1000, follow=True)
     runs.feed(events(0, 150))
     job = runs.start(parallelism=2)
     wait_until(lambda: len(runs.seen()) == 150)
-    # The next event is long after these, and its answer does not come: nothing but the operator itself can
-    # say that event time has gone on.
+    # The next event is much later, and its answer does not arrive: only the operator itself can advance
+    # event time.
     runs.feed(events(500, 501, hold="a"))
     wait_until(lambda: len(runs.results()) == 3)
     assert runs.seen()[150:] == []
@@ -316,7 +316,7 @@ def test_event_time_goes_on_while_no_result_says_so(make_runs: Make) -> None:
 # 8: fail well
 
 
-def test_what_fails_is_a_dead_letter_with_its_untouched_input(make_runs: Make) -> None:
+def test_failure_is_a_dead_letter_with_untouched_input(make_runs: Make) -> None:
     runs = make_runs()
     bad = [
         b'{"n": 1000, "text": "((fault:400))"}',
@@ -343,7 +343,7 @@ def test_what_fails_is_a_dead_letter_with_its_untouched_input(make_runs: Make) -
     }
 
 
-def test_a_defect_of_the_engine_fails_the_job_and_loses_nothing(make_runs: Make) -> None:
+def test_engine_defect_fails_the_job_and_loses_nothing(make_runs: Make) -> None:
     from forebay.flink.environment import Restart
 
     runs = make_runs()
@@ -357,7 +357,7 @@ def test_a_defect_of_the_engine_fails_the_job_and_loses_nothing(make_runs: Make)
 # metrics
 
 
-def test_flink_shows_what_the_operator_counts(make_runs: Make) -> None:
+def test_flink_shows_the_operator_counts(make_runs: Make) -> None:
     from forebay.flink.metrics import GAUGES
 
     runs = make_runs(follow=True)

@@ -1,4 +1,4 @@
-"""Java objects are released without making the thread wait that discards them."""
+"""Java objects are released without blocking the thread that discards them."""
 
 from __future__ import annotations
 

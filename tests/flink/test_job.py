@@ -1,4 +1,4 @@
-"""A job seen through Flink's REST service: how it is ended."""
+"""A job through Flink's REST service: cancelling, draining, metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from forebay.flink.rest import FlinkRest, NotFound
 
 
 class Rest:
-    """A REST service that gives its answers one after the other; the last one again and again."""
+    """A REST service that returns its answers in turn, and the last one repeatedly."""
 
     def __init__(self, *answers: str | None) -> None:
         self.answers = list(answers)
@@ -37,7 +37,7 @@ class Rest:
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, service: Callable[..., bytes]) -> None:
-    """Have `service` answer whatever is asked of a REST service: address, method, wish."""
+    """Let `service` answer each request of a REST service: address, method, body."""
 
     def ask(self: FlinkRest, path: str, *more: object) -> bytes:
         return service(self.url + path, *more)
@@ -62,25 +62,25 @@ def end(**more: Any) -> str | None:
     return end_job(FlinkRest("http://flink"), "a", 5.0, **more)
 
 
-def test_a_job_is_cancelled_once_and_waited_for(rest: Callable[..., Rest]) -> None:
+def test_cancel_is_sent_once_and_awaited(rest: Callable[..., Rest]) -> None:
     service = rest("RUNNING", "CANCELLING", "CANCELLING", "CANCELED")
     assert end() == "CANCELED"
     assert service.cancelled == 1
 
 
-def test_a_job_that_has_ended_is_left_alone(rest: Callable[..., Rest]) -> None:
+def test_ended_job_is_left_alone(rest: Callable[..., Rest]) -> None:
     service = rest("FINISHED")
     assert end() == "FINISHED"
     assert service.cancelled == 0
 
 
-def test_a_job_that_does_not_end_is_told_of(rest: Callable[..., Rest]) -> None:
+def test_job_that_does_not_end_is_reported(rest: Callable[..., Rest]) -> None:
     rest("CANCELLING")
     with pytest.raises(PipelineFailed, match="does not end; it is CANCELLING"):
         end()
 
 
-def test_a_job_that_may_be_on_its_way_is_waited_for(rest: Callable[..., Rest]) -> None:
+def test_job_in_submission_is_awaited(rest: Callable[..., Rest]) -> None:
     rest(None)
     assert end() is None
     assert end(unknown_s=3.0) is None
@@ -92,7 +92,7 @@ def test_a_job_that_may_be_on_its_way_is_waited_for(rest: Callable[..., Rest]) -
 
 
 class Savepoints:
-    """A REST service that takes wishes to stop, and answers of each what `operations` says in turn."""
+    """A REST service that accepts stop requests, and answers each with the next of `operations`."""
 
     def __init__(self, *operations: dict[str, Any] | None) -> None:
         self.operations = list(operations)
@@ -110,7 +110,7 @@ class Savepoints:
         return json.dumps({"status": {"id": "X"}, "operation": operation}).encode()
 
 
-def test_a_drain_is_asked_for_again_only_where_it_failed_or_was_forgotten(
+def test_drain_is_repeated_only_if_it_failed_or_was_forgotten(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rest = Savepoints({}, {"failure-cause": {"class": "x"}}, {"location": "y"}, None)
@@ -128,8 +128,8 @@ def test_a_drain_is_asked_for_again_only_where_it_failed_or_was_forgotten(
     ]
 
 
-def test_a_drain_is_given_up_after_many_failures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A run that takes over occupies the folders of as many."""
+def test_drain_is_given_up_after_many_failures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run that takes over occupies the folders of as many drains."""
     failed = {"failure-cause": {"class": "x"}}
     serve(monkeypatch, Savepoints(*[failed] * MOST_DRAINS))
     client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
@@ -141,7 +141,7 @@ def test_a_drain_is_given_up_after_many_failures(monkeypatch: pytest.MonkeyPatch
 
 
 class Metrics:
-    """A REST service with two operators, which tells what it was asked."""
+    """A REST service with two operators, which records its requests."""
 
     def __init__(self, *names: tuple[str, ...]) -> None:
         self.names = names
@@ -160,7 +160,7 @@ class Metrics:
         return json.dumps([{"id": name} for name in self.names[at]]).encode()
 
 
-def test_metrics_are_asked_for_in_addresses_that_flink_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metric_urls_fit_flinks_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     long = tuple(f"Source__a$1*.{'t' * 249}.partition.{n}.currentOffset" for n in range(100))
     commits = (
         "results: Committer.failedCommittables",
@@ -185,7 +185,7 @@ def test_metrics_are_asked_for_in_addresses_that_flink_takes(monkeypatch: pytest
     }
 
 
-def test_the_time_in_which_the_operator_was_held_back_is_not_that_of_others(
+def test_backpressure_time_is_the_operators_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = "accumulateBackPressuredTimeMs"
@@ -195,7 +195,7 @@ def test_the_time_in_which_the_operator_was_held_back_is_not_that_of_others(
     assert RunningJob(client, FlinkRest("http://flink")).counts()["held_back_ms"] == 0
 
 
-def test_flink_is_asked_for_its_task_managers_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_managers_are_polled_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, clock = [], ManualClock()
 
     def ask(url: str, *more: Any) -> bytes:
@@ -212,7 +212,7 @@ def test_flink_is_asked_for_its_task_managers_every_two_seconds(monkeypatch: pyt
     assert set(asked) == {"http://flink/overview"}
 
 
-def test_the_numbers_of_checkpoints_leave_savepoints_out_where_those_commit_nothing(
+def test_checkpoint_numbers_skip_savepoints_that_commit_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def checkpoint(number: int, status: str, *, savepoint: bool = False) -> dict[str, object]:
@@ -238,12 +238,12 @@ def test_the_numbers_of_checkpoints_leave_savepoints_out_where_those_commit_noth
     )
 
 
-def test_one_long_name_is_asked_for_by_itself() -> None:
+def test_long_metric_name_gets_its_own_request() -> None:
     assert list(module.queries(["a" * 5000, "b", "c"])) == ["a" * 5000, "b,c"]
     assert list(module.queries([])) == []
 
 
-def test_the_names_of_metrics_are_listed_now_and_then_and_often_at_the_start(
+def test_metric_names_are_listed_often_at_first_then_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rest, clock, listed = Metrics(("a.forebay.results",)), ManualClock(), []

@@ -1,4 +1,4 @@
-"""A JVM ends with whoever started it, in whatever way that dies."""
+"""A JVM ends with its owner, however that ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ except Py4JError:
 
 
 @pytest.mark.flink
-def test_a_call_that_the_jvms_end_cuts_off_is_an_error_and_no_traceback_besides(tmp_path: Path) -> None:
+def test_call_cut_off_by_the_jvms_end_is_one_error(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HALT, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("cut off\n", "")
@@ -53,9 +53,8 @@ def test_a_call_that_the_jvms_end_cuts_off_is_an_error_and_no_traceback_besides(
 
 @pytest.mark.flink
 @pytest.mark.parametrize(("thread", "stopped"), [("main", False), ("main", True), ("other", False)])
-def test_a_jvm_ends_with_its_owner(tmp_path: Path, thread: str, stopped: bool) -> None:
-    """Also one that can do nothing itself any more; but for one that a thread of its owner's started, as the
-    end of that thread would end it."""
+def test_jvm_ends_with_its_owner(tmp_path: Path, thread: str, stopped: bool) -> None:
+    """Also if it is stopped; except if another thread started it, whose end would end it."""
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path / "with space"), thread], stdout=subprocess.PIPE, text=True
     ) as owner:
@@ -69,8 +68,8 @@ def test_a_jvm_ends_with_its_owner(tmp_path: Path, thread: str, stopped: bool) -
 
 
 @pytest.mark.flink
-def test_a_jvm_of_another_container_keeps_its_files(tmp_path: Path) -> None:
-    """Both have the same folder for logs, and neither sees the processes of the other."""
+def test_files_of_another_containers_jvm_stay(tmp_path: Path) -> None:
+    """Both share a log folder, and neither can see the other's processes."""
     contained = ["unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child"]
     if subprocess.run([*contained, "true"], check=False, capture_output=True).returncode:
         pytest.skip("PID namespaces for everybody are needed: unshare --user --map-root-user --pid")
@@ -96,12 +95,12 @@ def test_a_jvm_of_another_container_keeps_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("heap_mb", "first"), [(1024, "256m"), (100, "100m")])
-def test_a_heap_begins_small_and_no_larger_than_it_may_be(heap_mb: int, first: str) -> None:
+def test_heap_starts_small_and_within_its_limit(heap_mb: int, first: str) -> None:
     words = java_environment(Path("logs"), heap_mb)["JVM_ARGS"].split()
     assert {f"-Xmx{heap_mb}m", f"-XX:InitialHeapSize={first}"} <= set(words)
 
 
-def test_who_sets_how_memory_is_pooled_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_pool_setting_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     assert java_environment(Path("logs"), 256)["MALLOC_ARENA_MAX"] == "2"
     monkeypatch.setenv("MALLOC_ARENA_MAX", "8")

@@ -1,4 +1,4 @@
-"""What a task's thread does in a JVM, and what it leaves alone outside one."""
+"""What a task's thread changes inside a JVM, and leaves alone outside one."""
 
 import gc
 import sys
@@ -19,7 +19,7 @@ def threshold() -> Iterator[tuple[int, int, int]]:
     gc.set_threshold(*before)
 
 
-def test_inside_a_jvm_cycles_are_looked_for_less_often(
+def test_garbage_collection_is_rarer_inside_a_jvm(
     threshold: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pemja", ModuleType("pemja"))
@@ -28,7 +28,7 @@ def test_inside_a_jvm_cycles_are_looked_for_less_often(
     assert gc.get_threshold() == (YOUNG, 20, 20)
 
 
-def test_outside_a_jvm_the_collector_is_left_alone(
+def test_garbage_collection_is_unchanged_outside_a_jvm(
     threshold: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "pemja", raising=False)

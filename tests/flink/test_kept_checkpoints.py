@@ -1,4 +1,4 @@
-"""Checkpoints that stay when Flink deletes them."""
+"""Checkpoints that are kept after Flink deletes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def job(tmp_path: Path) -> Path:
     return tmp_path / ("a" * 32)
 
 
-def test_a_kept_checkpoint_is_whole_when_flink_has_deleted_its_own(job: Path) -> None:
+def test_kept_checkpoint_survives_flinks_delete(job: Path) -> None:
     kept = KeptCheckpoints(job)
     for number in (4, 5, 6):
         path = complete_checkpoint(job, number)
@@ -31,7 +31,7 @@ def test_a_kept_checkpoint_is_whole_when_flink_has_deleted_its_own(job: Path) ->
     assert (back.number, check_readable(back.path), (back.path / "state").read_bytes()) == (5, 5, b"5")
 
 
-def test_those_that_are_not_needed_any_more_go(job: Path) -> None:
+def test_unneeded_checkpoints_are_deleted(job: Path) -> None:
     kept = KeptCheckpoints(job)
     for number in (4, 5, 7):
         complete_checkpoint(job, number)
@@ -41,7 +41,7 @@ def test_those_that_are_not_needed_any_more_go(job: Path) -> None:
     assert sorted(path.name for path in (job / "kept").iterdir()) == ["chk-5", "chk-7"]
 
 
-def test_none_is_kept_that_is_not_whole_by_itself(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_checkpoints_are_not_kept(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(*paths: object) -> None:
         raise OSError("no hard links here")
 

@@ -1,4 +1,4 @@
-"""Keys, ids and shards of events; what cannot have them becomes a dead letter."""
+"""Keys, ids and shards of events; an event without them becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def keyed(value: Any, **settings: Any) -> tuple[int, Any]:
     return flink_key, decode(data)
 
 
-def test_an_event_gets_its_key_its_id_and_its_shard() -> None:
+def test_event_gets_key_id_and_shard() -> None:
     flink_key, item = keyed(
         encode(event(user="ann", n=3)), key=FromTemplate("{{ user }}"), id=FromTemplate("{{ n }}")
     )
@@ -48,19 +48,19 @@ def test_an_event_gets_its_key_its_id_and_its_shard() -> None:
     assert flink_key == flink_keys(8)[shard_of("ann", 8)]
 
 
-def test_a_timeline_begins_where_an_event_is_read() -> None:
+def test_timeline_begins_at_the_read() -> None:
     _, item = keyed(encode(event()), timeline=True)
     assert item.timeline == Timeline(read_us=42_000)
     assert keyed(encode(event()))[1].timeline is None
 
 
-def test_without_an_id_its_position_names_it_and_without_a_key_its_id_spreads_it() -> None:
+def test_position_is_the_default_id_and_id_the_default_key() -> None:
     flink_key, item = keyed(encode(event()))
     assert (item.id, item.key) == ("topic@1", "")
     assert flink_key == flink_keys(8)[shard_of("topic@1", 8)]
 
 
-def test_before_its_first_element_every_shard_is_woken() -> None:
+def test_every_shard_is_woken_before_the_first_element() -> None:
     keying = Keying(shards=8)
     keying.open(None)
     first, second = (list(keying.flat_map(encode(event(n=n)))) for n in range(2))
@@ -71,7 +71,7 @@ def test_before_its_first_element_every_shard_is_woken() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"key": lambda _: "k"}, {"id": lambda _: "i"}])
 @pytest.mark.parametrize("kind", [Event, DeadLetter])
-def test_a_position_that_is_no_text_is_a_mistake_of_that_record(kind: Any, settings: dict[str, Any]) -> None:
+def test_non_text_position_is_that_records_error(kind: Any, settings: dict[str, Any]) -> None:
     made = {
         Event: Event(raw=b"x", fields={}, position=5),  # type: ignore[arg-type]
         DeadLetter: DeadLetter(raw=b"x", cause="c", detail="d", position=5),  # type: ignore[arg-type]
@@ -81,12 +81,12 @@ def test_a_position_that_is_no_text_is_a_mistake_of_that_record(kind: Any, setti
     assert "position must be text, found int" in letter.detail
 
 
-def test_to_event_makes_events_of_any_element() -> None:
+def test_to_event_converts_any_element() -> None:
     _, item = keyed({"a": 1}, to_event=lambda row: Event(raw=b"x", fields=row, position="p"))
     assert item.event == Event(raw=b"x", fields={"a": 1}, position="p")
 
 
-def test_a_dead_letter_goes_through_as_it_is() -> None:
+def test_dead_letter_passes_unchanged() -> None:
     letter = DeadLetter(raw=b"\x00", cause="malformed_record", detail="no", attempts=2, position="p")
     assert keyed(encode(letter))[1] == letter
     assert keyed(1, to_event=lambda _: letter)[1] == letter
@@ -111,13 +111,13 @@ KEYLESS = [
 
 
 @pytest.mark.parametrize(("key", "detail"), KEYLESS)
-def test_a_record_without_a_key_is_spread_by_its_id(key: Any, detail: str) -> None:
+def test_record_without_a_key_is_spread_by_its_id(key: Any, detail: str) -> None:
     record = event(user="ann", nothing=None, blank=" \n")
     assert keyed(encode(record), key=key) == keyed(encode(record))
 
 
 @pytest.mark.parametrize(("key", "detail"), KEYLESS)
-def test_where_a_key_is_needed_one_without_is_a_dead_letter(key: Any, detail: str) -> None:
+def test_record_without_a_required_key_is_a_dead_letter(key: Any, detail: str) -> None:
     record = event(user="ann", nothing=None, blank=" \n")
     _, letter = keyed(encode(record), key=key, needs_key=True)
     assert (letter.raw, letter.cause, letter.id, letter.position) == (record.raw, "no_key", None, "topic@1")
@@ -126,13 +126,13 @@ def test_where_a_key_is_needed_one_without_is_a_dead_letter(key: Any, detail: st
 
 
 @pytest.mark.parametrize("blank", ["", " \n"])
-def test_an_id_is_never_blank(blank: str) -> None:
+def test_id_is_never_blank(blank: str) -> None:
     _, letter = keyed(encode(event()), id=lambda _: blank)
     assert (letter.cause, letter.detail) == ("bad_record", "the id is empty for this record")
 
 
 @pytest.mark.parametrize("template", ["{{ missing }}", "{{ nothing }}", "{{ blank }}"])
-def test_an_id_without_its_field_is_a_dead_letter(template: str) -> None:
+def test_missing_id_field_is_a_dead_letter(template: str) -> None:
     _, letter = keyed(encode(event(nothing=None, blank=" ")), id=FromTemplate(template))
     assert letter.cause == "template_failed"
 
@@ -149,9 +149,7 @@ def test_an_id_without_its_field_is_a_dead_letter(template: str) -> None:
         (fails(ValueError("\ud800" + "x" * 10_000)), "bad_record", "ValueError: ?xxx"),
     ],
 )
-def test_what_has_no_key_or_id_is_a_dead_letter_with_its_input(
-    what: str, function: Any, cause: str, detail: str
-) -> None:
+def test_no_key_or_id_is_a_dead_letter_with_input(what: str, function: Any, cause: str, detail: str) -> None:
     _, letter = keyed(encode(event(a=1)), **{what: function})
     assert isinstance(letter, DeadLetter)
     assert (letter.raw, letter.time_ms, letter.position) == (b"raw \xff", 7, "topic@1")
@@ -160,7 +158,7 @@ def test_what_has_no_key_or_id_is_a_dead_letter_with_its_input(
     assert len(letter.detail) <= MAX_DETAIL_CHARS
 
 
-def test_the_dead_letter_has_the_id_where_only_the_key_fails_and_the_key_where_only_the_id_does() -> None:
+def test_dead_letter_keeps_whichever_of_key_and_id_worked() -> None:
     ann, none, odd = FromTemplate("{{ user }}"), FromTemplate("{{ missing }}"), (lambda event: "\ud800")
     for settings, known in (
         ({"key": none, "id": ann}, ("ann", None)),
@@ -182,7 +180,7 @@ def test_the_dead_letter_has_the_id_where_only_the_key_fails_and_the_key_where_o
         (5, {}, b"5", "malformed_record"),
     ],
 )
-def test_what_is_no_event_is_a_dead_letter(
+def test_non_event_is_a_dead_letter(
     value: Any, settings: dict[str, Any], raw: bytes | None, cause: str
 ) -> None:
     _, letter = keyed(value, **settings)
@@ -192,12 +190,12 @@ def test_what_is_no_event_is_a_dead_letter(
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_end_the_job(data: bytes) -> None:
+def test_job_survives_any_bytes(data: bytes) -> None:
     _, record = keyed(data)
     assert isinstance(record, KeyedEvent | DeadLetter)
 
 
-def test_it_can_be_sent_to_a_cluster() -> None:
+def test_keying_can_be_pickled() -> None:
     keying = pickle.loads(pickle.dumps(Keying(shards=8, key=FromTemplate("{{ user }}"))))
     keying.open(None)
     *_, (_, data) = keying.flat_map(encode(event(user="ann")))

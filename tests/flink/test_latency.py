@@ -14,7 +14,7 @@ durations = st.floats(SMALLEST_S, LARGEST_S)
 
 
 @given(st.lists(durations, min_size=1, max_size=200), st.floats(0, 1))
-def test_a_quantile_is_within_one_percent(values: list[float], q: float) -> None:
+def test_quantile_is_within_one_percent(values: list[float], q: float) -> None:
     histogram = LatencyHistogram()
     histogram.extend(values)
     exact = sorted(values)[max(1, math.ceil(q * len(values))) - 1]
@@ -22,7 +22,7 @@ def test_a_quantile_is_within_one_percent(values: list[float], q: float) -> None
 
 
 @given(st.lists(durations, max_size=50), st.lists(durations, max_size=50))
-def test_merged_histograms_say_what_one_would(left: list[float], right: list[float]) -> None:
+def test_merged_histograms_equal_one(left: list[float], right: list[float]) -> None:
     merged, other, whole = LatencyHistogram(), LatencyHistogram(), LatencyHistogram()
     merged.extend(left)
     other.extend(right)
@@ -35,7 +35,7 @@ def test_merged_histograms_say_what_one_would(left: list[float], right: list[flo
     assert merged.sum_s == pytest.approx(whole.sum_s)
 
 
-def test_nothing_added_is_zero() -> None:
+def test_empty_histogram_is_zero() -> None:
     empty = LatencyHistogram()
     assert (empty.quantile_s(0.5), empty.max_s, empty.count) == (0.0, 0.0, 0)
 

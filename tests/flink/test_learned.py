@@ -1,4 +1,4 @@
-"""What scaling has learned rests in the operator's state, and a restore finds it."""
+"""Learned scaling state is kept in the operator's state, and found after a restore."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ def document(at_ms: int) -> bytes:
 
 
 class Shards:
-    """State by key; the key in hand."""
-
     def __init__(self, held: Mapping[int, bytes]) -> None:
         self.by_key = {key: DictStore({NAME: data}) for key, data in held.items()}
         self.key = -1
@@ -62,14 +60,14 @@ class Shards:
 
 
 def written(state: LearnedState, shards: Shards, *taken: int) -> dict[int, bytes | None]:
-    """What is held by key, after a wake with these shards taken up."""
+    """The state by key after a wake with these shards."""
     for shards.key in state.place(taken):
         state.write()
     return {key: store.get(NAME) for key, store in shards.by_key.items() if store}
 
 
-def test_the_newest_of_several_counts_and_is_kept_where_it_lies() -> None:
-    """As of subtasks that are one now."""
+def test_newest_learned_state_wins_and_stays_in_its_shard() -> None:
+    """As after a merge of subtasks."""
     shards, mail = Shards({4: document(1), 7: document(3), 9: document(2)}), LearnedMail()
     state = LearnedState(shards, mail)
     state.restore(shards.keys)
@@ -81,7 +79,7 @@ def test_the_newest_of_several_counts_and_is_kept_where_it_lies() -> None:
     assert list(state.place((4, 7, 9))) == []
 
 
-def test_without_one_it_is_kept_with_the_first_shard_that_there_is() -> None:
+def test_first_shard_keeps_new_learned_state() -> None:
     shards, mail = Shards({}), LearnedMail()
     state = LearnedState(shards, mail)
     state.restore(shards.keys)
@@ -92,10 +90,10 @@ def test_without_one_it_is_kept_with_the_first_shard_that_there_is() -> None:
 
 
 @pytest.mark.parametrize("other", [{}, {2: document(1)}])
-def test_one_that_cannot_be_read_gives_way_to_one_that_can(other: Mapping[int, bytes]) -> None:
+def test_unreadable_learned_state_loses_to_a_readable_one(other: Mapping[int, bytes]) -> None:
     shards, mail = Shards({1: b"\x80no memory", **other}), LearnedMail()
     LearnedState(shards, mail).restore(shards.keys)
-    # Alone it is handed on: who recalls it says what is wrong.
+    # Alone, it is passed on: the reader reports what is wrong.
     assert mail.take() == (other.get(2) or b"\x80no memory")
     assert len(list(shards.keys())) == 1
 
@@ -112,8 +110,9 @@ class OpenLearning:
 
 
 class Learning:
-    """Answers at once, and has learned the number of the event that it answered last. What subtasks found
-    after a restore is in the file `found`, a line each."""
+    """Answers at once, and learns the number of the last event. The file `found` lists what subtasks found
+    after a restore.
+    """
 
     def __init__(self, gauges: ScalingGauges, folder: Path) -> None:
         self._gauges = gauges
@@ -136,14 +135,14 @@ class Learning:
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_a_job_that_is_stopped_and_restored_finds_what_it_had_learned(
+def test_restored_job_finds_its_learned_state(
     make_runs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First the state of a version without it is restored; then that of one subtask by two, and by one."""
+    """First restores the state of a version without it; then one subtask's by two, and by one."""
     runs = make_runs(follow=True, capacity=4, keyed=True)
 
     def go_on(total: int, **settings: Any) -> list[int]:
-        """Answer events up to `total`; gives the number of each memory that was found on the way."""
+        """Answer events up to `total`; return the numbers found on the way."""
         (runs.folder / "found").unlink(missing_ok=True)
         runs.feed({"n": n, "text": "x", "key": f"k{n}"} for n in range(total - 40, total))
         job = runs.start(**settings)

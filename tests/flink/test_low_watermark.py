@@ -19,7 +19,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_it_is_the_oldest_held_less_one_or_the_input_s_and_never_goes_back(
+def test_low_watermark_follows_held_and_input_and_never_regresses(
     script: list[tuple[str, int | None]],
 ) -> None:
     low = LowWatermark()
@@ -38,5 +38,5 @@ def test_it_is_the_oldest_held_less_one_or_the_input_s_and_never_goes_back(
             assert low.now_ms(number) == highest
 
 
-def test_times_are_kept_within_what_the_table_layer_takes() -> None:
+def test_times_stay_within_the_table_layers_limits() -> None:
     assert [clamp_ms(t) for t in (UNKNOWN_MS, 5, 2**63 - 1)] == [EARLIEST_MS, 5, LATEST_MS]

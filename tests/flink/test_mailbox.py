@@ -1,4 +1,4 @@
-"""The mailbox of a task: what waits there is run, and the key in hand is that of before."""
+"""A task's mailbox: mails run, and the current key stays."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Task:
 
 @pytest.fixture
 def task_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Task]:
-    """Makes a task with so many mails that Flink shows as the one of any function."""
+    """Makes a task with this number of mails, as Flink exposes it to any function."""
     monkeypatch.setattr(mailbox, "stream_task", lambda context: "task")
 
     def make(mails: int) -> Task:
@@ -56,20 +56,20 @@ def task_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Task]:
 
 
 @pytest.mark.parametrize(("mails", "run"), [(0, 0), (3, 3), (MOST_MAILS + 1, MOST_MAILS)])
-def test_mails_run_and_leave_the_key_alone(mails: int, run: int, task_of: Callable[[int], Task]) -> None:
+def test_mails_run_and_keep_the_current_key(mails: int, run: int, task_of: Callable[[int], Task]) -> None:
     task = task_of(mails)
     Mailbox(task.context()).run_mails()
     assert (task.run, task.key) == (run, "in hand")
 
 
-def test_a_mail_that_fails_fails_the_call(task_of: Callable[[int], Task]) -> None:
+def test_failed_mail_fails_the_call(task_of: Callable[[int], Task]) -> None:
     task = task_of(-1)
     with pytest.raises(RuntimeError, match="MailboxClosed"):
         Mailbox(task.context()).run_mails()
     assert task.key == "in hand"
 
 
-def test_a_flink_that_shows_no_mailbox_is_reported(
+def test_flink_without_a_mailbox_is_reported(
     task_of: Callable[[int], Task], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def missing(of: Any, name: str) -> Any:
@@ -86,6 +86,6 @@ def test_a_flink_that_shows_no_mailbox_is_reported(
     ]
 
 
-def test_outside_a_jvm_there_are_no_mails() -> None:
+def test_no_mails_outside_a_jvm() -> None:
     nothing: Any = SimpleNamespace()
     Mailbox(nothing).run_mails()

@@ -1,4 +1,4 @@
-"""Counts and how Flink's metric groups get to see them."""
+"""Counters, and how they reach Flink's metric groups."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ class Number:
 
 
 class Group:
-    """A stand-in for PyFlink's `MetricGroup`."""
-
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.counters: dict[str, Number] = {}
@@ -79,7 +77,7 @@ def completion(tokens: tuple[int, int, int], handover: KvHandover | None = None)
     return Completion(text="", finish_reason=None, usage=usage, timing=timing, handover=handover)
 
 
-def test_what_is_counted_reaches_the_group_forebay_once() -> None:
+def test_counts_reach_the_forebay_group_once() -> None:
     group, counts, load = Group(), InferenceCounters(), Load()
     metrics = FlinkMetrics(group, counts, load)
     counts.accepted, counts.results, counts.waited_ms = 5, 3, 40
@@ -108,7 +106,7 @@ def test_what_is_counted_reaches_the_group_forebay_once() -> None:
     assert group.groups["forebay"].values()["results"] == 4
 
 
-def test_nothing_is_called_back() -> None:
+def test_metrics_use_no_callbacks() -> None:
     # Flink would do so on a thread of its own.
     group = Group()
     FlinkMetrics(group, InferenceCounters(), Load())
@@ -116,7 +114,7 @@ def test_nothing_is_called_back() -> None:
     assert (set(named.gauges), set(named.distributions)) == (set(), set(GAUGES))
 
 
-def test_counters_that_did_not_move_are_not_touched() -> None:
+def test_unchanged_counters_are_not_touched() -> None:
     group, counts = Group(), InferenceCounters()
     metrics = FlinkMetrics(group, counts, Load())
     counts.results = 1
@@ -126,7 +124,7 @@ def test_counters_that_did_not_move_are_not_touched() -> None:
     assert updates == dict.fromkeys(COUNTERS, 0) | {"results": 1}
 
 
-def test_a_flush_is_due_after_half_a_second() -> None:
+def test_flush_is_due_after_half_a_second() -> None:
     group, counts = Group(), InferenceCounters()
     metrics = FlinkMetrics(group, counts, Load())
     metrics.flush(100.0)
@@ -138,7 +136,7 @@ def test_a_flush_is_due_after_half_a_second() -> None:
     assert seen == [0, 0, 3]
 
 
-def test_what_scaling_tells_is_flushed_at_once_and_a_wanted_number_not_before_it_is_known() -> None:
+def test_scaling_is_flushed_immediately_once_wanted_is_known() -> None:
     group, counts, told = Group(), InferenceCounters(), list[str]()
     metrics = FlinkMetrics(group, counts, Load())
     counts.scaling = ScalingGauges()
@@ -156,7 +154,7 @@ def test_what_scaling_tells_is_flushed_at_once_and_a_wanted_number_not_before_it
 
 
 @pytest.mark.parametrize("handover", get_args(KvHandover))
-def test_each_way_to_prefill_elsewhere_or_not_has_a_counter(handover: KvHandover) -> None:
+def test_each_kv_handover_has_a_counter(handover: KvHandover) -> None:
     group, counts = Group(), InferenceCounters()
     metrics = FlinkMetrics(group, counts, Load())
     counts.answered(completion((0, 0, 0), handover))
@@ -166,7 +164,7 @@ def test_each_way_to_prefill_elsewhere_or_not_has_a_counter(handover: KvHandover
     assert {name: values[name] for name in KV_COUNTERS.values() if values[name]} == {KV_COUNTERS[handover]: 1}
 
 
-def test_the_number_of_replicas_is_flushed_at_once_and_not_before_it_is_known() -> None:
+def test_replica_count_is_flushed_immediately_once_known() -> None:
     group, counts, told = Group(), InferenceCounters(), list[str]()
     metrics = FlinkMetrics(group, counts, Load())
     metrics.told_by(lambda: told.append("woken"))
@@ -182,7 +180,7 @@ def test_the_number_of_replicas_is_flushed_at_once_and_not_before_it_is_known() 
     assert group.groups["forebay"].values()[REPLICAS] == 2
 
 
-def test_metrics_are_stale_until_all_was_handed_over_and_nothing_is_in_flight() -> None:
+def test_metrics_are_stale_until_flushed_and_nothing_in_flight() -> None:
     group, counts, load = Group(), InferenceCounters(), Load()
     metrics = FlinkMetrics(group, counts, load)
     assert not metrics.stale()
@@ -196,7 +194,7 @@ def test_metrics_are_stale_until_all_was_handed_over_and_nothing_is_in_flight() 
     assert not metrics.stale()
 
 
-def test_latencies_are_of_the_last_window_or_two() -> None:
+def test_latencies_cover_one_or_two_windows() -> None:
     group, counts = Group(), InferenceCounters()
     metrics = FlinkMetrics(group, counts, Load())
     named = group.add_group("forebay")
@@ -214,7 +212,7 @@ def test_latencies_are_of_the_last_window_or_two() -> None:
     assert named.values()["engine_p50_us"] == 0
 
 
-def test_the_last_look_is_told_while_something_is_in_flight() -> None:
+def test_last_look_is_published_while_in_flight() -> None:
     group, load = Group(), Load()
     metrics = FlinkMetrics(group, InferenceCounters(), load)
     for load.now, now_s, looked_ms in (
@@ -226,7 +224,7 @@ def test_the_last_look_is_told_while_something_is_in_flight() -> None:
         assert group.groups["forebay"].values()["looked_ms"] == looked_ms
 
 
-def test_that_something_is_awaited_again_is_told_before_the_next_flush() -> None:
+def test_new_wait_is_published_before_the_next_flush() -> None:
     group, load = Group(), Load()
     metrics = FlinkMetrics(group, InferenceCounters(), load)
     metrics.flush(1.0)
@@ -236,7 +234,7 @@ def test_that_something_is_awaited_again_is_told_before_the_next_flush() -> None
     assert group.groups["forebay"].values()["oldest_read_ms"] == 1234
 
 
-def test_failures_have_a_counter_for_each_cause() -> None:
+def test_each_failure_cause_has_a_counter() -> None:
     group, counts = Group(), InferenceCounters()
     metrics = FlinkMetrics(group, counts, Load())
     metrics.flush(1.0)
@@ -252,7 +250,7 @@ def test_failures_have_a_counter_for_each_cause() -> None:
     assert not metrics.stale()
 
 
-def test_counters_of_causes_are_bounded() -> None:
+def test_number_of_cause_counters_is_bounded() -> None:
     counts = InferenceCounters()
     for number in range(3 * MAX_CAUSES):
         counts.fail(f"cause_{number}")

@@ -1,4 +1,4 @@
-"""Held times against a list that is searched."""
+"""Held times compared with a searched list."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from forebay.flink.watermarks import SPARE, MinTracker
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=80))
-def test_the_lowest_is_that_of_what_was_added_and_not_removed(script: list[tuple[bool, int]]) -> None:
+def test_minimum_of_times_not_removed(script: list[tuple[bool, int]]) -> None:
     held, model = MinTracker(), list[int]()
     for add, number in script:
         if add:
@@ -20,7 +20,7 @@ def test_the_lowest_is_that_of_what_was_added_and_not_removed(script: list[tuple
         assert held.lowest == (min(model) if model else None)
 
 
-def test_memory_is_that_of_what_is_held() -> None:
+def test_memory_is_proportional_to_held_times() -> None:
     held = MinTracker()
     for time_ms in range(1000):
         held.add(time_ms)
@@ -29,7 +29,7 @@ def test_memory_is_that_of_what_is_held() -> None:
     assert len(held._heap) <= 11
 
 
-def test_one_that_stays_for_long_does_not_keep_all_that_went_since() -> None:
+def test_long_held_time_does_not_retain_removed_ones() -> None:
     held = MinTracker()
     held.add(0)
     for time_ms in range(1, 100_000):

@@ -1,4 +1,4 @@
-"""What Forebay puts into checkpoints is read without running code."""
+"""Forebay's data in checkpoints is read without running code."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ BEGINS = re.compile(rb"\x80[\x02-\x05]")
 
 
 def pickles_in(data: bytes) -> Iterator[bytes]:
-    """The pickles in `data`, of the protocols that say where they begin; Python's own are of these since 3.0.
-
-    A beginning and an end alone, without anything between them, is no pickle.
-    """
+    """The non-empty pickles in `data` that have a start marker, as Python's have by default since 3.0."""
     for found in BEGINS.finditer(data):
         with suppress(ValueError, IndexError, UnicodeDecodeError):
             operations = list(pickletools.genops(data[found.start() :]))
@@ -37,7 +34,7 @@ def test_pickles_are_found(value: object, protocol: int) -> None:
 
 
 @pytest.mark.flink
-def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, flink_logs: Path) -> None:
+def test_checkpoint_of_all_operators_contains_no_pickle(tmp_path: Path, flink_logs: Path) -> None:
     from pyflink.common import Types
     from tests.harness.programs import Remember
 
@@ -65,8 +62,6 @@ def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, fl
     from forebay.testing.script import Fixed
 
     class Posts:
-        """A feed without end."""
-
         name = "posts"
 
         async def read(self, cursor: str | None) -> AsyncIterator[Received]:
@@ -131,7 +126,9 @@ def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, fl
     job = env.execute_async("test")
 
     def caught() -> bytes:
-        """All bytes of the newest checkpoint, once everything keeps state; Flink may remove it meanwhile."""
+        """Return the bytes of the newest checkpoint once everything keeps state; Flink may delete it
+        meanwhile.
+        """
         with suppress(FileNotFoundError):
             newest = newest_checkpoint(tmp_path / "checkpoints")
             data = b"" if newest is None else b"".join(file.read_bytes() for file in newest.iterdir())
@@ -145,6 +142,6 @@ def test_a_checkpoint_of_all_that_keeps_state_holds_no_pickle(tmp_path: Path, fl
         wait_until(lambda: found.append(caught()) or bool(found[-1]), timeout_s=120)
     finally:
         job.cancel()
-        with suppress(Exception):  # A cancelled job ends with an error that says so.
+        with suppress(Exception):  # A cancelled job ends with an error.
             job.get_job_execution_result().result()
     assert list(pickles_in(found[-1])) == []

@@ -21,7 +21,7 @@ EVENTS = min(6000, 20 * settings.default.max_examples)
 
 
 @pytest.mark.long
-def test_jobs_whose_threads_call_java_are_exact_while_others_are_cancelled(tmp_path: Path) -> None:
+def test_jobs_are_exact_while_others_are_cancelled(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(tmp_path / "jobs"), str(EVENTS)],
         cwd=tmp_path,

@@ -1,6 +1,6 @@
-"""Very many events under one key: each has its result, once and in order.
+"""Many events under one key: each has its result, once and in order.
 
-`python tests/flink/one_key.py FOLDER infer 1000000` is the same with as many as one likes.
+`python tests/flink/one_key.py FOLDER infer 1000000` runs the same with any number of events.
 """
 
 from __future__ import annotations

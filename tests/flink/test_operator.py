@@ -1,5 +1,4 @@
-"""The operator without Flink: how long it blocks its input where there is no room, and what it does with
-events that come after the end."""
+"""The operator without Flink: how long it blocks its input without room, and events after the end."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ HOUR_S = 3600
 
 @dataclass
 class Calls:
-    """Calls of an engine that answers those of no key but the ones of `quick`, at once; waiting takes its
-    time."""
+    """An engine's calls that answers only keys in `quick`, immediately; waiting advances the clock."""
 
     clock: WallClock
     quick: frozenset[str] = frozenset()
@@ -100,14 +98,14 @@ class Run:
         return list(self.function.on_timer(time_ms, self.context(TimeDomain.EVENT_TIME)))
 
     def wall_timer(self) -> list[Any]:
-        """The next processing-time timer that is set fires when it is due."""
+        """Fire the next processing-time timer when it is due."""
         time_ms, self.key = self.state.wall.pop(0)
         self.clock.advance(max(0, time_ms - self.clock.wall_ms()) / 1000)
         return list(self.function.on_timer(time_ms, self.context(TimeDomain.PROCESSING_TIME)))
 
 
 async def nobody(_counts: Any) -> Any:
-    """Opens nothing: `Calls` asks nobody."""
+    """Opens nothing."""
 
 
 @pytest.fixture
@@ -128,13 +126,13 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def grown(accepted_s: list[float]) -> list[int]:
-    """How many were accepted from 36 s to 360 s of an outage, and from there to an hour."""
+    """Events accepted between 36 s and 360 s of an outage, and from then to one hour."""
     within = [sum(at_s <= end_s for at_s in accepted_s) for end_s in (36, 360, HOUR_S)]
     return [within[1] - within[0], within[2] - within[1]]
 
 
 @pytest.mark.parametrize("keys", [1, 3, 1_000_000])
-def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int, opened: Any) -> None:
+def test_queue_grows_logarithmically_during_an_outage(keys: int, opened: Any) -> None:
     run = opened(Remember(), queue=8)
     accepted_s: list[float] = []
     while run.clock.monotonic_s() < HOUR_S:
@@ -147,9 +145,7 @@ def test_what_waits_grows_with_the_logarithm_of_an_outage(keys: int, opened: Any
 
 
 @pytest.mark.parametrize(("woken", "after_ms"), [(True, 1000), (False, 1)])
-def test_answers_are_looked_for_often_only_where_they_wake_nobody(
-    woken: bool, after_ms: int, opened: Any
-) -> None:
+def test_frequent_polls_only_without_wake_ups(woken: bool, after_ms: int, opened: Any) -> None:
     run = opened(Remember())
     run.function._wakes = SimpleNamespace(works=woken, add=lambda *_: None)
     run.event("a", 0)
@@ -166,7 +162,7 @@ def test_events_with_times_of_1970_and_1900_are_counted(opened: Any) -> None:
     assert run.function._counts.suspect_times == 2
 
 
-def test_a_shard_s_queue_that_is_full_stays_so_though_events_of_other_keys_find_slots(opened: Any) -> None:
+def test_full_shard_queue_stays_full_while_other_keys_proceed(opened: Any) -> None:
     run = opened(Remember(), quick=["other"], queue=1000)
     accepted_s: list[float] = []
     number = 0
@@ -181,7 +177,7 @@ def test_a_shard_s_queue_that_is_full_stays_so_though_events_of_other_keys_find_
     assert grown(accepted_s) == pytest.approx([expected, expected], rel=0.05)
 
 
-def test_timers_of_very_many_keys_that_are_due_at_once_wait_for_room(opened: Any) -> None:
+def test_many_timers_due_at_once_wait_for_room(opened: Any) -> None:
     keys, asked, most = 1000, 0, 0
     run = opened(AskLater())
     for n in range(keys):
@@ -199,7 +195,7 @@ def test_timers_of_very_many_keys_that_are_due_at_once_wait_for_room(opened: Any
 
 
 class ToldAtOnce(Program[int]):
-    """Asks nothing; each event sets a timer, which gives how many events there were."""
+    """Makes no call; each event sets a timer that emits the number of events."""
 
     def initial(self, key: str) -> int:
         return 0
@@ -211,8 +207,8 @@ class ToldAtOnce(Program[int]):
         return Step(state, outputs=(Output(state),))
 
 
-def test_timers_of_events_that_come_after_the_final_watermark_fire_however_many_come(opened: Any) -> None:
-    """As when one source ends while another is idle, and then goes on."""
+def test_timers_set_after_the_final_watermark_all_fire(opened: Any) -> None:
+    """As when one source ends while another is idle, and then continues."""
     run = opened(ToldAtOnce())
     run.low_ms = 2**63 - 1
     assert run.event_timer(END_OF_INPUT_MS) == []
@@ -221,14 +217,14 @@ def test_timers_of_events_that_come_after_the_final_watermark_fire_however_many_
 
 
 class GoesOn(Remember):
-    """Goes on without an answer that was given up."""
+    """Continues without an answer that was given up."""
 
     def on_failure(self, state: list[int], tag: str, failure: Failure, now: Moment) -> Step[list[int]]:
         return Step(state, outputs=(Output({"failed": failure.cause}),))
 
 
 @pytest.mark.parametrize(("program", "letters"), [(Remember(), 3), (GoesOn(), 0)])
-def test_each_failed_call_counts_once_by_its_cause(opened: Any, program: Any, letters: int) -> None:
+def test_failed_calls_count_once_by_cause(opened: Any, program: Any, letters: int) -> None:
     run = opened(program, quick=["a"])
     for number in range(3):
         run.event("a", number)

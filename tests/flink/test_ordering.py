@@ -1,4 +1,4 @@
-"""Release rules: whatever the order of completion, everything leaves exactly once, and in its key's order."""
+"""Release rules: everything is emitted exactly once and in its key's order, however calls complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LETTER = DeadLetter(raw=b"", cause="x", detail="")
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[tuple[str, str, str]]:
-    """Calls that are accepted and finished in any order in which acceptance comes first."""
+    """Calls that are accepted and finished, in any order with acceptance first."""
     keys = draw(st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=30))
     waiting = [(str(i), key) for i, key in enumerate(keys)]
     in_flight: list[tuple[str, str]] = []
@@ -41,7 +41,7 @@ def play(steps: list[tuple[str, str, str]], ordering: Ordering) -> list[str]:
 
 
 @given(runs())
-def test_by_key_everything_leaves_once_in_the_order_of_its_key(steps: list[tuple[str, str, str]]) -> None:
+def test_by_key_each_answer_is_emitted_once_in_key_order(steps: list[tuple[str, str, str]]) -> None:
     accepted = [(id, key) for what, id, key in steps if what == "accept"]
     left = play(steps, "key")
     assert sorted(left) == sorted(id for id, _ in accepted)
@@ -51,7 +51,7 @@ def test_by_key_everything_leaves_once_in_the_order_of_its_key(steps: list[tuple
 
 
 @given(runs())
-def test_by_key_an_answer_waits_only_for_those_before_it_under_its_key(
+def test_by_key_an_answer_waits_only_for_earlier_ones_of_its_key(
     steps: list[tuple[str, str, str]],
 ) -> None:
     release = OrderedByKey()
@@ -74,11 +74,11 @@ def test_by_key_an_answer_waits_only_for_those_before_it_under_its_key(
 
 
 @given(runs())
-def test_unordered_each_leaves_as_it_finishes(steps: list[tuple[str, str, str]]) -> None:
+def test_unordered_answers_are_emitted_as_they_finish(steps: list[tuple[str, str, str]]) -> None:
     assert play(steps, "unordered") == [id for what, id, _ in steps if what == "finish"]
 
 
-def test_by_key_nothing_is_kept_of_what_has_left() -> None:
+def test_by_key_emitted_answers_are_not_kept() -> None:
     release = OrderedByKey()
     for i in range(1000):
         release.accept(str(i), f"key {i}")

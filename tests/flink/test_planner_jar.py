@@ -1,4 +1,4 @@
-"""The table planner is unpacked once, whole, and never in the way."""
+"""The table planner is unpacked once, completely, and never in the way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def loader(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_planner_takes_the_place_of_its_loader(loader: str, tmp_path: Path) -> None:
+def test_planner_replaces_its_loader(loader: str, tmp_path: Path) -> None:
     first, planner, last = with_planner(("/a.jar", loader, "/b.jar"), tmp_path / "java")
     assert (first, last) == ("/a.jar", "/b.jar")
     assert Path(planner).read_bytes() == PLANNER
@@ -30,7 +30,7 @@ def test_the_planner_takes_the_place_of_its_loader(loader: str, tmp_path: Path) 
     assert Path(planner).stat().st_mtime_ns == born, "an archive of classes is bound to the time of its jars"
 
 
-def test_one_that_was_cut_off_is_unpacked_again(loader: str, tmp_path: Path) -> None:
+def test_incomplete_planner_is_unpacked_again(loader: str, tmp_path: Path) -> None:
     (planner,) = with_planner((loader,), tmp_path)
     Path(planner).write_bytes(PLANNER[:10])
     assert with_planner((loader,), tmp_path) == (planner,)
@@ -39,7 +39,7 @@ def test_one_that_was_cut_off_is_unpacked_again(loader: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", [b"", b"no jar"])
-def test_without_a_planner_the_class_path_stays(content: bytes, tmp_path: Path) -> None:
+def test_class_path_is_unchanged_without_a_planner(content: bytes, tmp_path: Path) -> None:
     broken = tmp_path / "flink-table-planner-loader-9.jar"
     broken.write_bytes(content)
     with zipfile.ZipFile(tmp_path / "flink-table-planner-loader-8.jar", "w") as empty:
@@ -52,6 +52,6 @@ def test_without_a_planner_the_class_path_stays(content: bytes, tmp_path: Path) 
     assert with_planner(path, tmp_path / "java") == path
 
 
-def test_where_no_tables_are_planned_it_is_left_out(loader: str) -> None:
+def test_planner_is_left_out_without_tables(loader: str) -> None:
     jars = ("/flink-dist-2.3.0.jar", loader, "/flink-scala_2.12-2.3.0.jar", "/flink-table-runtime-2.3.0.jar")
     assert without_planner(jars) == ("/flink-dist-2.3.0.jar", "/flink-table-runtime-2.3.0.jar")

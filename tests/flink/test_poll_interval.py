@@ -1,4 +1,4 @@
-"""The step of a shard's timer."""
+"""The interval of a shard's poll timer."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from forebay.flink.intervals import PollInterval
 
 
 @given(st.floats(0, 1e6))
-def test_a_step_is_a_share_of_a_call_within_its_bounds(call_s: float) -> None:
+def test_interval_is_a_bounded_share_of_a_call(call_s: float) -> None:
     pace = PollInterval(share=0.02, least_ms=1, most_ms=25)
     step = pace.step_ms(call_s)
     assert 1 <= step <= 25
     assert step in (1, 25) or abs(step - call_s * 20) <= 0.5
 
 
-def test_a_step_for_calls_of_a_known_length() -> None:
+def test_interval_for_calls_of_known_length() -> None:
     assert [PollInterval().step_ms(s) for s in (0.0, 0.05, 0.5, 2.0)] == [1, 1, 10, 25]
 
 
 @given(st.integers(0, 2**45), st.floats(0, 100))
-def test_all_shards_look_at_the_same_moments(now_ms: int, call_s: float) -> None:
+def test_all_shards_poll_at_the_same_times(now_ms: int, call_s: float) -> None:
     pace = PollInterval()
     wake_ms, step_ms = pace.next_ms(now_ms, call_s), pace.step_ms(call_s)
     assert now_ms < wake_ms <= now_ms + step_ms

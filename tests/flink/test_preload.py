@@ -1,4 +1,4 @@
-"""What a job imports inside the JVM can be imported before there is one."""
+"""Modules that a job imports in the JVM can be imported in advance."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ print(import_ahead())
 
 
 @pytest.mark.flink
-def test_modules_are_there_for_all_later_tasks_and_a_jvm_that_is_gone_is_no_error(tmp_path: Path) -> None:
+def test_preload_serves_later_tasks_and_survives_the_jvms_end(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ASKED, str(tmp_path)], capture_output=True, text=True, check=False
     )
@@ -74,13 +74,13 @@ print(sys.modules.get("apache_beam") is beam)
 """
 
 
-def test_functions_are_imported_without_beam_which_may_be_imported_later() -> None:
+def test_functions_are_imported_without_beam() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", WITHOUT_BEAM], capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == ["False", "False", "True"], done.stderr
 
 
-def test_who_has_imported_beam_keeps_it() -> None:
+def test_imported_beam_stays() -> None:
     done = subprocess.run([sys.executable, "-c", WITH_BEAM], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["True"], done.stderr

@@ -1,4 +1,4 @@
-"""A subtask hears what waits in topics, from one that tells it, and from others that tell anything else."""
+"""A subtask reads its topics' backlog over HTTP, from a correct server and from broken ones."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ def ok(body: bytes) -> bytes:
 
 
 class Page:
-    """Answers with `answer`, and counts who asks."""
-
     def __init__(self, answer: bytes, *rest: bytes) -> None:
         self.answer = answer
         self._rest = rest
@@ -31,7 +29,7 @@ class Page:
 
     @asynccontextmanager
     async def read(self, clock: ManualClock) -> AsyncIterator[TopicQueue]:
-        """A queue that a reader has heard it at."""
+        """A reader's backlog from this server."""
         server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
         queue = TopicQueue(50.0)
         port = server.sockets[0].getsockname()[1]
@@ -44,7 +42,7 @@ class Page:
             server.close()
 
     async def again(self) -> None:
-        """Two have asked since now: what the first one was told is known."""
+        """Return after two more requests: the answer to the first one has been processed."""
         until = self.asked + 2
         while self.asked < until:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -61,7 +59,7 @@ class Page:
         writer.close()
 
 
-async def test_what_is_told_waits_until_nothing_was_heard_for_long() -> None:
+async def test_reported_backlog_counts_until_it_is_too_old() -> None:
     clock, page = ManualClock(), Page(ok(BACKLOG))
     async with page.read(clock) as queue:
         assert queue.waits(clock.monotonic_s()) == Tokens(10, 300, 40)
@@ -75,7 +73,7 @@ async def test_what_is_told_waits_until_nothing_was_heard_for_long() -> None:
         assert queue.waits(clock.monotonic_s()) == Tokens(10, 300, 40)
 
 
-async def test_an_answer_that_comes_in_parts_is_one() -> None:
+async def test_answer_in_parts_is_read_whole() -> None:
     """As through a proxy."""
     whole = ok(BACKLOG)
     clock, page = ManualClock(), Page(whole[:-20], whole[-20:-10], whole[-10:])
@@ -97,7 +95,7 @@ async def test_an_answer_that_comes_in_parts_is_one() -> None:
     ],
     ids=["null", "html", "negative", "long", "redirect", "500", "no http", "nothing"],
 )
-async def test_anything_else_is_not_known_and_told_once_it_lasts(
+async def test_other_answers_are_unknown_and_logged_if_they_persist(
     answer: bytes, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, page = ManualClock(), Page(answer)

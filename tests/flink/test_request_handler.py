@@ -1,4 +1,4 @@
-"""From an event to its answer, over an engine inside the process."""
+"""From an event to its answer, with an in-process engine."""
 
 from __future__ import annotations
 
@@ -60,8 +60,6 @@ def item(text: str | None = "hello", id: str = "r1") -> KeyedEvent:
 
 
 class OneEngine:
-    """A factory that gives an engine that the test can look at."""
-
     def __init__(self, engine: Any) -> None:
         self.engine = engine
 
@@ -70,8 +68,6 @@ class OneEngine:
 
 
 class Spy(ScriptedEngine):
-    """Answers at once, and puts each request into `seen`."""
-
     def __init__(self, seen: list[Request]) -> None:
         super().__init__(Fixed(0.0))
         self._seen = seen
@@ -100,7 +96,7 @@ async def answer(
         await answering.close()
 
 
-async def test_a_result_carries_the_event_and_the_answer() -> None:
+async def test_result_has_event_and_answer() -> None:
     counts = InferenceCounters()
     found = await answer(item(), call(), counts)
     assert isinstance(found, Result)
@@ -114,7 +110,7 @@ async def test_a_result_carries_the_event_and_the_answer() -> None:
 
 
 class TimedEngine:
-    """Its calls take known times: sent after 2 s, the first token 3 s later, done after 4 more."""
+    """Calls with known times: sent after 2 s, first token 3 s later, done 4 s later."""
 
     def __init__(self, clock: ManualClock, *, streams: bool = True) -> None:
         self._clock = clock
@@ -133,7 +129,7 @@ class TimedEngine:
 
 
 @pytest.mark.parametrize("streams", [True, False])
-async def test_a_timeline_has_the_moments_of_the_call_by_the_wall_clock(streams: bool) -> None:
+async def test_timeline_has_wall_clock_times_of_the_call(streams: bool) -> None:
     clock = ManualClock(wall_ms=1_000_000)
     spec = call(TimedEngine(clock, streams=streams))
     begun = replace(item(), timeline=Timeline(read_us=5, accepted_us=6))
@@ -143,13 +139,13 @@ async def test_a_timeline_has_the_moments_of_the_call_by_the_wall_clock(streams:
     assert found.timeline == Timeline(5, 6, 1_002_000_000, first_us, 1_009_000_000)
 
 
-async def test_without_a_timeline_none_is_made() -> None:
+async def test_no_timeline_by_default() -> None:
     found = await answer(item(), call())
     assert isinstance(found, Result)
     assert found.timeline is None
 
 
-async def test_the_request_is_made_of_the_event_and_the_call() -> None:
+async def test_request_is_built_from_event_and_call() -> None:
     seen: list[Request] = []
     template = PromptTemplate(messages=(Message("system", "for {{ key }}"), Message("user", "{{ text }}")))
     await answer(item(), call(Spy(seen), prompt=template))
@@ -160,7 +156,7 @@ async def test_the_request_is_made_of_the_event_and_the_call() -> None:
     assert (plain.messages, plain.prompt) == ((), "hello")
 
 
-async def test_the_length_of_an_answer_is_a_whole_number_of_the_event() -> None:
+async def test_answer_length_is_an_integer_of_the_event() -> None:
     seen: list[Request] = []
     tokens = FieldTemplate("{{ text | length }}", what="answer_tokens")
     await answer(item(), call(Spy(seen), answer_tokens=tokens))
@@ -174,7 +170,7 @@ async def test_the_length_of_an_answer_is_a_whole_number_of_the_event() -> None:
         assert "answer_tokens: expected a whole number above 0" in found.detail
 
 
-async def test_the_priority_is_a_whole_number_of_the_event_and_goes_along_where_it_is_switched_on() -> None:
+async def test_priority_is_an_integer_of_the_event_sent_if_enabled() -> None:
     seen: list[Request] = []
     priority = FieldTemplate("{{ text | length }}", what="priority")
     await answer(item(), call(Spy(seen), priority=priority))
@@ -188,7 +184,7 @@ async def test_the_priority_is_a_whole_number_of_the_event_and_goes_along_where_
     assert "priority: expected a whole number, found 'hello'" in found.detail
 
 
-async def test_a_request_is_due_by_the_class_of_its_event() -> None:
+async def test_request_deadline_follows_its_class() -> None:
     seen: list[Request] = []
     hello = ServiceClass("hello", 5.0)
     classes = EventClasses(FieldTemplate("{{ text }}", what="classes"), ServiceClass(slo_s=60.0), (hello,))
@@ -205,7 +201,7 @@ async def test_a_request_is_due_by_the_class_of_its_event() -> None:
     assert [request.due_s is not None for request in seen] == [True, True, True, False]
 
 
-async def test_what_was_never_sent_counts_no_call() -> None:
+async def test_unsent_request_counts_no_call() -> None:
     class Full(ScriptedEngine):
         async def complete(
             self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
@@ -217,13 +213,13 @@ async def test_what_was_never_sent_counts_no_call() -> None:
     assert (found.cause, found.attempts) == ("overloaded", 0)
 
 
-async def test_an_answer_that_keeps_its_schema_is_parsed() -> None:
+async def test_valid_structured_answer_is_parsed() -> None:
     found = await answer(item(), call(schema=SCHEMA))
     assert isinstance(found, Result)
     assert isinstance(found.answer["n"], int)
 
 
-async def test_a_template_that_fails_is_a_dead_letter_without_a_call() -> None:
+async def test_failed_template_is_a_dead_letter_without_a_call() -> None:
     counts = InferenceCounters()
     found = await answer(item(text=None), call(), counts)
     assert isinstance(found, DeadLetter)
@@ -243,9 +239,7 @@ async def test_a_template_that_fails_is_a_dead_letter_without_a_call() -> None:
         ("too_long", "prompt_too_long", 1),
     ],
 )
-async def test_what_is_given_up_is_a_dead_letter_with_cause_and_attempts(
-    fault: str, cause: str, attempts: int
-) -> None:
+async def test_given_up_request_is_a_dead_letter_with_cause(fault: str, cause: str, attempts: int) -> None:
     counts = InferenceCounters()
     found = await answer(item(f"((fault:{fault}))"), call(schema=SCHEMA), counts)
     assert isinstance(found, DeadLetter)
@@ -253,14 +247,14 @@ async def test_what_is_given_up_is_a_dead_letter_with_cause_and_attempts(
     assert (counts.calls, counts.retries) == (1, attempts - 1)
 
 
-async def test_a_fault_that_passes_costs_retries_only() -> None:
+async def test_transient_fault_only_costs_retries() -> None:
     counts = InferenceCounters()
     found = await answer(item("((fault:503x2))"), call(), counts)
     assert isinstance(found, Result)
     assert (found.attempts, counts.retries, counts.calls) == (3, 2, 1)
 
 
-async def test_an_engine_that_never_answers_is_given_up_at_the_deadline() -> None:
+async def test_silent_engine_is_given_up_at_the_deadline() -> None:
     clock = ManualClock()
 
     class Hung(ScriptedEngine):
@@ -281,7 +275,7 @@ async def test_an_engine_that_never_answers_is_given_up_at_the_deadline() -> Non
     assert clock.monotonic_s() <= 1050.0
 
 
-async def test_a_journal_that_cannot_be_written_is_counted_and_costs_no_answer(tmp_path: Path) -> None:
+async def test_journal_write_failure_is_counted_but_loses_no_answer(tmp_path: Path) -> None:
     journal = JournalConfig(tmp_path / "journal.db")
     counts = InferenceCounters()
     answering = RequestHandler(call(journal=journal), counts)
@@ -295,7 +289,7 @@ async def test_a_journal_that_cannot_be_written_is_counted_and_costs_no_answer(t
         await answering.close()
 
 
-async def test_the_journal_answers_what_was_answered(tmp_path: Path) -> None:
+async def test_journal_returns_earlier_answers(tmp_path: Path) -> None:
     journal = JournalConfig(tmp_path / "journal.db")
     counts, engine = InferenceCounters(), ScriptedEngine(Fixed(0.0))
     first = await answer(item(id="a"), call(engine, journal=journal), counts)
@@ -321,7 +315,7 @@ async def test_failures_are_not_journaled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["empty", "reasoning", "refusal", "tool_calls", "content_filter"])
-async def test_what_is_no_answer_is_not_journaled(tmp_path: Path, fault: str) -> None:
+async def test_non_answers_are_not_journaled(tmp_path: Path, fault: str) -> None:
     journal = JournalConfig(tmp_path / "journal.db")
     counts = InferenceCounters()
     for _ in range(2):
@@ -331,7 +325,7 @@ async def test_what_is_no_answer_is_not_journaled(tmp_path: Path, fault: str) ->
     assert (counts.calls, counts.journal_hits) == (2, 0)
 
 
-async def test_an_empty_answer_of_a_journal_is_asked_for_again(tmp_path: Path) -> None:
+async def test_empty_journal_answer_is_requested_again(tmp_path: Path) -> None:
     journal = JournalConfig(tmp_path / "journal.db")
     spec = call(journal=journal)
     empty = Completion(" ", "stop", Usage(), Timing(0.0, 0.0))
@@ -343,7 +337,7 @@ async def test_an_empty_answer_of_a_journal_is_asked_for_again(tmp_path: Path) -
     assert (found.answer, found.journaled) == (echo("say hello"), False)
 
 
-async def test_reasoning_is_kept_in_the_result_and_in_the_journal(tmp_path: Path) -> None:
+async def test_reasoning_is_in_result_and_journal(tmp_path: Path) -> None:
     spec = call(journal=JournalConfig(tmp_path / "journal.db"))
     found = [await answer(item("((fault:reasons))"), spec) for _ in range(2)]
     assert [isinstance(each, Result) and (each.reasoning, each.journaled) for each in found] == [
@@ -352,7 +346,7 @@ async def test_reasoning_is_kept_in_the_result_and_in_the_journal(tmp_path: Path
     ]
 
 
-async def test_a_cut_text_is_a_result_that_says_so(tmp_path: Path) -> None:
+async def test_cut_text_is_a_marked_result(tmp_path: Path) -> None:
     spec = call(journal=JournalConfig(tmp_path / "journal.db"))
     for _ in range(2):
         found = await answer(item("((fault:length))"), spec)
@@ -360,7 +354,7 @@ async def test_a_cut_text_is_a_result_that_says_so(tmp_path: Path) -> None:
         assert (found.finish_reason, found.reasoning) == ("length", None)
 
 
-async def test_closing_closes_the_engine_and_the_journal_though_the_engine_fails(tmp_path: Path) -> None:
+async def test_close_closes_the_journal_if_the_engine_fails(tmp_path: Path) -> None:
     class Stuck(ScriptedEngine):
         async def close(self) -> None:
             raise OSError("stuck")
@@ -374,7 +368,7 @@ async def test_closing_closes_the_engine_and_the_journal_though_the_engine_fails
     assert await answering._journal.get("x") is None
 
 
-async def test_a_call_can_be_sent_to_a_cluster() -> None:
+async def test_call_can_be_pickled() -> None:
     plan = InferenceSpec(
         ScriptedEngineFactory(Fixed(0.0)), "m", PromptTemplate("say {{ text }}"), schema=SCHEMA
     )
@@ -383,7 +377,7 @@ async def test_a_call_can_be_sent_to_a_cluster() -> None:
     await opened.close()
 
 
-async def test_two_pools_tell_what_was_handed_over_and_how_many_decode() -> None:
+async def test_two_pools_report_handovers_and_decoders() -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.0))
     async with FakeReplica(script) as prefills, FakeReplica(script) as decodes:
         fleet = FleetConfig(FixedReplicas((decodes.url,)), model="m")
@@ -394,7 +388,7 @@ async def test_two_pools_tell_what_was_handed_over_and_how_many_decode() -> None
         assert (counts.kv_transfers, counts.kv_fallbacks_no_server) == (1, 0)
 
 
-async def test_a_fleet_tells_how_many_may_get_requests() -> None:
+async def test_fleet_reports_available_replicas() -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.0))
     async with FakeReplica(script) as prefills, FakeReplica(script) as one, FakeReplica(script) as other:
         fleet = FleetConfig(FixedReplicas((one.url, other.url)), model="m")

@@ -1,4 +1,6 @@
-"""Calls of one subtask: bound, wake-ups, order, defects. Answers are given by the test, never by time."""
+"""Calls of one subtask: capacity, wake-ups, order, defects. The test releases answers; nothing depends on
+time.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def result(id: str) -> Result:
 
 
 class Scripted:
-    """An answerer that answers an id when it is told to, and notes what it saw."""
+    """An answerer that answers an id on command, and records what it received."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -47,7 +49,7 @@ class Scripted:
         return self
 
     def accept(self, item: KeyedEvent, *, restored: bool) -> None:
-        """Nobody asks."""
+        pass
 
     async def answer(self, item: KeyedEvent) -> Answer:
         assert self._loop is not None
@@ -104,7 +106,6 @@ def open_calls() -> Iterator[Open]:
 
 
 def take(calls: RequestPool, shard: int = 0, n: int = 1) -> list[str]:
-    """Wait for `n` answers of a shard."""
     ids: list[str] = []
     while len(ids) < n:
         assert calls.wait_ready(shard, TIMEOUT_S)
@@ -112,7 +113,7 @@ def take(calls: RequestPool, shard: int = 0, n: int = 1) -> list[str]:
     return ids
 
 
-def test_never_more_than_capacity_are_in_flight_and_a_free_slot_is_taken_at_once(open_calls: Open) -> None:
+def test_capacity_is_never_exceeded_and_free_slots_refill(open_calls: Open) -> None:
     calls, script = open_calls(2)
     for i in range(5):
         calls.submit(0, item(str(i)))
@@ -130,7 +131,7 @@ def test_never_more_than_capacity_are_in_flight_and_a_free_slot_is_taken_at_once
     assert (calls.load.pending, calls.load.in_flight, calls.load.finished) == (0, 0, 0)
 
 
-def test_answers_stay_in_the_mailbox_of_their_shard(open_calls: Open) -> None:
+def test_answers_stay_in_their_shards_mailbox(open_calls: Open) -> None:
     calls, script = open_calls(4)
     calls.submit(7, item("a"))
     calls.submit(9, item("b"))
@@ -143,7 +144,7 @@ def test_answers_stay_in_the_mailbox_of_their_shard(open_calls: Open) -> None:
     assert not calls.wait_ready(7, 0.0)
 
 
-def test_waiting_for_room_wakes_when_a_call_ends(open_calls: Open) -> None:
+def test_room_wait_ends_with_a_call(open_calls: Open) -> None:
     calls, script = open_calls(1)
     assert calls.has_room()
     calls.submit(0, item("a"))
@@ -154,12 +155,12 @@ def test_waiting_for_room_wakes_when_a_call_ends(open_calls: Open) -> None:
     assert calls.wait_for_room(TIMEOUT_S)
 
 
-def test_a_call_on_its_way_into_a_slot_takes_room_all_the_time(open_calls: Open) -> None:
+def test_starting_call_always_takes_room(open_calls: Open) -> None:
     calls, script = open_calls(1)
     seen: list[bool] = []
 
     class Watched(deque[Any]):
-        """What the operator's thread may see while the loop's takes a call out."""
+        """What the operator's thread may see while the loop's thread removes a call."""
 
         def popleft(self) -> Any:
             taken = super().popleft()
@@ -172,7 +173,7 @@ def test_a_call_on_its_way_into_a_slot_takes_room_all_the_time(open_calls: Open)
     assert seen == [False]
 
 
-def test_as_many_as_capacity_may_queue_for_a_slot(open_calls: Open) -> None:
+def test_capacity_calls_may_queue_for_a_slot(open_calls: Open) -> None:
     calls, scripted = open_calls(capacity=2)
     for i in range(4):
         assert calls.may_queue()
@@ -192,7 +193,7 @@ def test_as_many_as_capacity_may_queue_for_a_slot(open_calls: Open) -> None:
     assert scripted.max_in_flight == 2
 
 
-def test_the_same_id_may_come_again_once_it_has_left(open_calls: Open) -> None:
+def test_id_may_be_reused_once_emitted(open_calls: Open) -> None:
     calls, script = open_calls(1, "key")
     for _ in range(3):
         script.started.clear()
@@ -202,7 +203,7 @@ def test_the_same_id_may_come_again_once_it_has_left(open_calls: Open) -> None:
         assert take(calls) == ["a"]
 
 
-def test_more_restored_calls_than_capacity_keep_the_bound_and_let_input_in_by_and_by(
+def test_excess_restored_calls_respect_capacity_and_admit_input(
     open_calls: Open,
 ) -> None:
     calls, script = open_calls(2)
@@ -214,7 +215,7 @@ def test_more_restored_calls_than_capacity_keep_the_bound_and_let_input_in_by_an
         script.wait_started(str(i))
         script.finish(str(i))
         take(calls)
-        # One event for two answers: what waits shrinks, and input goes on.
+        # One event for two answers: the queue shrinks, and input continues.
         assert calls.has_room() == (i % 2 == 0)
         if calls.has_room():
             calls.submit(0, item(f"new {i}"))
@@ -223,7 +224,7 @@ def test_more_restored_calls_than_capacity_keep_the_bound_and_let_input_in_by_an
     assert script.started[:6] == [str(i) for i in range(6)]
 
 
-def test_ordered_answers_held_back_close_the_input_and_never_for_good(open_calls: Open) -> None:
+def test_held_ordered_answers_block_input_but_not_forever(open_calls: Open) -> None:
     calls, script = open_calls(2, "key")
     calls.submit(0, item("first", "k"))
     script.wait_started("first")
@@ -245,9 +246,7 @@ def test_ordered_answers_held_back_close_the_input_and_never_for_good(open_calls
 
 
 @pytest.mark.parametrize("defect", [ValueError("a bug"), asyncio.CancelledError()])
-def test_a_defect_of_the_answerer_is_an_error_and_no_lost_record(
-    open_calls: Open, defect: BaseException
-) -> None:
+def test_answerer_defect_is_an_error_not_a_lost_record(open_calls: Open, defect: BaseException) -> None:
     calls, script = open_calls(1)
     calls.submit(0, item("a"))
     script.wait_started("a")
@@ -279,7 +278,7 @@ def test_closing_aborts_calls_and_closes_the_engine() -> None:
     calls.close()
 
 
-def test_an_engine_that_cannot_be_opened_says_why_and_leaves_no_thread() -> None:
+def test_failed_engine_open_raises_and_leaves_no_thread() -> None:
     async def open_() -> Scripted:
         raise SettingError("no key")
 
@@ -290,7 +289,7 @@ def test_an_engine_that_cannot_be_opened_says_why_and_leaves_no_thread() -> None
     assert not any(thread.name == "forebay-calls" for thread in threading.enumerate())
 
 
-def test_an_engine_that_fails_to_close_leaves_no_thread() -> None:
+def test_failed_engine_close_leaves_no_thread() -> None:
     class Broken(Scripted):
         async def close(self) -> None:
             raise OSError("stuck")
@@ -303,7 +302,7 @@ def test_an_engine_that_fails_to_close_leaves_no_thread() -> None:
 
 
 class Immediate:
-    """Answers at once, after as many turns of the loop as the id says."""
+    """Answers after as many turns of the loop as the id's number."""
 
     def __init__(self) -> None:
         self.in_flight = self.max_in_flight = 0
@@ -312,7 +311,7 @@ class Immediate:
         return self
 
     def accept(self, item: KeyedEvent, *, restored: bool) -> None:
-        """Nobody asks."""
+        pass
 
     async def answer(self, item: KeyedEvent) -> Answer:
         self.in_flight += 1
@@ -332,7 +331,7 @@ class Immediate:
     st.integers(1, 5),
     st.sampled_from(["unordered", "key"]),
 )
-def test_no_wake_up_is_lost_whatever_the_interleaving(
+def test_no_wake_up_is_lost_in_any_interleaving(
     plan: list[tuple[int, str, int]], capacity: int, ordering: Ordering
 ) -> None:
     answerer = Immediate()
@@ -376,7 +375,7 @@ def test_the_pace_of_calls_follows_the_fast_ones() -> None:
 
 
 class Told:
-    """Notes how often it is told that answers are ready."""
+    """Counts how often it is notified of answers."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -401,7 +400,7 @@ def told_calls() -> Iterator[tuple[RequestPool, Scripted, Told]]:
     calls.close()
 
 
-def test_the_operator_is_told_once_for_all_that_is_ready_until_it_looks(
+def test_one_wake_up_covers_all_answers_until_the_poll(
     told_calls: tuple[RequestPool, Scripted, Told],
 ) -> None:
     calls, script, told = told_calls
@@ -424,7 +423,7 @@ def test_the_operator_is_told_once_for_all_that_is_ready_until_it_looks(
     assert calls.ready()
 
 
-def test_a_word_that_was_lost_is_given_again(
+def test_lost_wake_up_is_repeated(
     told_calls: tuple[RequestPool, Scripted, Told], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forebay.flink.request_pool.LOST_S", 0.0)
@@ -438,7 +437,7 @@ def test_a_word_that_was_lost_is_given_again(
     told.wait(2)
 
 
-def test_a_call_that_breaks_is_told_of_and_raised(told_calls: tuple[RequestPool, Scripted, Told]) -> None:
+def test_broken_call_wakes_and_raises(told_calls: tuple[RequestPool, Scripted, Told]) -> None:
     calls, script, told = told_calls
     calls.submit(0, item("a"))
     script.wait_started("a")
@@ -448,7 +447,7 @@ def test_a_call_that_breaks_is_told_of_and_raised(told_calls: tuple[RequestPool,
         calls.ready()
 
 
-def test_nothing_looks_while_all_slots_are_taken(open_calls: Open, later: Later) -> None:
+def test_no_polling_while_all_slots_are_taken(open_calls: Open, later: Later) -> None:
     calls, script = open_calls(1)
     later.of(calls)
     calls.submit(0, item("a"))
@@ -465,7 +464,7 @@ def test_nothing_looks_while_all_slots_are_taken(open_calls: Open, later: Later)
     script.wait_started("b")
 
 
-def test_what_follows_at_once_is_started_together_a_moment_later(open_calls: Open, later: Later) -> None:
+def test_immediate_successors_start_as_one_batch(open_calls: Open, later: Later) -> None:
     calls, script = open_calls(64)
     later.of(calls)
     calls.submit(0, item("a"))
@@ -492,7 +491,7 @@ def test_what_follows_at_once_is_started_together_a_moment_later(open_calls: Ope
     script.wait_started("f")
 
 
-def test_of_what_ends_at_once_is_told_together_a_moment_later(
+def test_simultaneous_answers_give_one_wake_up(
     told_calls: tuple[RequestPool, Scripted, Told], later: Later
 ) -> None:
     calls, script, told = told_calls
@@ -525,7 +524,7 @@ def test_of_what_ends_at_once_is_told_together_a_moment_later(
     assert later.names() == ["_tell"]
 
 
-def test_of_what_may_not_leave_yet_the_operator_is_not_told() -> None:
+def test_no_wake_up_for_answers_that_must_wait() -> None:
     script, told = Scripted(), Told()
     calls = RequestPool(script.open, capacity=2, ordering="key", on_ready=told)
     calls.start()
@@ -543,7 +542,7 @@ def test_of_what_may_not_leave_yet_the_operator_is_not_told() -> None:
         calls.close()
 
 
-def test_what_is_ready_during_a_look_is_told_of(
+def test_answer_during_a_poll_wakes_again(
     told_calls: tuple[RequestPool, Scripted, Told], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forebay.flink.request_pool.GATHER_S", 0.0)
@@ -555,7 +554,7 @@ def test_what_is_ready_during_a_look_is_told_of(
     told.wait(1)
 
     class Listed(dict[int, Any]):
-        """The other answer comes just after this was looked at."""
+        """The other answer arrives just after this was read."""
 
         def items(self) -> Any:
             listed = [(shard, list(answers)) for shard, answers in super().items()]
@@ -569,7 +568,7 @@ def test_what_is_ready_during_a_look_is_told_of(
     assert told.count == 2
 
 
-def test_who_looks_while_being_told_is_told_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poll_during_a_wake_up_gets_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.flink.request_pool.GATHER_S", 0.0)
     script, seen = Scripted(), list[list[int]]()
     calls = RequestPool(script.open, capacity=2, on_ready=lambda: seen.append(calls.ready()))
@@ -588,7 +587,7 @@ def test_who_looks_while_being_told_is_told_of_the_next(monkeypatch: pytest.Monk
 
 
 class Later:
-    """What a pool's loop is to do later, done when the test says so: nothing that follows is late enough."""
+    """Runs a pool loop's delayed calls when the test decides: no real delay would be long enough."""
 
     def __init__(self) -> None:
         self._calls: RequestPool | None = None
@@ -616,13 +615,13 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 
 
 def flush(calls: RequestPool) -> None:
-    """Block until the loop has done what it was given, and what came of that."""
+    """Block until the loop has run everything submitted so far and its consequences."""
     for _ in range(3):
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), calls._loop).result(TIMEOUT_S)
 
 
 def count_looks(calls: RequestPool) -> list[None]:
-    """A list to which each look from now on adds something."""
+    """A list that grows with each look from now on."""
     looks: list[None] = []
     look = calls._look
 
@@ -634,7 +633,7 @@ def count_looks(calls: RequestPool) -> list[None]:
     return looks
 
 
-def test_calls_that_follow_each_other_at_once_are_all_started(
+def test_calls_in_quick_succession_all_start(
     told_calls: tuple[RequestPool, Scripted, Told],
 ) -> None:
     calls, script, _ = told_calls

@@ -1,5 +1,6 @@
-"""Questions to an embedded Flink: one connection for many of them, and what becomes of one that is closed.
-To a cluster: a connection for each."""
+"""Requests to Flink's REST service: an embedded one keeps a connection, which may be closed; a cluster gets a
+new one each time.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from forebay.testing.waiting import wait_until
 
 @dataclass
 class Service:
-    """`asked`: method and path of each question, with the number of its connection."""
+    """`asked`: method, path and connection number of each request."""
 
     keys: TlsKeys
     port: int = 0
@@ -104,7 +105,7 @@ def served(service: Service) -> Iterator[Service]:
     server.server_close()
 
 
-def test_many_questions_take_one_connection(service: Service) -> None:
+def test_requests_share_one_connection(service: Service) -> None:
     flink = service.of()
     for path in ("/a", "/none", "/wrong", "/b"):
         if path in {"/none", "/wrong"}:
@@ -115,7 +116,7 @@ def test_many_questions_take_one_connection(service: Service) -> None:
     assert service.connections == 1
 
 
-def test_each_thread_has_a_connection_of_its_own(service: Service) -> None:
+def test_each_thread_has_its_own_connection(service: Service) -> None:
     flink = service.of()
     flink.json("/a")
     gc.collect()  # sockets that other tests left open are not of interest here
@@ -130,41 +131,41 @@ def test_each_thread_has_a_connection_of_its_own(service: Service) -> None:
     assert {number for *_, number in service.asked} == {1, 2}
 
 
-def test_a_connection_that_was_closed_meanwhile_is_made_anew(service: Service) -> None:
+def test_closed_connection_is_reopened(service: Service) -> None:
     flink = service.of()
     assert flink.json("/last") == {"it": "is"}
     assert flink.json("/a") == {"it": "is"}
     assert service.connections == 2
 
 
-def test_a_question_that_a_kept_connection_did_not_answer_is_asked_again(service: Service) -> None:
+def test_unanswered_request_on_a_kept_connection_is_retried(service: Service) -> None:
     flink = service.of()
     flink.json("/a")
     assert flink.json("/closes") == {"it": "is"}
     assert service.asked[1:] == [("GET", "/closes", 1), ("GET", "/closes", 2)]
 
 
-def test_so_is_one_whose_answer_makes_no_sense(service: Service) -> None:
+def test_malformed_answer_on_a_kept_connection_is_retried(service: Service) -> None:
     flink = service.of()
     flink.json("/a")
     assert flink.json("/garbage") == {"it": "is"}
     assert service.asked[1:] == [("GET", "/garbage", 1), ("GET", "/garbage", 2)]
 
 
-def test_so_is_one_whose_answer_was_cut_short(service: Service) -> None:
+def test_truncated_answer_on_a_kept_connection_is_retried(service: Service) -> None:
     flink = service.of()
     flink.json("/a")
     assert flink.json("/cut") == {"it": "is"}
     assert service.asked[1:] == [("GET", "/cut", 1), ("GET", "/cut", 2)]
 
 
-def test_on_a_new_connection_it_is_not(service: Service) -> None:
+def test_no_retry_on_a_new_connection(service: Service) -> None:
     with pytest.raises(LaunchError, match="does not answer"):
         service.of().json("/closes")
     assert service.asked == [("GET", "/closes", 1)]
 
 
-def test_what_changes_something_is_asked_once_and_on_a_new_connection(service: Service) -> None:
+def test_writes_are_sent_once_on_a_new_connection(service: Service) -> None:
     flink = service.of()
     flink.json("/a")
     assert flink.json("/b", "POST", {"drain": True}) == {"drain": True}
@@ -172,7 +173,7 @@ def test_what_changes_something_is_asked_once_and_on_a_new_connection(service: S
     assert service.asked == [("GET", "/a", 1), ("POST", "/b", 2), ("PATCH", "/c", 3)]
 
 
-def test_a_long_answer_is_cut_and_the_rest_of_it_is_no_answer(
+def test_rest_of_a_cut_answer_is_not_the_next_answer(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rest, "MAX_ANSWER_BYTES", 5)
@@ -181,7 +182,7 @@ def test_a_long_answer_is_cut_and_the_rest_of_it_is_no_answer(
     assert flink.ask("/b") == b'{"it"'
 
 
-def test_silence_is_told_apart(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_is_a_separate_error(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest, "REST_TIMEOUT_S", 0.05)
     flink = service.of()
     with pytest.raises(RestSilent):
@@ -192,20 +193,20 @@ def test_silence_is_told_apart(service: Service, monkeypatch: pytest.MonkeyPatch
     assert service.of().json("/a") == {"it": "is"}
 
 
-def test_silence_on_a_kept_connection_is_no_reason_to_ask_again(service: Service) -> None:
+def test_silence_on_a_kept_connection_is_not_retried(service: Service) -> None:
     flink = service.of()
     flink.ask("/a")
     flink._connection().sock.settimeout(0.05)
     with pytest.raises(RestSilent):
         flink.ask("/silent")
     service.ended.set()
-    assert flink.json("/b") == {"it": "is"}, "it goes on with another connection"
+    assert flink.json("/b") == {"it": "is"}, "it continues with another connection"
     wait_until(lambda: ("GET", "/silent", 1) in service.asked)
     assert [path for _, path, _ in service.asked].count("/silent") == 1
 
 
 @pytest.mark.parametrize("of", ["service", "cluster"])
-def test_what_is_no_answer_is_told(of: str, request: pytest.FixtureRequest) -> None:
+def test_malformed_answer_is_reported(of: str, request: pytest.FixtureRequest) -> None:
     flink: FlinkRest = request.getfixturevalue(of).of()
     with pytest.raises(LaunchError, match="/garbage does not answer"):
         flink.ask("/garbage")
@@ -218,14 +219,12 @@ def test_what_is_no_answer_is_told(of: str, request: pytest.FixtureRequest) -> N
     assert flink.json("/empty", "PATCH") is None
 
 
-def test_an_answer_that_a_cluster_cuts_short_is_none(cluster: Service) -> None:
+def test_truncated_cluster_answer_is_an_error(cluster: Service) -> None:
     with pytest.raises(LaunchError, match="/cut does not answer"):
         cluster.of().ask("/cut")
 
 
-def test_a_cluster_gets_each_question_on_a_connection_of_its_own(
-    cluster: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cluster_requests_use_new_connections(cluster: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     flink = cluster.of()
     assert flink.json("/a") == {"it": "is"}
     assert flink.json("/b", "POST", {"drain": True}) == {"drain": True}
@@ -237,10 +236,8 @@ def test_a_cluster_gets_each_question_on_a_connection_of_its_own(
         flink.ask("/silent")
 
 
-def test_no_proxy_is_asked_for_a_cluster_on_this_machine(
-    cluster: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a job manager asks its own Flink, in a network where all else goes through a proxy."""
+def test_local_cluster_bypasses_the_proxy(cluster: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a job manager queries its own Flink in a network with a proxy."""
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
@@ -249,9 +246,7 @@ def test_no_proxy_is_asked_for_a_cluster_on_this_machine(
         FlinkRest("http://cluster.invalid:8081").json("/a")
 
 
-def test_that_no_connection_is_made_in_time_is_silence_too(
-    cluster: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connect_timeout_is_silence(cluster: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     def connects_late(*arguments: object, **more: object) -> None:
         raise TimeoutError("timed out")
 
@@ -260,7 +255,7 @@ def test_that_no_connection_is_made_in_time_is_silence_too(
         cluster.of().ask("/a")
 
 
-def test_nobody_there(service: Service) -> None:
+def test_connection_refused(service: Service) -> None:
     gone = FlinkRest("https://localhost:1", service.keys)
     with pytest.raises(LaunchError, match="does not answer"):
         gone.json("/a")

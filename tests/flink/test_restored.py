@@ -15,7 +15,7 @@ from forebay.testing.waiting import wait_until
 
 
 def holds(monkeypatch: pytest.MonkeyPatch, uids: tuple[str, ...] | None) -> None:
-    """Have the checkpoint that is restored hold the state of operators with these uids."""
+    """Let the restored checkpoint contain state of operators with these uids."""
     monkeypatch.setattr(restored, "restored_uids", lambda env: None if uids is None else frozenset(uids))
 
 
@@ -30,7 +30,7 @@ def test_a_checkpoint_keeps_its_number_of_shards(monkeypatch: pytest.MonkeyPatch
         shards_uid(None, "infer", 32, bound=True)
 
 
-def test_an_operators_name_is_in_its_uid() -> None:
+def test_operator_name_is_in_its_uid() -> None:
     assert [name_of(uid) for uid in (None, "a", "a: 8 shards", "a: b: 12 shards", "a: 8 shards?")] == [
         None,
         "a",
@@ -49,7 +49,7 @@ def events(start: int, stop: int, hold: str = "") -> list[dict[str, Any]]:
 
 
 def exact(runs: Any, total: int) -> bool:
-    """Whether each event was answered once, and those of a key in their order."""
+    """Whether each event was answered once, and in order by key."""
     found = [(result["key"], result["fields"]["n"]) for result in runs.results()]
     in_order = all(
         [n for key, n in found if key == of] == sorted(n for key, n in found if key == of)
@@ -59,7 +59,7 @@ def exact(runs: Any, total: int) -> bool:
 
 
 @pytest.mark.flink
-def test_where_keys_have_an_order_another_number_of_shards_is_refused(make_runs: Make) -> None:
+def test_ordered_keys_reject_a_changed_shard_count(make_runs: Make) -> None:
     runs = make_runs(follow=True, capacity=24, keyed=True, ordering="key")
     runs.feed([*events(0, 20), *events(20, 30, hold="a")])
     job = runs.start()

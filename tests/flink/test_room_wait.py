@@ -1,4 +1,4 @@
-"""How long an event waits for room: the queue gets shorter while answers come, an outage lets little in."""
+"""How long an event waits for room: the queue shrinks while answers arrive, and an outage lets little in."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from forebay.flink.intervals import ANSWERS, FACTOR, FIRST_S, LONGEST_S, RoomWai
 
 
 def let_in(answers_per_s: float, lasts_s: float, *, capacity: int = 4, queued: int = 0) -> list[float]:
-    """When each event is let in by an operator whose queue stays full, its only engine answering steadily.
-    `queued` wait at the start."""
+    """Times at which events enter an operator whose queue stays full and whose engine answers steadily.
+    `queued` wait at the start.
+    """
     wait, now_s, entered = RoomWait(capacity), 0.0, []
     while now_s < lasts_s:
         blocked_s = now_s
@@ -26,7 +27,7 @@ def let_in(answers_per_s: float, lasts_s: float, *, capacity: int = 4, queued: i
 
 
 @pytest.mark.parametrize("answers_per_s", [20.0, 2.0, 0.3])
-def test_in_the_long_run_two_events_are_let_in_while_three_are_answered(answers_per_s: float) -> None:
+def test_two_events_enter_per_three_answers_on_average(answers_per_s: float) -> None:
     begin_s, end_s = 2 * ANSWERS / answers_per_s, 4 * ANSWERS / answers_per_s
     entered = [at_s for at_s in let_in(answers_per_s, end_s) if at_s >= begin_s]
     answered = (end_s - begin_s) * answers_per_s
@@ -35,14 +36,14 @@ def test_in_the_long_run_two_events_are_let_in_while_three_are_answered(answers_
 
 
 @given(st.floats(0.05, 50), st.integers(1, 200))
-def test_no_event_waits_for_longer_than_answers_take(answers_per_s: float, capacity: int) -> None:
-    """However long the spell: a checkpoint's barrier waits for one event."""
+def test_event_waits_no_longer_than_answers_take(answers_per_s: float, capacity: int) -> None:
+    """At any duration: a checkpoint's barrier waits for one event."""
     entered = let_in(answers_per_s, 100, capacity=capacity)
     longest_s = max(after - before for before, after in itertools.pairwise(entered))
     assert longest_s <= FACTOR / answers_per_s + 0.1
 
 
-def test_a_spell_that_is_over_is_forgotten() -> None:
+def test_past_slow_phase_is_forgotten() -> None:
     wait = RoomWait(4)
     at_first_s = FIRST_S * FACTOR / ANSWERS
     assert wait.most_s(0, 0, 0) == pytest.approx(at_first_s)
@@ -52,8 +53,8 @@ def test_a_spell_that_is_over_is_forgotten() -> None:
 
 
 @given(st.floats(2, 60), st.integers(2, 40))
-def test_what_is_queued_grows_no_faster_with_restarts_than_without(run_s: float, restarts: int) -> None:
-    """An engine that answers nothing, and a job that is restarted again and again."""
+def test_restarts_do_not_speed_up_queue_growth(run_s: float, restarts: int) -> None:
+    """The engine never answers, and the job restarts repeatedly."""
     queued = 0
     for _ in range(restarts):
         queued += len(let_in(0.0, run_s, queued=queued))
@@ -61,5 +62,5 @@ def test_what_is_queued_grows_no_faster_with_restarts_than_without(run_s: float,
     assert queued <= ANSWERS / FACTOR * math.log(1 + lasted_s / FIRST_S) + 2 * restarts
 
 
-def test_a_queue_from_long_ago_holds_nothing_up_for_long() -> None:
+def test_old_queue_blocks_only_briefly() -> None:
     assert RoomWait(4).most_s(0, 0, 10**9) == pytest.approx(LONGEST_S * FACTOR / ANSWERS)

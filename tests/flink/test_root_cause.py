@@ -1,4 +1,4 @@
-"""What Java says of a failure, in one line for a person."""
+"""Java's failure causes as one line for users."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ PYTHON = """Traceback (most recent call last):
 ValueError: no time in it"""
 
 
-def test_the_last_cause_without_frames_and_package() -> None:
+def test_last_cause_without_frames_and_package() -> None:
     assert root_cause(JAVA.format(told="no room")) == "RuntimeException: Error received: no room"
     assert root_cause("a.b.C: x\n\tat app//a.b.C$D.lambda$run$0(C.java:1)\n") == "C: x"
     assert root_cause("a.b.C: x\n\t... 7 more") == "C: x"
     assert root_cause("a.b.C: x\n\tat /home/my-jobs/p.refuse(p.py:53)\n") == "C: x"
 
 
-def test_an_error_of_python_is_its_own_line_whatever_its_source_looks_like() -> None:
+def test_python_error_is_its_own_line() -> None:
     assert root_cause(JAVA.format(told=PYTHON)) == "ValueError: no time in it"
 
 
-def test_a_cause_is_bounded() -> None:
+def test_cause_is_bounded() -> None:
     assert len(root_cause("x" * 10_000)) == MAX_CAUSE_CHARS + 1
 
 
 class FromJava(Py4JJavaError):
-    """What Py4J raises where the method that was called raised `told`."""
+    """Py4J's exception if the called method raised `told`."""
 
     def __init__(self, told: str) -> None:
         super().__init__("", SimpleNamespace(_target_id="o1", _gateway_client=None))
@@ -81,7 +81,7 @@ class FromJava(Py4JJavaError):
         (Py4JError("gone"), JvmGone, r"the JVM that was to run the job is gone \(Py4JError\)"),
     ],
 )
-def test_a_job_that_is_not_taken_is_one_sentence(error: Exception, kind: type[Exception], says: str) -> None:
+def test_rejected_job_is_one_sentence(error: Exception, kind: type[Exception], says: str) -> None:
     def execute_async(name: str) -> Any:
         raise error
 
@@ -104,7 +104,7 @@ def test_a_job_that_is_not_taken_is_one_sentence(error: Exception, kind: type[Ex
         (ConnectionResetError(), "the JVM that ran the job is gone (ConnectionResetError)"),
     ],
 )
-def test_who_waits_for_a_job_hears_why_it_has_not_finished(error: Exception | None, says: str) -> None:
+def test_await_end_returns_the_cause(error: Exception | None, says: str) -> None:
     def result() -> None:
         if error is not None:
             raise error

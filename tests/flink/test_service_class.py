@@ -1,4 +1,4 @@
-"""When an event of a class of service is due."""
+"""Deadlines of events by class of service."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ALARM = ServiceClass("alarm", 5.0)
 
 
 @pytest.mark.parametrize(("age_ms", "due"), [(0, 1005), (1, 1004), (999, 1004), (1001, 1003), (60_000, 945)])
-def test_it_is_due_as_long_after_it_was_read_as_its_slo_says_in_whole_seconds(age_ms: int, due: int) -> None:
-    """Of those that are due in the same second priority decides: exact moments would all differ."""
+def test_deadline_is_read_time_plus_slo_in_whole_seconds(age_ms: int, due: int) -> None:
+    """Priority decides among requests due in the same second: exact times would all differ."""
     clock = ManualClock(monotonic_s=1000.0, wall_ms=1_700_000_000_000)
     event = KeyedEvent("r", "", Event(b"", {}), read_ms=clock.wall_ms() - age_ms)
     assert due_s(event, ALARM, clock) == due

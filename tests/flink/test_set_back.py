@@ -1,4 +1,4 @@
-"""The wall clock is set back while calls are in flight: timers fire once, not until they are answered."""
+"""The wall clock is set back during calls: timers fire once, not repeatedly until the answers arrive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARDS = 3
 
 
 class Ticks(Program[int]):
-    """Sets a timer for a minute later each time that one fires, and says so."""
+    """Emits and sets a timer one minute later each time that one fires."""
 
     def initial(self, key: str) -> int:
         return 0
@@ -44,12 +44,12 @@ def clock() -> WallClock:
 
 
 async def nobody(_counts: Any) -> Any:
-    """Opens nothing: calls are answered by hand."""
+    """Opens nothing: the test answers calls."""
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch, clock: WallClock) -> list[ChosenCalls]:
-    """Those of the operators that are opened, which are answered by hand."""
+    """Calls of the opened operators, answered by the test."""
     made: list[ChosenCalls] = []
 
     def opened(*given: Any, **more: Any) -> ChosenCalls:
@@ -81,7 +81,7 @@ def read_all(chain: Chain, count: int) -> None:
         chain.take(*ready[0])
 
 
-def test_calls_in_flight_are_looked_at_as_often_as_before(calls: list[ChosenCalls], clock: WallClock) -> None:
+def test_calls_in_flight_are_polled_as_often_as_before(calls: list[ChosenCalls], clock: WallClock) -> None:
     def make() -> InferenceOperator:
         return InferenceOperator(nobody, stateless, capacity=8, clock=clock)
 
@@ -100,9 +100,7 @@ def test_calls_in_flight_are_looked_at_as_often_as_before(calls: list[ChosenCall
     assert run.firings <= looks + 4 * SHARDS
 
 
-def test_a_timer_that_a_program_sets_each_time_fires_when_it_is_due(
-    calls: list[ChosenCalls], clock: WallClock
-) -> None:
+def test_repeated_program_timer_fires_when_due(calls: list[ChosenCalls], clock: WallClock) -> None:
     def make() -> InferenceOperator:
         return InferenceOperator(nobody, ProgramMachines(Ticks(), Limits()), capacity=8, clock=clock)
 
@@ -118,8 +116,6 @@ def test_a_timer_that_a_program_sets_each_time_fires_when_it_is_due(
 
 
 class Closes:
-    """A stage that gives what it has taken when it is closed."""
-
     def __init__(self) -> None:
         self._taken: list[bytes] = []
 
@@ -144,7 +140,7 @@ class Closes:
         raise AssertionError("nothing is restored")
 
 
-def test_no_shard_of_a_stage_waits_for_longer_than_the_one_whose_timer_fires(
+def test_one_shards_timer_serves_all_shards_of_a_stage(
     clock: WallClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stages, "held_keys", held_keys)

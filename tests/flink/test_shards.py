@@ -1,4 +1,4 @@
-"""Shards: spread evenly over subtasks, by Flink's own rule of key groups."""
+"""Shards are spread evenly over subtasks by Flink's rule of key groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.flink.shards import MAX_PARALLELISM, flink_keys, key_group, shard_o
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 8, 16, 64, 128])
-def test_each_shard_has_a_key_and_a_key_group_of_its_own(shards: int) -> None:
+def test_each_shard_has_its_own_key_and_key_group(shards: int) -> None:
     keys = flink_keys(shards)
     assert len(set(keys)) == len({key_group(key) for key in keys}) == shards
 
@@ -27,7 +27,7 @@ def test_eight_shards_fall_evenly_on_subtasks(parallelism: int) -> None:
 
 
 @pytest.mark.parametrize("parallelism", [3, 5, 6, 7])
-def test_at_other_parallelisms_no_subtask_is_empty_or_has_two_more_than_another(parallelism: int) -> None:
+def test_shards_are_balanced_at_any_parallelism(parallelism: int) -> None:
     owners = Counter(subtask_of(key, parallelism) for key in flink_keys(8))
     assert len(owners) == parallelism
     assert max(owners.values()) - min(owners.values()) <= 1
@@ -69,7 +69,7 @@ def test_key_groups_are_flink_s_own(flink_logs: Path) -> None:
 
 
 def of_python_function(jvm: Any, key: int) -> Any:
-    """What Flink keys an element by to which a Python function gave this key."""
+    """Flink's key for an element with this key from a Python function."""
     element = jvm.org.apache.flink.types.Row(2)
     element.setField(0, jvm.java.lang.Integer.valueOf(key))
     return jvm.KeyByKeySelector().getKey(element)

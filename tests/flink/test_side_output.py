@@ -1,4 +1,4 @@
-"""What is chained to what does not depend on the parallelism, or records on their way would be lost."""
+"""Operator chains do not depend on the parallelism, or records in flight would be lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.flink
 
 
 @pytest.mark.parametrize("application", ["trends", "topics"])
-def test_each_chain_ends_with_the_same_operator_at_each_parallelism(
+def test_chains_end_with_the_same_operator_at_any_parallelism(
     application: str, tmp_path: Path, flink_logs: Path
 ) -> None:
     from forebay.apps.topics.graph import topic_events

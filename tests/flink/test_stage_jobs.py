@@ -1,4 +1,4 @@
-"""A stage in a job that is cancelled and restored, while nothing comes that could wake its shards."""
+"""A stage in a job that is cancelled and restored without records that would wake its shards."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from forebay.testing.waiting import wait_until
 pytestmark = pytest.mark.flink
 
 
-def test_what_waits_in_a_checkpoint_is_closed_though_its_timer_is_far_off(
-    tmp_path: Path, flink_logs: Path
-) -> None:
+def test_restored_window_closes_before_its_distant_timer(tmp_path: Path, flink_logs: Path) -> None:
     from pyflink.common import Types
 
     from forebay.codec import decode
@@ -37,8 +35,6 @@ def test_what_waits_in_a_checkpoint_is_closed_though_its_timer_is_far_off(
     )
 
     class Waiting:
-        """Gives what it has taken when it is closed."""
-
         def __init__(self) -> None:
             self.data = b""
 
@@ -74,7 +70,7 @@ def test_what_waits_in_a_checkpoint_is_closed_though_its_timer_is_far_off(
 
     def stop(job: Any) -> None:
         job.cancel()
-        with suppress(Exception):  # A cancelled job ends with an error that says so.
+        with suppress(Exception):  # A cancelled job ends with an error.
             job.get_job_execution_result().result()
 
     # As a clock would have it that is set back by an hour before the second run.

@@ -1,4 +1,4 @@
-"""The function around a stage, without Flink: what is in state is enough, and is bounded."""
+"""The function around a stage, without Flink: its state is sufficient and bounded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay.flink.types import END_OF_INPUT_MS
 
 
 class Numbers:
-    """Adds numbers up, and gives the sum at `close`; `size` bytes of state."""
+    """Sums numbers, and emits the sum at `close`; `size` bytes of state."""
 
     def __init__(self, size: int = 10) -> None:
         self.sum = 0
@@ -46,8 +46,6 @@ class Numbers:
 
 
 class State:
-    """A key's value and list as Flink would keep them."""
-
     def __init__(self) -> None:
         self.snapshot: bytes | None = None
         self.log: list[bytes] = []
@@ -58,8 +56,6 @@ class State:
 
 
 class Context:
-    """What Flink gives a function: a key, timers, a clock, and this key's state."""
-
     def __init__(self, state: State, now_ms: int = 0) -> None:
         self.state, self.now_ms = state, now_ms
         self.event_timers: set[int] = set()
@@ -106,7 +102,7 @@ def take(function: StageFunction, context: Context, number: int) -> list[bytes]:
     return list(function.process_element(message(context.get_current_key(), b"%d" % number), context))
 
 
-def test_messages_go_to_the_key_of_their_shard() -> None:
+def test_messages_are_keyed_by_shard() -> None:
     function, context = opened(State())
     assert take(function, context, 5) == []
     assert [payload(each) for each in take(function, context, 5)] == [b"early"]
@@ -117,7 +113,7 @@ def test_messages_go_to_the_key_of_their_shard() -> None:
 
 
 @pytest.mark.parametrize("size", [10, 5_000])
-def test_a_restore_at_any_moment_goes_on_as_before(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_restore_at_any_moment_changes_nothing(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 64)
     rng = random.Random(3)
     numbers = [rng.randrange(100) for _ in range(300)]
@@ -139,7 +135,7 @@ def test_a_restore_at_any_moment_goes_on_as_before(monkeypatch: pytest.MonkeyPat
     assert run(frozenset(range(300))) == straight
 
 
-def test_state_is_at_most_twice_the_value_and_is_written_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_is_bounded_and_written_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 64)
     state = State()
     function, context = opened(state, size=5_000)
@@ -153,7 +149,7 @@ def test_state_is_at_most_twice_the_value_and_is_written_seldom(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("most", "held"), [(None, 3_000), (500, 500)])
-def test_what_a_restore_takes_again_is_bounded(
+def test_work_repeated_after_a_restore_is_bounded(
     monkeypatch: pytest.MonkeyPatch, most: int | None, held: int
 ) -> None:
     monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 64)
@@ -167,7 +163,7 @@ def test_what_a_restore_takes_again_is_bounded(
     assert 0.8 * held < longest < 2 * held
 
 
-def test_what_waits_is_closed_in_time_by_the_clock() -> None:
+def test_clock_closes_windows_in_time() -> None:
     state = State()
     function, context = opened(state, wait_ms=500)
     context.now_ms = 1_000
@@ -181,7 +177,7 @@ def test_what_waits_is_closed_in_time_by_the_clock() -> None:
 
 
 @pytest.mark.parametrize("before_ms", [0, 3_600_000])
-def test_what_waits_after_a_restore_is_closed_in_time_whenever_the_timer_of_the_run_before_is_due(
+def test_restored_windows_close_in_time_despite_old_timers(
     before_ms: int,
 ) -> None:
     state = State()
@@ -196,7 +192,7 @@ def test_what_waits_after_a_restore_is_closed_in_time_whenever_the_timer_of_the_
 @pytest.mark.parametrize(
     "snapshot", [b"junk", msgpack.packb((99, b"1", [])), msgpack.packb(3), pickle.dumps(b"1")]
 )
-def test_state_of_another_form_is_refused(snapshot: bytes) -> None:
+def test_state_of_another_form_is_rejected(snapshot: bytes) -> None:
     state = State()
     state.snapshot = snapshot
     function, context = opened(state)
@@ -204,7 +200,7 @@ def test_state_of_another_form_is_refused(snapshot: bytes) -> None:
         take(function, context, 1)
 
 
-def test_inputs_of_another_format_are_refused() -> None:
+def test_inputs_of_another_format_are_rejected() -> None:
     state = State()
     state.log = [msgpack.packb((99, 0, b"3"))]
     function, context = opened(state)

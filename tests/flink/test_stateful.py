@@ -22,12 +22,12 @@ KEYS = 6
 
 
 def events(start: int, stop: int, *, hold: str | None = None) -> list[dict[str, Any]]:
-    """Events `n` of `KEYS` keys by turns, 20 ms apart in event time."""
+    """Events `n` of `KEYS` alternating keys, 20 ms apart in event time."""
     held = f"((hold:{hold}))" if hold else ""
     return [{"n": n, "text": held, "key": f"k{n % KEYS}", "at": n * 20} for n in range(start, stop)]
 
 
-def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once_and_in_order(
+def test_turns_stay_exact_and_ordered_through_kill_and_rescale(
     make_runs: Callable[..., Runs],
 ) -> None:
     from tests.harness.operators import kill_tree
@@ -64,7 +64,7 @@ def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once
         said[result["key"]].append(answer["seen"])
     for at in range(KEYS):
         numbers = list(range(at, total, KEYS))
-        # What it knew at each turn: all turns before it, in order.
+        # State at each turn: all earlier turns, in order.
         assert sorted(said[f"k{at}"], key=len) == [numbers[: i + 1] for i in range(len(numbers))]
         assert ended[f"k{at}"] == numbers
     assert runs.dead_letters() == []
@@ -73,7 +73,7 @@ def test_killed_and_restored_at_another_parallelism_each_key_has_every_turn_once
     assert any(result["restored"] for result in runs.results())
 
 
-def test_timers_of_both_clocks_fire_while_the_input_goes_on(make_runs: Callable[..., Runs]) -> None:
+def test_timers_of_both_clocks_fire_during_input(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(
         program=Remember(idle_ms=1000, woken_ms=50),
         keyed=True,
@@ -90,17 +90,17 @@ def test_timers_of_both_clocks_fire_while_the_input_goes_on(make_runs: Callable[
     # Nothing comes meanwhile, and event time stands still.
     wait_until(lambda: len(given("woken")) == KEYS)
     assert given("ended") == set()
-    # Event time goes on with another key's events.
+    # Event time advances with another key's events.
     runs.feed([{"n": 1000 + n, "text": "", "key": "other", "at": 5000 + n} for n in range(3)])
     wait_until(lambda: len(given("ended")) == KEYS)
     runs.stop(job)
 
 
-def test_a_timer_set_for_a_time_that_is_past_fires_though_the_stream_has_stopped(
+def test_timer_in_the_past_fires_without_new_records(
     make_runs: Callable[..., Runs],
 ) -> None:
     runs = make_runs(program=Remember(idle_ms=1000), keyed=True, event_time=True, follow=True)
-    # The second event's turn, which sets the timer anew, begins after event time has passed the timer.
+    # The second event's turn, which sets the timer again, begins after event time has passed the timer.
     runs.feed(
         [
             {"n": 0, "text": "((hold:first))", "key": "a", "at": 0},
@@ -119,7 +119,7 @@ def test_a_timer_set_for_a_time_that_is_past_fires_though_the_stream_has_stopped
 
 
 @pytest.mark.long
-def test_timers_of_very_many_keys_that_are_due_at_once_fire_as_there_is_room_also_across_a_restore(
+def test_many_timers_due_at_once_fire_with_room_across_restore(
     make_runs: Callable[..., Runs],
 ) -> None:
     keys, capacity = 600, 4
@@ -144,7 +144,7 @@ def test_timers_of_very_many_keys_that_are_due_at_once_fire_as_there_is_room_als
 
 
 @pytest.mark.long
-def test_a_key_with_very_many_events_waits_in_a_bounded_queue_and_holds_no_other_up_for_ever(
+def test_hot_key_has_a_bounded_queue_and_starves_no_other(
     make_runs: Callable[..., Runs],
 ) -> None:
     runs = make_runs(program=Remember(), keyed=True, queue=4, follow=True)
@@ -153,7 +153,7 @@ def test_a_key_with_very_many_events_waits_in_a_bounded_queue_and_holds_no_other
     job = runs.start()
     wait_until(lambda: len(runs.calls()) == 1)
     wait_until(lambda: job.counts().get("accepted", 0) >= 5)
-    # Checkpoints go on while the hot key's call is awaited and its queue is full.
+    # Checkpoints continue while the hot key's call is awaited and its queue is full.
     runs.await_checkpoint(job)
     assert job.counts()["accepted"] < 50
     runs.release("hot")
@@ -165,7 +165,7 @@ def test_a_key_with_very_many_events_waits_in_a_bounded_queue_and_holds_no_other
 
 
 @pytest.mark.long
-def test_windows_behind_it_count_every_answer(make_runs: Callable[..., Runs]) -> None:
+def test_windows_downstream_count_every_answer(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(
         program=Remember(idle_ms=1),
         keyed=True,

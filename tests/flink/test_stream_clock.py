@@ -1,4 +1,4 @@
-"""The clock in front of a job: what goes on, what is refused and why, and the same after a restore."""
+"""The clock in front of a job: what it passes or rejects and why, also after a restore."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from forebay.records import DeadLetter, Event
 
 
 class Context:
-    """What Flink gives the function."""
-
     def __init__(self) -> None:
         self.clocks: dict[str, bytes] = {}
         self.timers: set[int] = set()
@@ -55,7 +53,7 @@ def event(number: int, time_ms: int | None, of: str = "in", **fields: Any) -> by
 def run(
     records: list[bytes], *, restored: bool = False, every_s: float = 0.1
 ) -> tuple[list[tuple[bytes, int]], list[DeadLetter]]:
-    """What comes of records that come `every_s`."""
+    """Results of records that arrive `every_s`."""
     context, now = Context(), ManualClock()
     clock = opened(context, now)
     outputs = []
@@ -81,7 +79,7 @@ RECORDS = [
 ]
 
 
-def test_what_is_in_time_goes_on_and_the_rest_is_a_dead_letter_that_says_why() -> None:
+def test_late_posts_are_dead_letters_with_the_reason() -> None:
     messages, letters = run(RECORDS)
     assert [payload(data) for data, _ in messages] == [f"t{n}".encode() for n in (*range(40), 44)]
     causes = [letter.cause for letter in letters]
@@ -93,25 +91,25 @@ def test_what_is_in_time_goes_on_and_the_rest_is_a_dead_letter_that_says_why() -
     assert letters[-1].position == "in@40"
 
 
-def test_the_clock_goes_with_each_message_and_never_back() -> None:
+def test_each_message_carries_a_monotonic_clock() -> None:
     messages, _ = run(RECORDS)
     clocks = [clock for _, clock in messages]
     assert clocks == sorted(clocks)
     assert clocks[-1] > 20_000
 
 
-def test_messages_are_spread_over_the_shards_by_position() -> None:
+def test_messages_are_sharded_by_position() -> None:
     messages, _ = run(RECORDS)
     assert {message_key(data) for data, _ in messages} == set(flink_keys(4))
     assert run(RECORDS)[0] == messages
 
 
-def test_a_restore_before_every_record_changes_nothing() -> None:
+def test_restore_before_every_record_changes_nothing() -> None:
     assert run(RECORDS, restored=True) == run(RECORDS)
 
 
 @pytest.mark.parametrize("count", [1, HELD_EVENTS - 1])
-def test_a_stream_that_ends_at_once_loses_nothing(count: int) -> None:
+def test_stream_that_ends_immediately_loses_nothing(count: int) -> None:
     assert len(run(RECORDS[:count])[0]) == count
 
 
@@ -122,17 +120,17 @@ BEHIND = [
 ]
 
 
-def test_posts_of_a_partition_that_is_behind_go_on() -> None:
+def test_posts_of_a_lagging_partition_pass() -> None:
     messages, letters = run(BEHIND)
     assert letters == []
     clocks = [clock for _, clock in messages]
     assert clocks == sorted(clocks)
-    # Before the clock begins, all partitions should have been heard; then it is that of the one behind.
+    # The clock begins once all partitions have sent a record; then it is that of the lagging one.
     assert 0 < clocks.count(NO_TIME_MS) < 400
     assert 400_000 < clocks[-1] < HOUR_MS
 
 
-def test_a_time_for_which_the_job_was_down_makes_no_partition_idle() -> None:
+def test_downtime_makes_no_partition_idle() -> None:
     context = Context()
     run_on = opened(context, ManualClock(monotonic_s=0.0))
     outputs = [each for record in BEHIND[:900] for each in run_on.process_element(record, context)]
@@ -154,5 +152,5 @@ def test_a_time_for_which_the_job_was_down_makes_no_partition_idle() -> None:
         (None, ""),
     ],
 )
-def test_partitions_are_told_by_positions(position: str | None, partition: str) -> None:
+def test_partition_is_parsed_from_the_position(position: str | None, partition: str) -> None:
     assert partition_of(position) == partition

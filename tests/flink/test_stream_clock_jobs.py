@@ -1,4 +1,4 @@
-"""The clock in a job whose records come of two partitions, across a restore."""
+"""The clock in a job with records of two partitions, across a restore."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ FUTURE_MS = 10**13
 
 
 def time_ms(number: int) -> int:
-    """Each second record is of a partition an hour behind; some of the other's are from the future."""
+    """Every second record is of a partition an hour behind; some of the others are from the future."""
     if number % 2:
         return number * 10
     return FUTURE_MS if number % 200 >= 160 else HOUR_MS + number * 10
 
 
-def test_a_partition_that_is_behind_goes_on_and_the_future_moves_no_clock(
-    tmp_path: Path, flink_logs: Path
-) -> None:
+def test_lagging_partition_passes_and_future_moves_no_clock(tmp_path: Path, flink_logs: Path) -> None:
     from pyflink.common import Types
 
     from forebay.codec import decode, encode
@@ -75,7 +73,7 @@ def test_a_partition_that_is_behind_goes_on_and_the_future_moves_no_clock(
     job = start(config)
     wait_until(lambda: len(list(read_jsonl_sink(messages))) > 100)
     job.cancel()
-    with suppress(Exception):  # A cancelled job ends with an error that says so.
+    with suppress(Exception):  # A cancelled job ends with an error.
         job.get_job_execution_result().result()
     quick.touch()
     restored = replace(config, restore_from=newest_checkpoint(checkpoints))

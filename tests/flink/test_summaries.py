@@ -1,4 +1,4 @@
-"""Summaries in a job: killed and restored at another parallelism, the output is that of a quiet run."""
+"""Summaries in a job that is killed and restored at another parallelism equal those of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.flink
 SMALL = Summaries(size_s=60.0, lead_s=5.0, chunk_tokens=200, partial_tokens=60, summary_tokens=120, fan_in=2)
 
 
-def test_killed_and_restored_the_summaries_are_those_of_a_run_without_kills(
+def test_summaries_are_unaffected_by_kill_and_rescale(
     make_runs: Callable[..., Runs],
 ) -> None:
     from tests.harness.operators import kill_tree

@@ -1,4 +1,4 @@
-"""Task managers are started again when they end, and none is left behind."""
+"""Task managers are restarted when they end, and none is left running."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from forebay.testing.waiting import wait_until
 
 
 class FakeProcess:
-    """One that runs until it is killed."""
-
     def __init__(self) -> None:
         self.returncode: int | None = None
         self.gone = threading.Event()
@@ -29,7 +27,7 @@ class FakeProcess:
 
 
 class FakeJvm:
-    """A JVM that dies as it is connected to."""
+    """A JVM that dies when it is connected."""
 
     def __init__(self) -> None:
         self.process = FakeProcess()
@@ -44,8 +42,6 @@ class FakeJvm:
 
 
 class Launched:
-    """All JVMs that were launched, by name."""
-
     def __init__(self, kind: type[FakeJvm] = FakeJvm) -> None:
         self.jvms: dict[str, FakeJvm] = {}
         self._kind = kind
@@ -55,13 +51,13 @@ class Launched:
         return self.jvms[beside]
 
     def running(self) -> Counter[str]:
-        """How many run, by the task manager that they are."""
+        """Number of running JVMs per task manager."""
         return Counter(
             name.rpartition("-")[0] for name, jvm in self.jvms.items() if jvm.process.returncode is None
         )
 
 
-def test_each_that_ends_is_started_again_until_the_block_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_ended_task_managers_restart_within_the_block(caplog: pytest.LogCaptureFixture) -> None:
     launched = Launched()
     both = {"task-manager-1": 1, "task-manager-2": 1}
     with TaskManagers(2, launched, {}):
@@ -79,7 +75,7 @@ def test_each_that_ends_is_started_again_until_the_block_ends(caplog: pytest.Log
 
 
 class Answers(FakeJvm):
-    """A JVM that answers, and is a task manager until it is killed."""
+    """A JVM that answers, and runs as a task manager until it is killed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +94,7 @@ class Answers(FakeJvm):
         return gateway
 
 
-def test_they_register_once_the_job_manager_is_there() -> None:
+def test_task_managers_register_with_the_job_manager() -> None:
     launched, begun = Launched(Answers), threading.Event()
     managers = TaskManagers(1, launched, {"a": "b"})
     wait = managers._begun.wait
@@ -117,14 +113,14 @@ def test_they_register_once_the_job_manager_is_there() -> None:
     assert jvm.ended
 
 
-def test_none_waits_for_a_job_manager_that_does_not_come() -> None:
+def test_waiting_task_managers_end_with_the_block() -> None:
     launched = Launched(Answers)
     with TaskManagers(2, launched, {}):
         wait_until(lambda: len(launched.jvms) == 2)
     assert all(jvm.ended for jvm in launched.jvms.values())
 
 
-def test_none_is_launched_while_the_block_ends() -> None:
+def test_no_launch_while_the_block_ends() -> None:
     launched, locked = Launched(), list[bool]()
 
     def launch(*, beside: str) -> Any:
@@ -148,7 +144,7 @@ FAILS = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, task_managers.LONGEST_PAUSE_S, 30.0]
         ([59.9] * 3, [0.0, 1.0, 2.0]),
     ],
 )
-def test_one_that_keeps_ending_is_started_after_ever_longer_pauses(
+def test_repeated_ends_lengthen_the_restart_pause(
     lasted_s: list[float], expected: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched, pauses, clock = Launched(), list[float](), ManualClock()

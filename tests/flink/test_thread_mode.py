@@ -1,4 +1,4 @@
-"""Worker processes are refused before a job starts."""
+"""Process mode is rejected before a job starts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def finds_trends(env: StreamExecutionEnvironment) -> None:
 
 @pytest.mark.parametrize("build", [asks, remembers, finds_topics, finds_trends])
 @pytest.mark.parametrize("mode", [None, "process"])
-def test_an_environment_in_process_mode_is_refused_with_what_to_set(
+def test_process_mode_is_rejected_with_the_fix(
     config: FlinkConfig, build: Callable[[Any], None], mode: str | None
 ) -> None:
     from pyflink.common import Configuration

@@ -1,4 +1,4 @@
-"""Which records move a stream's clock."""
+"""Which records advance a stream's clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.records import Event
     ("time_ms", "moves"),
     [(1_000, True), (10_000 + AHEAD_MS, True), (10_001 + AHEAD_MS, False), (None, False), (-5, True)],
 )
-def test_a_time_too_far_ahead_of_the_clock_moves_nothing(time_ms: int | None, moves: bool) -> None:
+def test_time_far_ahead_does_not_move_the_clock(time_ms: int | None, moves: bool) -> None:
     record = encode(Event(b"", {}, time_ms))
     ((data, time),) = RecordTime(ManualClock(wall_ms=10_000)).process_element(record, None)
     assert data == record

@@ -1,4 +1,4 @@
-"""The key of an embedded Flink: made once, private, and good for nobody else's."""
+"""The key of an embedded Flink: created once, private, and valid for that Flink only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.flink.tls_keys import PEM, TlsKeys, tls_keys
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Have `client` and `server` greet each other; raises what goes wrong at the client's end."""
+    """Run a TLS handshake; raises the client's error."""
     here, there = socket.socketpair()
 
     def serve() -> None:
@@ -45,7 +45,7 @@ def server_of(keys: TlsKeys) -> ssl.SSLContext:
     return context
 
 
-def test_each_side_wants_the_key_of_this_folder(tmp_path: Path) -> None:
+def test_each_side_requires_this_folders_key(tmp_path: Path) -> None:
     ours, theirs = tls_keys(tmp_path / "ours"), tls_keys(tmp_path / "theirs")
     handshake(server_of(ours), ours.client_context())
     with pytest.raises(OSError):  # noqa: PT011 - an alert, or a connection that has ended
@@ -54,7 +54,7 @@ def test_each_side_wants_the_key_of_this_folder(tmp_path: Path) -> None:
         handshake(server_of(theirs), ours.client_context())
 
 
-def test_processes_that_make_them_at_once_end_up_with_the_same(tmp_path: Path) -> None:
+def test_concurrent_creators_get_the_same_key(tmp_path: Path) -> None:
     folder = tmp_path / "home" / "keys"
     with ThreadPoolExecutor(8) as pool:
         options = [keys.flink_options() for keys in pool.map(tls_keys, [folder] * 8)]

@@ -1,4 +1,4 @@
-"""Wakes: an answer is handed on when it is there, though nobody looks for it."""
+"""Wake-ups: an answer is emitted when it arrives, without polling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_LOOKS = PollInterval(rescue_ms=3_600_000)
 
 
 @pytest.mark.flink
-def test_answers_leave_though_nobody_looks_and_nothing_follows(make_runs: Make) -> None:
+def test_answers_are_emitted_without_polls_or_new_records(make_runs: Make) -> None:
     runs = make_runs(follow=True, pace=NO_LOOKS)
     runs.feed([*events(0, 40), *events(40, 44, hold="a")])
     job = runs.start()
@@ -31,7 +31,7 @@ def test_answers_leave_though_nobody_looks_and_nothing_follows(make_runs: Make) 
 
 @pytest.mark.flink
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_answers_wake_shards_where_a_restore_has_put_them(make_runs: Make, before: int, after: int) -> None:
+def test_answers_wake_restored_shards(make_runs: Make, before: int, after: int) -> None:
     runs = make_runs(follow=True, pace=NO_LOOKS)
     runs.feed([*events(0, 20), *events(20, 28, hold="a")])
     job = runs.start(parallelism=before)
@@ -47,8 +47,6 @@ def test_answers_wake_shards_where_a_restore_has_put_them(make_runs: Make, befor
 
 
 class Sent:
-    """What has the task called, in the place of Java's."""
-
     def __init__(self, fails: bool = False) -> None:
         self.count = 0
         self.made = 0
@@ -63,7 +61,7 @@ class Sent:
 
 
 def wakes_of(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> Wakes:
-    """Wakes of a task that takes what it is sent."""
+    """Wakes of a task that accepts every mail."""
     monkeypatch.setattr("forebay.flink.wakes._fires", lambda timers: "callback")
 
     def sends(service: object, callback: object) -> Sent:
@@ -100,7 +98,7 @@ def keyed() -> Any:
     return SimpleNamespace(timer_service=lambda: SimpleNamespace(_j_timer_service=None))
 
 
-def test_a_wake_is_sent_from_the_first_shard_until_the_end(
+def test_wakes_are_sent_from_first_shard_to_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "forebay")
@@ -121,7 +119,7 @@ def test_a_wake_is_sent_from_the_first_shard_until_the_end(
     assert caplog.records == []
 
 
-def test_each_shard_that_was_added_gets_its_own_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_added_shard_gets_its_own_state(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = Sent()
     wakes = wakes_of(monkeypatch, sent)
     backend: Any = wakes._backend
@@ -132,7 +130,7 @@ def test_each_shard_that_was_added_gets_its_own_state(monkeypatch: pytest.Monkey
     assert sent.made == 1, "one is enough for all"
 
 
-def test_a_task_that_takes_nothing_any_more_is_no_fault_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_task_does_not_fail_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = Sent(fails=True)
     wakes = wakes_of(monkeypatch, sent)
     wakes.add(1, keyed())
@@ -147,14 +145,14 @@ def missing() -> Any:
     raise AttributeError("getProcessingTimeService")
 
 
-def test_without_a_jvm_there_are_no_wakes(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_wakes_without_a_jvm(caplog: pytest.LogCaptureFixture) -> None:
     wakes = Wakes(SimpleNamespace())  # type: ignore[arg-type]
     wakes.add(1, keyed())
     assert not wakes.works
     assert caplog.records == []
 
 
-def test_a_flink_without_the_names_that_are_needed_is_looked_at_and_said(
+def test_flink_without_needed_names_is_polled_and_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for service in (missing, object):

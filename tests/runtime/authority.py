@@ -1,4 +1,4 @@
-"""Certificates and logins of a Kafka that wants them."""
+"""Certificates and logins of a Kafka that requires them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Authority:
         self.ca.write_bytes(self._signed(self._name, self._key, ca=True))
 
     def issue(self, name: str) -> tuple[Path, Path]:
-        """The files of a key and of its certificate."""
+        """Return the files of a key and its certificate."""
         key = ec.generate_private_key(ec.SECP256R1())
         paths = self.folder / f"{name}.key", self.folder / f"{name}.pem"
         paths[0].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

@@ -1,4 +1,4 @@
-"""Replicas that a run owns, without processes, and a Kafka that wants passwords and certificates."""
+"""Replicas that a run owns, without processes, and a Kafka that requires passwords and certificates."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from .authority import MODULE, PASSWORD, Authority
 
 
 class FakeReplica(Replica):
-    """One whose death is a field."""
-
     dead: bool = False
 
     @property
@@ -25,7 +23,7 @@ class FakeReplica(Replica):
 
 
 class FakeOwned(tuple[str, ...]):
-    """The URLs of replicas that die when told to; `broken` ones cannot be started again."""
+    """The URLs of replicas that die on command; `broken` ones cannot be restarted."""
 
     replicas: list[Replica]
     restarted: list[int]
@@ -69,7 +67,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def secured(
     kafka_home: Path, authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """A node that also listens with a password and with certificates of both sides."""
+    """A node that also listens with a password and with mutual TLS."""
     from forebay.testing.kafka import local_kafka
 
     key, certificate = authority.issue("broker")

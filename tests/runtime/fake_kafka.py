@@ -1,4 +1,4 @@
-"""A Kafka that does as it is told, for a pipeline `p` that reads topic `a`."""
+"""A scripted Kafka, for a pipeline `p` that reads topic `a`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ MOMENT_MS = 1769860800000
 
 
 class FakeKafka:
-    """Two topics; `a` has two partitions. Keeps what is committed."""
-
     def __init__(self) -> None:
         self.groups: dict[str, tuple[Place, ...]] = {}
         self.failure: Exception | None = None
@@ -68,7 +66,7 @@ def spec(**source: Any) -> Any:
 
 
 def use(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have pipelines reach `fake` only."""
+    """Make pipelines use `fake` only."""
 
     @contextmanager
     def client(cluster: object, timeout_s: float = 5.0) -> Iterator[FakeKafka]:

@@ -1,4 +1,4 @@
-"""A pipeline as the program of a cluster that was made for it, as Kubernetes starts one."""
+"""A pipeline as the program of an application cluster, as Kubernetes starts one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROGRAM = (
     *("-pyclientexec", sys.executable, "-pyexec", sys.executable),
     *("-pym", "forebay.runtime.application"),
 )
-"""The arguments of a job manager that runs a pipeline, before those of the program itself."""
+"""Arguments of a job manager that runs a pipeline, before the program's own."""
 EVENTS = 40
 SCALED = {
     "name": "p",
@@ -47,7 +47,7 @@ SCALED = {
 }
 
 
-def test_a_program_that_flink_does_not_run_says_how_to_run_a_pipeline(
+def test_program_outside_flink_explains_how_to_run_a_pipeline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PYFLINK_GATEWAY_PORT", raising=False)
@@ -55,7 +55,7 @@ def test_a_program_that_flink_does_not_run_says_how_to_run_a_pipeline(
         application_environment(FlinkConfig())
 
 
-def test_the_cluster_alone_says_where_state_is_and_what_is_restored() -> None:
+def test_cluster_configuration_sets_state_and_restore() -> None:
     options = application_options(FlinkConfig(checkpoint_interval_s=2.0))
     assert options["execution.checkpointing.interval"] == "2000 ms"
     assert not {
@@ -67,7 +67,9 @@ def test_the_cluster_alone_says_where_state_is_and_what_is_restored() -> None:
     } & set(options)
 
 
-def test_a_mistake_in_the_pipeline_file_ends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_in_the_pipeline_file_ends_the_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "p.yaml").write_text("name: p\n")
     with pytest.raises(SystemExit) as end:
         main([str(tmp_path / "p.yaml"), "--state-id", "s"])
@@ -75,14 +77,12 @@ def test_a_mistake_in_the_pipeline_file_ends_it(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("url", ["triage-queue:8082", "http://triage-queue", "http://a:b/", "https://a:1/"])
-def test_an_address_without_a_port_is_named(url: str) -> None:
+def test_address_without_a_port_is_an_error(url: str) -> None:
     with pytest.raises(SettingError, match="--queue-url: expected http://HOST:PORT, found"):
         run_application(parse_spec(SCALED), "s", url)
 
 
 class Faked:
-    """A program whose Flink and Kafka are not there, and what it did."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.kafka = [Place("t", 0, 1000)]
         self.counted: list[object] = []
@@ -121,14 +121,16 @@ class Faked:
         return self.cause
 
 
-def test_what_was_read_before_is_known_though_a_start_sets_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or all records since the pipeline's first start would seem to wait, at each start of a job manager."""
+def test_read_offsets_are_known_although_a_start_resets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise all records since the pipeline's first start would count as backlog at each start of a job
+    manager.
+    """
     faked = Faked(monkeypatch)
     run_application(parse_spec(SCALED), "s", "http://queue:8082/")
     assert faked.counted == [(Place("t", 0, 1000),)]
 
 
-def test_the_program_stays_with_the_job_only_to_count_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_stays_only_to_count_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     faked = Faked(monkeypatch)
     run_application(parse_spec(SCALED), "s", None)
     run_application(parse_spec({**SCALED, "scaling": None}), "s", "http://queue:8082/")
@@ -137,7 +139,7 @@ def test_the_program_stays_with_the_job_only_to_count_what_waits(monkeypatch: py
     assert faked.awaited == len(faked.counted) == 1
 
 
-def test_a_job_that_has_not_finished_is_no_failure_of_the_program(
+def test_failed_job_is_not_the_programs_failure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     Faked(monkeypatch).cause = "JobCancellationException: Job was cancelled."
@@ -146,7 +148,7 @@ def test_a_job_that_has_not_finished_is_no_failure_of_the_program(
 
 
 @pytest.mark.flink
-def test_a_cluster_runs_the_pipeline_to_its_end(tmp_path: Path) -> None:
+def test_cluster_runs_the_pipeline_to_its_end(tmp_path: Path) -> None:
     lines = [orjson.dumps({"id": number, "text": f"event {number}"}) for number in range(EVENTS)]
     (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
     with ReplicaThread() as replica:
@@ -168,8 +170,9 @@ def test_a_cluster_runs_the_pipeline_to_its_end(tmp_path: Path) -> None:
 
 
 def run_cluster(folder: Path) -> subprocess.Popen[bytes]:
-    """Run the pipeline in `folder` by the program's arguments of a FlinkDeployment; returns the job manager,
-    which ends with the job."""
+    """Run the pipeline in `folder` with the program's arguments of a FlinkDeployment; return the job manager,
+    which ends with the job.
+    """
     rest_port, rpc_port = free_ports(2)
     conf = write_configuration(folder, rest_port, rpc_port, slots=1, heap_mb=512)
     options = orjson.loads((conf / "config.yaml").read_bytes())

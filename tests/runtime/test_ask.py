@@ -1,4 +1,4 @@
-"""Lines into answers without Flink: what is read, in which order answers leave, and what is bounded."""
+"""Answers for lines without Flink: parsing, order and bounds."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def shown(record: Event | DeadLetter) -> object:
         (b"", []),
     ],
 )
-def test_the_first_line_says_what_they_are(data: bytes, found: list[object]) -> None:
+def test_first_line_decides_the_kind(data: bytes, found: list[object]) -> None:
     assert [shown(record) for record in read(data)] == found
 
 
-def test_a_kind_that_is_given_is_not_guessed() -> None:
+def test_given_kind_is_not_guessed() -> None:
     assert shown(read(b'{"a": 1}\n', "text")[0]) == {"text": '{"a": 1}'}
     assert shown(read(b"a\n", "jsonl")[0]) == "malformed_record"
 
 
-def test_a_line_that_is_too_long_is_cut_off_and_the_next_one_is_read() -> None:
+def test_too_long_line_is_cut_and_the_next_is_read() -> None:
     long, after = read(b"x" * 1_000_000 + b"\nafter\n")
     assert isinstance(long, DeadLetter)
     assert (len(long.raw), long.cut_bytes, long.position) == (100, 999_900, "line 1")
@@ -62,7 +62,7 @@ def test_a_line_that_is_too_long_is_cut_off_and_the_next_one_is_read() -> None:
 
 @pytest.mark.parametrize("size", [101, 102, 103, 65_638, 65_639])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
-def test_the_missing_bytes_of_a_line_are_counted(size: int, end: bytes) -> None:
+def test_cut_bytes_are_counted(size: int, end: bytes) -> None:
     (long,) = read(b"x" * size + end)
     assert isinstance(long, DeadLetter)
     assert (long.raw, long.cut_bytes) == (b"x" * 100, size - 100)
@@ -72,19 +72,19 @@ def test_the_missing_bytes_of_a_line_are_counted(size: int, end: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["auto", "text", "jsonl"])
 @pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
-def test_lines_of_another_encoding_are_not_asked_about(kind: str, encoding: str) -> None:
+def test_lines_of_another_encoding_are_dead_letters(kind: str, encoding: str) -> None:
     for record in read('{"text": "café"}\n{"text": "café"}'.encode(encoding), kind):
         assert isinstance(record, DeadLetter)
         assert f"if the input is {encoding}, convert it first: iconv -f {encoding} -t utf-8" in record.detail
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_make_it_raise(data: bytes) -> None:
+def test_lines_survive_any_bytes(data: bytes) -> None:
     assert len(read(data, max_bytes=20)) <= data.count(b"\n") + 1
 
 
 class Answering:
-    """Answers when told, and says what it was asked."""
+    """Answers on command, and records its requests."""
 
     def __init__(self) -> None:
         self.asked: dict[str, asyncio.Future[None]] = {}
@@ -111,7 +111,7 @@ async def settle() -> None:
 
 
 @pytest.mark.parametrize(("ordered", "order"), [(True, ["0", "1", "2"]), (False, ["2", "1", "0"])])
-async def test_answers_leave_in_order_or_as_they_come(ordered: bool, order: list[str]) -> None:
+async def test_answers_are_ordered_or_as_completed(ordered: bool, order: list[str]) -> None:
     handler, left = Answering(), []
 
     async def collect() -> None:
@@ -127,7 +127,7 @@ async def test_answers_leave_in_order_or_as_they_come(ordered: bool, order: list
     assert left == order
 
 
-async def test_what_is_asked_and_what_is_held_is_bounded() -> None:
+async def test_requests_and_held_answers_are_bounded() -> None:
     handler = Answering()
     task = asyncio.create_task(anext(answers(handler, records(100), capacity=2, ordered=True)))
     await settle()
@@ -141,7 +141,7 @@ async def test_what_is_asked_and_what_is_held_is_bounded() -> None:
     assert (await task).id == "0"
 
 
-async def test_a_dead_letter_has_its_place_in_the_order() -> None:
+async def test_dead_letter_keeps_its_place_in_the_order() -> None:
     async def mixed() -> AsyncIterator[Event | DeadLetter]:
         yield DeadLetter(b"", "malformed_record", "no")
 
@@ -149,7 +149,7 @@ async def test_a_dead_letter_has_its_place_in_the_order() -> None:
     assert [type(answer) for answer in found] == [DeadLetter]
 
 
-async def test_stopping_cancels_what_is_in_flight() -> None:
+async def test_stopping_cancels_requests_in_flight() -> None:
     handler = Answering()
     async with aclosing(answers(handler, records(5), capacity=5, ordered=False)) as answered:
         waiting = asyncio.ensure_future(anext(answered))
@@ -159,7 +159,7 @@ async def test_stopping_cancels_what_is_in_flight() -> None:
     assert handler.cancelled == 4
 
 
-async def test_a_failing_input_is_raised_after_the_answers() -> None:
+async def test_input_error_is_raised_after_the_answers() -> None:
     async def failing() -> AsyncIterator[Event | DeadLetter]:
         yield DeadLetter(b"", "malformed_record", "no")
         raise OSError("gone")
@@ -170,6 +170,6 @@ async def test_a_failing_input_is_raised_after_the_answers() -> None:
         await anext(answered)
 
 
-async def test_lines_are_read_beside_the_loop() -> None:
+async def test_reading_does_not_block_the_loop() -> None:
     found = [shown(record) async for record in events(Lines(BytesIO(b"a\nb\n")))]
     assert found == [{"text": "a"}, {"text": "b"}]

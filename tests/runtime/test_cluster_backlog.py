@@ -1,5 +1,5 @@
-"""What waits in a topic counts in what a job on a Flink cluster wants, as Prometheus reads it there, and what
-has its answers is committed for others to see.
+"""A topic's backlog counts in the demand of a job on a Flink cluster, as Prometheus reads it, and answered
+offsets are committed.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ kafka_offsets.CLUSTER_METRICS_S = 3.0
 queue_page.LOOK_S = 0.5
 application.main()
 """
-"""The program, on a cluster whose metrics are younger than usual."""
+"""The program, on a cluster with fresher metrics than usual."""
 
 
 class SlowReplica(ReplicaThread):
-    """Takes a third of a second for an answer, until the file `gate` is there."""
+    """Takes a third of a second per answer, until the file `gate` exists."""
 
     def __init__(self, gate: Path) -> None:
         super().__init__(ReplicaScript(delay=Fixed(0.005)))
@@ -61,7 +61,7 @@ class SlowReplica(ReplicaThread):
 
 @contextmanager
 def application(folder: Path, jar: Path, *, metrics_port: int, queue_port: int) -> Iterator[list[Any]]:
-    """The pipeline in `folder` on a cluster of its own, whose task manager tells its metrics at a port."""
+    """The pipeline in `folder` on its own cluster, whose task manager serves its metrics at a port."""
     rest_port, rpc_port, other_port = free_ports(3)
     conf = write_configuration(folder, rest_port, rpc_port, slots=1, heap_mb=512)
     options = orjson.loads((conf / "config.yaml").read_bytes())
@@ -113,7 +113,7 @@ def text_at(url: str) -> str:
 
 @pytest.mark.flink
 @pytest.mark.long
-def test_replicas_are_wanted_for_what_waits_in_the_topic_and_none_once_it_is_read(
+def test_topic_backlog_demands_replicas_until_it_is_read(
     node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
 ) -> None:
     read, results, gate = topic(2), topic(1), tmp_path / "go"

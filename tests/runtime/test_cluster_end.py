@@ -1,4 +1,4 @@
-"""How a cluster ends whose program counts what waits: with the status of its job."""
+"""A cluster whose program counts the backlog ends with its job's status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drain(rest: FlinkRest, job: str, processes: list[Any], folder: Path) -> None
 
 
 def fail(rest: FlinkRest, job: str, processes: list[Any], folder: Path) -> None:
-    """End the task manager, of a job that is not to be restarted."""
+    """End the task manager of a job without restarts."""
     processes[1].terminate()
 
 
@@ -42,7 +42,7 @@ def fail(rest: FlinkRest, job: str, processes: list[Any], folder: Path) -> None:
         pytest.param(drain, "SUCCEEDED", marks=pytest.mark.long),
     ],
 )
-def test_the_end_of_the_job_is_that_of_the_cluster(
+def test_cluster_ends_with_its_jobs_status(
     *,
     end: Callable[..., None],
     status: str,

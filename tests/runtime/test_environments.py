@@ -1,4 +1,4 @@
-"""Which processes of a run have the pipeline's secrets in their environment: those that need them."""
+"""Only processes that need a pipeline's secrets have them in their environment."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ ROLES = {
     "forebay": "the command",
 }
 NEED_SECRETS = {"the command", "Flink's client", "Flink's JVM"}
-"""The command asks the engine for its models, and checks object stores and Ray clusters; the JVM asks all of
-them and the feed; the client starts the JVM."""
+"""The command queries the engine's models, object stores and Ray clusters; the JVM uses all of them and the
+feed; the client starts the JVM.
+"""
 
 STAND_IN = """#!{python}
 # In the place of the engine's Python: notes its environment, and serves instead of vLLM.
@@ -51,7 +52,7 @@ print(json.dumps({{"bfloat16": 5.0, "float32": 75.0}}))
 
 
 def local_engine(home: Path, notes: Path) -> None:
-    """A home in which an engine is installed that is none."""
+    """A home with a fake engine installed."""
     python = home / "engine" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(STAND_IN.format(python=sys.executable, notes=str(notes)))
@@ -69,7 +70,7 @@ def role(process: psutil.Process) -> str:
 
 
 def tree(process: psutil.Process) -> dict[str, set[str]]:
-    """By role, the secrets' variables that any process of it has, under whatever name."""
+    """By role, the secrets' values in any of its processes' environments, under any name."""
     found: dict[str, set[str]] = {}
     for one in (process, *process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
@@ -81,7 +82,7 @@ def tree(process: psutil.Process) -> dict[str, set[str]]:
 
 @pytest.mark.flink
 @pytest.mark.parametrize("replicas", ["1", pytest.param("0..1", marks=pytest.mark.long)])
-def test_what_needs_no_secret_does_not_inherit_it(replicas: str, tmp_path: Path) -> None:
+def test_secrets_reach_only_processes_that_need_them(replicas: str, tmp_path: Path) -> None:
     home, notes, log = tmp_path / "home", tmp_path / "notes", tmp_path / "said"
     notes.mkdir()
     local_engine(home, notes)
@@ -122,9 +123,7 @@ def test_what_needs_no_secret_does_not_inherit_it(replicas: str, tmp_path: Path)
     assert [(which, name) for which, text in noted.items() for name in SECRETS if SECRETS[name] in text] == []
 
 
-def test_the_key_that_the_engine_itself_asks_for_reaches_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_own_key_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local_engine(tmp_path / "home", tmp_path)
     monkeypatch.setenv("VLLM_API_KEY", ENGINE_KEY)
     monkeypatch.setenv("FEED_TOKEN", FEED_TOKEN)
@@ -135,9 +134,7 @@ def test_the_key_that_the_engine_itself_asks_for_reaches_it(
         assert not named & json.loads(probe.read_text()).keys()
 
 
-def test_the_standard_secrets_reach_no_engine_whoever_starts_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_secrets_never_reach_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local_engine(tmp_path / "home", tmp_path)
     for name, value in STANDARD.items():
         monkeypatch.setenv(name, value)
@@ -148,7 +145,7 @@ def test_the_standard_secrets_reach_no_engine_whoever_starts_it(
     assert [name for text in noted for name in STANDARD if STANDARD[name] in text] == []
 
 
-def test_the_variables_of_a_pipeline_are_found_wherever_it_names_them() -> None:
+def test_secret_variables_are_found_in_every_setting() -> None:
     spec = PipelineSpec.model_validate(
         {
             "name": "p",

@@ -1,4 +1,4 @@
-"""What is wrong with the first records of a file is told before the start."""
+"""Problems in a file's first records are reported before the start."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def spec(
         (b"x" * (1 << 20), {}),
     ],
 )
-def test_a_good_record_or_none_that_is_known_is_no_doubt(
+def test_no_doubt_with_a_good_record_or_none_readable(
     tmp_path: Path, content: bytes, document: dict[str, Any]
 ) -> None:
     assert doubt(spec(tmp_path, content, **document)) is None
@@ -84,7 +84,7 @@ def test_a_good_record_or_none_that_is_known_is_no_doubt(
         (b"hello\nworld\n", {}, "not JSON: [^;]*$"),
     ],
 )
-def test_first_records_that_would_all_be_dead_letters_are_a_doubt(
+def test_doubt_if_all_first_records_would_be_dead_letters(
     tmp_path: Path, content: bytes, document: dict[str, Any], said: str
 ) -> None:
     found = doubt(spec(tmp_path, content, **document))
@@ -93,7 +93,7 @@ def test_first_records_that_would_all_be_dead_letters_are_a_doubt(
         raise SettingError(found)
 
 
-def test_dead_letters_that_would_all_fail_again_are_a_doubt(tmp_path: Path) -> None:
+def test_doubt_if_all_replayed_letters_would_fail_again(tmp_path: Path) -> None:
     letter = DeadLetter(b'{"body": "b"}', "template_failed", "d", position="t/0@3", record_ms=5)
     tombstone = DeadLetter(b"", "tombstone", "d", position="t/0@4", record_ms=5)
     lines = "".join(f"{dead_letter_json(each)}\n" for each in (tombstone, letter))
@@ -104,7 +104,7 @@ def test_dead_letters_that_would_all_fail_again_are_a_doubt(tmp_path: Path) -> N
     assert doubt(spec(tmp_path, source=source, prompt="{{ body }}", key="{{ kafka.offset }}")) is None
 
 
-def test_a_column_that_a_csv_file_does_not_have_is_an_error(tmp_path: Path) -> None:
+def test_missing_csv_column_is_an_error(tmp_path: Path) -> None:
     rows = b"user,text\na,b\n"
     assert doubt(spec(tmp_path, rows, name="in.csv")) is None
     with pytest.raises(
@@ -118,7 +118,7 @@ def test_a_column_that_a_csv_file_does_not_have_is_an_error(tmp_path: Path) -> N
     assert "the row has 1 columns, the header has 2" in found
 
 
-def test_a_column_that_some_files_of_a_folder_do_not_have_is_a_doubt(tmp_path: Path) -> None:
+def test_column_missing_in_some_files_is_a_doubt(tmp_path: Path) -> None:
     (tmp_path / "in.csv").mkdir()
     (tmp_path / "in.csv" / "a.csv").write_bytes(b"id,body\n1,a\n")
     (tmp_path / "in.csv" / "b.csv").write_bytes(b"text,id\nb,2\n")
@@ -149,7 +149,7 @@ def test_odd_headers_are_warnings(tmp_path: Path) -> None:
         ("in.jsonl", '{"text": "café"}\n', "cp1252"),
     ],
 )
-def test_a_missing_encoding_is_named_before_the_start(
+def test_missing_encoding_is_named_before_the_start(
     tmp_path: Path, name: str, content: str, encoding: str
 ) -> None:
     likely = "cp1252" if encoding == "cp1252" else "utf-16"
@@ -160,7 +160,7 @@ def test_a_missing_encoding_is_named_before_the_start(
 
 
 @pytest.mark.parametrize("application", ["sessions", "summary", "topics", "trends"])
-def test_an_application_needs_its_text(tmp_path: Path, application: str) -> None:
+def test_application_needs_its_text(tmp_path: Path, application: str) -> None:
     (tmp_path / "chat.jsonl").write_text(
         '{"user": "u", "channel": "c", "at": "2026-01-01", "body": {"a": ""}}\n'
     )
@@ -184,7 +184,7 @@ def test_only_the_beginning_of_a_file_is_read(tmp_path: Path) -> None:
     assert "the first 2 records" in found
 
 
-def test_a_folder_and_what_is_packed_are_looked_at_in_the_order_read(tmp_path: Path) -> None:
+def test_folders_and_archives_are_checked_in_read_order(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_bytes(b"")
     (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress(b"broken\n"))
@@ -193,7 +193,7 @@ def test_a_folder_and_what_is_packed_are_looked_at_in_the_order_read(tmp_path: P
     assert doubt(spec(tmp_path, name="in")) is None
 
 
-def test_what_is_followed_is_not_looked_at(tmp_path: Path) -> None:
+def test_followed_files_are_not_checked(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     followed = spec(tmp_path, name="in", source={"follow": True})
     (tmp_path / "in" / "a.jsonl").write_bytes(b"broken\n")
@@ -201,7 +201,7 @@ def test_what_is_followed_is_not_looked_at(tmp_path: Path) -> None:
     assert not reads_nothing(followed)
 
 
-def test_a_file_without_records_gives_nothing_to_read(tmp_path: Path) -> None:
+def test_file_without_records_reads_nothing(tmp_path: Path) -> None:
     assert reads_nothing(spec(tmp_path, b"\n\n"))
     assert reads_nothing(spec(tmp_path, b"user,text\n", name="in.csv"))
     assert not reads_nothing(spec(tmp_path, b"broken"))

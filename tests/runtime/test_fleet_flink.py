@@ -22,7 +22,9 @@ def replicas() -> Iterator[list[ReplicaProcess]]:
         yield [stack.enter_context(ReplicaProcess(script)) for _ in range(3)]
 
 
-def test_prefill_and_decode_apart(pipelines: Any, flink_logs: Path, replicas: list[ReplicaProcess]) -> None:
+def test_separate_prefill_and_decode(
+    pipelines: Any, flink_logs: Path, replicas: list[ReplicaProcess]
+) -> None:
     from forebay.flink.jvm import start_jvm
     from forebay.runtime.run import RunOptions, run_pipeline
     from forebay.settings import Settings
@@ -48,7 +50,7 @@ def test_prefill_and_decode_apart(pipelines: Any, flink_logs: Path, replicas: li
     assert last.kv_transfers.fallbacks == 0
 
 
-def test_a_replica_that_dies_in_mid_stream_costs_no_record(
+def test_replica_death_during_the_run_loses_no_record(
     pipelines: Any, flink_logs: Path, replicas: list[ReplicaProcess]
 ) -> None:
     from forebay.flink.jvm import start_jvm

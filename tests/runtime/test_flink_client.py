@@ -1,4 +1,4 @@
-"""A job's topics are planned once before it is built, and no harm is done where they cannot be."""
+"""A job's topics are planned once ahead of its build, and a failed plan does no harm."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def document(**changes: Any) -> Any:
     return parse_spec({"name": "p", "prompt": "x", **FILES, **changes})
 
 
-def test_without_topics_there_is_nothing_to_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_plan_without_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flink_client, "flink_environment", lambda config: pytest.fail("planned"))
     assert not plan_ahead(document(), Settings(tmp_path, Path()))
 
 
-def test_what_goes_wrong_is_left_to_the_job(tmp_path: Path) -> None:
+def test_plan_errors_are_left_to_the_job(tmp_path: Path) -> None:
     # There is no connector in this home.
     assert not plan_ahead(document(source={**ACCESS, "topics": ["in"]}), Settings(tmp_path, Path()))
 
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_topics_are_planned_though_no_broker_answers(kafka_jar: Path, tmp_path: Path) -> None:
+def test_topics_are_planned_without_a_broker(kafka_jar: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "connectors").mkdir(parents=True)
     (home / "connectors" / kafka_jar.name).symlink_to(kafka_jar)
@@ -80,7 +80,7 @@ class Ended(BaseException):
 
 
 class Jvm:
-    """A JVM that has been killed, and whose end the system has not told of yet."""
+    """A JVM that was killed, whose end the system has not reported yet."""
 
     archive = None
 
@@ -114,7 +114,7 @@ def last_words(monkeypatch: pytest.MonkeyPatch, jvm: Jvm, error: Exception) -> R
     return decode_report(reports.getvalue())
 
 
-def test_whoever_finds_the_jvm_gone_before_its_end_is_told_has_the_job_started_anew(
+def test_jvm_found_gone_restarts_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     jvm = Jvm()
@@ -122,6 +122,6 @@ def test_whoever_finds_the_jvm_gone_before_its_end_is_told_has_the_job_started_a
     assert jvm.waited_for
 
 
-def test_a_job_that_failed_is_not_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_job_is_not_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     said = last_words(monkeypatch, Jvm(), PipelineFailed("a prompt that nobody can render"))
     assert said == Failed("PipelineFailed", "a prompt that nobody can render")

@@ -1,4 +1,4 @@
-"""The process that holds Flink: heard, ended, and never left behind."""
+"""The process that holds Flink: its reports, its end, and that nothing of it stays behind."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ RESULT = '{"id": "%d", "usage": {"prompt_tokens": 3, "completion_tokens": 2}, "a
 
 
 class Ends:
-    """Pipes in place of standard output and standard error."""
-
     def __init__(self) -> None:
         self.out, self.out_in = os.pipe()
         self.odd, self.odd_in = os.pipe()
@@ -55,7 +53,7 @@ def ends() -> Iterator[Ends]:
     made.close()
 
 
-def test_results_are_passed_on_and_counted_and_other_lines_kept_apart(ends: Ends) -> None:
+def test_results_are_forwarded_and_counted_apart_from_other_lines(ends: Ends) -> None:
     # No double holds this number.
     wide = RESULT.replace("{", '{"price": 1e400, ', 1) % 2
     lines = [RESULT % 1, "WARNING: x", "", "[1]", '{"usage": 3}', wide]
@@ -68,13 +66,13 @@ def test_results_are_passed_on_and_counted_and_other_lines_kept_apart(ends: Ends
     assert not printed.closed
 
 
-def test_settled_means_that_all_is_counted(ends: Ends) -> None:
+def test_settle_waits_until_all_is_counted(ends: Ends) -> None:
     ends.run(f"for i in range(500): print({RESULT!r} % i, flush=True)")
     ends.printed.settle()
     assert ends.printed.results == 500
 
 
-def test_a_reader_that_went_away_is_noticed_and_holds_nobody_up(ends: Ends) -> None:
+def test_closed_reader_is_noticed_and_blocks_nothing(ends: Ends) -> None:
     os.close(ends.out)
     ends.run(f"for i in range(5000): print({RESULT!r} % i)")
     wait_until(lambda: ends.printed.closed)
@@ -83,7 +81,7 @@ def test_a_reader_that_went_away_is_noticed_and_holds_nobody_up(ends: Ends) -> N
     ends.out = os.dup(0)
 
 
-def test_standard_output_is_given_back() -> None:
+def test_standard_output_is_restored() -> None:
     program = """
 import subprocess, sys
 from forebay.runtime.flink_process import StdoutResults
@@ -98,7 +96,7 @@ printed.settle()
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_nothing_that_is_printed_steers_a_terminal_and_a_file_gets_results_as_they_are(seen: bool) -> None:
+def test_control_characters_are_replaced_only_on_a_terminal(seen: bool) -> None:
     reader, writer = os.openpty() if seen else os.pipe()
     odd, odd_in = os.pipe()
     printed = StdoutResults(writer, odd_in)
@@ -173,9 +171,7 @@ def heard(process: FlinkProcess) -> object:
 
 
 @pytest.mark.flink
-def test_an_order_is_checked_and_a_jvm_that_is_killed_is_told_of_at_once_and_in_one_line(
-    process: FlinkProcess, tmp_path: Path
-) -> None:
+def test_killed_jvm_is_reported_immediately_in_one_line(process: FlinkProcess, tmp_path: Path) -> None:
     process.send(order(tmp_path))
     assert heard(process) == Checked()
     jvm_of(process.pid).kill()
@@ -185,7 +181,7 @@ def test_an_order_is_checked_and_a_jvm_that_is_killed_is_told_of_at_once_and_in_
 
 
 @pytest.mark.flink
-def test_a_jvm_that_is_killed_as_it_starts_is_told_of(process: FlinkProcess, tmp_path: Path) -> None:
+def test_jvm_killed_during_start_is_reported(process: FlinkProcess, tmp_path: Path) -> None:
     jvm_of(process.pid).kill()
     report = heard(process)
     assert isinstance(report, Lost)
@@ -194,9 +190,7 @@ def test_a_jvm_that_is_killed_as_it_starts_is_told_of(process: FlinkProcess, tmp
 
 @pytest.mark.flink
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_a_process_that_is_killed_is_told_of_and_takes_its_jvm_along(
-    process: FlinkProcess, number: signal.Signals
-) -> None:
+def test_killed_process_is_reported_and_ends_its_jvm(process: FlinkProcess, number: signal.Signals) -> None:
     jvm = jvm_of(process.pid)
     jvm.suspend()
     os.kill(process.pid, number)
@@ -207,16 +201,16 @@ def test_a_process_that_is_killed_is_told_of_and_takes_its_jvm_along(
 
 
 @pytest.mark.flink
-def test_what_nobody_foresaw_ends_the_attempt_and_is_in_its_log(process: FlinkProcess) -> None:
+def test_unexpected_error_ends_the_attempt_and_is_logged(process: FlinkProcess) -> None:
     process.send("no order")  # type: ignore[arg-type]
     report = heard(process)
     assert isinstance(report, Failed)
-    assert report.message.startswith("an error that was not foreseen: AttributeError")
+    assert report.message.startswith("unexpected error: AttributeError")
     assert "Traceback" in process.log.read_text()
 
 
 @pytest.mark.flink
-def test_one_that_was_started_ahead_and_not_taken_ends_with_the_block(tmp_path: Path) -> None:
+def test_unused_process_ends_with_the_block(tmp_path: Path) -> None:
     with FlinkLauncher(Settings(tmp_path, Path())) as launcher:
         launcher.start_ahead(())
         launcher.start_ahead(())
@@ -226,7 +220,7 @@ def test_one_that_was_started_ahead_and_not_taken_ends_with_the_block(tmp_path: 
 
 
 @pytest.mark.flink
-def test_one_whose_jars_are_others_is_not_taken(tmp_path: Path) -> None:
+def test_process_with_other_jars_is_not_taken(tmp_path: Path) -> None:
     jar = tmp_path / "a.jar"
     with FlinkLauncher(Settings(tmp_path, Path())) as launcher:
         launcher.start_ahead((jar,))
@@ -246,7 +240,7 @@ def test_one_whose_jars_are_others_is_not_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.flink
-def test_one_that_was_started_ahead_prepares_before_it_gets_its_order(tmp_path: Path) -> None:
+def test_process_started_ahead_prepares_before_its_order(tmp_path: Path) -> None:
     whole = order(tmp_path)
     with FlinkLauncher(whole.settings) as launcher:
         preparation = Preparation(spec=whole.spec, settings=whole.settings)
@@ -265,7 +259,7 @@ def test_one_that_was_started_ahead_prepares_before_it_gets_its_order(tmp_path: 
 
 
 @pytest.mark.flink
-def test_one_without_a_planner_is_not_taken_where_one_is_needed(tmp_path: Path) -> None:
+def test_process_without_a_needed_planner_is_not_taken(tmp_path: Path) -> None:
     with FlinkLauncher(Settings(tmp_path, Path())) as launcher:
         launcher.start_ahead(())
         taken = launcher.take((), planner=True)
@@ -286,9 +280,9 @@ def clients() -> list[psutil.Process]:
     return [p for p in psutil.Process().children() if "flink_main" in " ".join(p.cmdline())]
 
 
-def test_a_jvms_end_in_words(tmp_path: Path) -> None:
+def test_description_of_a_jvms_end(tmp_path: Path) -> None:
     assert end_of_jvm(3, tmp_path) == "ran out of memory"
-    assert end_of_jvm(-signal.SIGABRT, tmp_path) == f"crashed: {tmp_path}/flink-crash-*.log says where"
+    assert end_of_jvm(-signal.SIGABRT, tmp_path) == f"crashed: see {tmp_path}/flink-crash-*.log"
     assert end_of_jvm(1, tmp_path) == end_of(1) == "ended with status 1"
     assert end_of(-signal.SIGTERM) == "was killed (by SIGTERM)"
 
@@ -323,7 +317,7 @@ PARTS: dict[str, Callable[[str], bool]] = {
 
 
 def tree(mark: str) -> dict[str, psutil.Process]:
-    """The processes of a run, by what they are."""
+    """The processes of a run by role."""
     found: dict[str, psutil.Process] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -341,10 +335,10 @@ def tree(mark: str) -> dict[str, psutil.Process]:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.permutations(sorted(PARTS)), st.sets(st.sampled_from(["flink", "jvm"])), st.data())
-def test_nothing_outlives_a_run_in_whatever_order_it_is_killed(
+def test_nothing_outlives_a_run_killed_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, killed: list[str], stopped: set[str], data: st.DataObject
 ) -> None:
-    """Some are killed, the run itself among them, and some others can do nothing themselves any more."""
+    """Some processes, including the run itself, are killed; others are suspended."""
     killed = killed[: data.draw(st.integers(killed.index("run") + 1, len(killed)))]
     mark, folder = uuid.uuid4().hex, tmp_path_factory.mktemp("tree")
     command = [sys.executable, "-c", TREE, str(folder), str(free_port())]

@@ -1,4 +1,4 @@
-"""What the engine serves is asked before anything starts, until it answers or the deadline is over."""
+"""The engine's models are queried before a start, until it answers or the deadline passes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCRIPT = ReplicaScript(models=("m",), delay=Fixed(0.0))
 
 
 class FakeEngine:
-    """Fails so many times, then says what it serves."""
+    """Fails this many times, then returns its models."""
 
     def __init__(
         self, *failures: EngineError, names: tuple[str, ...] = ("m",), for_ever: bool = False
@@ -53,7 +53,7 @@ class FakeEngine:
         ).name
 
 
-def test_the_only_model_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine()
     assert engine.served(monkeypatch) == "m"
     assert engine.said == []
@@ -67,14 +67,14 @@ def test_the_only_model_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         (("a",), "b", "'b' is not served: the engine at http://engine serves a"),
     ],
 )
-def test_a_model_that_cannot_be_told_or_is_not_there(
+def test_ambiguous_or_missing_model(
     monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], model: str | None, words: str
 ) -> None:
     with pytest.raises(SettingError, match=words):
         FakeEngine(names=names).served(monkeypatch, engine={"model": model})
 
 
-def test_an_engine_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_engine_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine(*[Unreachable("no connection")] * 8, Overloaded("busy", retry_after_s=7.0))
     before_s = engine.clock.monotonic_s()
     assert engine.served(monkeypatch) == "m"
@@ -85,7 +85,7 @@ def test_an_engine_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
     assert engine.said[-1][1] > 0
 
 
-def test_one_that_stays_away_until_the_deadline_is_no_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_away_until_the_deadline_is_not_a_setting_error(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine(Unreachable("no connection"), for_ever=True)
     before_s = engine.clock.monotonic_s()
     with pytest.raises(PipelineFailed, match=r"no connection .* tries in .* nothing was started"):
@@ -93,21 +93,21 @@ def test_one_that_stays_away_until_the_deadline_is_no_wrong_setting(monkeypatch:
     assert 90 < engine.clock.monotonic_s() - before_s <= 100
 
 
-def test_what_does_not_pass_is_a_wrong_setting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanent_failure_is_a_setting_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine(Unauthorized("check the API key"))
     with pytest.raises(SettingError, match=r"engine\.url: .* check the API key"):
         engine.served(monkeypatch)
     assert engine.asked == 1
 
 
-def test_of_several_replicas_one_that_answers_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_answering_replica_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine(Unreachable("no connection"))
     engine.urls = ("http://away", URL)
     assert engine.served(monkeypatch) == "m"
     assert engine.said == []
 
 
-def test_replicas_that_serve_different_models_need_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_with_different_models_need_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine()
     engine.urls = ("http://a", "http://b")
     by_url = {"http://a": "x", "http://b": "y"}
@@ -123,7 +123,7 @@ def test_replicas_that_serve_different_models_need_a_name(monkeypatch: pytest.Mo
 
 
 def served_with(prefill: ReplicaScript, **engine: Any) -> list[str]:
-    """What is said before the job starts; `engine`: more keys of the pipeline file's."""
+    """Progress messages before the job starts; `engine`: additional keys of the pipeline file."""
     said: list[str] = []
     with ReplicaThread(SCRIPT) as decodes, ReplicaThread(prefill) as prefills:
         document = {
@@ -136,12 +136,12 @@ def served_with(prefill: ReplicaScript, **engine: Any) -> list[str]:
         spec = parse_spec(document)
         served = served_by(spec, (), lambda words, waited_s: said.append(words))
         assert served.model == "m"
-        # Whoever names replicas on the command line leaves those of the file out.
+        # Replicas on the command line replace those of the file.
         assert served_by(spec, (decodes.url,)).model == "m"
     return said
 
 
-def test_servers_that_prefill_are_asked_before_the_job_starts() -> None:
+def test_prefill_servers_are_checked_before_the_start() -> None:
     assert served_with(SCRIPT) == []
     assert served_with(SCRIPT, api="completions") == []
     (said,) = served_with(replace(SCRIPT, faults=Faults((("503", 1.0),))))
@@ -183,21 +183,21 @@ def spec_of(**document: Any) -> Any:
         ),
     ],
 )
-def test_a_context_that_is_too_short_stops_the_start(document: dict[str, Any], words: str) -> None:
+def test_too_short_context_stops_the_start(document: dict[str, Any], words: str) -> None:
     short = ReplicaThread(replace(SCRIPT, max_model_len=2048))
     with short as replica, pytest.raises(SettingError) as failed:
         served_by(spec_of(**document), [replica.url])
     assert str(failed.value).startswith(words)
 
 
-def test_a_summary_that_cannot_be_made_smaller_names_only_the_context() -> None:
+def test_minimal_summary_error_names_only_the_context() -> None:
     spec = spec_of(application={"type": "summary"}, event_time={})
     short = ReplicaThread(replace(SCRIPT, max_model_len=2048))
     with short as replica, pytest.raises(SettingError, match=r"--max-model-len 6550`\)$"):
         served_by(spec, [replica.url])
 
 
-def test_what_fits_the_context_starts() -> None:
+def test_fitting_context_starts() -> None:
     documents: list[dict[str, Any]] = [
         {"prompt": "x"},
         {"prompt": "x", "answer_tokens": "{{ text }}", "sampling": {"max_tokens": 9000}},
@@ -211,7 +211,7 @@ def test_what_fits_the_context_starts() -> None:
             assert served_by(spec_of(**document), [replica.url]).model == "m"
 
 
-def test_the_shortest_context_of_any_replica_counts() -> None:
+def test_shortest_context_of_any_replica_counts() -> None:
     long, short = (ReplicaThread(replace(SCRIPT, max_model_len=tokens)) for tokens in (1000, 100))
     words = "the model 'm' has 100"
     with long as first, short as second, pytest.raises(SettingError, match=words):

@@ -1,4 +1,4 @@
-"""The counts at the end of runs whose results and dead letters go to topics of a real node."""
+"""Final counts of runs that write results and dead letters to a real node's topics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay.testing.script import Fixed
 pytestmark = pytest.mark.flink
 
 
-def test_a_run_that_ends_before_its_metrics_are_read_is_counted(
+def test_run_that_ends_before_its_metrics_is_counted(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, letters = topic(), topic()
@@ -41,7 +41,7 @@ def test_a_run_that_ends_before_its_metrics_are_read_is_counted(
     assert (len(consume(node.bootstrap, results)), len(consume(node.bootstrap, letters))) == (20, 3)
 
 
-def test_a_run_counts_what_it_wrote_before_a_restart_once(
+def test_output_before_a_restart_is_counted_once(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:
     results, killed = topic(), []

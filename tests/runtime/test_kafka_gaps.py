@@ -1,4 +1,4 @@
-"""Records that a real node no longer has when a pipeline wants to read them."""
+"""A real node no longer has records that a pipeline should read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Scene:
         return sorted(line["id"] for line in self.pipelines.lines())
 
     def run(self, count: int, **source: Any) -> Any:
-        """Run until `count` results are written, and interrupt that; gives the last snapshot."""
+        """Run until `count` results are written, then interrupt; return the last snapshot."""
         return self.pipelines.interrupt(self.spec(**source), self.url, lambda: len(self.ids()) >= count)
 
     def recreate(self) -> None:
@@ -52,7 +52,7 @@ def scene(node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any)
         yield Scene(node, topic, pipelines, replica.url)
 
 
-def test_a_resume_names_records_that_were_deleted_unread(scene: Scene) -> None:
+def test_resume_names_records_deleted_unread(scene: Scene) -> None:
     scene.write(*"abc")
     scene.run(3)
     scene.write(*"defgh")
@@ -72,8 +72,8 @@ def test_a_resume_names_records_that_were_deleted_unread(scene: Scene) -> None:
     assert scene.ids()[-1] == f"{scene.topic}/0@8"
 
 
-def test_a_second_gap_right_after_one_that_was_skipped_is_named(scene: Scene) -> None:
-    """The reader has read nothing since: the checkpoint does not say where it is."""
+def test_gap_right_after_a_skipped_one_is_named(scene: Scene) -> None:
+    """The reader has read nothing since: its position is not in the checkpoint."""
     scene.write(*"abc")
     scene.run(3)
     scene.write("d")
@@ -98,8 +98,8 @@ def test_a_second_gap_right_after_one_that_was_skipped_is_named(scene: Scene) ->
     assert scene.ids() == [f"{scene.topic}/0@{offset}" for offset in (0, 1, 2, 5)]
 
 
-def test_what_was_read_before_a_gap_is_not_lost_with_it(scene: Scene) -> None:
-    """The checkpoint's requests, and its records on their way to the operator, outlive the source's state."""
+def test_records_before_a_gap_are_not_lost(scene: Scene) -> None:
+    """The checkpoint's requests, and its records in flight to the operator, outlive the source's state."""
     scene.write(*(f"e{n}" for n in range(100)))
     busy = {"max.poll.records": 10}
     spec = scene.spec(properties=busy).model_copy(update={"capacity": 2})
@@ -119,7 +119,7 @@ def test_what_was_read_before_a_gap_is_not_lost_with_it(scene: Scene) -> None:
     assert scene.ids() == sorted(read)
 
 
-def test_a_topic_that_was_created_again_gives_other_ids(scene: Scene) -> None:
+def test_recreated_topic_gives_other_ids(scene: Scene) -> None:
     scene.write(*"abc")
     scene.run(3)
     scene.recreate()
@@ -135,7 +135,7 @@ def test_a_topic_that_was_created_again_gives_other_ids(scene: Scene) -> None:
     assert last.skipped_records == 0
 
 
-def test_start_over_reads_a_topic_of_the_same_name_under_other_ids(scene: Scene) -> None:
+def test_fresh_start_reads_a_recreated_topic_under_other_ids(scene: Scene) -> None:
     scene.write(*"abc")
     scene.run(3)
     scene.recreate()
@@ -145,8 +145,8 @@ def test_start_over_reads_a_topic_of_the_same_name_under_other_ids(scene: Scene)
     assert scene.ids()[-1] == f"{scene.topic}~2/0@0"
 
 
-def test_offsets_without_records_are_no_gap(scene: Scene) -> None:
-    """The first offsets of a topic may be gone before the first start, and a transaction's end has one."""
+def test_offsets_without_records_are_not_a_gap(scene: Scene) -> None:
+    """A topic's first offsets may be gone before the first start, and a transaction marker has an offset."""
     scene.write(*"abc")
     delete_before(scene.node.bootstrap, scene.topic, 2)
     scene.run(1, start="earliest")
@@ -157,7 +157,7 @@ def test_offsets_without_records_are_no_gap(scene: Scene) -> None:
     assert scene.ids() == [f"{scene.topic}/0@{offset}" for offset in (2, 5)]
 
 
-def test_the_end_of_a_transaction_that_kafka_deletes_is_no_gap(scene: Scene) -> None:
+def test_deleted_transaction_marker_is_not_a_gap(scene: Scene) -> None:
     value = {"value": b'{"text": "t"}'}
     produce(scene.node.bootstrap, scene.topic, [value] * 3, transaction=f"{scene.topic}-t")
     spec = scene.spec()
@@ -174,7 +174,7 @@ def test_the_end_of_a_transaction_that_kafka_deletes_is_no_gap(scene: Scene) -> 
     assert scene.ids() == [f"{scene.topic}/0@{offset}" for offset in (0, 1, 2, 4)]
 
 
-def test_a_group_whose_next_record_is_gone_is_a_gap_without_a_checkpoint(scene: Scene) -> None:
+def test_groups_missing_next_record_is_a_gap(scene: Scene) -> None:
     scene.write(*"abcd")
     spec = scene.spec()
     with kafka_admin(spec.source.cluster()) as admin:
@@ -186,7 +186,7 @@ def test_a_group_whose_next_record_is_gone_is_a_gap_without_a_checkpoint(scene: 
     assert scene.ids() == [f"{scene.topic}/0@3"]
 
 
-def test_the_ids_of_topics_are_in_the_record_of_the_runs(scene: Scene) -> None:
+def test_topic_ids_are_in_the_run_record(scene: Scene) -> None:
     scene.write("a")
     scene.run(1)
     state = read_state(Path(scene.spec().checkpoint.dir))
@@ -194,8 +194,8 @@ def test_the_ids_of_topics_are_in_the_record_of_the_runs(scene: Scene) -> None:
     assert [len(ids) for ids in state.topics.values()] == [1]
 
 
-def test_a_running_job_that_falls_behind_the_first_record_is_stopped(scene: Scene) -> None:
-    """A reader that waits for the engine loses its place: it must not go on at the oldest record."""
+def test_job_that_falls_behind_the_first_record_is_stopped(scene: Scene) -> None:
+    """A reader that waits for the engine loses its position: it must not continue at the oldest record."""
     slow = {"properties": {"max.poll.records": 1, "fetch.max.bytes": 1, "max.partition.fetch.bytes": 1}}
     scene.write(*(f"{n} {'x' * 10_000}" for n in range(200)))
     spec = scene.spec(**slow).model_copy(update={"capacity": 1})
@@ -215,8 +215,8 @@ def test_a_running_job_that_falls_behind_the_first_record_is_stopped(scene: Scen
     assert f"{scene.topic}/0@200" not in scene.ids()
 
 
-def test_a_topic_that_is_created_again_under_a_running_job(scene: Scene) -> None:
-    """The run starts Flink again, reads the new topic from its first record, and says so."""
+def test_topic_recreated_under_a_running_job(scene: Scene) -> None:
+    """The run restarts Flink, reads the new topic from its first record, and reports that."""
     scene.write(*"abc")
     again = []
 

@@ -1,4 +1,4 @@
-"""What waits in a topic of a real node while an engine is slow, and how a run ends once it has enough."""
+"""The backlog in a real node's topic behind a slow engine, and the end of a run that has enough."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from forebay.testing.script import Fixed
 
 
 class HeldReplica(ReplicaThread):
-    """Answers forty calls, and the others once the file `gate` is there."""
+    """Answers forty calls, and the others once the file `gate` exists."""
 
     def __init__(self, gate: Path) -> None:
         super().__init__(ReplicaScript(delay=Fixed(0.01)))
@@ -41,7 +41,7 @@ class HeldReplica(ReplicaThread):
 
 
 @pytest.mark.flink
-def test_what_waits_is_seen_while_the_source_is_held_back_and_falls_to_nothing(
+def test_backlog_is_seen_under_backpressure_and_falls_to_zero(
     node: Any,
     kafka_jar: Path,
     topic: Callable[..., str],

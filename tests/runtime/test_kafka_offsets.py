@@ -1,4 +1,4 @@
-"""How far a pipeline is in its topics, with a Kafka that does as it is told."""
+"""A pipeline's progress in its topics, with a scripted Kafka."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING = 10**15
 
 
 class Looks:
-    """Looks at a job, one after another; each changes what the one before saw."""
+    """Consecutive looks at a job; each changes values of the previous one."""
 
     def __init__(self, settling: OffsetSettlement[int]) -> None:
         self._settling = settling
@@ -51,7 +51,7 @@ def test_offsets_settle_step_by_step() -> None:
     look.read = 100
     assert look() is None  # 100 is found, at 2000 ms.
     look.read = 200
-    assert look(newest=6, newest_done=6) is None, "what is told of checkpoints may be as old as the offsets"
+    assert look(newest=6, newest_done=6) is None, "checkpoint counts may be as old as the offsets"
     assert look(2.0, newest=7) is None  # From here on, 8 is a later one.
     assert look(newest_done=7) is None
     assert look(newest=8, newest_done=8, oldest_read_ms=1900) is None
@@ -66,13 +66,13 @@ def test_offsets_settle_step_by_step() -> None:
     assert look() is None  # 200 is found.
 
 
-def test_offsets_that_have_settled_do_not_settle_again() -> None:
+def test_settled_offsets_do_not_settle_again() -> None:
     look = Looks(OffsetSettlement(metrics_s=0.0))
     found = [look(newest=n, newest_done=n) for n in range(6, 40)]
     assert [offsets for offsets in found if offsets is not None] == [0]
 
 
-def test_a_restart_takes_back_what_was_answered() -> None:
+def test_restart_takes_answers_back() -> None:
     look = Looks(OffsetSettlement(metrics_s=0.0))
     look.read = 1
     for n in range(6, 10):
@@ -83,7 +83,7 @@ def test_a_restart_takes_back_what_was_answered() -> None:
     assert [offsets for offsets in found if offsets is not None] == [2]
 
 
-def test_what_is_not_known_is_waited_for() -> None:
+def test_unknown_values_are_awaited() -> None:
     look = Looks(OffsetSettlement(metrics_s=0.0, skew_ms=500))
     assert not any(look(newest=n, newest_done=n, oldest_read_ms=0) for n in range(6, 50))
     look.read = 3
@@ -92,9 +92,10 @@ def test_what_is_not_known_is_waited_for() -> None:
 
 
 @given(st.lists(st.sampled_from(["read", "answer", "checkpoint", "metrics", "look", "look"]), max_size=200))
-def test_no_offset_settles_before_the_answers_before_it_are_committed(steps: list[str]) -> None:
-    """A job with one operator, answered in order: `read` and `answer` move it, a checkpoint takes what is
-    there and commits what the one before held."""
+def test_offset_settles_only_after_earlier_answers_commit(steps: list[str]) -> None:
+    """A job with one operator, answered in order: `read` and `answer` advance it; a checkpoint takes the
+    current state and commits the previous one's.
+    """
     settling: OffsetSettlement[int] = OffsetSettlement(metrics_s=0.0)
     read_ms: deque[int] = deque()
     now_ms = done = read = checkpoint = 0
@@ -105,7 +106,7 @@ def test_no_offset_settles_before_the_answers_before_it_are_committed(steps: lis
         if step == "read":
             read += 1
             read_ms.append(now_ms)
-            # What was idle tells at once that it is not.
+            # An idle subtask reports at once that it is busy.
             oldest = min(oldest, read_ms[0])
         elif step == "answer" and read_ms:
             read_ms.popleft()
@@ -123,7 +124,7 @@ def test_no_offset_settles_before_the_answers_before_it_are_committed(steps: lis
             assert settled is None or settled <= committed
 
 
-def test_behind_many_readers_a_checkpoint_must_hold_nothing_on_its_way() -> None:
+def test_many_readers_need_a_checkpoint_without_records_in_flight() -> None:
     look = Looks(OffsetSettlement(metrics_s=0.0, many_readers=True))
     assert not any(look(newest=n, newest_done=n) for n in range(6, 30))
     look.read = 4
@@ -141,8 +142,8 @@ def test_behind_many_readers_a_checkpoint_must_hold_nothing_on_its_way() -> None
     # A record of the first reader stays on its way while those of the second are taken and answered.
     ["read 0", "read 1", "checkpoint", "look", "metrics", "look"] + ["checkpoint", "metrics", "look"] * 8
 )
-def test_no_offset_settles_while_a_record_before_it_is_on_its_way(steps: list[str]) -> None:
-    """Two readers in front of one operator, which takes from either as it likes."""
+def test_offset_does_not_settle_with_an_earlier_record_in_flight(steps: list[str]) -> None:
+    """Two readers in front of one operator, which takes from either in any order."""
     settling: OffsetSettlement[tuple[int, ...]] = OffsetSettlement(metrics_s=0.0, many_readers=True)
     ways: tuple[deque[tuple[int, int]], ...] = (deque(), deque())
     read = [0, 0]
@@ -225,7 +226,7 @@ class Run:
         return Checkpoints(0, 0, (), newest=self._checkpoints, newest_done=self._checkpoints)
 
 
-def test_other_sources_have_no_places(kafka: FakeKafka) -> None:
+def test_other_sources_have_no_offsets(kafka: FakeKafka) -> None:
     document = {"name": "p", "source": {"type": "jsonl", "path": "in"}, "prompt": "{{ text }}"}
     other = parse_spec({**document, "sink": {"type": "jsonl", "path": "out"}})
     assert begin(other, {}, first=True) == KafkaStart()
@@ -237,7 +238,7 @@ def test_other_sources_have_no_places(kafka: FakeKafka) -> None:
     assert kafka.groups == {}
 
 
-def test_it_has_come_to_the_end_once_all_is_read_and_answered(kafka: FakeKafka) -> None:
+def test_end_is_reached_once_all_is_read_and_answered(kafka: FakeKafka) -> None:
     run = Run(until_latest=True)
     assert not run()
     kafka.groups["forebay-p-read"] = run.ends
@@ -251,8 +252,8 @@ def test_it_has_come_to_the_end_once_all_is_read_and_answered(kafka: FakeKafka) 
     assert kafka.groups["forebay-p"] == run.ends
 
 
-def test_a_run_does_not_end_before_its_counts_are_known(kafka: FakeKafka) -> None:
-    """Else one that wrote to topics only would say that nothing came in."""
+def test_run_does_not_end_before_its_counts_arrive(kafka: FakeKafka) -> None:
+    """Otherwise a run that only wrote to topics would report no input."""
     run = Run(until_latest=True)
     assert not run()
     kafka.groups["forebay-p-read"] = run.ends
@@ -263,9 +264,7 @@ def test_a_run_does_not_end_before_its_counts_are_known(kafka: FakeKafka) -> Non
 
 
 @pytest.mark.parametrize("failure", [KafkaAway("away"), KafkaRefused("no longer")])
-def test_while_kafka_does_not_answer_nothing_has_come_to_its_end(
-    kafka: FakeKafka, failure: Exception
-) -> None:
+def test_end_is_not_reached_while_kafka_is_away(kafka: FakeKafka, failure: Exception) -> None:
     run = Run(until_latest=True)
     kafka.groups["forebay-p-read"] = run.ends
     kafka.failure = failure
@@ -276,7 +275,7 @@ def test_while_kafka_does_not_answer_nothing_has_come_to_its_end(
     assert run()
 
 
-def test_flink_is_asked_about_once_a_second(kafka: FakeKafka) -> None:
+def test_flink_is_polled_about_once_a_second(kafka: FakeKafka) -> None:
     clock = ManualClock()
     asked = []
 
@@ -291,13 +290,13 @@ def test_flink_is_asked_about_once_a_second(kafka: FakeKafka) -> None:
     assert len(asked) == 10
 
 
-def test_a_source_that_goes_on_has_no_end(kafka: FakeKafka) -> None:
+def test_unbounded_source_has_no_end(kafka: FakeKafka) -> None:
     run = Run()
     kafka.groups["forebay-p-read"] = run.ends
     assert not any(run(oldest_read_ms=NOTHING_READ_MS) for _ in range(5))
 
 
-def test_what_could_not_be_committed_is_committed_later(kafka: FakeKafka) -> None:
+def test_failed_commit_is_repeated_later(kafka: FakeKafka) -> None:
     run = Run()
     kafka.groups["forebay-p-read"] = read = (Place("a", 0, 20), Place("a", 1, 21))
     kafka.refuses = True
@@ -309,7 +308,7 @@ def test_what_could_not_be_committed_is_committed_later(kafka: FakeKafka) -> Non
     assert kafka.groups["forebay-p"] == read
 
 
-def test_the_group_follows_once_answers_are_committed(kafka: FakeKafka) -> None:
+def test_group_offsets_follow_committed_answers(kafka: FakeKafka) -> None:
     run = Run()
     begun = kafka.groups["forebay-p"]
     read = (Place("a", 0, 20), Place("a", 1, 21))
@@ -322,7 +321,7 @@ def test_the_group_follows_once_answers_are_committed(kafka: FakeKafka) -> None:
     assert kafka.groups["forebay-p"] == read
 
 
-def test_a_topic_that_is_created_again_while_it_is_read_ends_the_attempt(kafka: FakeKafka) -> None:
+def test_topic_recreated_during_a_run_ends_the_attempt(kafka: FakeKafka) -> None:
     run = Run()
     assert not run()
     kafka.ids["a"] = "another"
@@ -339,8 +338,8 @@ def test_new_topics_of_a_pattern_are_reported_once(kafka: FakeKafka) -> None:
     assert run.seen == {}
 
 
-def test_offsets_in_topics_that_are_not_read_do_not_matter(kafka: FakeKafka) -> None:
-    """An earlier pipeline of the name read topic `b`, and not to its end."""
+def test_offsets_in_unread_topics_do_not_matter(kafka: FakeKafka) -> None:
+    """An earlier pipeline of the name read part of topic `b`."""
     left = Place("b", 0, 5)
     run = Run()
     read = (Place("a", 0, 20), Place("a", 1, 21))
@@ -357,8 +356,8 @@ def test_offsets_in_topics_that_are_not_read_do_not_matter(kafka: FakeKafka) -> 
 
 
 @pytest.mark.parametrize("only_markers", [True, False])
-def test_the_group_passes_what_is_no_record_once_it_has_settled(kafka: FakeKafka, only_markers: bool) -> None:
-    """Else Kafka deletes the end of a transaction, and it looks like a record that was never read."""
+def test_settled_group_passes_transaction_markers(kafka: FakeKafka, only_markers: bool) -> None:
+    """Otherwise Kafka deletes the transaction marker, and it looks like an unread record."""
     run = Run()
     read = kafka.groups["forebay-p-read"] = (Place("a", 0, 20), Place("a", 1, 21))
     kafka.only_markers = only_markers

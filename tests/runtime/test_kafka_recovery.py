@@ -1,4 +1,4 @@
-"""What an earlier job left in Kafka when the next one starts."""
+"""What an earlier job left in Kafka, at the start of the next one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ STATES = ("Empty", "Ongoing", "PrepareCommit", "CompleteCommit", "PrepareAbort",
 
 
 class FakeKafka:
-    """Transactions by their ids, which `kafka_recovery` finds, commits and aborts."""
-
     def __init__(self, **states: str) -> None:
         self.states = states
         self.before_commit: Callable[[str], None] = lambda id: None
@@ -49,7 +47,7 @@ class FakeKafka:
         return False
 
     def results(self, job: str = OLD) -> dict[str, str]:
-        """The states of the results' transactions of a job, by subtask and number."""
+        """States of a job's result transactions, by subtask and number."""
         prefix = f"forebay-p-{job}-results-"
         return {id.removeprefix(prefix): state for id, state in self.states.items() if id.startswith(prefix)}
 
@@ -86,9 +84,7 @@ def results(states: dict[str, str], job: str = OLD) -> dict[str, str]:
     return {f"forebay-p-{job}-results-{name}": state for name, state in states.items()}
 
 
-def test_a_resumed_checkpoint_is_committed_and_what_is_later_aborted(
-    kafka: FakeKafka, tmp_path: Path
-) -> None:
+def test_resumed_checkpoint_commits_and_later_ones_abort(kafka: FakeKafka, tmp_path: Path) -> None:
     complete_checkpoint(tmp_path / OLD, 16)
     newest = complete_checkpoint(tmp_path / OLD, 17)
     kafka.states |= results(
@@ -105,14 +101,14 @@ def test_a_resumed_checkpoint_is_committed_and_what_is_later_aborted(
     }
 
 
-def test_a_last_job_without_a_checkpoint_commits_nothing(kafka: FakeKafka, tmp_path: Path) -> None:
+def test_job_without_a_checkpoint_commits_nothing(kafka: FakeKafka, tmp_path: Path) -> None:
     restored = complete_checkpoint(tmp_path / OLD, 17)
     kafka.states |= results({"0-17": "CompleteCommit"}) | results({"0-18": "Ongoing"}, OTHER)
     end_transactions(spec(tmp_path), RunState(job=OTHER), restored)
     assert kafka.results(OTHER) == {"0-18": "CompleteAbort"}
 
 
-def test_a_fresh_start_aborts_what_the_last_job_left_open(kafka: FakeKafka, tmp_path: Path) -> None:
+def test_fresh_start_aborts_open_transactions(kafka: FakeKafka, tmp_path: Path) -> None:
     before = RunState(job=OLD, completed=Completed(number=5000))
     kafka.states |= results({"0-4999": "CompleteCommit", "0-5000": "Ongoing", "0-5004": "Ongoing"})
     assert end_transactions(spec(tmp_path), before, None).checkpoint is None
@@ -123,9 +119,7 @@ def test_a_fresh_start_aborts_what_the_last_job_left_open(kafka: FakeKafka, tmp_
     }
 
 
-def test_a_checkpoint_that_was_copied_elsewhere_keeps_what_it_is_to_commit(
-    kafka: FakeKafka, tmp_path: Path
-) -> None:
+def test_copied_checkpoint_keeps_its_transactions(kafka: FakeKafka, tmp_path: Path) -> None:
     chosen = complete_checkpoint(tmp_path / "copy", 17)
     kafka.states |= results({"0-17": "Ongoing", "0-18": "Ongoing"})
     before = RunState(job=OLD, completed=Completed(number=18))
@@ -133,16 +127,15 @@ def test_a_checkpoint_that_was_copied_elsewhere_keeps_what_it_is_to_commit(
     assert kafka.results() == {"0-17": "Ongoing", "0-18": "CompleteAbort"}
 
 
-def test_if_nothing_of_the_newest_checkpoint_is_committed_the_one_before_is_resumed(
-    kafka: FakeKafka, tmp_path: Path
-) -> None:
-    """Its upload succeeded, the answer was lost, and the earlier job restarted from the one before."""
+def test_uncommitted_newest_checkpoint_falls_back_to_the_previous(kafka: FakeKafka, tmp_path: Path) -> None:
+    """Its upload succeeded, the answer was lost, and the earlier job restarted from the previous one."""
     older, newest = (complete_checkpoint(tmp_path / OLD, number) for number in (14, 15))
     kafka.states |= results({"0-14": "Ongoing", "0-15": "CompleteAbort"})
     recovered = end_transactions(spec(tmp_path), RunState(job=OLD), newest)
     assert recovered.checkpoint == older
     assert recovered.reason == (
-        f"Kafka has aborted forebay-p-{OLD}-results-0-15 with results of checkpoint 15, which are made again"
+        f"Kafka has aborted forebay-p-{OLD}-results-0-15 with results of checkpoint 15, "
+        "which will be repeated"
     )
     assert kafka.results() == {"0-14": "CompleteCommit", "0-15": "CompleteAbort"}
 
@@ -158,7 +151,7 @@ def test_if_nothing_of_the_newest_checkpoint_is_committed_the_one_before_is_resu
         ({"0-14": "CompleteAbort", "0-15": "CompleteAbort"}, {}),
     ],
 )
-def test_what_would_be_repeated_or_lost_is_refused(
+def test_repeated_or_lost_results_are_rejected(
     kafka: FakeKafka, tmp_path: Path, states: dict[str, str], changes: dict[str, Any]
 ) -> None:
     older, newest = (complete_checkpoint(tmp_path / OLD, number) for number in (14, 15))
@@ -169,22 +162,20 @@ def test_what_would_be_repeated_or_lost_is_refused(
     assert str(caught.value) == (
         f"sink.topic: Kafka has aborted forebay-p-{OLD}-results-0-15 with results of checkpoint 15: open for "
         f"longer than transaction_timeout_s (900), or ended by another run. Resume with --from-checkpoint "
-        f"{older} to have them made again, or with --from-checkpoint {newest} to continue without them"
+        f"{older} to repeat them, or with --from-checkpoint {newest} to continue without them"
     )
     assert kafka.results() == states
     assert end_transactions(spec(tmp_path, **changes), before, newest, chosen=True).checkpoint == newest
 
 
-def test_an_earlier_job_may_abort_a_transaction_while_it_is_committed(
-    kafka: FakeKafka, tmp_path: Path
-) -> None:
+def test_earlier_job_may_abort_during_a_commit(kafka: FakeKafka, tmp_path: Path) -> None:
     older, newest = (complete_checkpoint(tmp_path / OLD, number) for number in (14, 15))
     kafka.states |= results({"0-14": "CompleteCommit", "0-15": "Ongoing"})
     kafka.before_commit = lambda id: kafka.abort([id])
     assert end_transactions(spec(tmp_path), RunState(job=OLD), newest).checkpoint == older
 
 
-def test_a_topic_without_transactions_is_not_asked(tmp_path: Path) -> None:
+def test_topic_without_transactions_is_not_queried(tmp_path: Path) -> None:
     topic = {"type": "kafka", "bootstrap": "k:1", "topic": "out", "guarantee": "at-least-once"}
     newest = complete_checkpoint(tmp_path / OLD, 15)
     recovered = end_transactions(spec(tmp_path, sink=topic, dead_letters=topic), RunState(job=OLD), newest)
@@ -198,9 +189,7 @@ def test_a_topic_without_transactions_is_not_asked(tmp_path: Path) -> None:
     ),
     st.integers(0, 6),
 )
-def test_a_checkpoint_holds_the_newest_transaction_of_each_subtask(
-    found: dict[Name, Transaction], number: int
-) -> None:
+def test_checkpoint_has_each_subtasks_newest_transaction(found: dict[Name, Transaction], number: int) -> None:
     newest = held(found, number)
     assert len({(name.key, name.subtask) for name in newest}) == len(newest)
     for name in found:
@@ -212,7 +201,7 @@ def test_a_checkpoint_holds_the_newest_transaction_of_each_subtask(
 
 
 @pytest.mark.flink
-def test_a_real_transaction_of_another_producer_is_committed_or_aborted(
+def test_real_transaction_is_committed_or_aborted(
     node: Any, kafka_jar: Path, topic: Callable[..., str], flink_logs: Path
 ) -> None:
     name = topic()

@@ -1,4 +1,4 @@
-"""A pipeline over Avro values of a real node, with a scripted registry that is away at first."""
+"""A pipeline with Avro values of a real node, and a scripted registry that is unavailable at first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def value(text: str) -> bytes:
     return b"\0\0\0\0\7" + out.getvalue()
 
 
-def test_every_avro_record_gives_one_result_or_one_dead_letter(
+def test_every_avro_record_gives_one_result_or_dead_letter(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any, flink_logs: Path
 ) -> None:
     read, results, letters = topic(2), topic(), topic()

@@ -1,4 +1,4 @@
-"""Dead letters of a Kafka pipeline that are fed in again, from a topic of a real node and from files."""
+"""Replayed dead letters of a Kafka pipeline, from a real node's topic and from files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("to", ["topic", "files"])
-def test_dead_letters_come_back_with_keys_headers_and_ids(
+def test_replayed_dead_letters_keep_keys_headers_and_ids(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any, to: str
 ) -> None:
     read, letters, results, again = topic(2), topic(), topic(), topic()

@@ -1,4 +1,4 @@
-"""`forebay run` between topics of a real node: what it reads, what it writes, what it says."""
+"""`forebay run` between topics of a real node: its input, output and messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from forebay.testing.waiting import wait_until
 pytestmark = pytest.mark.flink
 
 
-def test_every_record_of_a_topic_gives_one_result_or_one_dead_letter(
+def test_every_record_gives_one_result_or_dead_letter(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:
     read, results, letters = (
@@ -86,7 +86,7 @@ def test_every_record_of_a_topic_gives_one_result_or_one_dead_letter(
     assert len(given_up[b"huge"].value_dict["input"]) == len(bad[3]["value"] or b"")
 
 
-def test_a_topic_without_records_has_come_to_its_end(
+def test_empty_topic_is_at_its_end(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:
     source = {"type": "kafka", "bootstrap": node.bootstrap, "topics": [topic(2)], "until_latest": True}
@@ -96,10 +96,10 @@ def test_a_topic_without_records_has_come_to_its_end(
 
 
 @pytest.mark.long
-def test_two_pipelines_of_one_name_leave_each_others_transactions_alone(
+def test_pipelines_of_one_name_have_separate_transactions(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:
-    """A job ends the open transactions whose ids begin like its own."""
+    """A job ends the open transactions whose ids start like its own."""
     results, stop = {"first": topic(), "second": topic()}, threading.Event()
 
     def run(name: str, url: str, *, enough: Callable[[Any], bool], **source: Any) -> Any:
@@ -132,7 +132,7 @@ def test_two_pipelines_of_one_name_leave_each_others_transactions_alone(
     assert len(set(positions)) == len(positions)
 
 
-def test_what_a_real_node_will_not_do_is_said_before_the_start(
+def test_limits_of_a_real_node_are_reported_before_the_start(
     node: Any, kafka_jar: Path, topic: Callable[..., str], flink_logs: Path
 ) -> None:
     there, out, group = topic(1), topic(1), f"g-{uuid.uuid4().hex[:8]}"
@@ -165,7 +165,7 @@ def test_what_a_real_node_will_not_do_is_said_before_the_start(
         assert found.startswith(expected)
     with member(node.bootstrap, group, there):
         assert said({"group": group}).startswith(
-            f"SettingError source.group: '{group}' is read by others now (1)"
+            f"SettingError source.group: other consumers use '{group}' now (1)"
         )
 
 
@@ -179,7 +179,7 @@ class Message:
 
 
 @pytest.mark.long
-def test_results_that_kafka_has_thrown_away_are_said_before_the_resume_and_made_again(
+def test_discarded_results_are_reported_on_resume_and_repeated(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:
     results = topic()
@@ -216,10 +216,10 @@ def test_results_that_kafka_has_thrown_away_are_said_before_the_resume_and_made_
 
 
 @pytest.mark.long
-def test_results_that_kafka_throws_away_as_a_job_ends_fail_the_run_and_are_made_again(
+def test_results_discarded_at_the_end_fail_the_run_and_repeat(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:
-    """Flink counts what its last checkpoint could not commit, and finishes."""
+    """Flink counts the failed commits of its last checkpoint, and finishes."""
     results, folder = topic(), pipelines.folder / "in"
     jobs = pipelines.folder / ".forebay" / "p" / "checkpoints"
     folder.mkdir()
@@ -270,7 +270,7 @@ def test_results_that_kafka_throws_away_as_a_job_ends_fail_the_run_and_are_made_
 
 
 def end_of(bootstrap: str, topic: str) -> int:
-    """The offset behind the newest record of a topic of one partition, committed or not."""
+    """The offset after the newest record of a topic with one partition, committed or not."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "log_level": 0})
     try:
         return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), 60.0)[1])
@@ -278,10 +278,10 @@ def end_of(bootstrap: str, topic: str) -> int:
         consumer.close()
 
 
-def test_a_run_that_is_killed_as_its_job_has_finished_does_not_run_again(
+def test_run_killed_after_its_job_finished_does_not_run_again(
     node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """The command stands still while its job finishes and Flink deletes the last checkpoint; then it dies."""
+    """The command is suspended while its job finishes and Flink deletes the last checkpoint; then it dies."""
     count, results = 20, topic()
     (tmp_path / "home").mkdir(mode=0o700)
     (tmp_path / "home" / "connectors").symlink_to(kafka_jar.parent)

@@ -1,4 +1,4 @@
-"""Runs against a node that wants passwords and certificates: it gets in, and no secret is found."""
+"""Runs against a node that requires passwords and certificates: access works, and no secret leaks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("kafka_security")]
 
 
 class Run:
-    """`forebay run` with a home of its own, so that all that it leaves can be searched."""
+    """`forebay run` in its own home, so that everything it leaves can be searched."""
 
     def __init__(self, folder: Path, jar: Path, environ: dict[str, str], **document: Any) -> None:
         self.home = folder / "home"
@@ -52,7 +52,7 @@ class Run:
         )
 
     def told(self) -> bytes:
-        """What Flink's own service tells of the job while it runs."""
+        """The job in Flink's own REST service while it runs."""
         logs = self.home / "run" / "flink"
         log = "".join(path.read_text() for path in logs.glob("*.log"))
         port = re.findall(r"Rest endpoint listening at [\w.-]+:(\d+)", log)[-1]
@@ -73,7 +73,7 @@ class Run:
 
 
 @pytest.mark.long
-def test_passwords_and_certificates_let_it_in_and_are_found_nowhere(
+def test_passwords_and_certificates_work_and_do_not_leak(
     secured: Any, authority: Authority, kafka_jar: Path, tmp_path: Path
 ) -> None:
     read, results = (f"t-{uuid.uuid4().hex[:8]}" for _ in range(2))
@@ -138,7 +138,7 @@ def test_passwords_and_certificates_let_it_in_and_are_found_nowhere(
 
 
 def refused(pipelines: Any, logs: Path, source: dict[str, Any]) -> str:
-    """What is said, on one line, of a run that is refused before it starts; no word of a password is left."""
+    """Return the one-line error of a run that is rejected before it starts; it contains no password."""
     with pytest.raises(SettingError) as error:
         pipelines.run(pipelines.spec(source={"type": "kafka", **source}), "http://127.0.0.1:9")
     files = (path for at in (pipelines.folder, logs) for path in at.rglob("*") if path.is_file())
@@ -158,7 +158,7 @@ def refused(pipelines: Any, logs: Path, source: dict[str, Any]) -> str:
         (f"{SHADED}{MODULE} required username=ann password=hush-hush wrong;", "check 'properties' and the"),
     ],
 )
-def test_a_login_that_will_not_do_is_one_sentence_at_once_without_the_password(
+def test_failed_login_is_one_sentence_without_the_password(
     secured: Any, kafka_jar: Path, pipelines: Any, flink_logs: Path, *, config: str, words: str
 ) -> None:
     topic = f"t-{uuid.uuid4().hex[:8]}"
@@ -175,7 +175,7 @@ def test_a_login_that_will_not_do_is_one_sentence_at_once_without_the_password(
     assert words in refused(pipelines, flink_logs, source)
 
 
-def test_a_certificate_of_another_authority_is_refused_at_once(
+def test_untrusted_certificate_is_rejected_at_once(
     secured: Any, kafka_jar: Path, pipelines: Any, flink_logs: Path
 ) -> None:
     other = Authority(pipelines.folder / "other")

@@ -1,4 +1,4 @@
-"""Where a pipeline begins in its topics, with a Kafka that does as it is told."""
+"""Start positions in topics, with a scripted Kafka."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
         ("committed", [10, 70]),
     ],
 )
-def test_a_first_start_commits_where_it_begins(kafka: FakeKafka, start: str, offsets: list[int]) -> None:
+def test_first_start_commits_its_position(kafka: FakeKafka, start: str, offsets: list[int]) -> None:
     kafka.groups["forebay-p"] = (Place("a", 1, 70), Place("b", 0, 3))
     assert begin(spec(start=start), {}, first=True).ends == (Place("a", 0, 90), Place("a", 1, 91))
     for group in ("forebay-p", "forebay-p-read"):
@@ -38,14 +38,14 @@ def test_a_first_start_commits_where_it_begins(kafka: FakeKafka, start: str, off
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "committed"])
-def test_a_later_start_begins_at_what_has_no_answer(kafka: FakeKafka, start: str) -> None:
+def test_later_start_begins_at_unanswered_records(kafka: FakeKafka, start: str) -> None:
     kafka.groups["forebay-p"] = (Place("a", 0, 30), Place("a", 1, 40))
     kafka.groups["forebay-p-read"] = (Place("a", 0, 60), Place("a", 1, 70))
     begin(spec(start=start), {}, first=False)
     assert [place.offset for place in kafka.groups["forebay-p-read"]] == [30, 40]
 
 
-def test_what_earlier_starts_have_read_is_known_until_the_next_begins(kafka: FakeKafka) -> None:
+def test_read_offsets_are_known_until_the_next_start(kafka: FakeKafka) -> None:
     assert read_before(spec()) == ()
     begin(spec(), {}, first=True)
     kafka.groups["forebay-p-read"] = read = (Place("a", 0, 60), Place("a", 1, 70))
@@ -54,18 +54,18 @@ def test_what_earlier_starts_have_read_is_known_until_the_next_begins(kafka: Fak
     assert [place.offset for place in read_before(spec())] == [10, 11]
 
 
-def test_a_kafka_that_is_held_up_for_a_while_does_not_end_the_start(kafka: FakeKafka) -> None:
+def test_slow_kafka_does_not_end_the_start(kafka: FakeKafka) -> None:
     begin(spec(), {}, first=True)
     assert kafka.timeouts_s == [60.0]
 
 
-def test_a_pattern_means_whole_names(kafka: FakeKafka) -> None:
+def test_pattern_matches_whole_names(kafka: FakeKafka) -> None:
     begun = begin(spec(topics=[], pattern="a.?", group="g"), {}, first=True)
     assert [end.topic for end in begun.ends] == ["a", "a", "ab"]
     assert [place.offset for place in kafka.groups["g"]] == [10, 11, 10]
 
 
-def test_a_later_start_does_not_skip_records_unless_it_may(kafka: FakeKafka) -> None:
+def test_later_start_skips_records_only_if_allowed(kafka: FakeKafka) -> None:
     kafka.groups["forebay-p"] = (Place("a", 0, 30), Place("a", 1, 40))
     kafka.begin = 35
     with pytest.raises(PipelineFailed, match="a/0: offsets 30 to 34 were deleted unread"):
@@ -76,10 +76,8 @@ def test_a_later_start_does_not_skip_records_unless_it_may(kafka: FakeKafka) -> 
     assert [place.offset for place in kafka.groups["forebay-p-read"]] == [35, 40]
 
 
-def test_a_partition_of_which_nothing_was_read_may_have_a_gap(
-    kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A checkpoint does not say where its reader begins: at the offset that is committed."""
+def test_unread_partition_may_have_a_gap(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint lacks its reader's start position: that is the committed offset."""
     monkeypatch.setattr(kafka_start, "metadata_of", lambda checkpoint: b"")
 
     def resume(state: SourceState | None) -> KafkaStart:
@@ -97,12 +95,12 @@ def test_a_partition_of_which_nothing_was_read_may_have_a_gap(
     assert resume(None).gaps == ()
 
 
-def test_the_first_record_that_is_there_is_no_gap_at_a_first_start(kafka: FakeKafka) -> None:
+def test_first_start_at_the_first_record_is_not_a_gap(kafka: FakeKafka) -> None:
     kafka.begin = 35
     assert begin(spec(start="earliest"), {}, first=True).gaps == ()
 
 
-def test_a_topic_of_the_same_name_gets_a_generation(kafka: FakeKafka) -> None:
+def test_recreated_topic_gets_a_generation(kafka: FakeKafka) -> None:
     kafka.groups["forebay-p"] = (Place("a", 0, 30), Place("a", 1, 40))
     before = {"a": ("id-before",)}
     with pytest.raises(PipelineFailed, match="created again"):
@@ -113,13 +111,13 @@ def test_a_topic_of_the_same_name_gets_a_generation(kafka: FakeKafka) -> None:
     assert begin(spec(start="earliest"), before, first=True).start.generations["a"][-1] == "id-a"
 
 
-def test_a_topic_that_is_away_keeps_its_id(kafka: FakeKafka) -> None:
-    """Else a topic of that name that is created later would give the same positions."""
+def test_missing_topic_keeps_its_id(kafka: FakeKafka) -> None:
+    """Otherwise a later topic of that name would give the same positions."""
     begun = begin(spec(topics=[], pattern="a"), {"away": ("id-1", "id-2")}, first=False)
     assert begun.ids == {"a": "id-a", "away": "id-2"}
 
 
-def test_only_the_platform_knows_of_a_checkpoint(kafka: FakeKafka) -> None:
+def test_only_the_platform_can_see_a_checkpoint(kafka: FakeKafka) -> None:
     kafka.groups["forebay-p"] = (Place("a", 0, 30), Place("a", 1, 40))
     kafka.begin = 35
     begun = begin(spec(), {}, first=False, strict=False)
@@ -127,7 +125,7 @@ def test_only_the_platform_knows_of_a_checkpoint(kafka: FakeKafka) -> None:
     assert not begun.start.watched
 
 
-def test_an_end_is_no_further_than_its_topic() -> None:
+def test_end_is_limited_to_the_topic() -> None:
     now = KafkaStart(ends=(Place("a", 0, 5), Place("a", 1, 50)))
     noted = (Place("a", 0, 9), Place("a", 1, 40), Place("gone", 0, 7))
     assert now.end(noted) == (Place("a", 0, 5), Place("a", 1, 40))

@@ -1,4 +1,4 @@
-"""Records that are too large for the topic they go to, and headers and keys of every kind, on a real node."""
+"""Records too large for their topic, and all kinds of headers and keys, on a real node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT = 1_048_576
 
 
 @pytest.mark.parametrize("letters_in", ["topic", "files"])
-def test_no_record_is_too_large_for_a_pipeline(
+def test_too_large_records_do_not_fail_a_pipeline(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any, letters_in: str
 ) -> None:
     large = {"max.message.bytes": "12000000"}
@@ -77,7 +77,7 @@ def test_no_record_is_too_large_for_a_pipeline(
         assert bool(cut[key]) == (letters_in == "topic" and len(value) > LIMIT * 3 // 4)
 
 
-def test_a_topic_that_takes_less_than_the_producer_sends_is_refused(
+def test_topic_with_a_smaller_limit_than_the_producer_is_rejected(
     node: Any, kafka_jar: Path, topic: Callable[..., str], flink_logs: Path
 ) -> None:
     read, small = topic(1), topic(1, **{"max.message.bytes": "100000"})
@@ -103,7 +103,7 @@ def test_a_topic_that_takes_less_than_the_producer_sends_is_refused(
     check(**{"max.request.size": 100_000})
 
 
-def test_headers_and_keys_of_every_kind_go_from_topic_to_topic(
+def test_all_kinds_of_headers_and_keys_are_copied(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:
     read, results = topic(1), topic(1)

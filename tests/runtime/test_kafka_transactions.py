@@ -1,4 +1,4 @@
-"""Transactions that Kafka gives up, look by look."""
+"""Transactions that Kafka aborts, look by look."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PREPARED = Transaction("PrepareCommit", BEGAN_MS)
 ABORTED = Transaction("CompleteAbort", BEGAN_MS)
 EMPTY = Transaction("Empty")
 
-# (what Kafka says of the transactions 0-N, newest completed checkpoint)
+# (Kafka's states of the transactions 0-N, newest completed checkpoint)
 Look = tuple[dict[int, Transaction], int]
 
 
@@ -50,35 +50,35 @@ def lost_in(looks: list[Look], *, restored: int = 0) -> list[list[int]]:
         # Aborted before its checkpoint: Flink may meet it, and restore.
         ([({1: OPEN}, 0), ({1: ABORTED}, 0), ({1: ABORTED}, 1)], [[], [], [1]]),
         ([({1: COMMITTED, 2: ABORTED, 3: COMMITTED}, 3)], [[2]]),
-        # Begun anew by somebody else, who has written nothing, or whom Kafka has forgotten.
+        # Begun again by another producer that has written nothing, or that Kafka has forgotten.
         ([({1: OPEN}, 0), ({1: EMPTY}, 1)], [[], [1]]),
         ([({1: OPEN}, 0), ({}, 1)], [[], [1]]),
     ],
 )
-def test_what_is_due_and_not_committed_is_lost(looks: list[Look], lost: list[list[int]]) -> None:
+def test_due_but_uncommitted_is_lost(looks: list[Look], lost: list[list[int]]) -> None:
     assert lost_in(looks) == lost
 
 
-def test_what_a_restore_takes_back_is_not_lost() -> None:
+def test_transactions_taken_back_by_a_restore_are_not_lost() -> None:
     topic = TopicCommits(1, 0)
     topic.look({(0, 2): COMMITTED, (0, 3): OPEN}, 2)
     topic.restored(2)
-    # 3 and 4 are begun anew; 5 was given up, and the new attempt leaves that number out.
+    # 3 and 4 are begun again; 5 was given up, and the new attempt leaves that number out.
     assert not topic.look({(0, 3): OPEN, (0, 4): OPEN, (0, 5): ABORTED}, 2, first=True)
     anew = Transaction("Ongoing", BEGAN_MS + 9)
     assert not topic.look({(0, 3): anew, (0, 4): ABORTED, (0, 5): ABORTED}, 2)
     assert not topic.look({(0, 3): replace(anew, state="CompleteCommit"), (0, 4): EMPTY, (0, 5): ABORTED}, 5)
 
 
-def test_what_a_restored_checkpoint_is_to_commit_is_not_taken_back() -> None:
-    """Between a restore and the next checkpoint, too."""
+def test_restored_checkpoints_transactions_stay() -> None:
+    """Also between a restore and the next checkpoint."""
     topic = TopicCommits(1, 0)
     topic.look({(0, 1): OPEN, (0, 2): OPEN}, 1)
     topic.restored(1)
     assert topic.look({(0, 1): ABORTED, (0, 2): EMPTY}, 1, first=True) == [(0, 1)]
 
 
-def test_a_checkpoint_is_safe_once_all_up_to_it_is_committed() -> None:
+def test_checkpoint_is_safe_once_all_before_is_committed() -> None:
     topic = TopicCommits(2, 0)
     topic.look({(0, 1): COMMITTED, (1, 1): COMMITTED, (0, 2): OPEN, (1, 2): COMMITTED, (0, 3): OPEN}, 2)
     assert (topic.safe(1), topic.safe(2)) == (1, 1)
@@ -87,7 +87,7 @@ def test_a_checkpoint_is_safe_once_all_up_to_it_is_committed() -> None:
 
 
 class FakeKafka:
-    """Says what a test wants of transactions by their ids."""
+    """Returns scripted transactions by id."""
 
     def __init__(self) -> None:
         self.transactions_: dict[str, Transaction] = {}
@@ -115,7 +115,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
 
 
 class Watched:
-    """A job whose checkpoints complete when a test says so."""
+    """A job whose checkpoints complete on command."""
 
     def __init__(self, folder: Path, start: Start) -> None:
         self.job = folder / ("a" * 32)
@@ -129,7 +129,7 @@ class Watched:
         self.watch(Checkpoints(0, 0, (), newest=done, newest_done=done, restored=restored))
 
 
-def test_a_run_whose_results_kafka_threw_away_says_where_to_resume(kafka: FakeKafka, tmp_path: Path) -> None:
+def test_discarded_results_name_the_checkpoint_to_resume(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(0, 1))
     for number in (1, 2):
         kafka.transactions_[f"r-0-{number}"] = COMMITTED
@@ -140,10 +140,10 @@ def test_a_run_whose_results_kafka_threw_away_says_where_to_resume(kafka: FakeKa
     with pytest.raises(ResultsLost) as lost:
         watched.look(3)
     assert str(lost.value) == (
-        "sink.topic: results are missing in topic 'out': Kafka has thrown away r-0-3, which checkpoint 3 was "
-        "to commit: open for longer than transaction_timeout_s (900), or ended by somebody else. Resume with "
-        f"--from-checkpoint {watched.job}/savepoint-kept-2 to have them made again; what was committed after "
-        "it comes a second time"
+        "sink.topic: results are missing in topic 'out': Kafka has discarded r-0-3, which checkpoint 3 "
+        "should have committed: open for longer than transaction_timeout_s (900), or ended by another "
+        f"client. Resume with --from-checkpoint {watched.job}/savepoint-kept-2 to repeat them; results "
+        "committed after that checkpoint will be duplicated"
     )
 
 
@@ -152,12 +152,12 @@ def test_a_run_whose_results_kafka_threw_away_says_where_to_resume(kafka: FakeKa
     [
         (
             Start(0, 1),
-            "Start over with --fresh to have them made again: all other results come a second time",
+            "Start over with --fresh to repeat them; all other results will be duplicated",
         ),
-        (Start(4, 1, Path("/before/chk-4")), "Resume with --from-checkpoint /before/chk-4 to have them made"),
+        (Start(4, 1, Path("/before/chk-4")), "Resume with --from-checkpoint /before/chk-4 to repeat them"),
     ],
 )
-def test_what_is_lost_behind_the_last_look_is_found_at_the_end(
+def test_losses_after_the_last_look_are_found_at_the_end(
     kafka: FakeKafka, tmp_path: Path, start: Start, mend: str
 ) -> None:
     watched = Watched(tmp_path, start)
@@ -170,28 +170,28 @@ def test_what_is_lost_behind_the_last_look_is_found_at_the_end(
         watched.watch.finished()
 
 
-def test_an_end_with_all_committed_is_one(kafka: FakeKafka, tmp_path: Path) -> None:
+def test_end_with_everything_committed_is_clean(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(0, 2))
     watched.look(0)
     kafka.transactions_ = {"r-0-1": COMMITTED, "r-1-1": PREPARED, "r-0-2": EMPTY, "d-0-1": EMPTY}
     watched.watch.finished()
 
 
-def test_a_kafka_that_is_away_is_asked_again_and_at_the_end_must_answer(
-    kafka: FakeKafka, tmp_path: Path
-) -> None:
+def test_kafka_may_be_away_except_at_the_end(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(0, 1))
     kafka.transactions_["r-0-1"] = ABORTED
     kafka.away = True
     watched.look(1)
-    with pytest.raises(PipelineFailed, match=r"did not say whether its last results .* does not answer"):
+    with pytest.raises(
+        PipelineFailed, match=r"did not confirm the commit of its last results: .* does not answer"
+    ):
         watched.watch.finished()
     kafka.away = False
     with pytest.raises(ResultsLost):
         watched.look(1)
 
 
-def test_kafka_is_asked_once_a_second_for_what_is_not_decided(kafka: FakeKafka, tmp_path: Path) -> None:
+def test_undecided_transactions_are_queried_once_a_second(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(0, 1))
     for number in range(1, 400):
         kafka.transactions_[f"r-0-{number}"] = COMMITTED
@@ -201,16 +201,14 @@ def test_kafka_is_asked_once_a_second_for_what_is_not_decided(kafka: FakeKafka, 
     assert max(kafka.asked[2:]) == 2
 
 
-def test_without_a_topic_nothing_is_asked(tmp_path: Path) -> None:
+def test_nothing_is_queried_without_a_topic(tmp_path: Path) -> None:
     watch = CommitWatch((), Start(0, 1), KeptCheckpoints(tmp_path))
     watch(Checkpoints(0, 0, (), newest_done=3))
     watch.finished()
     assert not any(tmp_path.iterdir()), Any
 
 
-def test_a_job_that_begins_with_a_restore_has_transactions_of_its_own_from_the_start(
-    kafka: FakeKafka, tmp_path: Path
-) -> None:
+def test_restored_job_has_its_own_transactions(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(4, 1, Path("/chk-4")))
     kafka.transactions_ = {"r-0-5": OPEN, "d-0-5": EMPTY}
     kafka.transactions_["r-0-5"] = replace(OPEN, began_ms=BEGAN_MS + 5)
@@ -220,7 +218,7 @@ def test_a_job_that_begins_with_a_restore_has_transactions_of_its_own_from_the_s
         watched.look(5, restored=1)
 
 
-def test_a_restore_in_mid_run_gives_up_what_was_open(kafka: FakeKafka, tmp_path: Path) -> None:
+def test_restore_during_a_run_gives_up_open_transactions(kafka: FakeKafka, tmp_path: Path) -> None:
     watched = Watched(tmp_path, Start(4, 1, Path("/chk-4")))
     for state in (OPEN, ABORTED, EMPTY):
         kafka.transactions_["r-0-5"] = state

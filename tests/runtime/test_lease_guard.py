@@ -1,4 +1,4 @@
-"""A process and its children are suspended as long as the lease is not known to be held."""
+"""A process and its children are suspended while the lease may have expired."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ child.wait()
 
 
 class Guarded:
-    """A guarded child that writes, and another one beside it."""
+    """A guarded child that writes, and a second one."""
 
     def __init__(self, work: Path) -> None:
         self._out = work / "counted"
@@ -71,11 +71,11 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
     made.close()
 
 
-def test_children_run_while_nobody_confirms(guarded: Guarded) -> None:
+def test_children_run_before_the_first_confirmation(guarded: Guarded) -> None:
     assert guarded.runs()
 
 
-def test_children_are_suspended_when_the_lease_runs_out(guarded: Guarded) -> None:
+def test_children_are_suspended_when_the_lease_expires(guarded: Guarded) -> None:
     guarded.confirm(uptime_s() + 0.2)
     wait_until(guarded.stopped)
     written = guarded.written()
@@ -87,8 +87,8 @@ def test_children_are_suspended_when_the_lease_runs_out(guarded: Guarded) -> Non
     wait_until(lambda: guarded.written() > written)
 
 
-def test_only_the_last_of_several_confirmations_counts(guarded: Guarded) -> None:
-    """As a process finds them that was itself suspended meanwhile."""
+def test_only_the_last_confirmation_counts(guarded: Guarded) -> None:
+    """As after a suspension of the guard itself."""
     guarded.process.send_signal(signal.SIGSTOP)
     guarded.confirm(uptime_s() + LATER_S)
     guarded.confirm(uptime_s() - 1.0)
@@ -96,7 +96,7 @@ def test_only_the_last_of_several_confirmations_counts(guarded: Guarded) -> None
     wait_until(guarded.stopped)
 
 
-def test_a_guard_that_fails_kills_what_it_guards() -> None:
+def test_failed_guard_kills_its_process() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     LeaseGuard(-1, child.pid).start()
     wait_until(lambda: child.poll() is not None)

@@ -1,4 +1,4 @@
-"""Whole runs whose state and results are in an object store."""
+"""Runs with state and results in an object store."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def engine() -> Iterator[str]:
 
 
 class Machines:
-    """Starts of one pipeline, each in an empty folder of its own."""
+    """Starts of one pipeline, each in a new empty folder."""
 
     def __init__(self, folder: Path, store: S3Path, plugin: Path, engine: str) -> None:
         self.folder = folder
@@ -80,14 +80,14 @@ class Machines:
         return [orjson.loads(line) for line in read_jsonl_sink(self.store / "results")]
 
     def hide_processes(self) -> None:
-        """Forget the JVM of the last run, which the next one would end: it is on another machine."""
+        """Forget the last run's JVM, which the next run would end: it counts as on another machine."""
         client, key = S3Client(self.store.bucket), f"{self.store.key}/state/run.json"
         found = client.get(key)
         assert found is not None
         client.put(key, orjson.dumps({**orjson.loads(found.content), "jvm": None}), replacing=found.etag)
 
     def completed(self) -> bool:
-        """Whether the last job is known to have completed a checkpoint."""
+        """Whether the record has a completed checkpoint of the last job."""
         state = S3Store(self.store / "state").read()
         return state is not None and state.completed is not None
 
@@ -116,8 +116,8 @@ def finish(process: PipelineProcess) -> None:
     assert process.status() == 0, process.said()
 
 
-def test_a_machine_that_is_gone_takes_nothing_with_it(machines: Machines, store_server: Any) -> None:
-    """Killed twice with all that runs, and resumed in an empty folder. No key is seen on the way."""
+def test_lost_machine_loses_nothing(machines: Machines, store_server: Any) -> None:
+    """All processes are killed twice, and the run is resumed in an empty folder. No key leaks."""
     seen = 0
     for _ in range(2):
         process = machines.start(store_server.variables)
@@ -134,7 +134,7 @@ def test_a_machine_that_is_gone_takes_nothing_with_it(machines: Machines, store_
     exact(machines)
     logs = (machines.folder / "machine-3" / "home" / "run" / "flink").glob("flink-forebay-*.log")
     said = b"".join(log.read_bytes() for log in logs)
-    # What was loaded ahead is not loaded anew by the run.
+    # Data loaded ahead is not loaded again by the run.
     assert said.count(b"Registering filesystem factory org.apache.flink.fs.s3hadoop.S3FileSystemFactory") < 2
     client = S3Client(machines.store.bucket)
     last = machines.job()
@@ -149,7 +149,7 @@ def test_a_machine_that_is_gone_takes_nothing_with_it(machines: Machines, store_
     assert not [secret for secret in secrets if any(secret.encode() in text for text in texts)]
 
 
-def test_a_run_that_is_killed_at_its_end_runs_no_event_again(machines: Machines, store_server: Any) -> None:
+def test_run_killed_at_its_end_repeats_no_event(machines: Machines, store_server: Any) -> None:
     store = S3Store(machines.store / "state")
     process = machines.start(store_server.variables)
 
@@ -173,10 +173,10 @@ STANDSTILLS: dict[str, dict[str, bool]] = {
 
 
 @pytest.mark.parametrize("standstill", [pytest.param(each, marks=pytest.mark.long) for each in STANDSTILLS])
-def test_a_run_that_stood_still_commits_nothing_more(
-    machines: Machines, store_server: Any, standstill: str
-) -> None:
-    """Another machine takes over and finishes. If the guard stands still too, only the fences hold."""
+def test_suspended_run_commits_nothing_more(machines: Machines, store_server: Any, standstill: str) -> None:
+    """Another machine takes over and finishes. If the guard is suspended too, only the fences protect the
+    results.
+    """
     # Slow: it is not to finish before it is taken over.
     first = machines.start(store_server.variables, capacity=2)
     wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
@@ -192,9 +192,7 @@ def test_a_run_that_stood_still_commits_nothing_more(
 
 
 @pytest.mark.long
-def test_a_run_that_drains_after_it_was_taken_over_commits_nothing(
-    machines: Machines, store_server: Any
-) -> None:
+def test_drain_after_a_takeover_commits_nothing(machines: Machines, store_server: Any) -> None:
     """Its Flink runs without a guard and is drained while another run is active."""
     first = machines.start(store_server.variables, capacity=2)
     wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
@@ -224,7 +222,7 @@ def test_a_run_that_drains_after_it_was_taken_over_commits_nothing(
 
 
 @pytest.mark.long
-def test_a_takeover_that_failed_is_followed_by_one_that_fences(machines: Machines, store_server: Any) -> None:
+def test_run_after_a_failed_takeover_fences(machines: Machines, store_server: Any) -> None:
     first = machines.start(store_server.variables, capacity=2)
     wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
     first.pause(flink=True)
@@ -246,15 +244,15 @@ def test_a_takeover_that_failed_is_followed_by_one_that_fences(machines: Machine
 
 
 @pytest.mark.long
-def test_a_run_that_was_cut_off_finds_itself_taken_over(machines: Machines, store_server: Any) -> None:
-    """The first hears nothing of the store, and the second reaches it: that takes over, and finishes."""
+def test_disconnected_run_notices_the_takeover(machines: Machines, store_server: Any) -> None:
+    """The first run loses its connection to the store; the second reaches it, takes over, and finishes."""
     with StoreLink(store_server.port) as link:
         first = machines.start({**store_server.variables, "AWS_ENDPOINT_URL": link.url})
         wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
         link.stall()
         finish(machines.start(store_server.variables))
         exact(machines)
-        # What it had sent, arrives now; and it goes on.
+        # Its late upload arrives now, and it continues.
         link.mend()
         wait_until(lambda: first.status() is not None, tell=first.said)
     assert first.status() == 1
@@ -265,10 +263,10 @@ def test_a_run_that_was_cut_off_finds_itself_taken_over(machines: Machines, stor
 
 
 @pytest.mark.long
-def test_an_upload_that_arrives_after_the_takeover_commits_nothing(
-    machines: Machines, store_server: Any
-) -> None:
-    """Flink saw that the name was free, and its upload begins after the takeover, which did not abort it."""
+def test_late_upload_after_a_takeover_commits_nothing(machines: Machines, store_server: Any) -> None:
+    """Flink saw that the name was free; its upload begins after the takeover, which therefore did not abort
+    it.
+    """
 
     def begins_upload(piece: bytes) -> bool:
         return piece.startswith(b"POST ") and b"/_metadata?uploads" in piece.split(b"\r\n", 1)[0]
@@ -287,10 +285,8 @@ def test_an_upload_that_arrives_after_the_takeover_commits_nothing(
 
 
 @pytest.mark.long
-def test_keys_that_expire_hold_results_up_until_they_are_renewed(
-    machines: Machines, store_server: Any
-) -> None:
-    """With task managers, each of which reads and writes by itself."""
+def test_expired_keys_delay_results_until_renewal(machines: Machines, store_server: Any) -> None:
+    """With task managers, each of which reads and writes on its own."""
     run = machines.start(store_server.variables, parallelism=2, task_managers=2)
     try:
         wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=run.said)
@@ -307,10 +303,10 @@ def test_keys_that_expire_hold_results_up_until_they_are_renewed(
 
 
 @pytest.mark.long
-def test_a_cluster_keeps_state_and_results_there(
+def test_cluster_keeps_state_and_results_in_the_store(
     machines: Machines, store_server: Any, s3_plugin: Path, tmp_path: Path
 ) -> None:
-    """The command is killed, and another machine ends its job and goes on."""
+    """The command is killed; another machine ends its job and resumes."""
     plugins = tmp_path / "plugins"
     (plugins / "s3").mkdir(parents=True)
     (plugins / "s3" / s3_plugin.name).symlink_to(s3_plugin)
@@ -329,7 +325,7 @@ def test_a_cluster_keeps_state_and_results_there(
     exact(machines)
 
 
-def test_a_second_run_is_refused(machines: Machines, store_server: Any) -> None:
+def test_second_run_is_rejected(machines: Machines, store_server: Any) -> None:
     with held_lock(machines.store / "state" / "lock", "moved"):
         second = machines.start(store_server.variables)
         wait_until(lambda: second.status() is not None)

@@ -1,4 +1,4 @@
-"""What a run wrote, counted from its files."""
+"""A run's output, counted from its files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_failures_are_counted_by_cause(tmp_path: Path, application: dict[str, An
     assert found.failed == {"timeout": 1, "late": 2, **more}
 
 
-def test_failures_in_no_file_are_those_of_the_metrics(tmp_path: Path) -> None:
+def test_failures_in_no_file_come_from_the_metrics(tmp_path: Path) -> None:
     kafka = {"type": "kafka", "bootstrap": "127.0.0.1:9092", "topic": "t"}
     files = {"type": "jsonl", "path": "out"}
 
@@ -83,7 +83,7 @@ def note(what: str, subtasks: int, **counts: Any) -> EndNote:
     return EndNote(what, subtasks, WrittenCounts(**{"failed": Counter(), **counts}))
 
 
-def test_what_went_to_topics_is_counted_by_the_notes_of_the_sinks(tmp_path: Path) -> None:
+def test_output_to_topics_is_counted_by_the_sinks_notes(tmp_path: Path) -> None:
     access = {"type": "kafka", "bootstrap": "127.0.0.1:9092"}
     spec = parse_spec(
         {
@@ -109,9 +109,7 @@ def test_what_went_to_topics_is_counted_by_the_notes_of_the_sinks(tmp_path: Path
     assert counts.since(last, []) == last
 
 
-def test_the_notes_are_read_from_the_folder_of_the_job(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_notes_are_read_from_the_jobs_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store, job = LocalStore(tmp_path), "a" * 32
     noted = note("results", 1, results=3)
     assert end_notes(store, job) == []
@@ -121,10 +119,10 @@ def test_the_notes_are_read_from_the_folder_of_the_job(
     assert end_notes(store, job) == [noted]
     (tmp_path / job / f"{END_NOTE}-2").mkdir()
     assert end_notes(store, job) == []
-    assert f"the counts that job {job} noted at its end cannot be read" in caplog.text
+    assert f"cannot read the counts that job {job} wrote at its end" in caplog.text
 
 
-def test_a_result_may_hold_numbers_that_no_double_holds(tmp_path: Path) -> None:
+def test_results_may_contain_numbers_beyond_doubles(tmp_path: Path) -> None:
     spec = parse_spec(
         {
             "name": "p",

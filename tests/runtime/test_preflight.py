@@ -1,4 +1,4 @@
-"""What a pipeline needs is looked for before anything starts."""
+"""A pipeline's requirements are checked before anything starts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def spec(folder: Path, **document: Any) -> PipelineSpec:
     return parse_spec({**usual, **document}, base=folder)
 
 
-def test_folders_to_write_to_are_made(tmp_path: Path) -> None:
+def test_output_folders_are_created(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").touch()
     check_paths(spec(tmp_path))
     made = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_dir()}
     assert made == {"out", "out-dead-letters", "deep", ".forebay", ".forebay/p", ".forebay/p/checkpoints"}
 
 
-def test_a_source_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_source(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"source\.path: .*in\.jsonl cannot be read: No such file"):
         check_paths(spec(tmp_path))
 
@@ -43,7 +43,7 @@ def test_a_source_that_cannot_be_read(tmp_path: Path) -> None:
         ({"type": "jsonl", "path": "new", "follow": True, "limit": 3}, "source: limit ends a source"),
     ],
 )
-def test_a_source_that_cannot_be_read_as_it_says(tmp_path: Path, source: dict[str, Any], said: str) -> None:
+def test_source_that_does_not_match_its_settings(tmp_path: Path, source: dict[str, Any], said: str) -> None:
     (tmp_path / "twice.csv").write_text("a,a\n1,2\n")
     (tmp_path / "new").mkdir()
     with pytest.raises(SettingError, match=said):
@@ -59,16 +59,14 @@ def test_a_source_that_cannot_be_read_as_it_says(tmp_path: Path, source: dict[st
         ("journal.path", {"journal": {"path": "taken/a/journal.db"}}),
     ],
 )
-def test_a_folder_that_cannot_be_made(tmp_path: Path, key: str, document: dict[str, Any]) -> None:
+def test_folder_that_cannot_be_created(tmp_path: Path, key: str, document: dict[str, Any]) -> None:
     (tmp_path / "in.jsonl").touch()
     (tmp_path / "taken").touch()
-    with pytest.raises(SettingError, match=f"^{key}: .* cannot be made"):
+    with pytest.raises(SettingError, match=f"^{key}: .* cannot be created"):
         check_paths(spec(tmp_path, **document))
 
 
-def test_a_missing_secret_is_found_where_it_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_secret_is_found_where_tasks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEED_TOKEN", raising=False)
     monkeypatch.delenv("ENGINE_KEY", raising=False)
     feed = {"type": "sse", "url": "http://h", "headers": {"Authorization": {"env": "FEED_TOKEN"}}}

@@ -1,4 +1,4 @@
-"""What waits in topics, at a port: for those who ask, those who do not end, and those who are many."""
+"""The backlog page, with correct, slow and too many clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BACKLOG = TopicBacklog(10, 300, 40, 0.5)
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """One at which `BACKLOG` is told."""
+    """The port of a page that serves `BACKLOG`."""
     port = free_port()
     with page_served(port, lambda: BACKLOG):
         yield port
@@ -49,7 +49,7 @@ def received(connection: socket.socket) -> bytes:
         return b""
 
 
-def test_whoever_asks_is_told_the_backlog_of_that_moment() -> None:
+def test_page_returns_the_current_backlog() -> None:
     backlog: TopicBacklog | None = None
     port = free_port()
     with page_served(port, lambda: backlog):
@@ -60,7 +60,7 @@ def test_whoever_asks_is_told_the_backlog_of_that_moment() -> None:
         told(port)
 
 
-def test_a_port_that_is_taken_is_named_once_and_used_when_it_is_free(
+def test_taken_port_is_logged_once_and_used_once_free(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(queue_page, "TRY_S", 0.01)
@@ -80,18 +80,16 @@ def test_a_port_that_is_taken_is_named_once_and_used_when_it_is_free(
             first.close()
             wait_until(lambda: _tells(port, other))
     (record,) = (record for record in caplog.records if record.levelname == "ERROR")
-    assert f"port {port}, where a job tells what waits, cannot be used" in record.message
+    assert f"cannot open port {port}, which serves the backlog" in record.message
 
 
-def test_a_port_that_stays_taken_does_not_hold_up_the_end(port: int) -> None:
+def test_taken_port_does_not_delay_the_end(port: int) -> None:
     with page_served(port, lambda: None):
         pass
     assert told(port) == BACKLOG
 
 
-def test_those_who_do_not_ask_to_the_end_are_left_and_hold_up_nobody(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_requests_are_dropped_and_block_nobody(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with asking(port, b"GET / HT") as slow:
         assert told(port) == BACKLOG
         slow.settimeout(60)
@@ -101,7 +99,7 @@ def test_those_who_do_not_ask_to_the_end_are_left_and_hold_up_nobody(
 
 
 class Counted:
-    """A job whose counts are these; None: Flink does not answer."""
+    """A job with these counts; None: Flink does not answer."""
 
     def __init__(self, counts: dict[str, float] | Exception | None) -> None:
         self.answer = counts
@@ -114,7 +112,7 @@ class Counted:
         return self.answer
 
 
-def test_what_waits_is_worth_what_the_records_before_it_were(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backlog_costs_as_much_as_earlier_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_page, "LOOK_S", 0.01)
     job: Any = Counted(None)
     waiting, port, seen = LastCount(ManualClock()), free_port(), list[int]()
@@ -128,10 +126,10 @@ def test_what_waits_is_worth_what_the_records_before_it_were(monkeypatch: pytest
         wait_until(lambda: told(port) == TopicBacklog(30, 1500, 300, 0.0))
         job.answer = None
         assert told(port) == TopicBacklog(30, 1500, 300, 0.0)
-    assert set(seen) == {9}, "what was seen of a job goes to whoever wants it, and only that"
+    assert set(seen) == {9}, "each look at the job is passed on unchanged"
 
 
-def test_an_answer_of_flinks_that_nobody_expects_is_logged_and_asked_for_again(
+def test_unexpected_answer_of_flink_is_logged_and_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(queue_page, "LOOK_S", 0.01)
@@ -144,20 +142,20 @@ def test_an_answer_of_flinks_that_nobody_expects_is_logged_and_asked_for_again(
         wait_until(lambda: told(port) == TopicBacklog(30, 1500, 300, 0.0))
 
 
-def test_too_long_a_question_is_not_answered(port: int) -> None:
+def test_too_long_request_is_not_answered(port: int) -> None:
     with asking(port, b"GET / HTTP/1.1\r\nx: " + b"x" * (2 * MOST_BYTES)) as long:
         assert received(long) == b""
     assert told(port) == BACKLOG
 
 
-def test_of_too_many_the_last_ones_are_left(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excess_requests_are_dropped(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_page, "ASKED_S", 600.0)
     with ExitStack() as stack:
         for _ in range(MOST_AT_ONCE):
             stack.enter_context(asking(port, b"GET"))
 
         def refused() -> bool:
-            """Whether one more is left at once, and not only once its time is over."""
+            """Whether another request is dropped immediately, not only after its time-out."""
             with asking(port, b"GET / HTTP/1.1\r\n\r\n") as one:
                 return received(one) == b""
 

@@ -1,4 +1,4 @@
-"""What a run resumes from, and what it refuses to resume."""
+"""What a run resumes from, and what it rejects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
 
 
 class Place:
-    """A pipeline's folder with the traces of earlier runs."""
+    """A pipeline's folder with state of earlier runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,17 +65,17 @@ class Place:
         return checkpoint
 
     def started(self, job: str, restored: Path | None = None, **changes: Any) -> None:
-        """A run's job as it is noted before it is submitted."""
+        """A run's job as recorded before its submission."""
         below = None if restored is None else str(restored.relative_to(self.home))
         self.write(job=job, restored=below, completed=None, traits=fingerprint(self.spec(**changes)))
 
     def mark(self, job: str) -> None:
-        """The job's final checkpoint has completed."""
+        """Complete the job's final checkpoint."""
         (self.home / job).mkdir(exist_ok=True)
         (self.home / job / END_MARK).touch()
 
     def delete_checkpoints(self, job: str) -> None:
-        """Flink deletes the checkpoints of a job that finishes, and leaves their folder."""
+        """Do as Flink does when a job finishes: delete its checkpoints, and keep their folder."""
         for checkpoint in checkpoints_of(self.home / job):
             shutil.rmtree(checkpoint.path)
 
@@ -87,7 +87,7 @@ class Place:
         return read_state(self.home) or RunState()
 
     def noted(self, job: str, restored: Path | None = None) -> None:
-        """The run has seen the newest checkpoint of its job."""
+        """Record the newest checkpoint of the run's job."""
         CheckpointCleaner(self.store, job, restored)(self.state)
 
     def prepare(self, **changes: Any) -> Path | None:
@@ -99,11 +99,11 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_a_first_run_starts_at_the_beginning(place: Place) -> None:
+def test_first_run_starts_at_the_beginning(place: Place) -> None:
     assert place.prepare() is None
 
 
-def test_a_run_resumes_from_its_own_checkpoint(place: Place) -> None:
+def test_run_resumes_from_its_own_checkpoint(place: Place) -> None:
     restored = place.checkpoint(JOB_A, 4)
     place.started(JOB_B, restored)
     newest = place.checkpoint(JOB_B, 5)
@@ -113,8 +113,8 @@ def test_a_run_resumes_from_its_own_checkpoint(place: Place) -> None:
     assert place.prepare() == newest
 
 
-def test_the_record_decides_and_not_the_clock(place: Place) -> None:
-    """The clock was set back an hour before the second job; or the copy has times of its own."""
+def test_record_decides_not_the_clock(place: Place) -> None:
+    """The clock was set back an hour before the second job, or the copy has other file times."""
     restored = place.checkpoint(JOB_A, 4, written_s=9000)
     place.started(JOB_B, restored)
     place.checkpoint(JOB_B, 5, written_s=5000)
@@ -122,7 +122,7 @@ def test_the_record_decides_and_not_the_clock(place: Place) -> None:
     assert place.prepare() == newest
 
 
-def test_a_job_that_died_before_its_first_checkpoint_is_started_from_where_it_was(place: Place) -> None:
+def test_job_without_a_checkpoint_restarts_from_its_start(place: Place) -> None:
     restored = place.checkpoint(JOB_A, 4)
     place.checkpoint(JOB_A, 5)
     place.started(JOB_B, restored)
@@ -131,7 +131,7 @@ def test_a_job_that_died_before_its_first_checkpoint_is_started_from_where_it_wa
     assert place.prepare() is None
 
 
-def test_offsets_mean_nothing_in_another_kafka() -> None:
+def test_offsets_of_another_kafka_are_rejected() -> None:
     for noted, kafka in ((None, "A"), ("A", "A"), ("A", None)):
         check_same_kafka(noted, kafka)
     with pytest.raises(SettingError, match="Kafka cluster A, this one is B"):
@@ -140,8 +140,8 @@ def test_offsets_mean_nothing_in_another_kafka() -> None:
 
 @pytest.mark.parametrize("seen", [False, True])
 @pytest.mark.parametrize("restored", [False, True])
-def test_an_end_that_was_not_noted_is_seen_by_its_mark(place: Place, seen: bool, restored: bool) -> None:
-    """Whatever it wrote to, and whether or not a checkpoint of it was seen."""
+def test_unrecorded_end_is_found_by_its_mark(place: Place, seen: bool, restored: bool) -> None:
+    """For every sink, with or without a recorded checkpoint."""
     before = place.checkpoint(JOB_A, 4) if restored else None
     place.started(JOB_B, before)
     place.checkpoint(JOB_B, 5)
@@ -155,7 +155,7 @@ def test_an_end_that_was_not_noted_is_seen_by_its_mark(place: Place, seen: bool,
     assert place.prepare() is None
 
 
-def test_a_job_without_a_mark_has_not_finished(place: Place) -> None:
+def test_job_without_a_mark_has_not_finished(place: Place) -> None:
     restored = place.checkpoint(JOB_A, 4)
     place.mark(JOB_A)
     place.started(JOB_B, restored)
@@ -163,8 +163,8 @@ def test_a_job_without_a_mark_has_not_finished(place: Place) -> None:
     assert place.prepare() == restored
 
 
-def test_what_had_only_to_commit_is_committed_again(place: Place) -> None:
-    """A task that had ended in what was restored does not run again, and marks nothing."""
+def test_job_that_only_had_to_commit_commits_again(place: Place) -> None:
+    """A task that had ended before the restore does not run again, and marks nothing."""
     restored = place.checkpoint(JOB_A, 4)
     place.mark(JOB_A)
     place.started(JOB_B, restored)
@@ -177,7 +177,7 @@ def test_what_had_only_to_commit_is_committed_again(place: Place) -> None:
     assert place.prepare() == restored
 
 
-def test_what_has_finished_does_not_run_again(place: Place) -> None:
+def test_finished_pipeline_does_not_run_again(place: Place) -> None:
     place.started(JOB_A)
     place.checkpoint(JOB_A, 1)
     place.write(finished=True)
@@ -185,7 +185,7 @@ def test_what_has_finished_does_not_run_again(place: Place) -> None:
         place.prepare()
 
 
-def test_a_copy_without_the_newest_checkpoint_is_refused(place: Place) -> None:
+def test_copy_without_the_newest_checkpoint_is_rejected(place: Place) -> None:
     place.started(JOB_A)
     place.checkpoint(JOB_A, 4)
     newest = place.checkpoint(JOB_A, 5)
@@ -195,7 +195,7 @@ def test_a_copy_without_the_newest_checkpoint_is_refused(place: Place) -> None:
         place.prepare()
 
 
-def test_a_copy_without_any_of_the_jobs_checkpoints_is_refused(place: Place) -> None:
+def test_copy_without_any_checkpoint_is_rejected(place: Place) -> None:
     restored = place.checkpoint(JOB_A, 4)
     place.started(JOB_B, restored)
     place.checkpoint(JOB_B, 5)
@@ -205,46 +205,46 @@ def test_a_copy_without_any_of_the_jobs_checkpoints_is_refused(place: Place) -> 
         place.prepare()
 
 
-def test_a_copy_without_a_file_of_the_checkpoint_is_refused(place: Place) -> None:
+def test_copy_without_a_checkpoint_file_is_rejected(place: Place) -> None:
     place.started(JOB_A)
     newest = place.checkpoint(JOB_A, 5)
     (newest / "state").write_bytes(b"12345")
     place.noted(JOB_A)
     assert place.prepare() == newest
     (newest / "state").write_bytes(b"1234")
-    with pytest.raises(SettingError, match="is not whole: 2 of 2 files and 20 of 21 bytes are there"):
+    with pytest.raises(SettingError, match="is incomplete: 2 of 2 files and 20 of 21 bytes were found"):
         place.prepare()
     (newest / "state").unlink()
-    with pytest.raises(SettingError, match="is not whole: 1 of 2 files"):
+    with pytest.raises(SettingError, match="is incomplete: 1 of 2 files"):
         place.prepare()
 
 
-def test_a_damaged_checkpoint_is_refused_and_no_older_one_taken(place: Place) -> None:
+def test_damaged_checkpoint_is_rejected_without_fallback(place: Place) -> None:
     place.started(JOB_A)
     place.checkpoint(JOB_A, 4)
     (place.checkpoint(JOB_A, 5) / "_metadata").write_bytes(b"")
-    with pytest.raises(SettingError, match=r"is cut off: it has 0 bytes. Bring checkpoint chk-5 back"):
+    with pytest.raises(SettingError, match=r"is cut off: it has 0 bytes. Restore checkpoint chk-5"):
         place.prepare()
 
 
-def test_a_missing_start_is_refused(place: Place) -> None:
+def test_missing_start_is_rejected(place: Place) -> None:
     restored = place.checkpoint(JOB_A, 4)
     place.started(JOB_B, restored)
     shutil.rmtree(place.home / JOB_A)
-    with pytest.raises(SettingError, match=f"{JOB_A}/chk-4 is missing. Bring it back"):
+    with pytest.raises(SettingError, match=f"{JOB_A}/chk-4 is missing. Restore it"):
         place.prepare()
 
 
-def test_checkpoints_without_their_record_are_refused(place: Place) -> None:
+def test_checkpoints_without_their_record_are_rejected(place: Place) -> None:
     place.started(JOB_A)
     place.checkpoint(JOB_A, 4)
     (place.home / "run.json").unlink()
-    with pytest.raises(SettingError, match=r"holds checkpoints and no run.json, which says what"):
+    with pytest.raises(SettingError, match=r"holds checkpoints but lacks run.json, which records what"):
         place.prepare()
     assert found_state(place.store, needed=False).job is None
 
 
-def test_a_checkpoint_of_another_format_is_refused_before_flink_starts(place: Place) -> None:
+def test_checkpoint_of_another_format_is_rejected_early(place: Place) -> None:
     place.started(JOB_A)
     place.checkpoint(JOB_A, 1)
     record = json.loads((place.home / "run.json").read_text())
@@ -254,7 +254,7 @@ def test_a_checkpoint_of_another_format_is_refused_before_flink_starts(place: Pl
     assert found_state(place.store, needed=False).job is None
 
 
-def test_a_record_that_cannot_be_read_is_refused(place: Place) -> None:
+def test_unreadable_record_is_rejected(place: Place) -> None:
     place.started(JOB_A)
     (place.home / "run.json").write_bytes(b"")
     with pytest.raises(SettingError, match=r"run.json cannot be read .* --fresh starts over"):
@@ -264,9 +264,7 @@ def test_a_record_that_cannot_be_read_is_refused(place: Place) -> None:
     assert place.prepare() is None
 
 
-def test_what_was_forgotten_does_not_come_back_after_a_kill(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_discarded_state_stays_discarded_after_a_kill(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(path: Path, **options: Any) -> None:
         raise KeyboardInterrupt
 
@@ -279,8 +277,9 @@ def test_what_was_forgotten_does_not_come_back_after_a_kill(
 
 
 class AnyRuns(RuleBasedStateMachine):
-    """Runs that start, complete checkpoints, see them, and are killed at any moment; clocks go anywhere. What
-    is resumed is what Flink completed last."""
+    """Runs start, complete checkpoints, record them, and are killed at any moment; clocks jump. A resume
+    always uses the last checkpoint that Flink completed.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +325,7 @@ AnyRuns.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestAnyRuns = AnyRuns.TestCase
 
 
-def test_what_an_application_remembers_is_bound_to_its_shards_and_its_kind(place: Place) -> None:
+def test_application_state_requires_its_shards_and_type(place: Place) -> None:
     sessions = {"application": {"type": "sessions"}, "key": "{{ user }}", "prompt": None}
     place.started(JOB_A, **sessions)
     place.checkpoint(JOB_A, 1)
@@ -337,7 +336,7 @@ def test_what_an_application_remembers_is_bound_to_its_shards_and_its_kind(place
         place.prepare()
 
 
-def test_a_file_that_is_read_in_part_is_not_read_in_another_way(place: Place) -> None:
+def test_partly_read_file_keeps_its_format(place: Place) -> None:
     source = {"type": "csv", "path": "in.csv", "columns": ["text"]}
     place.started(JOB_A, source=source)
     place.checkpoint(JOB_A, 1)
@@ -351,8 +350,10 @@ def test_a_file_that_is_read_in_part_is_not_read_in_another_way(place: Place) ->
 KEYED = {"ordering": "key", "key": "{{ user }}"}
 
 
-def test_a_pipeline_that_begins_to_keep_order_keeps_its_shards(place: Place) -> None:
-    """Requests in flight are in the shards of before: an event of their key elsewhere would pass them."""
+def test_newly_ordered_pipeline_keeps_its_shards(place: Place) -> None:
+    """Requests in flight are in the previous shards: an event of their key in another shard would overtake
+    them.
+    """
     place.started(JOB_A)
     place.checkpoint(JOB_A, 1)
     assert place.prepare(**KEYED) is not None
@@ -371,16 +372,14 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_an_orphaned_jvm_is_ended_before_anything_is_resumed(
-    place: Place, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_orphaned_jvm_is_ended_before_a_resume(place: Place, sleeper: subprocess.Popen[bytes]) -> None:
     born_s = birth_s(sleeper.pid)
     assert born_s is not None
     end_orphan(place.store, RunState(jvm=(sleeper.pid, born_s), jvm_space=pid_space()))
     assert sleeper.wait(180) == -9
 
 
-def test_a_stranger_with_the_jvms_number_is_left_alone(
+def test_other_process_with_the_jvms_pid_is_left_alone(
     place: Place, sleeper: subprocess.Popen[bytes]
 ) -> None:
     born_s = birth_s(sleeper.pid)
@@ -391,9 +390,9 @@ def test_a_stranger_with_the_jvms_number_is_left_alone(
     assert sleeper.poll() is None
 
 
-def test_a_job_on_a_cluster_that_does_not_answer_may_go_on(place: Place) -> None:
+def test_job_on_a_silent_cluster_may_still_run(place: Place) -> None:
     place.write(job=JOB_A, cluster="127.0.0.1:9")
-    with pytest.raises(SettingError, match='make sure that it has, and write "cluster": null into'):
+    with pytest.raises(SettingError, match='make sure that it has ended, and write "cluster": null into'):
         end_orphan(place.store, place.state)
     place.write(cluster=None)
     assert end_orphan(place.store, place.state).job == JOB_A
@@ -403,7 +402,7 @@ def jobs(place: Place) -> set[str]:
     return {path.name[0] for path in place.home.iterdir() if path.is_dir()}
 
 
-def test_older_jobs_are_deleted_once_the_run_has_a_checkpoint_of_its_own(place: Place) -> None:
+def test_older_jobs_are_deleted_after_the_first_checkpoint(place: Place) -> None:
     place.checkpoint(JOB_A, 10)
     restored = place.checkpoint(JOB_B, 20)
     (place.home / "elsewhere").mkdir()
@@ -420,7 +419,7 @@ def test_older_jobs_are_deleted_once_the_run_has_a_checkpoint_of_its_own(place: 
     assert tidy(state).completed.number == place.state.completed.number == 22  # type: ignore[union-attr]
 
 
-def test_a_full_disk_keeps_the_record_that_there_is(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_keeps_the_existing_record(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(home: Path, state: RunState) -> None:
         raise OSError(28, "No space left on device")
 
@@ -436,7 +435,7 @@ def test_a_full_disk_keeps_the_record_that_there_is(place: Place, monkeypatch: p
     assert jobs(place) == {"b"}
 
 
-def test_a_run_that_began_at_the_beginning_needs_no_other_job(place: Place) -> None:
+def test_run_from_the_beginning_needs_no_other_job(place: Place) -> None:
     (place.home / JOB_A).mkdir()
     place.started(JOB_B)
     place.checkpoint(JOB_B, 30)
@@ -444,7 +443,7 @@ def test_a_run_that_began_at_the_beginning_needs_no_other_job(place: Place) -> N
     assert jobs(place) == {"b"}
 
 
-def test_the_newest_logs_stay(tmp_path: Path) -> None:
+def test_newest_logs_stay(tmp_path: Path) -> None:
     clean_logs(tmp_path / "none")
     for number in range(KEPT_LOGS + 3):
         log = tmp_path / f"flink-jvm-{number}.err"

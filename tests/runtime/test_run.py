@@ -1,4 +1,4 @@
-"""How a run goes, with a Flink and an engine that do as they are told."""
+"""A run from start to end, with a scripted Flink and engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Look = Callable[[], str | None]
 
 
 class FakeJob:
-    """A job that takes `looks` to end; each may do something, and says what `ended` answers."""
+    """A job that takes `looks` to end; each may do something, and returns the answer of `ended`."""
 
     id = "job"
     rest = FlinkRest("http://flink")
@@ -66,7 +66,7 @@ class FakeJob:
 
 
 class Bench:
-    """Runs a pipeline whose Flink is a script."""
+    """Runs a pipeline with a scripted Flink."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -119,20 +119,18 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
-def test_an_engine_that_dies_in_mid_run_is_started_again(
-    bench: Bench, make_owned: Callable[..., Any]
-) -> None:
+def test_engine_that_dies_during_a_run_is_restarted(bench: Bench, make_owned: Callable[..., Any]) -> None:
     engine = make_owned()
     bench.looks = [lambda: None, engine.die, lambda: None, lambda: ""]
     last = bench.run(engine)
     assert engine.restarted == [0]
     assert (last.state, last.engine_restarts) == ("FINISHED", 1)
-    assert any("is started again" in now.engine_failure for now in bench.seen)
+    assert any("is being restarted" in now.engine_failure for now in bench.seen)
     assert not bench.cancelled
 
 
 class Scaled(ScaledEngine):
-    """Says one thing after the other, each with how many replicas have failed by then."""
+    """Reports messages in turn, each with the number of replicas failed by then."""
 
     def __init__(self, *said: tuple[str, int]) -> None:
         self.scaling = Scaling()
@@ -152,7 +150,7 @@ class Scaled(ScaledEngine):
             say(words)
 
 
-def test_of_what_is_said_of_replicas_those_that_ended_count_as_restarts(bench: Bench) -> None:
+def test_only_ended_replicas_count_as_restarts(bench: Bench) -> None:
     bench.looks = [*[lambda: None] * 4, lambda: ""]
     said = ("the list cannot be written", 0), ("one ended", 1), ("the disk is full", 1)
     assert bench.run(Scaled(*said)).engine_restarts == 1
@@ -160,19 +158,17 @@ def test_of_what_is_said_of_replicas_those_that_ended_count_as_restarts(bench: B
     assert set(said) <= set(shown)
 
 
-def test_without_its_engine_a_run_ends_and_keeps_its_place(
-    bench: Bench, make_owned: Callable[..., Any]
-) -> None:
+def test_run_without_its_engine_ends_and_can_resume(bench: Bench, make_owned: Callable[..., Any]) -> None:
     engine = make_owned()
     engine.broken = True
     bench.looks = [engine.die, lambda: None]
-    with pytest.raises(PipelineFailed, match="cannot be started again"):
+    with pytest.raises(PipelineFailed, match="cannot be restarted"):
         bench.run(engine)
     assert bench.cancelled == ["job"]
     assert not state(bench).finished
 
 
-def test_a_rest_service_that_does_not_answer_does_not_end_a_run(bench: Bench) -> None:
+def test_silent_rest_service_does_not_end_a_run(bench: Bench) -> None:
     def gone() -> str:
         raise LaunchError("gone")
 
@@ -184,7 +180,7 @@ def test_a_rest_service_that_does_not_answer_does_not_end_a_run(bench: Bench) ->
 
 
 @pytest.mark.parametrize("reached", [0, 1])
-def test_a_source_at_its_limit_ends_the_job(bench: Bench, reached: int) -> None:
+def test_source_at_its_limit_ends_the_job(bench: Bench, reached: int) -> None:
     job = FakeJob([*[lambda: None] * 3, lambda: ""], {"limit_reached": reached})
     bench.replace("submit", lambda env, name, url: job)
     assert bench.run().state == "FINISHED"
@@ -192,7 +188,7 @@ def test_a_source_at_its_limit_ends_the_job(bench: Bench, reached: int) -> None:
     assert job.drained == [bench.home / "job"] * 2 * reached
 
 
-def test_a_source_at_its_limit_waits_for_its_answers(bench: Bench) -> None:
+def test_source_at_its_limit_waits_for_its_answers(bench: Bench) -> None:
     job = FakeJob([], {"limit_reached": 1, "accepted": 5})
 
     def shows(**counts: float) -> Look:
@@ -210,7 +206,7 @@ def test_a_source_at_its_limit_waits_for_its_answers(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("accepted", [0, 5])
-def test_only_a_feed_that_gave_nothing_is_given_up_when_refused(bench: Bench, accepted: int) -> None:
+def test_rejected_feed_is_given_up_only_without_events(bench: Bench, accepted: int) -> None:
     job = FakeJob([lambda: None, lambda: None, lambda: ""], {"accepted": accepted})
     restarts = iter([0, 1])
     job.restarts = lambda: next(restarts)  # type: ignore[method-assign]
@@ -224,7 +220,7 @@ def test_only_a_feed_that_gave_nothing_is_given_up_when_refused(bench: Bench, ac
         assert bench.cancelled == ["job"]
 
 
-def test_what_earlier_jobs_left_goes_while_the_job_runs(bench: Bench) -> None:
+def test_earlier_jobs_are_deleted_during_the_run(bench: Bench) -> None:
     old = bench.home / ("a" * 32)
     old.mkdir(parents=True)
 
@@ -247,7 +243,7 @@ def test_what_earlier_jobs_left_goes_while_the_job_runs(bench: Bench) -> None:
         ({"accepted": 9, "results": 6, "dead_letters": 2, "in_flight": 5}, 9, 1),
     ],
 )
-def test_what_came_out_and_is_in_flight_came_in(
+def test_accepted_covers_output_and_in_flight(
     bench: Bench, counts: dict[str, float], came_in: int, in_flight: int
 ) -> None:
     bench.replace("submit", lambda env, name, url: FakeJob([lambda: None, lambda: ""], counts))
@@ -268,7 +264,7 @@ def test_ctrl_c_cancels_the_job(bench: Bench) -> None:
     assert not state(bench).finished
 
 
-def test_ctrl_c_while_the_job_is_on_its_way_cancels_it(bench: Bench) -> None:
+def test_ctrl_c_during_submission_cancels_the_job(bench: Bench) -> None:
     def interrupted(env: Any, name: str, url: str) -> FakeJob:
         raise KeyboardInterrupt
 
@@ -284,13 +280,13 @@ def test_ctrl_c_while_the_job_is_on_its_way_cancels_it(bench: Bench) -> None:
     assert bench.cancelled == [state(bench).job]
 
 
-def test_a_cluster_has_task_managers_of_its_own(bench: Bench) -> None:
+def test_cluster_has_its_own_task_managers(bench: Bench) -> None:
     bench.document = {"parallelism": 2, "task_managers": 2}
     with pytest.raises(SettingError, match=r"task_managers: expected 1 with --cluster, .* found 2"):
         bench.run(cluster="cluster:1")
 
 
-def test_a_run_that_is_killed_while_it_counts_has_finished(bench: Bench) -> None:
+def test_run_killed_while_counting_has_finished(bench: Bench) -> None:
     def killed(self: Any, last: Snapshot, notes: object) -> Snapshot:
         raise KeyboardInterrupt
 
@@ -301,7 +297,7 @@ def test_a_run_that_is_killed_while_it_counts_has_finished(bench: Bench) -> None
         bench.run()
 
 
-def test_a_wait_for_the_engine_is_shown(bench: Bench) -> None:
+def test_wait_for_the_engine_is_shown(bench: Bench) -> None:
     def waits(spec: Any, url: str, say: Callable[[str, float], None]) -> ServedModel:
         say("waiting for the engine", 3.0)
         return ServedModel("m")
@@ -320,7 +316,7 @@ def test_a_wait_for_the_engine_is_shown(bench: Bench) -> None:
         ([(0, 1, 0), (1, 1, 0), (1, 1, 8), (1, 2, 8), (1, 2, 9), (3, 2, 10)], [0, 0, 0, 0, 0, 2]),
     ],
 )
-def test_commits_that_failed_add_up_but_for_those_that_a_restore_makes_again(
+def test_failed_commits_add_up_without_a_restores_repeats(
     looks: list[tuple[int, int, int]], expected: list[int]
 ) -> None:
     count = FailedCommits()
@@ -331,7 +327,7 @@ def test_commits_that_failed_add_up_but_for_those_that_a_restore_makes_again(
     assert seen == expected
 
 
-def test_commits_that_failed_are_told_to_the_end(bench: Bench) -> None:
+def test_failed_commits_are_reported_until_the_end(bench: Bench) -> None:
     job = FakeJob([lambda: None, lambda: None, lambda: ""], {"failedCommittables": 2})
     bench.replace("submit", lambda env, name, url: job)
     assert bench.run().failed_commits == 2

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.flink
         ({"taskmanager.numberOfTaskSlots": 0}, PipelineFailed, "Flink refused the job: .*slots"),
     ],
 )
-def test_options_that_flink_does_not_take_are_one_sentence(
+def test_rejected_flink_options_are_one_sentence(
     pipelines: Any, flink: dict[str, Any], kind: type[Exception], says: str
 ) -> None:
     pipelines.write({"text": "a"})
@@ -47,7 +47,7 @@ def fake_replica(port: int, cores: tuple[int, ...]) -> Launch:
     return Launch(command)
 
 
-def test_a_local_engine_that_is_killed_in_mid_run_costs_no_record(pipelines: Any, flink_logs: Path) -> None:
+def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_logs: Path) -> None:
     from forebay.flink.jvm import start_jvm
     from forebay.runtime.run import RunOptions, run_pipeline
     from forebay.runtime.snapshot import Snapshot
@@ -76,6 +76,6 @@ def test_a_local_engine_that_is_killed_in_mid_run_costs_no_record(pipelines: Any
             spec, nullcontext(replicas), RunOptions(enough=enough, in_process=True), settings, watch
         )
     assert (last.dead_letters, last.engine_restarts) == (0, 1)
-    assert any("ended and is started again" in words for words in said)
+    assert any("ended and is being restarted" in words for words in said)
     positions = sorted(line["position"] for line in pipelines.lines())
     assert positions == sorted(f"generator@{n}" for n in range(last.results))

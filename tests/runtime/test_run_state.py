@@ -1,4 +1,4 @@
-"""The record of a pipeline's runs: whole or not at all, and never guessed at."""
+"""The record of a pipeline's runs: atomic, and never guessed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FULL = RunState(
 )
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_record_is_read(tmp_path: Path) -> None:
     assert read_state(tmp_path) is None
     for state in (FULL, RunState()):
         write_state(tmp_path, state)
@@ -40,7 +40,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     [
         (b"", "cannot be read"),
         (b"{", "cannot be read"),
-        (b"[1]", "it is no JSON object"),
+        (b"[1]", "it is not a JSON object"),
         (b"\xff\xfe", "cannot be read"),
         (b'{"format": 1, "job": "../../x"}', "job: String should match pattern"),
         (b'{"format": 1, "finished": "perhaps"}', "finished: Input should be a valid boolean"),
@@ -51,14 +51,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         (b"[" * 100_000, "cannot be read"),
     ],
 )
-def test_what_cannot_be_read_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
-    """Never taken for a pipeline that has not run: it would give all its results again."""
+def test_broken_record_is_rejected(tmp_path: Path, data: bytes, said: str) -> None:
+    """It must not count as a pipeline that never ran, whose results would all be repeated."""
     (tmp_path / "run.json").write_bytes(data)
     with pytest.raises(RunRecordBroken, match=said):
         read_state(tmp_path)
 
 
-def test_a_record_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+def test_record_without_read_permission_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "run.json").mkdir()
     with pytest.raises(RunRecordBroken, match=r"cannot be read \(Is a directory\)"):
         read_state(tmp_path)
@@ -72,7 +72,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(sorted(RunState.model_fields)), json_values) | json_values)
-def test_no_document_breaks_the_reader(
+def test_reader_survives_any_document(
     tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any]
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
@@ -85,7 +85,7 @@ def test_no_document_breaks_the_reader(
     assert state.format == 1
 
 
-def test_a_write_that_fails_leaves_the_record_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_previous_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -97,9 +97,7 @@ def test_a_write_that_fails_leaves_the_record_before(tmp_path: Path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_a_record_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_and_rename_are_synced_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     sync, rename = os.fsync, os.replace
 

@@ -1,4 +1,4 @@
-"""A pipeline's state on a real server of S3: what is resumed, and who may write."""
+"""A pipeline's state on a real S3 server: what is resumed, and who may write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
 
 
 class Place:
-    """A pipeline's prefix with the traces of earlier runs, as Flink and a run leave them."""
+    """A pipeline's prefix with state of earlier runs, as Flink and a run leave it."""
 
     def __init__(self, home: S3Path) -> None:
         self.home = home
@@ -77,7 +77,7 @@ def place(store: S3Path) -> Place:
     return Place(store)
 
 
-def test_the_record_of_one_machine_is_read_by_another(place: Place) -> None:
+def test_record_of_one_machine_is_read_by_another(place: Place) -> None:
     assert open_store(place.home).read() is None
     state = place.started(JOB_A, parallelism=3)
     assert S3Store(place.home).read() == state
@@ -85,7 +85,7 @@ def test_the_record_of_one_machine_is_read_by_another(place: Place) -> None:
     assert place.resumed() is None
 
 
-def test_the_last_jobs_newest_checkpoint_is_resumed_by_its_number(place: Place) -> None:
+def test_newest_checkpoint_by_number_is_resumed(place: Place) -> None:
     place.checkpoint(JOB_A, 30)
     place.started(JOB_B, restored=f"{JOB_A}/chk-30")
     assert place.resumed() == place.home / JOB_A / "chk-30"
@@ -96,7 +96,7 @@ def test_the_last_jobs_newest_checkpoint_is_resumed_by_its_number(place: Place) 
     assert number_of(newest) == 40
 
 
-def test_a_checkpoint_without_metadata_is_not_complete(place: Place) -> None:
+def test_checkpoint_without_metadata_is_incomplete(place: Place) -> None:
     place.started(JOB_A)
     place.checkpoint(JOB_A, 3)
     place.put(f"{JOB_A}/chk-4/some-state", b"1234")
@@ -107,7 +107,7 @@ def test_a_checkpoint_without_metadata_is_not_complete(place: Place) -> None:
     assert place.store.contents(place.home / JOB_A / "chk-4") == Contents(1, 4)
 
 
-def test_what_a_job_noted_at_its_end_is_read(place: Place) -> None:
+def test_end_notes_are_read(place: Place) -> None:
     assert place.store.end_notes(JOB_A) == []
     place.put(f"{JOB_A}/{END_NOTE}-1", b"one")
     place.put(f"{JOB_A}/{END_NOTE}-2", b"two")
@@ -115,7 +115,7 @@ def test_what_a_job_noted_at_its_end_is_read(place: Place) -> None:
     assert sorted(place.store.end_notes(JOB_A)) == [b"one", b"two"]
 
 
-def test_an_end_that_was_not_noted_is_seen_by_its_mark(place: Place) -> None:
+def test_unrecorded_end_is_found_by_its_mark(place: Place) -> None:
     state = place.started(JOB_A)
     assert place.resumed() is None
     place.store.write(state.model_copy(update={"completed": Completed(number=4)}))
@@ -128,29 +128,27 @@ def test_an_end_that_was_not_noted_is_seen_by_its_mark(place: Place) -> None:
     assert place.resumed() == checkpoint
 
 
-def test_a_checkpoint_that_is_missing_or_cut_off_is_named(place: Place) -> None:
+def test_missing_or_cut_off_checkpoint_is_named(place: Place) -> None:
     place.started(JOB_A, restored=f"{JOB_B}/chk-2")
-    with pytest.raises(SettingError, match=rf"checkpoint s3://\S+/{JOB_B}/chk-2 is missing. Bring it back"):
+    with pytest.raises(SettingError, match=rf"checkpoint s3://\S+/{JOB_B}/chk-2 is missing. Restore it"):
         place.resumed()
     place.put(f"{JOB_A}/chk-3/_metadata", b"Ig")
     with pytest.raises(SettingError, match="_metadata is cut off: it has 2 bytes"):
         place.resumed()
 
 
-def test_a_record_that_cannot_be_read_is_refused(place: Place) -> None:
+def test_unreadable_record_is_rejected(place: Place) -> None:
     place.put("run.json", b"{")
     with pytest.raises(RunRecordBroken, match=r"s3://\S+/run.json cannot be read"):
         place.store.read()
     place.client.delete(place.home.key)
     place.checkpoint(JOB_A, 1)
-    with pytest.raises(SettingError, match=r"holds checkpoints and no run.json"):
+    with pytest.raises(SettingError, match=r"holds checkpoints but lacks run.json"):
         place.resumed()
 
 
-def test_a_record_is_read_while_nobody_else_can_hold_the_lock(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a run that was suspended would replace the record of the one that has taken over."""
+def test_record_is_read_only_under_a_certain_lock(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a suspended run would replace the record of the run that has taken over."""
     certain = iter([False, True])
     monkeypatch.setattr(Hold, "certain", property(lambda hold: next(certain)))
     late = S3Store(place.home, sleep=lambda seconds: place.store.write(RunState(parallelism=7)))
@@ -160,7 +158,7 @@ def test_a_record_is_read_while_nobody_else_can_hold_the_lock(
     assert found.parallelism == 7
 
 
-def test_two_cannot_write_one_record(place: Place) -> None:
+def test_two_runs_cannot_write_one_record(place: Place) -> None:
     first, second = S3Store(place.home), S3Store(place.home)
     assert first.read() is second.read() is None
     first.write(RunState(job=JOB_A))
@@ -172,7 +170,7 @@ def test_two_cannot_write_one_record(place: Place) -> None:
         first.write(RunState(job=JOB_C))
 
 
-def test_a_record_waits_for_a_server_that_is_away(place: Place, store_server: Any) -> None:
+def test_write_waits_for_an_unavailable_server(place: Place, store_server: Any) -> None:
     clock = ManualClock()
 
     def pause(seconds: float) -> None:
@@ -194,7 +192,7 @@ def test_a_record_waits_for_a_server_that_is_away(place: Place, store_server: An
     assert sum(clock.slept_s) >= PATIENCE_S
 
 
-def test_completed_checkpoints_are_noted_and_older_jobs_cleared_away(place: Place) -> None:
+def test_checkpoints_are_recorded_and_older_jobs_deleted(place: Place) -> None:
     restored = place.checkpoint(JOB_A, 20)
     place.checkpoint(JOB_B, 5)
     state = place.started(JOB_C, restored=f"{JOB_A}/chk-20")
@@ -204,13 +202,13 @@ def test_completed_checkpoints_are_noted_and_older_jobs_cleared_away(place: Plac
     assert state.completed == Completed(number=21, triggered_ms=77, files=1, bytes=16)
     assert sorted(place.store.jobs()) == [JOB_A, JOB_C]
     place.checkpoint(JOB_C, 22)
-    assert tidy(state, 77) is state, "nothing is asked before Flink has told of another checkpoint"
+    assert tidy(state, 77) is state, "no request before Flink reports another checkpoint"
     assert tidy(state, 78).completed == Completed(number=22, triggered_ms=78, files=1, bytes=16)
     assert forget(place.store, RunState()).job is None
     assert place.store.jobs() == []
 
 
-def test_a_server_that_is_away_leaves_the_record_as_it_was(place: Place, store_server: Any) -> None:
+def test_unavailable_server_leaves_the_record_unchanged(place: Place, store_server: Any) -> None:
     state = place.started(JOB_A)
     tidy = CheckpointCleaner(place.store, JOB_A, None)
     place.checkpoint(JOB_A, 1)
@@ -223,7 +221,7 @@ def test_a_server_that_is_away_leaves_the_record_as_it_was(place: Place, store_s
     assert tidy(state, 1).completed is not None
 
 
-def test_the_next_checkpoints_of_a_silent_run_are_taken(place: Place) -> None:
+def test_next_checkpoints_of_a_silent_run_are_occupied(place: Place) -> None:
     lock = encode_lock(Lock("p", where="a machine that is gone"))
     place.put("lock", lock)
     state = place.started(JOB_A)
@@ -267,9 +265,7 @@ def test_without_a_record_every_job_is_fenced(place: Place, record: bytes | None
             place.put(f"{name}/_metadata", b"of a job that is still active")
 
 
-def test_checkpoints_that_complete_while_fences_are_put_up_count(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_completed_during_fencing_count(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.put("lock", encode_lock(Lock("p")))
     state = place.started(JOB_A)
     place.checkpoint(JOB_A, 7)
@@ -287,15 +283,15 @@ def test_checkpoints_that_complete_while_fences_are_put_up_count(
 
 
 def taken_over(place: Place, state: RunState, clock: ManualClock) -> S3Store:
-    """What a run does that takes over the job of `state`; it ends at once."""
+    """Take over the job of `state`, as a run does, and end."""
     taker = S3Store(place.home, clock=clock, sleep=clock.pause)
     with taker.lock("p"):
         end_orphan(taker, state)
     return taker
 
 
-def test_fences_outlive_the_job_that_they_hold_off(place: Place) -> None:
-    """For as long as a machine may be suspended, also beyond `--fresh`."""
+def test_fences_outlive_the_fenced_job(place: Place) -> None:
+    """For as long as a machine may be suspended, even after `--fresh`."""
     place.put("lock", encode_lock(Lock("p")))
     state = place.started(JOB_A)
     place.checkpoint(JOB_A, 7)
@@ -312,7 +308,7 @@ def test_fences_outlive_the_job_that_they_hold_off(place: Place) -> None:
     assert list(taker.jobs()) == []
 
 
-def test_a_drain_that_has_begun_is_fenced_where_it_would_complete(place: Place) -> None:
+def test_drain_in_progress_is_fenced(place: Place) -> None:
     place.put("lock", encode_lock(Lock("p")))
     state = place.started(JOB_A)
     place.checkpoint(JOB_A, 7)
@@ -323,7 +319,7 @@ def test_a_drain_that_has_begun_is_fenced_where_it_would_complete(place: Place) 
     assert place.resumed() == place.home / JOB_A / "chk-7"
 
 
-def test_a_drain_that_completed_before_the_takeover_is_resumed(place: Place) -> None:
+def test_drain_completed_before_a_takeover_is_resumed(place: Place) -> None:
     place.put("lock", encode_lock(Lock("p")))
     state = place.started(JOB_A)
     name = f"{JOB_A}/drain-1/savepoint-aaaaaa-1"
@@ -338,7 +334,7 @@ def test_a_drain_that_completed_before_the_takeover_is_resumed(place: Place) -> 
 def test_uploads_are_aborted_also_on_minio(
     place: Place, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lists the uploads of a whole key and not those below a prefix."""
+    """MinIO lists uploads of a whole key only, not below a prefix."""
     place.put("lock", encode_lock(Lock("p")))
     state = place.started(JOB_A)
     place.checkpoint(JOB_A, 7)
@@ -354,7 +350,7 @@ def test_uploads_are_aborted_also_on_minio(
         s3.list_parts(Bucket=place.home.bucket, Key=key, UploadId=upload)
 
 
-def test_a_record_whose_answer_was_lost_is_ones_own(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_record_is_recognised_after_a_lost_answer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     put = S3Client.put
 
     def unanswered(self: S3Client, key: str, content: bytes, *, replacing: str | None) -> str:
@@ -373,9 +369,7 @@ def test_a_record_whose_answer_was_lost_is_ones_own(place: Place, monkeypatch: p
     assert found.parallelism == 3
 
 
-def test_a_record_is_looked_at_again_if_the_server_is_away(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_is_read_again_if_the_server_is_away(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     get, failures = S3Client.get, [StoreAway("no answer")]
 
     def away_once(self: S3Client, key: str, most_bytes: int = 1 << 20) -> Any:
@@ -395,8 +389,8 @@ def test_a_record_is_looked_at_again_if_the_server_is_away(
     assert found.parallelism == 3
 
 
-def test_a_run_that_lost_and_writes_late_is_fenced_next(place: Place) -> None:
-    """Its record is found by the run that holds the lock, which stops; the next one fences the job in it."""
+def test_late_writer_that_lost_is_fenced_next(place: Place) -> None:
+    """The run that holds the lock finds the late record and stops; the next run fences the job in it."""
     late = S3Store(place.home)
     late.read()
     with place.store.lock("p"):
@@ -411,7 +405,7 @@ def test_a_run_that_lost_and_writes_late_is_fenced_next(place: Place) -> None:
         place.put(f"{JOB_B}/chk-1/_metadata", b"of the job that is still active")
 
 
-def test_a_silent_run_without_a_checkpoint_counts_on_from_the_one_that_it_was_started_from(
+def test_fence_continues_numbers_from_the_restored_checkpoint(
     place: Place,
 ) -> None:
     place.put("lock", encode_lock(Lock("p")))
@@ -426,7 +420,7 @@ def test_a_silent_run_without_a_checkpoint_counts_on_from_the_one_that_it_was_st
     assert place.resumed() == place.home / JOB_A / "chk-500"
 
 
-def test_a_run_that_let_go_in_order_is_not_fenced(place: Place) -> None:
+def test_run_that_released_its_lease_is_not_fenced(place: Place) -> None:
     state = place.started(JOB_A)
     place.checkpoint(JOB_A, 7)
     for _ in range(2):
@@ -437,7 +431,7 @@ def test_a_run_that_let_go_in_order_is_not_fenced(place: Place) -> None:
     assert place.resumed() == place.home / JOB_A / "chk-8"
 
 
-def test_a_bucket_that_is_not_there_is_named_by_its_key(store: S3Path, tmp_path: Any) -> None:
+def test_missing_bucket_is_named_with_its_setting(store: S3Path, tmp_path: Any) -> None:
     (tmp_path / "in.jsonl").write_text("{}\n")
     place = Place(store)
     source = {"type": "jsonl", "path": str(tmp_path / "in.jsonl")}

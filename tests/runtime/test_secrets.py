@@ -1,4 +1,4 @@
-"""A run with every secret that there is, and a search for each of them in all that it leaves and shows."""
+"""A run with every kind of secret, and a search for each in everything that it leaves or shows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SEEN = "a word that has to be found 4242"
 
 
 class Search:
-    """Secrets by name, and whatever is to hold none of them."""
+    """Secrets by name, and all places that must not contain them."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
         self._secrets = {
@@ -51,9 +51,9 @@ class Search:
         }
         self.found: set[tuple[str, str]] = set()
         self.searched: dict[str, int] = {}
-        """Places by kind, such as a file's ending, and how many there were."""
+        """Locations by kind, such as a file's suffix, with their number."""
         self.seen: set[str] = set()
-        """Where that was which is no secret."""
+        """Record the location of a value that is not secret."""
 
     def look(self, kind: str, place: object, content: bytes) -> None:
         self.searched[kind] = self.searched.get(kind, 0) + 1
@@ -64,7 +64,7 @@ class Search:
                 self.found.add((name, str(place)))
 
     def look_into(self, folder: Path, but: Path) -> None:
-        """All files of `folder` except those that hold the secrets."""
+        """Search all files of `folder` except those with the secrets."""
         for place, _, names in os.walk(folder):
             for path in (Path(place, name) for name in names):
                 # While it runs, Flink deletes checkpoints.
@@ -73,7 +73,7 @@ class Search:
                         self.look(_kind(path), path, path.read_bytes())
 
     def look_at(self, process: psutil.Process, *, given: Mapping[str, str]) -> None:
-        """Arguments and environment, in which only what was `given` may be."""
+        """Search arguments and environment, which may contain only `given`."""
         for one in (process, *process.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
                 self.look("arguments", f"arguments of {one}", "\0".join(one.cmdline()).encode())
@@ -117,7 +117,7 @@ def gateway(folder: Path, replica: str, tls: tuple[Path, Path], given: Mapping[s
 
 
 def told(url: str, key: str, ca: Path) -> bytes:
-    """What the gateway answers to `key`, headers and all."""
+    """The gateway's answer to `key`, including headers."""
     asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
     context = ssl.create_default_context(cafile=ca)
     try:
@@ -129,7 +129,7 @@ def told(url: str, key: str, ca: Path) -> bytes:
 
 # With others that use the same node.
 @pytest.mark.xdist_group("kafka_security")
-def test_no_secret_is_in_what_a_run_leaves_and_shows(
+def test_run_leaves_and_shows_no_secret(
     secured: Any,
     authority: Authority,
     kafka_jar: Path,
@@ -207,9 +207,9 @@ def test_no_secret_is_in_what_a_run_leaves_and_shows(
         finally:
             process.send_signal(signal.SIGINT)
             said = process.communicate(timeout=400)[0]
-        search.look("said", "what the run said", said.encode())
+        search.look("said", "output of the run", said.encode())
         search.look_into(folder, but=keys)
-    search.look("said", "what the gateway said", (kept / "gateway-said").read_bytes())
+    search.look("said", "output of the gateway", (kept / "gateway-said").read_bytes())
     for record in consume_committed(secured.bootstrap, results):
         search.look("results", results, record.value())
     assert feed.authorizations[0] == FEED_TOKEN
@@ -226,9 +226,7 @@ def test_no_secret_is_in_what_a_run_leaves_and_shows(
     assert search.found == set()
 
 
-def test_the_token_of_the_gateway_into_the_jvm_is_in_its_memory_only(
-    flink_logs: Path, pipelines: Any
-) -> None:
+def test_jvm_gateway_token_is_in_memory_only(flink_logs: Path, pipelines: Any) -> None:
     start_jvm(flink_logs, heap_mb=768)
     token = java_gateway.get_gateway().gateway_parameters.auth_token
     assert token

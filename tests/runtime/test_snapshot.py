@@ -1,4 +1,4 @@
-"""What limits a run, how fast it is and when it is done, in words."""
+"""A run's limit, rate and remaining time in words."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COUNTS = st.integers(0, 10**9)
         (200, Spent(0, 500, 120), (None, None)),
     ],
 )
-def test_what_waits_is_like_what_came_before(
+def test_backlog_costs_like_earlier_records(
     records: int, spent: Spent, tokens: tuple[int | None, int | None]
 ) -> None:
     assert estimate(records, spent, 1.5) == TopicBacklog(records, *tokens, age_s=1.5)
 
 
 @given(records=COUNTS, done=st.integers(1, 10**9), prompt=COUNTS, completion=COUNTS)
-def test_an_estimate_is_within_half_a_token_of_the_formula(
+def test_estimate_is_within_half_a_token_of_the_formula(
     records: int, done: int, prompt: int, completion: int
 ) -> None:
     found = estimate(records, Spent(done, prompt, completion))
@@ -59,36 +59,36 @@ def run(
     return now
 
 
-def test_where_events_wait_the_engine_limits_and_what_waits_is_done_at_its_rate() -> None:
+def test_waiting_events_mean_the_engine_limits() -> None:
     throughput = Throughput()
     now = run(throughput, 4.0, 20, pending=36)
-    assert throughput.limit(now) == "the engine limits: 4.0 events/s, what waits is done in 5 min"
-    assert throughput.limited(now) == "the engine limited: 4.0 events/s"
+    assert throughput.limit(now) == "limited by the engine: 4.0 events/s, backlog done in 5 min"
+    assert throughput.limited(now) == "limited by the engine: 4.0 events/s"
 
 
-def test_where_none_wait_it_does_not() -> None:
+def test_engine_does_not_limit_without_waiting_events() -> None:
     throughput = Throughput()
     now = run(throughput, 4.0, 20)
     assert (throughput.limit(now), throughput.limited(now)) == ("", "")
 
 
-def test_without_a_count_of_the_source_nothing_is_said_of_the_end() -> None:
+def test_no_remaining_time_without_a_backlog() -> None:
     throughput = Throughput()
     run(throughput, 25.0, 10)
     now = Snapshot(11.0, "RUNNING", results=275, pending=1)
     throughput.add(now)
-    assert throughput.limit(now) == "the engine limits: 25 events/s"
+    assert throughput.limit(now) == "limited by the engine: 25 events/s"
     assert throughput.limited(now) == "", "for one second of eleven"
 
 
-def test_the_rate_is_that_of_the_last_half_minute() -> None:
+def test_rate_covers_the_last_half_minute() -> None:
     throughput = Throughput()
     run(throughput, 30.0, 100)
     run(throughput, 3.0, int(OVER_S), since_s=100, done=3000)
     assert throughput.per_s == pytest.approx(3.0)
 
 
-def test_of_a_run_that_starts_anew_only_what_is_new_counts() -> None:
+def test_restart_resets_the_rate() -> None:
     throughput = Throughput()
     run(throughput, 30.0, 100)
     throughput.add(Snapshot(101.0, "RUNNING", results=0))
@@ -97,8 +97,8 @@ def test_of_a_run_that_starts_anew_only_what_is_new_counts() -> None:
     assert throughput.per_s == pytest.approx(20 / 11)
 
 
-def test_an_engine_that_answers_nothing_has_no_end_to_tell() -> None:
+def test_silent_engine_has_no_remaining_time() -> None:
     throughput = Throughput()
     now = run(throughput, 0.0, 20, pending=8)
-    assert throughput.limit(now) == "the engine limits: 0.0 events/s"
+    assert throughput.limit(now) == "limited by the engine: 0.0 events/s"
     assert throughput.limited(Snapshot(0.0, "FAILED")) == ""

@@ -1,4 +1,4 @@
-"""What counts as standing still, and how often a run starts Flink anew."""
+"""What counts as a stall, and how often a run restarts Flink."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DEADLINE_S = 1000.0
 
 
 def watched(*looks: Look, every_s: float = 1.0, **more: object) -> tuple[Vigil, float]:
-    """A watch over an attempt with these looks, one a second, and the time of the last."""
+    """A watch over an attempt with these looks, one per second, and the time of the last."""
     vigil, now_s = Vigil(0.0, DEADLINE_S, **more), 0.0  # type: ignore[arg-type]
     for look in looks:
         now_s += every_s
@@ -57,7 +57,7 @@ def with_counts(look: Look = BUSY, **counts: object) -> Look:
 
 
 def after(look: Look, seconds: float, **more: object) -> str | None:
-    """What is said where `look` is all that is seen for so long after the first time."""
+    """Return the stall if `look` is all that is seen for this long after the first time."""
     vigil, now_s = watched(look, look, every_s=0.0, **more)
     for _ in range(4):
         now_s += seconds / 4
@@ -65,12 +65,12 @@ def after(look: Look, seconds: float, **more: object) -> str | None:
     return vigil.stalled(now_s)
 
 
-def test_a_process_of_which_nothing_is_heard_is_lost() -> None:
+def test_silent_process_is_lost() -> None:
     vigil = Vigil(100.0, DEADLINE_S)
     assert vigil.stalled(100.0 + SILENT_S - 1) is None
     vigil.heard(150.0)
     assert vigil.stalled(150.0 + SILENT_S - 1) is None
-    assert vigil.stalled(150.0 + SILENT_S) == "nothing was heard of Flink's process for 180 s"
+    assert vigil.stalled(150.0 + SILENT_S) == "Flink's process sent nothing for 180 s"
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,16 @@ def test_a_process_of_which_nothing_is_heard_is_lost() -> None:
         (with_signs(task_managers=0), NO_TASK_MANAGER_S, "Flink had no task manager for 20 s"),
         (with_counts(state="RESTARTING"), NOT_RUNNING_S, "the job did not run for 120 s"),
         (with_counts(state="CANCELLING"), NOT_RUNNING_S, "the job did not run for 120 s"),
-        (BUSY, STILL_S, "the operator did not look at its calls for 300 s"),
+        (BUSY, STILL_S, "the operator did not check its requests for 300 s"),
     ],
 )
-def test_what_lasts_too_long_without_a_break_is_a_stall(look: Look, limit_s: float, says: str) -> None:
+def test_long_uninterrupted_sign_is_a_stall(look: Look, limit_s: float, says: str) -> None:
     assert after(look, limit_s - 0.1) is None
     assert after(look, limit_s) == says
     assert after(look, 10 * limit_s, embedded=False) is None, "a cluster may get back what it lost"
 
 
-def test_a_task_manager_that_is_a_process_has_time_to_be_started_anew() -> None:
+def test_task_manager_process_has_time_to_restart() -> None:
     one = with_signs(task_managers=1)
     assert after(one, TOO_FEW_S - 0.1, task_managers=2) is None
     assert after(one, TOO_FEW_S, task_managers=2) == "Flink lacked a task manager for 60 s"
@@ -97,8 +97,8 @@ def test_a_task_manager_that_is_a_process_has_time_to_be_started_anew() -> None:
     assert after(one, 100.0) is None
 
 
-def test_calls_that_end_in_nothing_are_a_stall_once_each_must_have_ended() -> None:
-    """The operator looks after them, and each call ends within the deadline, with an answer or without."""
+def test_calls_beyond_the_deadline_are_a_stall() -> None:
+    """The operator checks its calls, and each ends within the deadline, with or without an answer."""
 
     def unanswered(seconds: float) -> str | None:
         # With the second look it is seen for the first time.
@@ -107,7 +107,7 @@ def test_calls_that_end_in_nothing_are_a_stall_once_each_must_have_ended() -> No
 
     limit_s = DEADLINE_S + UNANSWERED_S
     assert unanswered(limit_s - 1) is None
-    assert unanswered(limit_s) == "nothing came of what was in flight for 1300 s"
+    assert unanswered(limit_s) == "no result, failure or retry of the requests in flight for 1300 s"
 
 
 @pytest.mark.parametrize(
@@ -118,24 +118,24 @@ def test_calls_that_end_in_nothing_are_a_stall_once_each_must_have_ended() -> No
         pytest.param(with_counts(in_flight=0, state="FINISHED"), id="at its end"),
     ],
 )
-def test_where_nothing_could_move_nothing_is_a_stall(look: Look) -> None:
+def test_no_stall_if_nothing_could_move(look: Look) -> None:
     assert after(look, 100_000.0) is None
 
 
-def test_one_that_waits_for_the_first_slot_counts_as_awaited() -> None:
+def test_event_waiting_for_the_first_slot_counts() -> None:
     assert after(with_counts(in_flight=0, oldest_read_ms=1), STILL_S) is not None
 
 
 @pytest.mark.parametrize("moving", [{"looked_ms": 1}, {"held_back_ms": 1}])
-def test_what_is_held_back_or_looks_on_is_no_stall(moving: dict[str, int]) -> None:
-    """A slow engine, with each call an hour: the operator looks on. A Kafka that is away: it is held back."""
+def test_backpressure_or_polling_is_not_a_stall(moving: dict[str, int]) -> None:
+    """A slow engine with hour-long calls: the operator keeps polling. Kafka is away: backpressure."""
     name = next(iter(moving))
     looks = [with_counts(with_signs(**{name: n}), results=n // 900) for n in range(4000)]
     vigil, now_s = watched(*looks)
     assert vigil.stalled(now_s) is None
 
 
-def test_a_break_makes_it_begin_anew() -> None:
+def test_interruption_resets_the_stall_timer() -> None:
     away = with_signs(answers=False)
     vigil, now_s = watched(*[away] * 59, BUSY, *[away] * 59)
     assert vigil.stalled(now_s) is None
@@ -163,7 +163,7 @@ LOOKS = st.builds(
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100.0), LOOKS), min_size=1, max_size=60))
-def test_it_is_a_stall_where_one_sign_was_in_every_look_for_as_long_as_it_may(
+def test_stall_requires_one_sign_in_every_look(
     steps: list[tuple[float, Look]],
 ) -> None:
     vigil, now_s = Vigil(0.0, 5.0), 0.0
@@ -203,20 +203,20 @@ def signs_of(look: Look, before: Look | None) -> set[str]:
     return found
 
 
-def test_the_first_start_is_at_once_and_each_later_one_after_twice_the_pause() -> None:
+def test_first_restart_is_immediate_then_pauses_double() -> None:
     restarts = Restarts(most=8)
     assert [restarts.grant(float(n)) for n in range(9)] == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, None]
     assert restarts.recent == 8
 
 
-def test_what_is_long_ago_does_not_count() -> None:
+def test_old_restarts_do_not_count() -> None:
     restarts = Restarts(most=2, within_s=600.0)
     assert [restarts.grant(at_s) for at_s in (0.0, 10.0, 20.0, 600.0)] == [0.0, 1.0, None, 1.0]
     assert restarts.grant(10_000.0) == 0.0
 
 
 @given(st.lists(st.floats(0.0, 500.0), max_size=60), st.integers(1, 5))
-def test_within_any_ten_minutes_there_are_no_more_than_said(gaps: list[float], most: int) -> None:
+def test_restarts_in_any_ten_minutes_are_limited(gaps: list[float], most: int) -> None:
     restarts, now_s = Restarts(most=most, within_s=600.0), 0.0
     made: list[float] = []
     for gap_s in gaps:
@@ -237,7 +237,7 @@ def no_launch(port: int, cores: tuple[int, ...]) -> Launch:
     raise AssertionError("nothing is to be started")
 
 
-def test_the_replicas_that_forebay_starts_are_owned_and_urls_are_not(tmp_path: Path) -> None:
+def test_started_replicas_are_owned_and_urls_are_not(tmp_path: Path) -> None:
     with Replicas(Registry(tmp_path / "replicas.json"), no_launch, model="m") as replicas:
         assert isinstance(replicas, SupervisedEngine)
         EngineSupervisor(replicas).mend()
@@ -245,7 +245,7 @@ def test_the_replicas_that_forebay_starts_are_owned_and_urls_are_not(tmp_path: P
     EngineSupervisor(["http://somewhere"]).mend()
 
 
-def test_a_dead_replica_is_told_of_and_started_again(make_owned: MakeOwned) -> None:
+def test_dead_replica_is_reported_and_restarted(make_owned: MakeOwned) -> None:
     owned, said = make_owned(2), list[str]()
     keeper = EngineSupervisor(owned, ManualClock())
     keeper.mend(said.append)
@@ -254,18 +254,18 @@ def test_a_dead_replica_is_told_of_and_started_again(make_owned: MakeOwned) -> N
     keeper.mend(said.append)
     keeper.mend(said.append)
     assert (owned.restarted, keeper.failed) == ([1], 1)
-    assert said == ["the local engine at http://r:1 ended and is started again; its log was the.log"]
+    assert said == ["the local engine at http://r:1 ended and is being restarted; its log was the.log"]
 
 
-def test_one_that_cannot_be_started_again_ends_the_run(make_owned: MakeOwned) -> None:
+def test_replica_that_cannot_restart_ends_the_run(make_owned: MakeOwned) -> None:
     owned = make_owned()
     owned.die()
     owned.broken = True
-    with pytest.raises(PipelineFailed, match="ended and cannot be started again: no memory"):
+    with pytest.raises(PipelineFailed, match="ended and cannot be restarted: no memory"):
         EngineSupervisor(owned, ManualClock()).mend()
 
 
-def test_one_that_keeps_dying_ends_the_run_but_not_one_that_dies_now_and_then(
+def test_frequent_but_not_occasional_deaths_end_the_run(
     make_owned: MakeOwned,
 ) -> None:
     owned, clock = make_owned(), ManualClock()
@@ -285,7 +285,7 @@ def test_one_that_keeps_dying_ends_the_run_but_not_one_that_dies_now_and_then(
         keeper.mend()
 
 
-def test_while_no_replica_is_ready_nothing_can_come_of_what_is_in_flight() -> None:
+def test_no_stall_while_no_replica_is_ready() -> None:
     begin, now_s = Vigil(0.0, DEADLINE_S), 0.0
     for second in range(5000):
         now_s = float(second)
@@ -295,4 +295,4 @@ def test_while_no_replica_is_ready_nothing_can_come_of_what_is_in_flight() -> No
     for second in range(5000, 10_000):
         now_s = float(second)
         begin.heard(now_s, with_signs(looked_ms=second))
-    assert "nothing came" in (begin.stalled(now_s) or "")
+    assert "no result, failure or retry" in (begin.stalled(now_s) or "")

@@ -1,4 +1,4 @@
-"""How a run goes on where what runs its job dies, with processes that do as they are told."""
+"""A run continues when the process that runs its job dies; processes are scripted."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from forebay.settings import Settings
 RUNS = Look(Snapshot(1.0, "RUNNING", accepted=3, results=2, in_flight=1), Signs(checkpoint_ms=77))
 DONE = Finished(Snapshot(9.0, "FINISHED", accepted=3, results=3))
 NOBODY = (2**22 + 1, 0.0)
-"""No process has this number on Linux."""
+"""Not a valid process id on Linux."""
 STARTS = (Checked(), Ready(NOBODY))
 Step = Report | Callable[["Process"], object]
 
 
 class Process:
-    """A process that holds Flink, with a script of what it reports; a function in it is called in its place,
-    and what that raises is raised to whoever listens."""
+    """A process that holds Flink, with scripted reports; a function among them is called instead, and its
+    exception raised to the receiver."""
 
     def __init__(self, home: Path, *steps: Step) -> None:
         self.home = home
@@ -104,7 +104,7 @@ class Launcher:
 
 
 class Bench:
-    """A pipeline whose attempts are scripts."""
+    """A pipeline with scripted attempts."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -167,7 +167,7 @@ def raises(error: BaseException) -> Step:
     return step
 
 
-def test_a_run_goes_through_the_steps_of_an_attempt(bench: Bench) -> None:
+def test_run_follows_the_steps_of_an_attempt(bench: Bench) -> None:
     bench.attempts((*STARTS, RUNS, complete(1), RUNS, DONE))
     last = bench.run()
     (process,) = bench.processes
@@ -179,7 +179,7 @@ def test_a_run_goes_through_the_steps_of_an_attempt(bench: Bench) -> None:
     assert (bench.state.completed.number, bench.state.completed.triggered_ms) == (1, 77)
 
 
-def test_what_kafka_no_longer_has_is_counted_over_attempts(bench: Bench) -> None:
+def test_skipped_records_add_up_over_attempts(bench: Bench) -> None:
     gone = Skipped(("t/0: offsets 3 to 5",), 3)
     bench.attempts(
         (Checked(), gone, Ready(NOBODY), RUNS, Lost("gone")),
@@ -190,7 +190,7 @@ def test_what_kafka_no_longer_has_is_counted_over_attempts(bench: Bench) -> None
     assert any(now.gaps == gone.gaps for now in bench.seen)
 
 
-def test_the_ids_of_topics_outlive_a_start_over(bench: Bench) -> None:
+def test_topic_ids_outlive_a_fresh_start(bench: Bench) -> None:
     topics = {"t": ("id-1", "id-2")}
     bench.attempts((Checked(), Ready(NOBODY, topics=topics), RUNS, NewTopics({"u": "id-u"}), DONE))
     bench.run()
@@ -201,9 +201,7 @@ def test_the_ids_of_topics_outlive_a_start_over(bench: Bench) -> None:
     assert seen[0].topics == {**topics, "u": ("id-u",)}
 
 
-def test_trouble_with_the_store_is_told_and_named_as_the_cause(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_trouble_is_shown_and_named_as_the_cause(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [""]
     monkeypatch.setattr(LocalStore, "trouble", lambda self: now[0])
 
@@ -225,7 +223,7 @@ def test_trouble_with_the_store_is_told_and_named_as_the_cause(
 
 
 @pytest.mark.parametrize("cluster", [None, "127.0.0.1:1"])
-def test_a_run_that_was_taken_over_leaves_no_job_on_a_cluster(
+def test_taken_over_run_leaves_no_job_on_a_cluster(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, cluster: str | None
 ) -> None:
     monkeypatch.setattr(run, "check_cluster", lambda cluster: None)
@@ -236,9 +234,7 @@ def test_a_run_that_was_taken_over_leaves_no_job_on_a_cluster(
     assert process.said[3:] == (["kill"] if cluster is None else ["cancel", "kill"])
 
 
-def test_a_suspended_attempt_is_not_taken_for_a_stalled_one(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_suspended_attempt_is_not_a_stall(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the lease is not renewed, Flink is suspended and does not answer."""
     now_s, until_s = [0.0], [100.0]
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: now_s[0])
@@ -257,7 +253,7 @@ def test_a_suspended_attempt_is_not_taken_for_a_stalled_one(
     assert len(bench.run(fresh=True).resumes) == 1
 
 
-def test_what_is_submitted_is_noted_before(bench: Bench) -> None:
+def test_job_is_recorded_before_submission(bench: Bench) -> None:
     def noted(process: Process) -> None:
         assert process.order is not None
         assert (bench.state.job, bench.state.jvm) == (process.order.job_id, NOBODY)
@@ -267,7 +263,7 @@ def test_what_is_submitted_is_noted_before(bench: Bench) -> None:
     assert bench.run().state == "FINISHED"
 
 
-def test_a_lost_attempt_is_followed_by_one_from_the_newest_checkpoint(bench: Bench) -> None:
+def test_lost_attempt_resumes_from_the_newest_checkpoint(bench: Bench) -> None:
     lost = Lost("Flink's JVM was killed")
     bench.attempts(
         (*STARTS, RUNS, complete(4), RUNS, lost),
@@ -292,13 +288,13 @@ def test_a_lost_attempt_is_followed_by_one_from_the_newest_checkpoint(bench: Ben
     assert all(process.said[-1] == "kill" for process in bench.processes)
 
 
-def test_commits_that_failed_add_up_over_attempts(bench: Bench) -> None:
+def test_failed_commits_add_up_over_attempts(bench: Bench) -> None:
     failed = replace(RUNS, snapshot=replace(RUNS.snapshot, failed_commits=2))
     bench.attempts((*STARTS, failed, failed, Lost("gone")), (*STARTS, RUNS, failed, DONE))
     assert bench.run().failed_commits == 4
 
 
-def test_a_run_does_not_go_on_behind_lost_results_by_itself(bench: Bench) -> None:
+def test_run_does_not_continue_after_lost_results(bench: Bench) -> None:
     lost = Failed("ResultsLost", "results are missing in topic 'out'. Resume with --from-checkpoint C")
     bench.attempts((*STARTS, RUNS, complete(3), RUNS, lost))
     with pytest.raises(ResultsLost, match="results are missing"):
@@ -316,7 +312,7 @@ def test_a_run_does_not_go_on_behind_lost_results_by_itself(bench: Bench) -> Non
     assert bench.state.lost is None
 
 
-def test_a_fresh_start_forgets_what_was_lost(bench: Bench) -> None:
+def test_fresh_start_discards_lost_results(bench: Bench) -> None:
     bench.attempts((*STARTS, Failed("ResultsLost", "gone")))
     with pytest.raises(ResultsLost):
         bench.run()
@@ -324,7 +320,7 @@ def test_a_fresh_start_forgets_what_was_lost(bench: Bench) -> None:
     assert bench.run(fresh=True).state == "FINISHED"
 
 
-def test_an_attempt_that_resumes_an_earlier_checkpoint_is_noted(bench: Bench) -> None:
+def test_resume_from_an_earlier_checkpoint_is_recorded(bench: Bench) -> None:
     def resumes_4(process: Process) -> None:
         assert process.order is not None
         newest = process.order.restore_from
@@ -346,7 +342,7 @@ def test_an_attempt_that_resumes_an_earlier_checkpoint_is_noted(bench: Bench) ->
 
 
 @pytest.mark.parametrize("steps", [(), (Checked(),), STARTS])
-def test_one_that_is_lost_as_it_starts_is_made_again_as_it_was(bench: Bench, steps: tuple[Step, ...]) -> None:
+def test_attempt_lost_at_its_start_is_repeated_unchanged(bench: Bench, steps: tuple[Step, ...]) -> None:
     complete_checkpoint(bench.home / ("a" * 32), 7)
     bench.attempts((*steps, Lost("gone")), (*STARTS, DONE))
     bench.run(fresh=True)
@@ -356,7 +352,7 @@ def test_one_that_is_lost_as_it_starts_is_made_again_as_it_was(bench: Bench, ste
     assert not (bench.home / ("a" * 32)).exists()
 
 
-def test_a_chosen_checkpoint_is_chosen_until_the_job_has_one_of_its_own(bench: Bench) -> None:
+def test_chosen_checkpoint_counts_until_the_job_has_its_own(bench: Bench) -> None:
     chosen = complete_checkpoint(bench.home / ("a" * 32), 3)
     complete_checkpoint(bench.home / ("a" * 32), 4)
     lost = Lost("gone")
@@ -370,9 +366,9 @@ def test_a_chosen_checkpoint_is_chosen_until_the_job_has_one_of_its_own(bench: B
     assert orders[3].restore_from == bench.home / orders[2].job_id / "chk-8"
 
 
-def test_the_eleventh_loss_in_ten_minutes_ends_the_run(bench: Bench) -> None:
+def test_eleventh_loss_in_ten_minutes_ends_the_run(bench: Bench) -> None:
     bench.attempts(*[(*STARTS, complete(number), Lost("gone")) for number in range(1, 12)])
-    with pytest.raises(PipelineFailed, match="gone; Flink was started anew 10 times within 10 minutes"):
+    with pytest.raises(PipelineFailed, match="gone; Flink was restarted 10 times within 10 minutes"):
         bench.run()
     assert bench.pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
     assert (bench.seen[-1].state, len(bench.seen[-1].resumes)) == ("FAILED", 10)
@@ -388,9 +384,7 @@ def test_the_eleventh_loss_in_ten_minutes_ends_the_run(bench: Bench) -> None:
         ("Unheard", PipelineFailed),
     ],
 )
-def test_what_another_attempt_would_not_mend_ends_the_run(
-    bench: Bench, error: str, kind: type[Exception]
-) -> None:
+def test_permanent_failure_ends_the_run(bench: Bench, error: str, kind: type[Exception]) -> None:
     bench.attempts((*STARTS, RUNS, Failed(error, "no such topic")))
     with pytest.raises(kind, match=r"^no such topic$"):
         bench.run()
@@ -398,7 +392,7 @@ def test_what_another_attempt_would_not_mend_ends_the_run(
     assert (bench.seen[-1].state, bench.seen[-1].failure) == ("FAILED", "no such topic")
 
 
-def test_a_job_that_stands_still_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_job_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     away = replace(RUNS, signs=Signs(answers=False))
     times = iter(range(0, 100_000, 31))
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: float(next(times)))
@@ -409,7 +403,7 @@ def test_a_job_that_stands_still_is_lost(bench: Bench, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("seen", [False, True])
-def test_a_job_that_finished_as_its_jvm_died_has_finished(bench: Bench, seen: bool) -> None:
+def test_job_finished_as_its_jvm_died_has_finished(bench: Bench, seen: bool) -> None:
     def finish(process: Process) -> None:
         # Before Flink deletes the checkpoints of a job that finishes, the job marks its end.
         assert process.order is not None
@@ -423,7 +417,7 @@ def test_a_job_that_finished_as_its_jvm_died_has_finished(bench: Bench, seen: bo
     assert bench.state.finished
 
 
-def test_what_is_restored_at_its_end_is_noted_as_such(bench: Bench) -> None:
+def test_restore_at_the_end_is_recorded(bench: Bench) -> None:
     def mark(process: Process) -> None:
         assert process.order is not None
         (bench.home / process.order.job_id / END_MARK).touch()
@@ -443,7 +437,7 @@ def test_what_is_restored_at_its_end_is_noted_as_such(bench: Bench) -> None:
     assert noted == [False, True, True]
 
 
-def test_the_savepoint_of_a_drained_job_is_noted_as_an_end(bench: Bench) -> None:
+def test_drain_savepoint_is_recorded_as_an_end(bench: Bench) -> None:
     def drained(process: Process) -> None:
         assert process.order is not None
         job = bench.home / process.order.job_id
@@ -460,7 +454,7 @@ def test_the_savepoint_of_a_drained_job_is_noted_as_an_end(bench: Bench) -> None
     assert noted == [True]
 
 
-def test_new_topics_are_noted_later_if_the_disk_is_full(
+def test_new_topics_are_recorded_later_if_the_disk_is_full(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = LocalStore.write
@@ -477,9 +471,7 @@ def test_new_topics_are_noted_later_if_the_disk_is_full(
 
 
 @pytest.mark.parametrize(("submitted", "said"), [(True, ["go", "cancel", "kill"]), (False, ["kill"])])
-def test_ctrl_c_cancels_what_was_submitted_and_its_end_is_told(
-    bench: Bench, submitted: bool, said: list[str]
-) -> None:
+def test_ctrl_c_cancels_the_job_and_reports_its_end(bench: Bench, submitted: bool, said: list[str]) -> None:
     bench.attempts((*(STARTS if submitted else ()), *([RUNS] * submitted), raises(KeyboardInterrupt())))
     with pytest.raises(KeyboardInterrupt):
         bench.run()
@@ -488,13 +480,13 @@ def test_ctrl_c_cancels_what_was_submitted_and_its_end_is_told(
     assert bench.seen[-1].results == 2 * submitted
 
 
-def test_a_wish_for_the_end_reaches_the_process(bench: Bench) -> None:
+def test_drain_request_reaches_the_process(bench: Bench) -> None:
     bench.attempts((*STARTS, RUNS, DONE))
     bench.run(enough=lambda now: now.results == 2)
     assert "drain" in bench.processes[0].said
 
 
-def test_a_wait_for_kafka_is_shown(bench: Bench) -> None:
+def test_wait_for_kafka_is_shown(bench: Bench) -> None:
     bench.attempts((AwaitsKafka("no broker", 3.0), *STARTS, DONE))
     bench.run()
     assert (bench.seen[0].elapsed_s, bench.seen[0].state, bench.seen[0].engine_failure) == (
@@ -504,7 +496,7 @@ def test_a_wait_for_kafka_is_shown(bench: Bench) -> None:
     )
 
 
-def test_time_goes_on_over_the_attempts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elapsed_time_continues_over_attempts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(0, 100_000, 2))
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: float(next(times)))
     bench.attempts((*STARTS, RUNS, Lost("gone")), (*STARTS, RUNS, RUNS, DONE))

@@ -1,4 +1,4 @@
-"""Runs whose tasks are in task managers of their own: what is killed, and what comes of it."""
+"""Runs with separate task managers: which parts are killed, and the effect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNT = 2000
 
 
 class Run:
-    """A run of 2,000 events in two task managers, in processes of its own."""
+    """A run of 2,000 events in two task managers, in its own processes."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Run:
         return [json.loads(line)["position"] for line in read_jsonl_sink(self.folder / "out")]
 
     def await_results(self, more: int) -> None:
-        """Block until so many more results are committed."""
+        """Block until this many more results are committed."""
         enough = len(self.positions()) + more
         wait_until(
             lambda: self.process.poll() is not None or len(self.positions()) >= enough, timeout_s=120.0
@@ -73,7 +73,7 @@ class Run:
         assert self.process.poll() is None, self.process.communicate()[1].decode()
 
     def ended(self) -> tuple[int, Any, str]:
-        """Status, document, and what was said."""
+        """Return exit status, document, and output."""
         out, said = self.process.communicate(timeout=400)
         return self.process.returncode, json.loads(out) if out else None, said.decode()
 
@@ -91,7 +91,7 @@ def run(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 @pytest.mark.long
-def test_kills_of_any_part_cost_no_event_and_leave_nothing(run: Run) -> None:
+def test_killing_any_part_loses_no_event_and_leaves_nothing(run: Run) -> None:
     run.await_results(20)
     first = run.task_managers()
     assert len(first) == 2
@@ -113,7 +113,7 @@ def test_kills_of_any_part_cost_no_event_and_leave_nothing(run: Run) -> None:
 
 
 @pytest.mark.long
-def test_nothing_is_left_of_a_run_that_is_stopped(run: Run) -> None:
+def test_stopped_run_leaves_nothing(run: Run) -> None:
     run.await_results(20)
     everything = run.everything()
     run.process.send_signal(signal.SIGTERM)

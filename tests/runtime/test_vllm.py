@@ -1,4 +1,4 @@
-"""The main job against real vLLM: one replica, which all tests here share."""
+"""The main job against real vLLM: one replica, shared by all tests here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def request(text: str, **changes: Any) -> Request:
     return Request(id="r", messages=(Message("user", text),), **settings)
 
 
-async def test_a_streamed_answer_has_its_moments_and_its_tokens(replica: str) -> None:
+async def test_streamed_answer_has_times_and_tokens(replica: str) -> None:
     assert [model.max_model_len for model in await list_models(replica)] == [512]
     engine = HttpEngine(replica)
     try:
@@ -57,7 +57,7 @@ async def test_a_streamed_answer_has_its_moments_and_its_tokens(replica: str) ->
     assert completion.text
 
 
-async def test_what_vllm_refuses_has_its_class(replica: str) -> None:
+async def test_vllm_rejections_have_their_class(replica: str) -> None:
     engine = HttpEngine(replica)
     try:
         with pytest.raises(PromptTooLong):
@@ -69,7 +69,7 @@ async def test_what_vllm_refuses_has_its_class(replica: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_that_is_cut_in_its_json_is_asked_for_once(replica: str, stream: bool) -> None:
+async def test_answer_cut_within_json_is_requested_once(replica: str, stream: bool) -> None:
     engine = HttpEngine(replica, stream=stream)
     cut = request("How is the mood?", schema=SCHEMA, sampling=Sampling(max_tokens=3))
     try:
@@ -83,8 +83,8 @@ async def test_an_answer_that_is_cut_in_its_json_is_asked_for_once(replica: str,
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("chat", [True, False])
-async def test_an_answer_of_stop_words_only_is_empty(replica: str, stream: bool, chat: bool) -> None:
-    """Forbidden to say anything but the token that ends an answer."""
+async def test_answer_of_only_stop_words_is_empty(replica: str, stream: bool, chat: bool) -> None:
+    """Allows no token except the end of an answer."""
     engine = HttpEngine(replica, stream=stream)
     sampling = Sampling(max_tokens=4, extra={"allowed_token_ids": [2]})
     asked: Any = request("Say something.", sampling=sampling)
@@ -100,7 +100,7 @@ async def test_an_answer_of_stop_words_only_is_empty(replica: str, stream: bool,
     assert "(finish_reason stop)" in str(outcome.error)
 
 
-async def test_a_cancelled_request_leaves_vllm(replica: str) -> None:
+async def test_cancelled_request_leaves_vllm(replica: str) -> None:
     asked = HttpReplica(replica)
 
     async def running() -> int:
@@ -123,7 +123,7 @@ async def test_a_cancelled_request_leaves_vllm(replica: str) -> None:
 
 
 @pytest.mark.flink
-def test_a_pipeline_gives_valid_answers_and_says_what_did_not_fit(replica: str, pipelines: Any) -> None:
+def test_pipeline_gives_valid_answers_and_reports_misfits(replica: str, pipelines: Any) -> None:
     texts = [f"{POSTS[n % len(POSTS)]} ({n})" for n in range(20)]
     pipelines.write(*({"text": text} for text in texts), {"text": "long " * 2000}, b"no JSON")
     spec = pipelines.spec(
@@ -148,7 +148,7 @@ def test_a_pipeline_gives_valid_answers_and_says_what_did_not_fit(replica: str, 
 
 
 @pytest.mark.flink
-def test_a_model_that_is_not_served_stops_the_start(replica: str, pipelines: Any) -> None:
+def test_unserved_model_stops_the_start(replica: str, pipelines: Any) -> None:
     pipelines.write({"text": "x"})
     with pytest.raises(
         SettingError, match=f"'another' is not served: the engine at {replica} serves {MODEL}"

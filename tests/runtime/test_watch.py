@@ -1,4 +1,4 @@
-"""What waits for a running pipeline, watched beside it."""
+"""Watching a running job: counts, backlog, rests, drains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from forebay.testing.waiting import wait_until
 NOW = Snapshot(1.0, "RUNNING", results=8, dead_letters=2, prompt_tokens=500, completion_tokens=100)
 
 
-def test_results_that_the_sink_did_not_take_are_dead_letters() -> None:
+def test_results_rejected_by_the_sink_are_dead_letters() -> None:
     counts = {"accepted": 9.0, "results": 7.0, "dead_letters": 2.0, "too_large": 3.0}
     now = counted(NOW, counts, one_each=True)
     assert (now.accepted, now.results, now.dead_letters) == (9, 4, 5)
@@ -43,7 +43,7 @@ def test_results_that_the_sink_did_not_take_are_dead_letters() -> None:
     assert counted(NOW, counts | {"results": 0.0}, one_each=True).results == 0
 
 
-def test_a_count_grows_old_and_keeps_its_records() -> None:
+def test_count_ages_and_keeps_its_records() -> None:
     clock = ManualClock()
     last = LastCount(clock)
     assert last.backlog(NOW) is None
@@ -54,7 +54,7 @@ def test_a_count_grows_old_and_keeps_its_records() -> None:
     assert last.backlog(NOW) == TopicBacklog(20, 1000, 200, 0.0)
 
 
-def test_a_job_that_starts_anew_is_judged_by_what_it_spent_before() -> None:
+def test_restarted_job_is_estimated_by_its_earlier_cost() -> None:
     last = LastCount(ManualClock())
     last.set(30)
     assert last.backlog(Snapshot(0.0, "CREATED")) == TopicBacklog(30, None, None, 0.0)
@@ -71,7 +71,7 @@ def test_a_job_that_starts_anew_is_judged_by_what_it_spent_before() -> None:
         ({"type": "trends"}, TopicBacklog(30, 60, 12, 0.0)),
     ],
 )
-def test_of_an_application_no_result_stands_for_a_record(
+def test_application_results_do_not_count_as_records(
     application: dict[str, Any], backlog: TopicBacklog
 ) -> None:
     document = {
@@ -92,7 +92,7 @@ def test_of_an_application_no_result_stands_for_a_record(
         assert last.backlog(now) == backlog
 
 
-def test_what_topics_and_trends_cost_is_added_up_over_restarts_of_the_job() -> None:
+def test_cost_of_topics_and_trends_adds_up_over_restarts() -> None:
     last = LastCount(ManualClock(), None)
 
     def expected(records: int, read: int, prompt: int, completion: int) -> tuple[int | None, int | None]:
@@ -121,7 +121,7 @@ def spec(folder: Path, **changes: Any) -> Any:
     return parse_spec({**document, **changes}, base=folder)
 
 
-def test_a_count_that_fails_leaves_the_last_one_and_is_made_again(
+def test_failed_count_keeps_the_last_one_and_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     unforeseen = TypeError("'NoneType' object is not subscriptable")
@@ -176,7 +176,7 @@ STILL = Snapshot(1.0, "RUNNING", results=8)
 
 
 def looks(rests: Rests, rounds: int, now: Snapshot) -> list[bool]:
-    """For each round, whether a look was made, which saw `now`."""
+    """For each round, whether it made a look (which saw `now`)."""
     made = []
     for _ in range(rounds):
         made.append(not rests.passes())
@@ -185,7 +185,7 @@ def looks(rests: Rests, rounds: int, now: Snapshot) -> list[bool]:
     return made
 
 
-def test_a_job_in_which_nothing_happens_is_looked_at_more_rarely() -> None:
+def test_idle_job_is_polled_more_rarely() -> None:
     rests = Rests()
     later = replace(STILL, elapsed_s=9.0, backlog=TopicBacklog(0, None, None, 1.0))
     assert looks(rests, 10, later) == [True] * 10
@@ -207,7 +207,7 @@ def test_a_job_in_which_nothing_happens_is_looked_at_more_rarely() -> None:
     ],
     ids=str,
 )
-def test_a_job_that_awaits_something_is_looked_at_in_each_round(awaits: dict[str, Any]) -> None:
+def test_job_with_pending_answers_is_polled_every_round(awaits: dict[str, Any]) -> None:
     seen = replace(STILL, **awaits)
     rests = Rests()
     for _ in range(40):
@@ -215,7 +215,7 @@ def test_a_job_that_awaits_something_is_looked_at_in_each_round(awaits: dict[str
         rests.looked(seen, seen)
 
 
-def test_an_operator_that_has_read_nothing_awaits_nothing() -> None:
+def test_operator_without_records_awaits_nothing() -> None:
     rests = Rests()
     idle = replace(STILL, oldest_read_ms=NOTHING_READ_MS)
     for _ in range(10):
@@ -224,7 +224,7 @@ def test_an_operator_that_has_read_nothing_awaits_nothing() -> None:
     assert rests.passes()
 
 
-def test_a_job_that_rests_settles_once() -> None:
+def test_idle_job_settles_once() -> None:
     rests, settled = Rests(), []
     for now in (*[STILL] * 40, replace(STILL, results=9), *[STILL] * 40):
         rests.looked(STILL, now)
@@ -232,7 +232,7 @@ def test_a_job_that_rests_settles_once() -> None:
     assert [at for at, yes in enumerate(settled) if yes] == [14, 55]
 
 
-def test_whoever_needs_looks_gets_them_in_each_round() -> None:
+def test_needed_looks_happen_every_round() -> None:
     rests = Rests()
     for _ in range(40):
         assert not rests.passes()
@@ -243,9 +243,7 @@ def test_whoever_needs_looks_gets_them_in_each_round() -> None:
     ("source", "awaits"),
     [({"until_latest": True}, True), ({}, False), ({"type": "jsonl", "path": "in"}, False)],
 )
-def test_a_topic_that_is_read_to_its_end_needs_each_look(
-    tmp_path: Path, source: dict[str, Any], awaits: bool
-) -> None:
+def test_bounded_topic_needs_every_look(tmp_path: Path, source: dict[str, Any], awaits: bool) -> None:
     kafka = {"type": "kafka", "bootstrap": "h:1", "topics": ["in"]}
     read = spec(tmp_path, source=source if "type" in source else {**kafka, **source})
     settling: OffsetSettlement[Any] = OffsetSettlement(3.0)
@@ -258,7 +256,7 @@ def test_a_topic_that_is_read_to_its_end_needs_each_look(
 
 
 class Job:
-    """A job that has nothing to do, until `rounds` have passed."""
+    """A job without work, until `rounds` have passed."""
 
     id = "a"
     rest: Any = None
@@ -294,7 +292,7 @@ class Job:
         self.drained.append(self.round)
 
 
-def test_what_was_handed_over_is_told_once_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kv_transfers_are_reported_once_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[KvTransfers | None] = []
     for counts in ({}, {"kv_transfers": 5.0, "kv_fallbacks_no_server": 2.0, "kv_fallbacks_no_kv_cache": 1.0}):
         watched(Job(3, **counts), monkeypatch, seen=lambda now: found.append(now.kv_transfers))
@@ -311,7 +309,7 @@ def watched(
     seen: Callable[[Snapshot], object] = lambda now: None,
     **more: Any,
 ) -> list[tuple[int, str]]:
-    """What was told of the job, with the round; the run is asked to drain at `drain_at`."""
+    """Every report of the job, with its round; the run is asked to drain at `drain_at`."""
     wishes, told = StopRequests(), list[tuple[int, str]]()
 
     def tell(look: Look) -> None:
@@ -336,7 +334,7 @@ def watched(
     return told
 
 
-def test_at_rest_each_round_is_told_and_few_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_rounds_report_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     job, rests = Job(60), list[int]()
     told = watched(job, monkeypatch, at_rest=lambda: rests.append(job.round))
     assert told == [(n, "RUNNING") for n in range(60)]
@@ -348,14 +346,14 @@ def test_at_rest_each_round_is_told_and_few_look(monkeypatch: pytest.MonkeyPatch
     assert job.looks == list(range(60))
 
 
-def test_a_job_at_rest_is_drained_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_job_is_drained_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(40)
     watched(job, monkeypatch, drain_at=31)
     assert 31 not in job.looks
     assert job.drained[0] == 32
 
 
-def test_a_checkpoint_that_failed_as_the_job_ended_is_no_failure_of_the_run(
+def test_checkpoint_failed_at_the_jobs_end_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "POLL_S", 0.0)

@@ -1,9 +1,7 @@
-"""A pipeline as the program of a Flink cluster that was made for it (application mode): what Flink's
-PythonDriver runs, where a platform such as Kubernetes starts, resumes and watches the job.
+"""The program of a Flink application cluster, run by Flink's PythonDriver at each start of the job manager.
 
-`python -m forebay.runtime.application FILE --state-id ID`, by Flink only. The cluster's configuration says
-where checkpoints go and what is restored; the pipeline file says all else. It is run again whenever the job
-manager starts anew.
+`python -m forebay.runtime.application FILE --state-id ID`. The cluster's configuration sets checkpoint
+storage and the state to restore; the pipeline file sets the rest.
 """
 
 from __future__ import annotations
@@ -37,14 +35,13 @@ LOG = logging.getLogger("forebay")
 
 
 def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = None) -> None:
-    """Start the job of `spec` in the Flink that runs this program.
+    """Start the job of `spec` in the Flink that runs this program; return once Flink has accepted it.
 
-    `state_id` names the pipeline's state, and stays as long as that does: transactions are named after it.
-    `queue_url` is where the job's subtasks reach this process: at its port, they hear what waits in the
-    topics of a pipeline that scales. There, this commits the offsets of the source's group, as `GroupOffsets`
-    has them, blocks until the job has ended, and raises nothing for how: that is for Flink to say. Elsewhere
-    it returns once Flink has taken the job. Raises `SettingError` and `PipelineFailed` as a run does before
-    it starts.
+    `state_id` must not change while the pipeline's state exists: transactions are named after it. If the
+    pipeline scales and reads Kafka, a `queue_url` (this process's address for the job's subtasks) serves them
+    the topics' backlog; this then also commits the group's offsets and blocks until the job ends. It does not
+    raise if the job failed: Flink reports that. Raises `SettingError` and `PipelineFailed` before the start,
+    as a run does.
     """
 
     def say(words: str, waited_s: float) -> None:
@@ -71,7 +68,7 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
     if scaling is not None and port is not None:
         scaling = replace(scaling, queue_url=queue_url)
     read = read_before(spec)
-    # Only Flink can find out whether there is a checkpoint, and so a gap.
+    # Only Flink can see whether a checkpoint exists, and therefore whether this gap matters.
     topics = begin(spec, {}, first=not read, strict=False)
     for gap in topics.gaps:
         LOG.warning("if there is no checkpoint, records are skipped that Kafka no longer has: %s", gap)
@@ -89,7 +86,7 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
     job = submit(env, spec.name, own_rest(env))
     if port is None:
         return
-    # Whether there is a checkpoint, Flink knows. If there is, the job goes on near what was read.
+    # If a checkpoint exists, which only Flink can see, the job continues near the committed offsets.
     offsets = GroupOffsets(spec, topics.ends, job.checkpoints, settlement(spec, cluster=True))
     with (
         closing(offsets),
@@ -98,7 +95,7 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
     ):
         cause = job.await_end()
     if cause:
-        # Flink takes its status from the job: a failure of this program would only be one more cause.
+        # Flink takes its status from the job: exiting with an error would only add another cause.
         LOG.error("the Flink job has not finished: %s", cause)
 
 
@@ -113,11 +110,10 @@ def _port_of(url: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the pipeline of the command line."""
     parser = argparse.ArgumentParser(prog="forebay.runtime.application", description=__doc__)
     parser.add_argument("file", help="The pipeline file.")
     parser.add_argument("--state-id", required=True, help="Name of the pipeline's state.")
-    parser.add_argument("--queue-url", help="Where subtasks ask this process what waits in topics.")
+    parser.add_argument("--queue-url", help="Where subtasks read the backlog of topics from this process.")
     options = parser.parse_args(arguments)
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
@@ -125,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         run_application(load_spec(options.file), options.state_id, options.queue_url)
     except ForebayError as error:
-        # Flink logs what is printed last.
+        # Flink logs the last line printed.
         LOG.error("%s", error)
         sys.exit(1)
 

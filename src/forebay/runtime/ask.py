@@ -1,7 +1,5 @@
-"""Answers for lines of text, at once and without Flink: what `forebay ask` does.
-
-Prompt, schema, retries and admission are those of a pipeline. There is no state: what has no answer when it
-is stopped is not asked again.
+"""Answers lines of text without Flink, for `forebay ask`. No state is kept: stopping drops unanswered
+lines.
 """
 
 from __future__ import annotations
@@ -20,24 +18,22 @@ from forebay.errors import MalformedRecord
 from forebay.records import DeadLetter, Event, KeyedEvent, Result
 
 WAITING_PER_SLOT = 4
-"""Answers that may wait for those before them, per request in flight, before no further line is read."""
+"""Results per request in flight that may wait for earlier ones before reading pauses."""
 
 Kind = Literal["auto", "jsonl", "text"]
 Answer = Result | DeadLetter
 
 
 class Handler(Protocol):
-    """Turns an event into an answer."""
-
     async def answer(self, item: KeyedEvent) -> Answer: ...
 
 
 class Lines:
-    """The lines of a stream as events, or as dead letters where they cannot be read.
+    """Reads a stream's lines as events; unreadable lines become dead letters.
 
-    Positions are `line N`, from 1. Empty lines are left out. `auto`: the stream is one of JSON objects where
-    its first line begins with a brace, else of texts, whose one field is `text`. A line beyond `max_bytes` is
-    a dead letter that holds its beginning.
+    Positions are `line N`, from 1; empty lines are skipped. `auto` means JSON objects if the first line
+    starts with a brace, else texts. Lines longer than `max_bytes` become dead letters with their first
+    `max_bytes`.
     """
 
     def __init__(self, stream: BinaryIO, kind: Kind = "auto", max_bytes: int = MAX_RECORD_BYTES) -> None:
@@ -47,7 +43,7 @@ class Lines:
         self._number = 0
 
     def next(self) -> Event | DeadLetter | None:
-        """The next one, None at the end; blocks."""
+        """Return the next line, None at the end; blocks."""
         while True:
             line = self._stream.readline(self._max_bytes + 2)
             if not line:
@@ -78,7 +74,7 @@ class Lines:
         return DeadLetter(line, MalformedRecord.cause, f"{detail}; {fix}", position=position)
 
     def _rest_of(self, begun: bytes) -> int:
-        """Skip the rest of the line that has `begun`; returns the bytes of the whole line without its end."""
+        """Skip the rest of a line; return the line's size without its end."""
         size, last = len(begun), begun
         while begun and not begun.endswith(b"\n"):
             begun = self._stream.readline(1 << 16)
@@ -87,7 +83,7 @@ class Lines:
 
 
 async def events(lines: Lines) -> AsyncIterator[Event | DeadLetter]:
-    """What `lines` gives, read by a thread of its own: a stream that gives nothing holds nobody up."""
+    """Read `lines` on a thread, so that a silent stream does not block the loop."""
     loop = asyncio.get_running_loop()
     read: asyncio.Queue[Event | DeadLetter | BaseException | None] = asyncio.Queue(1)
 
@@ -102,13 +98,13 @@ async def events(lines: Lines) -> AsyncIterator[Event | DeadLetter]:
             try:
                 asyncio.run_coroutine_threadsafe(handing, loop).result()
             except (RuntimeError, CancelledError):
-                # The loop has ended before the input.
+                # The loop ended before the input.
                 handing.close()
                 return
             if found is None or isinstance(found, BaseException):
                 return
 
-    # A thread that waits for input must not keep the process from ending.
+    # A thread blocked on input must not keep the process alive.
     threading.Thread(target=hand_over, name="forebay-lines", daemon=True).start()
     while (found := await read.get()) is not None:
         if isinstance(found, BaseException):
@@ -124,10 +120,9 @@ async def answers(
     ordered: bool,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> AsyncGenerator[Answer, None]:
-    """The answer to each record, as they come or, if `ordered`, in the order of the records.
+    """Yield one answer per record, as they complete or `ordered` like the records.
 
-    At most `capacity` are asked at a time, and four times as many are held. When the generator is closed,
-    what is in flight is cancelled.
+    At most `capacity` requests are in flight. Closing the generator cancels them.
     """
     slots, held = asyncio.Semaphore(capacity), asyncio.Semaphore(WAITING_PER_SLOT * capacity)
     ready: asyncio.Queue[asyncio.Task[Answer] | None] = asyncio.Queue()
@@ -153,7 +148,7 @@ async def answers(
                 task.add_done_callback(ready.put_nowait)
 
     starting = asyncio.create_task(start_all())
-    # Wakes who waits for an answer that does not come.
+    # Wakes the loop below if no more answers will arrive.
     starting.add_done_callback(lambda _: ready.put_nowait(None))
     try:
         while not (starting.done() and not tasks):

@@ -1,7 +1,6 @@
-"""One attempt at a pipeline's job: check Kafka, build the job, submit it, and watch it until it ends.
+"""One attempt at a pipeline's job, in this process's JVM: check Kafka, build the job, submit it, watch it.
 
-This is all that needs Flink. It runs in this process's JVM, and leaves nothing behind that the next attempt
-would have to know of: that is in the record of the runs, which whoever supervises it keeps.
+An attempt leaves no state for the next one: its supervisor keeps the record of runs.
 """
 
 from __future__ import annotations
@@ -42,8 +41,9 @@ ARRIVAL_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """What is known of an attempt before it is known where it begins: it runs `spec` in this process or on
-    `cluster`. `file_systems` is what Flink's plugins are told, see `file_system_options`."""
+    """Inputs of an attempt that do not depend on its starting point. Runs in this process if `cluster` is
+    None.
+    """
 
     spec: PipelineSpec
     settings: Settings
@@ -53,9 +53,11 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Preparation):
-    """What an attempt is to do: run the job `job_id`, from the checkpoint `restore_from` or from the
-    beginning. `state` is the record of the runs before; a `fresh` start heeds none of it, and a checkpoint
-    that is `chosen` by hand is taken as it is. `run_id` is the same for all attempts of a run."""
+    """Run job `job_id` from `restore_from`, or from the beginning.
+
+    `state` is the record of earlier runs, ignored by a `fresh` start. A checkpoint `chosen` by hand is used
+    unchanged. All attempts of a run share `run_id`.
+    """
 
     state: RunState
     job_id: str
@@ -66,8 +68,10 @@ class Order(Preparation):
 
 
 class Attempt:
-    """The steps of an attempt, in order. `report` is told how far it is, and may block; what it raises ends
-    the attempt. The connectors' jars must be on the class path of this process's JVM."""
+    """The steps of an attempt, in order. The connectors' jars must be on the JVM's class path.
+
+    `report` receives progress and may block; an exception from it ends the attempt.
+    """
 
     def __init__(self, order: Order, report: Callable[[Report], None], wishes: StopRequests) -> None:
         self._order = order
@@ -77,10 +81,10 @@ class Attempt:
         self._topics = KafkaStart()
 
     def check(self) -> None:
-        """Wait for Kafka, check that it has what the job needs, and end the transactions of the job before.
+        """Wait for Kafka, check topics and access, and end the previous job's transactions.
 
         Raises as `await_brokers`, `end_transactions` and `resumed`, and `SettingError` if the checkpoint is
-        of another Kafka.
+        from another Kafka.
         """
         order = self._order
         self._kafka = await_brokers(
@@ -96,9 +100,9 @@ class Attempt:
             self._begin_at(resumed(order.spec, order.restore_from, topics, order.job_id, chosen=order.chosen))
 
     def run(self, served: Served) -> Snapshot:
-        """Build the job, submit it once `report` has taken note of it, and watch it; returns its last look.
+        """Build, submit and watch the job; return its last snapshot. Submits after `report(Ready)` returns.
 
-        Raises `SettingError` where Flink does not take one of its options, and as `watch_until_end`.
+        Raises `SettingError` if Flink rejects an option, and as `watch_until_end`.
         """
         port = free_port()
         config = _config(self._order, port, replaces_offsets=self._topics.replaces_offsets)
@@ -129,7 +133,7 @@ class Attempt:
         try:
             job = submit(env, spec.name, rest)
         except KeyboardInterrupt:
-            # It may be on its way still, and a cluster would run it with nobody to watch.
+            # The submission may still be in progress; a cluster would run the job with nobody watching.
             with suppress(LaunchError):
                 end_job(rest, order.job_id, CANCEL_S, unknown_s=ARRIVAL_S)
             raise
@@ -165,8 +169,9 @@ class Attempt:
         return last
 
     def _ends(self) -> tuple[Place, ...]:
-        """Where the pipeline's topics ended at its first start. Sets where a start without a checkpoint
-        begins."""
+        """Return where the topics ended at the first start; without a checkpoint, also set the start
+        position.
+        """
         spec, state = self._order.spec, self._order.state
         noted = None if state.ends is None else tuple(Place(*end) for end in state.ends)
         first = False
@@ -205,11 +210,11 @@ def _config(order: Order, port: int, *, replaces_offsets: bool) -> FlinkConfig:
     local = {
         "rest.port": str(port),
         "rest.bind-port": str(port),
-        # How old the metrics that the REST service tells may be; ten seconds by default.
+        # Maximum age of the metrics from the REST service; ten seconds by default.
         "metrics.fetcher.update-interval": f"{round(POLL_S * 500)} ms",
         "rest.cache.checkpoint-statistics.timeout": f"{round(POLL_S * 500)} ms",
-        # A task that does not end when it is cancelled takes its task manager with it, and here all of
-        # Flink, which is then started anew; after three minutes by default.
+        # A task that does not end after a cancel kills its task manager, here all of Flink, which is then
+        # restarted; after three minutes by default.
         "task.cancellation.timeout": "30 s",
     }
     return FlinkConfig(
@@ -226,9 +231,9 @@ def _config(order: Order, port: int, *, replaces_offsets: bool) -> FlinkConfig:
         options={
             **({} if order.cluster else local),
             **order.file_systems,
-            # Known before the job is submitted, it is found again after a kill at any moment.
+            # Set before submission, so that the job can be found after a kill at any moment.
             "$internal.pipeline.job-id": order.job_id,
-            # The state of the source before, whose place the new one does not take.
+            # The state of the replaced source.
             **({"execution.state-recovery.ignore-unclaimed-state": "true"} if replaces_offsets else {}),
             "execution.checkpointing.timeout": f"{round(spec.checkpoint.timeout_s * 1000)} ms",
             **{key: flink_value(value) for key, value in spec.flink.items()},
@@ -237,9 +242,10 @@ def _config(order: Order, port: int, *, replaces_offsets: bool) -> FlinkConfig:
 
 
 def load_ahead(preparation: Preparation, loaded: Callable[[], None]) -> None:
-    """Have this process's JVM take the file systems that the attempt will need, tell `loaded`, and make a
-    first request; blocks. It takes seconds, in which a lock may be waited for. What goes wrong, the job meets
-    as well, and says so. To be called on a thread of its own."""
+    """Load the needed file systems into this process's JVM, call `loaded`, and send a first request.
+
+    Blocks for seconds: call it on its own thread. Errors are ignored, because the job reports them too.
+    """
     try:
         with suppress(Exception):
             options = {key: flink_value(value) for key, value in preparation.spec.flink.items()}
@@ -253,5 +259,4 @@ def load_ahead(preparation: Preparation, loaded: Callable[[], None]) -> None:
 
 
 def flink_value(value: object) -> str:
-    """A value of the pipeline file as Flink writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

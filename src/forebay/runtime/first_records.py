@@ -1,4 +1,4 @@
-"""The first records of a source, held against what the pipeline wants of them before it starts."""
+"""Check the first records of a source against a pipeline's templates before it starts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ MOST_CHARS = 300
 
 
 def doubt(spec: PipelineSpec) -> str | None:
-    """Why the first records of `spec` would all become dead letters, or have no key though `key` is given;
-    None if one of them would not, or if they are not known.
+    """Return why none of the first records can be used or has the requested `key`; None if one does or none
+    can be read.
 
-    Looks at a hundred records at most, and only of files that are not followed; blocks on the file system.
-    Raises `SettingError` where the source cannot be read, and where a template or an application names a
-    column that a CSV file does not have.
+    Reads at most a hundred records of files that are not followed; blocks. Raises `SettingError` if the
+    source cannot be read, or a CSV file lacks a column that a template or an application names.
     """
     spec.source.check("source")
     look = _Templates(spec)
@@ -49,7 +48,7 @@ def doubt(spec: PipelineSpec) -> str | None:
 
 
 def reads_nothing(spec: PipelineSpec) -> bool:
-    """Whether the source is files, read to their end, without a record; blocks on the file system."""
+    """Whether the source is files read to their end, without a record; blocks."""
     source = spec.source
     return (
         isinstance(source, FileSource) and not source.follow and not any(True for _ in source.first_records())
@@ -57,15 +56,17 @@ def reads_nothing(spec: PipelineSpec) -> bool:
 
 
 class _Doubt(NamedTuple):
-    """What is wrong with a record. `usable`: it has no key, and would be answered without one."""
+    """`usable`: the record only lacks a key and would be answered without one."""
 
     text: str
     usable: bool = False
 
 
 class _Templates:
-    """What a pipeline takes of each record before anybody is asked. Without its class of service a record
-    would be answered, but where no record has one, the template is wrong."""
+    """Renders every template of a pipeline against a record.
+
+    A record without its class of service would be answered, but if no record has one, the template is wrong.
+    """
 
     def __init__(self, spec: PipelineSpec) -> None:
         fields = (
@@ -77,13 +78,12 @@ class _Templates:
         self._fields = [template for template in fields if template is not None]
         self._key = spec.key_template()
         self._needs_key = spec.application is not None and spec.application.needs_key
-        # A column that is missing is missing in every row.
+        # A missing column is missing in every row.
         self._columns = fields_in(spec.key or "") if isinstance(spec.source, CsvSource) else frozenset()
         self._prompt = spec.prompt_template()
         self._text = None if spec.application is None else spec.application.text_field
 
     def __call__(self, record: Event | DeadLetter) -> _Doubt | None:
-        """What is wrong with a record, by its fields; None if nothing is."""
         if isinstance(record, DeadLetter):
             return _Doubt(record.detail)
         keyless = None
@@ -121,8 +121,9 @@ SEPARATORS = {b",": "", b";": ' and `delimiter: ";"`', b"\t": ' and `delimiter: 
 
 
 def likely_instead(lines: Sequence[bytes]) -> str:
-    """What `lines`, the first of a file of which none is a JSON object, may be instead, and what to do; empty
-    where that is not known. Lines are without their ends."""
+    """Guess the format of a file whose first `lines` (without line ends) contain no JSON object; empty if
+    unknown.
+    """
     first = next((line.strip() for line in lines if line.strip()), b"")
     if first.startswith(b"["):
         return "it looks like a JSON array, and JSON lines have one object a line: jq -c '.[]' makes them"

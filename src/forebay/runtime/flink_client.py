@@ -1,4 +1,4 @@
-"""Inside the process that holds Flink: one attempt at a job, as the supervisor at the other end wants it."""
+"""Runs one attempt at a job inside the process that holds Flink."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ from forebay.settings import Settings
 
 
 def plan_ahead(spec: PipelineSpec, settings: Settings) -> bool:
-    """Plan the topics of `spec` for a job that is never submitted; blocks. False where there are none, or
-    where that failed. Needs this process's JVM; to be called on a thread of its own."""
+    """Warm up Flink's planner with the topics of `spec`; blocks. False if there are no topics or it failed.
+
+    Needs this process's JVM; call it on its own thread.
+    """
     if not (isinstance(spec.source, KafkaSource) or spec.topics()):
         return False
-    # Whatever it is, the job meets it as well, and says so.
+    # The job meets the same error and reports it.
     with suppress(Exception):
         config = FlinkConfig(log_dir=settings.run / "flink", jars=connector_jars(spec, settings))
         env = flink_environment(config)
@@ -56,11 +58,11 @@ ARCHIVE_AFTER_S = 15.0
 
 
 class FlinkClient:
-    """Reads a pickled `Preparation`, if there is one, a pickled `Order` and, once that was reported to be
-    `Checked`, a pickled `Served`; then words.
+    """Reads a pickled `Preparation` (optional) and `Order`, after reporting `Checked` a `Served`, then
+    commands.
 
-    Reports go to `reports`, a line each. Where the JVM dies, that is reported at once, whatever this process
-    waits for; where the supervisor's end of `words` closes, this process and its JVM are gone at once.
+    Writes one report per line to `reports`. If the JVM dies, it reports that immediately; if the supervisor
+    closes `words`, it kills itself and its JVM.
     """
 
     def __init__(self, jvm: Jvm, reports: BinaryIO, words: BinaryIO, log_dir: Path) -> None:
@@ -75,7 +77,7 @@ class FlinkClient:
         self._writing = threading.Lock()
 
     def serve(self) -> NoReturn:
-        """Serve one attempt, and end this process."""
+        """Serve one attempt, then exit the process."""
         threading.Thread(target=self._await_jvms_end, name="jvm-end", daemon=True).start()
         threading.Thread(target=_import_what_builds_jobs, name="imports", daemon=True).start()
         try:
@@ -83,13 +85,14 @@ class FlinkClient:
             self._connected = True
             finished = self._attempt()
             self._ending = True
-            # What the job printed last passes through this process.
+            # The job's last output passes through this process.
             self._jvm.end()
             self._report(finished)
         except Cancelled:
             pass
         except JvmGone as error:
-            # Its sockets close before it has ended: the thread that waits for that can say of what.
+            # Its sockets close before it has ended: the thread that waits for the process can report the
+            # cause.
             self._jvm.await_end(JVM_GONE_S)
             self._report(Lost(str(error)))
         except JobLost as error:
@@ -98,9 +101,9 @@ class FlinkClient:
             self._report(Failed(_kind(error), str(error)))
         except BaseException as error:
             traceback.print_exc()
-            # Whatever talked to Java when it died fails in its own way; the thread that waits knows better.
+            # Any call to Java fails in its own way when the JVM dies; the waiting thread reports the cause.
             self._jvm.await_end(JVM_GONE_S)
-            self._report(Failed("PipelineFailed", f"an error that was not foreseen: {error!r}"))
+            self._report(Failed("PipelineFailed", f"unexpected error: {error!r}"))
         os._exit(0)
 
     def _attempt(self) -> Report:
@@ -112,13 +115,14 @@ class FlinkClient:
         self._report(Checked())
         served = pickle.load(self._words)
         threading.Thread(target=self._listen, name="words", daemon=True).start()
-        # Who builds the job would load them a second time.
+        # Building the job would load them a second time.
         loaded.wait()
         return Finished(attempt.run(served))
 
     def _prepare(self, preparation: Preparation) -> threading.Event:
-        """Begin with what takes time and needs nobody's leave; returns what is set once Flink has its file
-        systems, or is to take them later."""
+        """Start slow work ahead. The event is set once Flink has its file systems, or will load them
+        later.
+        """
         self._environment = preparation.settings.child_environment()
         self._runs_tasks = preparation.cluster is None and preparation.spec.task_managers == 1
         loaded = threading.Event()
@@ -146,12 +150,11 @@ class FlinkClient:
                 raise Cancelled
 
     def _make_archive(self, now: Snapshot) -> None:
-        """Once the job has loaded what it needs, and not while it starts: have the next one start sooner."""
         archive = self._jvm.archive
         if archive is None or self._archived or not now.results or now.elapsed_s < ARCHIVE_AFTER_S:
             return
         if not self._runs_tasks:
-            return  # What tasks need would not be in it.
+            return  # It would lack the classes that tasks need.
         self._archived = True
         threading.Thread(
             target=archive.make, args=(self._environment,), name="class-archive", daemon=True
@@ -163,7 +166,7 @@ class FlinkClient:
             self._wishes.cancel |= word == CANCEL
             if word in {GO, CANCEL}:
                 self._go.set()
-        # Nobody is there any more who would take note of what the job commits.
+        # The supervisor is gone: nobody would record what the job commits.
         os.killpg(0, signal.SIGKILL)
 
     def _await_jvms_end(self) -> None:
@@ -174,12 +177,11 @@ class FlinkClient:
 
 
 def _import_what_builds_jobs() -> None:
-    """PyFlink imports a thousand modules with the first function that a job is given."""
+    """PyFlink imports a thousand modules with a job's first function."""
     import_functions()
     import_module(f"{FUNCTIONS}.flink_fn_execution_pb2")
 
 
 def _kind(error: ForebayError) -> str:
-    """The class that the error is raised as at the other end."""
     kinds = (SettingError, SetupError, LaunchError, ResultsLost, PipelineFailed)
     return next((kind.__name__ for kind in kinds if isinstance(error, kind)), PipelineFailed.__name__)

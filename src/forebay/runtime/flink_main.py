@@ -1,8 +1,7 @@
-"""The process that holds Flink for one attempt at a pipeline's job: its JVM, the job, the watch over it.
+"""The process that holds Flink for one attempt at a pipeline's job: its JVM, the job, and its monitoring.
 
-It may be killed at any moment, by anybody, and is replaced then. It leads a process group of its own with its
-JVM, does what it reads from its standard input (see `flink_client`), and reports on a pipe. It ends with its
-parent, and its JVM with it. What goes wrong is in its log, and not on a terminal.
+It may be killed and replaced at any moment, leads a process group with its JVM, and ends with its parent.
+Errors go to its log.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from forebay.runtime.lease_guard import LeaseGuard
 
 
 def main() -> None:
-    """Serve one attempt; never returns."""
     os.setpgid(0, 0)
     parent_death_signal(signal.SIGKILL)()
     post = Post.decode(sys.argv[1])
@@ -36,7 +34,7 @@ def main() -> None:
         plugins=None if post.plugins is None else Path(post.plugins),
     )
     LeaseGuard(post.confirmations, jvm.process.pid).start()
-    # Late: it takes half a second, in which the JVM starts.
+    # Imported late: it takes half a second, during which the JVM starts.
     from forebay.flink.java_garbage import release_in_background
     from forebay.runtime.flink_client import FlinkClient
 

@@ -1,6 +1,4 @@
-"""The other end of the process that holds Flink: it is started, told what to do, heard, and ended. What its
-JVM prints, results on standard output, is passed on line by line and counted.
-"""
+"""The supervisor's side of the process that holds Flink, and forwarding of its JVM's standard output."""
 
 from __future__ import annotations
 
@@ -38,12 +36,10 @@ STDOUT, STDERR = 1, 2
 
 
 class StdoutResults:
-    """Takes the standard output of a JVM that starts within `taken`, or of processes that are given `fileno`,
-    and passes it on from a thread.
+    """Forwards, on a thread, the output of a JVM started within `taken`, or of processes given `fileno`.
 
-    Lines that are results go to `out`, all others to `odd`: whoever reads results reads nothing else.
-    `closed` says that nobody reads `out` any more; what comes then is dropped. Nothing passes through where
-    the JVM ran already.
+    Result lines go to `out`, all others to `odd`. `closed` is set once nobody reads `out`; later results are
+    dropped. Nothing is forwarded from a JVM that was already running.
     """
 
     def __init__(self, out: int = STDOUT, odd: int = STDERR) -> None:
@@ -58,19 +54,18 @@ class StdoutResults:
         threading.Thread(target=self._pass_on, name="printed-results", daemon=True).start()
 
     def fileno(self) -> int:
-        """Where a process may write, until `close`."""
         assert self._write is not None
         return self._write
 
     def close(self) -> None:
-        """Take no more processes; the thread ends with the last of those that were given `fileno`."""
+        """Accept no more processes; the thread ends with the last one that was given `fileno`."""
         if self._write is not None:
             os.close(self._write)
             self._write = None
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """What starts in this block has our pipe as its standard output. Called once."""
+        """Make our pipe the standard output of processes started in this block. May be called once."""
         sys.stdout.flush()
         saved = os.dup(STDOUT)
         os.dup2(self.fileno(), STDOUT)
@@ -83,7 +78,6 @@ class StdoutResults:
             os.close(saved)
 
     def check(self) -> None:
-        """Raise `PipelineFailed` where nobody reads the results any more."""
         if self.closed:
             raise PipelineFailed(
                 "standard output was closed, and the job is cancelled; run the same command to "
@@ -91,7 +85,7 @@ class StdoutResults:
             )
 
     def settle(self) -> None:
-        """Block until everything that was printed before the call has been passed on and counted."""
+        """Block until all output before this call is forwarded and counted."""
         while True:
             with self._lock:
                 if self._ended or not select.select([self._read], [], [], 0)[0]:
@@ -102,7 +96,7 @@ class StdoutResults:
         rest = b""
         while not self._ended:
             select.select([self._read], [], [])
-            # Under the lock, so that what has been read has been counted wherever the lock is free.
+            # Under the lock, so that whenever the lock is free, all data read is counted.
             with self._lock:
                 chunk = os.read(self._read, CHUNK_BYTES)
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -139,7 +133,7 @@ class StdoutResults:
 
 
 def _plain(text: bytes) -> bytes:
-    """For a terminal: JSON lets some characters through that one obeys, and other lines may hold anything."""
+    """For a terminal: JSON allows some control characters, and other lines may contain any."""
     return replace_controls(text.decode("utf-8", "replace")).encode()
 
 
@@ -149,13 +143,10 @@ _numbers = itertools.count(1)
 
 
 class FlinkProcess:
-    """A process that holds Flink for one attempt, with its JVM.
+    """A process that holds Flink for one attempt, with its JVM. Both log to `settings.run / "flink"`.
 
-    To be started from a thread that lives as long as it is needed: with that thread's end the kernel ends it.
-    Its log, and that of its JVM, are in `settings.run / "flink"`.
-
-    Standard output of the JVM goes to the file descriptor `stdout`; its class path has `jars`, and
-    with them, or where it is wished, Flink's table planner.
+    The kernel kills it when the thread that started it ends. The JVM writes to the file descriptor `stdout`
+    and has `jars` on its class path, and Flink's table planner with any jars or if `planner` is set.
     """
 
     def __init__(
@@ -197,34 +188,35 @@ class FlinkProcess:
 
     @property
     def pid(self) -> int:
-        """Its number, which is that of its process group, too."""
         return self._process.pid
 
     def send(self, what: Preparation | Order | Served) -> None:
-        """Say what to do: what to prepare, where that is known before the order; the order, and once that is
-        reported to be checked, the replicas."""
+        """Send a `Preparation` (optional), an `Order` and, after its `Checked` report, the replicas."""
         self._write(pickle.dumps(what))
 
     def confirm_lease(self, until_s: float) -> None:
-        """Report that this run holds the lease on its state until `until_s` (see `LeaseGuard`). May be called
-        from any thread, and does nothing once the process has been killed."""
+        """Report that this run holds its state's lease until `until_s` (see `LeaseGuard`). Thread-safe;
+        ignored after `kill`.
+        """
         with self._confirming:
             if self._confirm is not None:
-                # Full if the process is stopped: it then finds older moments, and waits for the next one.
+                # Full if the process is stopped: it then reads older moments first, and waits for a newer
+                # one.
                 with suppress(BrokenPipeError, BlockingIOError):
                     os.write(self._confirm, MOMENT.pack(until_s))
 
     def go(self) -> None:
-        """Have the job submitted that was reported to be ready."""
+        """Submit the job that was reported `Ready`."""
         self._write(GO)
 
     def drain(self) -> None:
-        """Have the job complete what it has read, commit it and end."""
+        """Complete and commit the records already read, then end the job."""
         self._write(DRAIN)
 
     def receive(self, timeout_s: float) -> Report | None:
-        """The next report; None where there is none within `timeout_s`. Of a process that has ended without
-        a last word, that it is lost."""
+        """Return the next report, or None after `timeout_s`; `Lost` if the process ended without a final
+        one.
+        """
         until_s = time.monotonic() + timeout_s
         while b"\n" not in self._read:
             left_s = until_s - time.monotonic()
@@ -238,7 +230,7 @@ class FlinkProcess:
         return decode_report(line)
 
     def cancel(self, timeout_s: float) -> None:
-        """Have the job cancelled, at most `timeout_s` long, and end the process; blocks until it is gone."""
+        """Cancel the job, waiting at most `timeout_s`, and end the process; blocks until it is gone."""
         self._write(CANCEL)
         until_s = time.monotonic() + timeout_s
         while (left_s := until_s - time.monotonic()) > 0 and select.select([self._reports], [], [], left_s)[
@@ -249,7 +241,7 @@ class FlinkProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End the process and its JVM at once; blocks until it is gone. A second call does nothing."""
+        """Kill the process and its JVM; blocks until they are gone. Idempotent."""
         if self._ended:
             return
         self._ended = True
@@ -270,17 +262,16 @@ class FlinkProcess:
 
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        # Where it has ended, `receive` tells.
+        # If it has ended, `receive` reports that.
         with suppress(BrokenPipeError):
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
 
 class FlinkLauncher:
-    """Starts the processes of a run, the first of them ahead of time where that is wished: it takes longest.
+    """Starts a run's processes, the first one optionally ahead of time, because starting is the slowest step.
 
-    A context manager: what was started ahead and is not taken ends with the block. Standard output of their
-    JVMs goes through `printed`.
+    A context manager: an unused process ends with the block. JVM output goes through `printed`.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -289,21 +280,20 @@ class FlinkLauncher:
         self._ahead: FlinkProcess | None = None
 
     def start_ahead(self, jars: Sequence[Path], *, planner: bool = False) -> None:
-        """Start a process for the next `take`, which will want `jars` and `planner` as far as is known;
-        returns at once."""
+        """Start a process for the next `take`, with its likely `jars` and `planner`; returns immediately."""
         if self._ahead is None:
             self._ahead = self._started(jars, planner)
 
     def prepare(self, preparation: Preparation, jars: Sequence[Path], *, planner: bool = False) -> None:
-        """Have the process that was started ahead, if there is one, prepare for the order that it will get;
-        `jars` and `planner` are those of the `take` that follows. Returns at once."""
+        """Let the process that was started ahead prepare for its order, with the arguments of the next
+        `take`.
+        """
         if self._ahead is not None:
             self._ahead = self.take(jars, planner=planner)
             self._ahead.send(preparation)
 
     def take(self, jars: Sequence[Path], *, planner: bool = False) -> FlinkProcess:
-        """A process that nobody else has, with `jars` and no others, and with the planner where it is needed;
-        whoever takes it ends it."""
+        """Return an unused process with exactly `jars`, and the planner if requested; the caller ends it."""
         taken, self._ahead = self._ahead, None
         if taken is not None and (taken.jars != tuple(jars) or (planner and not taken.planner)):
             taken.kill()

@@ -1,4 +1,4 @@
-"""What a supervisor and the process that holds Flink say to each other, beside reports."""
+"""Messages, besides reports, between a supervisor and the process that holds Flink."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from pathlib import Path
 import orjson
 
 OUT_OF_MEMORY_STATUS = 3
-"""With which a JVM ends that is told to end when its heap is full."""
+"""Exit status of a JVM that is configured to exit when its heap is full."""
 GO, DRAIN, CANCEL = b"go\n", b"drain\n", b"cancel\n"
-"""What the supervisor may say once it has sent the order and the replicas: submit the job, which waits for
-that once it is built; have it complete what it has read; end it."""
+"""Commands after the order and the replicas: submit the job, which waits for this once built; complete what
+it has read; end it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Where the process stands, as JSON in its only argument: its parent, the pipe that it reports on, the
-    pipe of its `LeaseGuard`, the folder of its logs, that of its JVM's archive of classes, the jars on the
-    class path, whether Flink's table planner is on it without them, and the folder of Flink's plugins, if
-    there is one."""
+    """The process's configuration, JSON in its only argument.
+
+    `parent` is a process id; `reports` and `confirmations` (for `LeaseGuard`) are pipes; `archive_dir` holds
+    the JVM's class archive; `planner` adds Flink's table planner even without `jars`.
+    """
 
     parent: int
     reports: int
@@ -40,16 +42,14 @@ class Post:
 
 
 def end_of_jvm(status: int, log_dir: Path) -> str:
-    """What became of a JVM that ended with `status`, in words."""
     if status == OUT_OF_MEMORY_STATUS:
         return "ran out of memory"
     if status == -signal.SIGABRT:
-        return f"crashed: {log_dir}/flink-crash-*.log says where"
+        return f"crashed: see {log_dir}/flink-crash-*.log"
     return end_of(status)
 
 
 def end_of(status: int) -> str:
-    """What became of a process that ended with `status`, in words."""
     if status == -signal.SIGKILL:
         return "was killed (by SIGKILL: by hand, or by the system for want of memory)"
     return f"was killed (by {signal.Signals(-status).name})" if status < 0 else f"ended with status {status}"

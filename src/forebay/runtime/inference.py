@@ -1,6 +1,4 @@
-"""How a pipeline's events become answers, for a job and for `forebay ask`: its replicas and what they serve,
-asked before anything starts, its engine and its calls.
-"""
+"""How events become answers, in a job and in `forebay ask`: replicas, model, engine and calls."""
 
 from __future__ import annotations
 
@@ -25,22 +23,22 @@ from forebay.flink.request_handler import InferenceSpec
 from forebay.flink.service_class import EventClasses
 
 NO_ENGINE = "http://none.invalid"
-"""Where the replicas of a pipeline are that asks no model: the job makes no call."""
+"""Replica address of a pipeline that uses no model; the job never calls it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The replicas of a run, the name of the model to ask them for, and how they are scaled, if they are."""
-
     replicas: ReplicaList
     model: str
     scaling: ScalingLink | None = None
 
 
 def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, waited_s: None) -> Served:
-    """The replicas at `urls`, or with none those that the pipeline names; blocks and raises as `served_model`
-    and, for servers that prefill, `check_prefill` do. A pipeline that asks no model needs none, and nothing
-    is asked. Raises `SettingError` also if the model's context is too short for the pipeline's calls."""
+    """Return the replicas at `urls`, or the pipeline's own if it is empty; blocks.
+
+    Raises as `served_model` and `check_prefill`, and `SettingError` if the model's context is too short.
+    Sends nothing for a pipeline without a model.
+    """
     if not spec.asks_model:
         return Served(FixedReplicas((NO_ENGINE,)), "none")
     replicas = FixedReplicas(tuple(urls)) if urls else spec.engine.replicas()
@@ -64,21 +62,20 @@ def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, 
 
 
 def context_need(spec: PipelineSpec) -> ContextNeed:
-    """The context that the pipeline's largest call takes, as far as the settings decide it."""
     if spec.application is not None:
         return spec.application.context_need(spec.sampling.max_tokens)
-    # Each event has its own length of answer.
+    # Each event has its own answer length.
     return answer_need(1 if spec.answer_tokens is not None else spec.sampling.max_tokens)
 
 
 def _prefill(spec: PipelineSpec, replicas: ReplicaList) -> ReplicaList | None:
-    # Other replicas than the file's are given with what they are for.
+    # The file's prefill servers belong to the file's replicas only.
     prefill = spec.engine.prefill if replicas == spec.engine.replicas() else None
     return None if prefill is None else prefill.replicas()
 
 
 def published_scaling(spec: PipelineSpec) -> ScalingLink | None:
-    """How the replicas of somebody else are scaled: the job itself tells how many there should be."""
+    """How replicas that something else starts are scaled: the job itself publishes how many it needs."""
     if spec.scaling is None:
         return None
     return ScalingLink(
@@ -96,8 +93,9 @@ def served_model(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ServedModel:
-    """The model to ask for; blocks and raises as `discover_model` does. An inference gateway is asked only if
-    none is named."""
+    """Return the model to request; blocks and raises as `discover_model`. A gateway is queried only if no
+    model is named.
+    """
     if spec.engine.model is not None and _is_gateway(spec, replicas):
         return ServedModel(spec.engine.model)
     return discover_model(
@@ -116,8 +114,7 @@ def served_model(
 def engine_of(
     spec: PipelineSpec, replicas: ReplicaList, model: str, *, scaled: bool = False
 ) -> EngineFactory:
-    """The fleet that answers, or the two of which one prefills; a single URL is a fleet of one, unless it is
-    an inference gateway's. `scaled`: replicas are started on demand."""
+    """Return a fleet, two if one prefills, or the inference gateway. `scaled`: replicas start on demand."""
     gateway = spec.engine.inference_gateway
     if gateway is not None and _is_gateway(spec, replicas):
         return InferenceGatewayFactory(spec.engine.url[0], gateway.headers(), spec.engine.secret())
@@ -139,14 +136,13 @@ def engine_of(
 
 
 def _is_gateway(spec: PipelineSpec, replicas: ReplicaList) -> bool:
-    """Whether `replicas` are the inference gateway of the file: others may be given in its place."""
+    """Whether `replicas` are the file's inference gateway, not an override."""
     return spec.engine.inference_gateway is not None and replicas == spec.engine.replicas()
 
 
 def call_of(
     spec: PipelineSpec, *, replicas: ReplicaList, model: str, scaling: ScalingLink | None = None
 ) -> InferenceSpec:
-    """How the pipeline's events become answers."""
     return InferenceSpec(
         engine=engine_of(spec, replicas, model, scaled=scaling is not None),
         model=model,

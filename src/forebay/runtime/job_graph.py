@@ -1,4 +1,4 @@
-"""From a checked specification to a Flink job: source, inference, sinks."""
+"""Builds the Flink job of a checked specification: source, inference, sinks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPERATOR = "infer"
 
 @dataclass(frozen=True)
 class TextOf:
-    """A template as the function that the operator takes for keys and ids."""
+    """A picklable template function for keys and ids."""
 
     template: FieldTemplate
 
@@ -49,16 +49,16 @@ def build(
     run: str = "",
     topics: TopicStart = AS_FIRST,
 ) -> None:
-    """Put the whole pipeline into `env`; nothing runs until it is executed.
+    """Add the pipeline to `env`; nothing runs until it is executed.
 
-    Files are named after `job`, the id that the job will have, and Kafka transactions after `transactions`.
-    `run` is the id of the run that starts the job. `topics` is how a Kafka source begins.
+    Files are named after `job`, the job's future id, Kafka transactions after `transactions`; `run` is the
+    run's id, `topics` a Kafka source's start.
     """
     if isinstance(spec.source, KafkaSource):
         stream = spec.source.stream(env, spec, topics)
     else:
         stream = spec.source.stream(env, spec)
-    # A name made by Flink changes with what it is chained to, and with it where a checkpoint's state goes.
+    # Flink's generated names change with operator chaining, and checkpoint state is assigned by name.
     stream.uid(spec.source.uid)
     has_clock = spec.application is not None and spec.application.own_clock
     if spec.event_time is not None and not has_clock:
@@ -86,8 +86,7 @@ def build(
 
 
 def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:
-    """The jars of Flink's connectors that the pipeline needs on the class path. Raises `SettingError` where
-    one is missing."""
+    """Return the connector jars for the class path. Raises `SettingError` if one is missing."""
     if isinstance(spec.source, KafkaSource) or spec.topics():
         return (installed_jar(KAFKA, settings.connectors),)
     return ()

@@ -1,9 +1,9 @@
-"""How far a pipeline has come in its topics, when it has read them to the end, and whether they are still the
-same topics.
+"""A pipeline's progress in its topics, whether it has reached their end, and whether they are still the same
+topics.
 
-Two groups of Kafka's keep its place. Under the source's own group are the offsets whose records all have
-committed answers: what others see as progress and lag, and where a start without a checkpoint begins. Under
-another, named like it with `-read` behind, Flink commits what it has read into its checkpoints.
+Two consumer groups hold offsets. In the source's own group, all records before the offsets have committed
+answers: the visible progress and lag, and the start position without a checkpoint. In the group with the
+suffix `-read`, Flink commits what its checkpoints have read.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ Offsets = TypeVar("Offsets")
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What was seen of a job in one look: the two clocks of whoever looks, how often the job was restarted,
-    the numbers of its newest checkpoint, of the newest completed one and of the newest completed one without
-    records on their way between tasks, and the operators' `oldest_read_ms` (see
-    `forebay.flink.metrics.OperatorLoad`)."""
+    """One look at a job: local clocks, restarts, and checkpoint numbers.
+
+    `newest` is the last triggered checkpoint, `newest_done` the last completed, `newest_clear` the last
+    completed without records in flight between tasks. `oldest_read_ms` as in
+    `forebay.flink.metrics.OperatorLoad`.
+    """
 
     monotonic_s: float
     wall_ms: int
@@ -50,19 +52,19 @@ Steps = Generator[None, Sight, Sight]
 class OffsetSettlement(Generic[Offsets]):
     """Finds offsets that may be committed for others to see: all records before them have committed answers.
 
-    Flink commits what it has read when a checkpoint completes; the requests that are in flight then rest in
-    that checkpoint, and their answers come later. So, from the look that found those offsets:
+    Flink commits what it has read when a checkpoint completes; requests in flight are in that checkpoint and
+    answered later. After a look finds such offsets, this waits for three steps:
 
-    1. A checkpoint completes that was triggered after it: every record before the offsets is in the hands of
-       the operators, or answered, or, as checkpoints are unaligned, on its way to an operator that holds
-       older ones. With `many_readers` those may as well be younger ones of another reader, so the checkpoint
-       must be without records on their way. Metrics that are `metrics_s` younger know of what is held.
-    2. By such metrics, nothing is awaited that was read before that look: all those answers have left. (The
-       clocks of two machines may differ by `skew_ms`.)
-    3. A checkpoint completes that was triggered after that: those answers are in it. One more completes,
-       and before it began the sinks have committed them.
+    1. A checkpoint triggered after the look completes: every record before the offsets is held by an
+       operator, answered, or (checkpoints are unaligned) in flight to an operator that holds older ones. With
+       `many_readers` those may be younger ones of another reader, so the checkpoint must have no records in
+       flight. Metrics `metrics_s` later include what the operators hold.
+    2. By such metrics, nothing read before the look is awaited: all its answers have been emitted. Clocks of
+       two machines may differ by `skew_ms`.
+    3. A checkpoint triggered after that completes, and contains those answers. One more completes, before
+       which the sinks have committed them.
 
-    A restart of the job in between takes answers back, and it begins anew.
+    A restart of the job takes answers back, and the steps start over.
     """
 
     def __init__(self, metrics_s: float, skew_ms: int = 0, *, many_readers: bool = False) -> None:
@@ -76,11 +78,10 @@ class OffsetSettlement(Generic[Offsets]):
 
     @property
     def settles(self) -> bool:
-        """Whether offsets are on their way."""
         return self._steps is not None
 
     def look(self, sight: Sight, read: Offsets) -> Offsets | None:
-        """Offsets that have just settled, else None. `read`: those that Flink has committed."""
+        """Return offsets that have just settled, else None. `read`: those that Flink has committed."""
         if self._steps is None or sight.restarts != self._restarts:
             self._steps, self._restarts = None, sight.restarts
             self._offsets = read
@@ -96,8 +97,7 @@ class OffsetSettlement(Generic[Offsets]):
             return self._settled
 
     def _settles(self, found_s: float, read_ms: int) -> Steps:
-        # What Flink tells of its checkpoints may be as old as its metrics: a checkpoint that began before
-        # is not to be mistaken for a later one.
+        # Checkpoint counts may be as old as the metrics: an earlier checkpoint must not count as a later one.
         before = yield from _until(lambda now: now.monotonic_s >= found_s + self._metrics_s)
         passed = yield from _until(lambda now: self._passed(now) > before.newest)
         known_s = passed.monotonic_s + self._metrics_s
@@ -122,13 +122,11 @@ LOOK_S = 1.0
 COMPARE_EVERY_S = 30.0
 METRICS_S = 3.0
 CLUSTER_METRICS_S = 30.0
-"""Metrics that Flink's REST service tells are younger than this; a cluster's, by default, are fetched every
-ten seconds."""
+"""Maximum age of metrics from Flink's REST service; a cluster fetches them every ten seconds by default."""
 CLUSTER_SKEW_MS = 5000
 
 
 def settlement(spec: PipelineSpec, *, cluster: bool) -> OffsetSettlement[tuple[Place, ...]]:
-    """For the offsets of `spec`, whose Flink is on a `cluster` or in this process."""
     many = spec.parallelism > 1 and spec.event_time is None
     if not cluster:
         return OffsetSettlement(METRICS_S, many_readers=many)
@@ -136,13 +134,11 @@ def settlement(spec: PipelineSpec, *, cluster: bool) -> OffsetSettlement[tuple[P
 
 
 class GroupOffsets:
-    """Keeps the offsets of a running pipeline's group, and knows when a source with an end has reached it.
+    """Commits the group's offsets of a running pipeline, and detects when a bounded source is at its end.
 
-    To be called with each snapshot of the run; asks Flink and Kafka about once a second, and blocks for
-    seconds where one does not answer. Does nothing where the source is none of Kafka.
-
-    `ids` are the topics' ids at the start; None: they are not compared. New topics are
-    passed to `seen`.
+    Call it with each snapshot; it queries Flink and Kafka about once a second, and may block for seconds.
+    Does nothing for other sources. `ids` are the topics' ids at the start, not compared if None; `seen`
+    receives new topics.
     """
 
     def __init__(
@@ -176,12 +172,10 @@ class GroupOffsets:
         self._admin: KafkaAdmin | None = None
 
     def __call__(self, now: Snapshot) -> bool:
-        """Whether every record before the end has been read and answered; False for a source that goes on.
-        Raises `JobLost` if a topic was deleted and created again.
+        """Whether every record before the end has been answered; False for an unbounded source.
 
-        Offsets of the reading group are in a completed checkpoint, so what lies before them is in state or
-        answered. It is answered once nothing is awaited, or nothing that was read before those offsets were
-        seen.
+        Records before the reading group's offsets are in state or answered, so all are answered once nothing
+        is awaited, or nothing read before those offsets were seen. Raises `JobLost` if a topic was recreated.
         """
         source = self._source
         if source is None:
@@ -190,34 +184,33 @@ class GroupOffsets:
             try:
                 self._look(source, now)
             except (LaunchError, KafkaRefused):
-                # The job goes on by itself; the offsets that others see follow later.
+                # The job continues without this; the visible offsets follow later.
                 self.close()
                 return False
             finally:
                 self._looked_s = self._clock.monotonic_s()
-            # What was accepted last is counted by the next snapshot.
+            # The next snapshot counts what was accepted last.
             return False
         if self._read_to_end_ms is None:
             return False
         if now.oldest_read_ms == 0 and self._clock.wall_ms() - self._read_to_end_ms < METRICS_S * 1000:
-            # The operator's counts are not there yet: a run that ends now would report that nothing came in.
+            # The operator's counts have not arrived: ending now would report a run without input.
             return False
         return not (now.in_flight or now.pending) or now.oldest_read_ms > self._read_to_end_ms
 
     @property
     def awaits(self) -> bool:
-        """Whether it must be called every half second: a source with an end is read, or offsets settle."""
+        """Whether it must be called every half second: a bounded source is read, or offsets settle."""
         return self._source is not None and (self._source.until_latest or self._settling.settles)
 
     def finished(self) -> None:
-        """The pipeline has come to its end: what was read is answered. Raises `KafkaAway`."""
+        """Commit the final offsets, because all records are answered. Raises `KafkaAway`."""
         if self._source is not None:
             admin = self._open(self._source)
             read = places_read(admin, self._source, self._name)
             self._commit(admin, self._source, furthest(read, self._through))
 
     def close(self) -> None:
-        """End the connection to Kafka; the next look makes another."""
         self._client.close()
         self._admin = None
 
@@ -254,8 +247,9 @@ class GroupOffsets:
             self._pass_markers(admin, source, read)
 
     def _pass_markers(self, admin: KafkaAdmin, source: KafkaSource, read: tuple[Place, ...]) -> None:
-        """Commit the topics' ends for the group, if only ends of transactions lie between them and what is
-        read and answered. Flink's offsets stay before those, and Kafka deletes them like records."""
+        """Commit the topics' ends if only transaction markers follow the last answered record. Flink's
+        offsets stop before markers, which Kafka deletes like records.
+        """
         partitions = {(place.topic, place.partition) for place in read}
         ends = admin.ends({place.topic for place in read})
         ends = tuple(end for end in ends if (end.topic, end.partition) in partitions)
@@ -263,7 +257,7 @@ class GroupOffsets:
         now_s = self._clock.monotonic_s()
         if now_s < self._compare_s or furthest(passed, ends) == passed:
             return
-        # It makes a client, and waits for an open transaction.
+        # This creates a client, and waits for an open transaction.
         self._compare_s = now_s + COMPARE_EVERY_S
         if all_read(source.cluster(), read, ends, source.isolation):
             self._commit(admin, source, ends)

@@ -1,8 +1,8 @@
-"""Before a job starts, ends the Kafka transactions of the job before it: commits those that belong to the
-checkpoint which the new job resumes, and aborts later ones.
+"""Ends the previous job's Kafka transactions before a job starts: commits the resumed checkpoint's, aborts
+later ones.
 
-Transactions are named after their job. So an earlier job that still runs, on a machine that nobody can reach,
-cannot abort those of a new job; and its own are ended before the new job depends on them.
+Transactions are named after their job, so an earlier job that still runs on an unreachable machine cannot
+abort a new job's transactions.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True, order=True)
 class Name:
-    """A transaction: the key of its sink in the pipeline file, its subtask, and the number of the checkpoint
-    at which it is committed. If that one fails, it is committed with a later one."""
+    """A transaction: its sink's key in the pipeline file, its subtask, and the checkpoint that commits it (or
+    a later one, if that fails).
+    """
 
     key: str
     subtask: int
@@ -40,7 +41,7 @@ Found = Mapping[Name, Transaction]
 
 
 def held(found: Found, number: int) -> dict[Name, Transaction]:
-    """The newest transaction of each subtask that belongs to checkpoint `number`, or to one before."""
+    """Each subtask's newest transaction up to checkpoint `number`."""
     newest: dict[tuple[str, int], Name] = {}
     for name in sorted(found):
         if name.number <= number:
@@ -49,7 +50,7 @@ def held(found: Found, number: int) -> dict[Name, Transaction]:
 
 
 def lost(found: Found, number: int) -> list[Name]:
-    """What Kafka has aborted of the transactions that checkpoint `number` is to commit."""
+    """Transactions aborted by Kafka that checkpoint `number` should commit."""
     return [name for name, each in held(found, number).items() if each.state in ABORTED]
 
 
@@ -59,7 +60,7 @@ def nothing_committed_after(found: Found, number: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The checkpoint to resume from, and why it is not the one that was asked for; empty if it is."""
+    """The checkpoint to resume; `reason` is set if it is not the requested one."""
 
     checkpoint: Location | None
     reason: str = ""
@@ -67,8 +68,6 @@ class Recovered:
 
 @dataclass(slots=True)
 class _Topics:
-    """The pipeline's topics that are written in transactions, with a client of each one's Kafka."""
-
     pipeline: str
     subtasks: int
     sinks: Mapping[str, KafkaSink]
@@ -78,8 +77,9 @@ class _Topics:
         return f"{transaction_prefix(self.pipeline, NAMES[name.key], job)}-{name.subtask}-{name.number}"
 
     def find(self, job: str, first: int, last: int) -> dict[Name, Transaction]:
-        """The job's transactions from number `first` on: up to `last`, and further until a row of numbers has
-        none."""
+        """Return the job's transactions from number `first` to `last`, and beyond until `SKIPPED` numbers
+        have none.
+        """
         found: dict[Name, Transaction] = {}
         for begin in range(max(1, first), last + 1 + MOST_SINCE, SKIPPED):
             more: dict[Name, Transaction] = {}
@@ -97,7 +97,7 @@ class _Topics:
         return found
 
     def commit(self, job: str, names: Iterable[tuple[Name, Transaction]]) -> bool:
-        """False if one of them was ended by somebody else."""
+        """Return False if something else ended one of them."""
         return all(commit(self.sinks[name.key].cluster(), self.id(job, name), each) for name, each in names)
 
     def abort(self, job: str, found: Found) -> None:
@@ -110,14 +110,12 @@ class _Topics:
 def end_transactions(
     spec: PipelineSpec, before: RunState, checkpoint: Location | None, *, chosen: bool = False
 ) -> Recovered:
-    """End the transactions of the last job, and of the one that wrote the `checkpoint` to resume; blocks.
+    """End the transactions of the last job and of the job that wrote `checkpoint`; blocks.
 
-    `before` is the record of the last run. Kafka has aborted what the checkpoint is to commit if the pipeline
-    was down for longer than `transaction_timeout_s`, or if the earlier job took the checkpoint for failed.
-    The newest checkpoint after which nothing was committed is resumed then. One that was `chosen` by hand is
-    resumed in any case.
-
-    Raises `SettingError` if there is none, `KafkaAway` and `KafkaRefused`.
+    `before` records the last run. If Kafka aborted the checkpoint's transactions (downtime beyond
+    `transaction_timeout_s`, or a checkpoint that the earlier job considered failed), the newest checkpoint
+    without later commits is resumed instead, unless `checkpoint` was `chosen` by hand. Raises `SettingError`
+    if there is none, `KafkaAway` and `KafkaRefused`.
     """
     sinks = {key: sink for key, sink in spec.topics().items() if sink.guarantee == "exactly-once"}
     if not sinks:
@@ -130,7 +128,7 @@ def end_transactions(
         if checkpoint is not None:
             recovered = _end_resumed(spec, topics, checkpoint, chosen=chosen)
         if before.job is not None and (checkpoint is None or job_of(checkpoint) != before.job):
-            # Its numbers follow that of the checkpoint from which it was started.
+            # Its numbers continue from the checkpoint that it was started from.
             restored = 0 if checkpoint is None else number_of(checkpoint)
             last = max(restored, 0 if before.completed is None else before.completed.number)
             topics.abort(before.job, topics.find(before.job, max(restored + 1, last - SKIPPED), last))
@@ -152,8 +150,8 @@ def _end_resumed(spec: PipelineSpec, topics: _Topics, checkpoint: Location, *, c
         topics.abort(job, {name: each for name, each in found.items() if name.number > resumed})
         return recovered
     raise SettingError(
-        f"checkpoint {checkpoint}: another run of pipeline {spec.name!r} ends its transactions in Kafka; end "
-        f"that run, and start again"
+        f"checkpoint {checkpoint}: another run of pipeline {spec.name!r} ends its transactions in Kafka; "
+        f"stop that run, and start again"
     )
 
 
@@ -164,19 +162,19 @@ def _resumable(
     found: Found,
     checkpoints: Sequence[tuple[int, Location]],
 ) -> tuple[Recovered, int]:
-    """The first of `checkpoints`, the newest first, that loses and repeats nothing."""
+    """Return the newest of `checkpoints` (newest first) that neither loses nor repeats results."""
     (number, checkpoint), *older = checkpoints
     missing = lost(found, number)
     if not missing:
         return Recovered(checkpoint), number
     names = ", ".join(topics.id(job, name) for name in missing)
-    # What went to a file with this checkpoint may be visible already.
+    # Results that went to a file with this checkpoint may be visible already.
     if len(topics.sinks) == len(spec.sinks()):
         for earlier, path in older:
             if not lost(found, earlier) and nothing_committed_after(found, earlier):
                 reason = f"Kafka has aborted {names} with results of checkpoint {number}"
-                return Recovered(path, f"{reason}, which are made again"), earlier
-    again = f"Resume with --from-checkpoint {older[0][1]} to have them made again, or" if older else "Resume"
+                return Recovered(path, f"{reason}, which will be repeated"), earlier
+    again = f"Resume with --from-checkpoint {older[0][1]} to repeat them, or" if older else "Resume"
     raise SettingError(
         f"{missing[0].key}.topic: Kafka has aborted {names} with results of checkpoint {number}: open for "
         f"longer than transaction_timeout_s ({topics.sinks[missing[0].key].transaction_timeout_s:g}), or "

@@ -1,9 +1,9 @@
-"""Where a pipeline begins in its topics: at its checkpoint or its group's offsets, unless Kafka no longer has
-what follows them.
+"""Where a pipeline starts in its topics: at its checkpoint's or group's offsets, unless Kafka lacks the next
+records.
 
-A gap ends the attempt, or is skipped (`on_gap`). To skip one after a restore, the partitions' offsets are
-committed under the reading group, and Flink's source gets a new name: Flink then restores everything but the
-source, which begins at the committed offsets.
+Such a gap ends the attempt or is skipped (`on_gap`). To skip one after a restore, offsets are committed under
+the reading group and Flink's source gets a new name: Flink then restores everything except the source, which
+starts at the committed offsets.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ NEW_UID_CHARS = 12
 
 @dataclass(frozen=True, slots=True)
 class KafkaStart:
-    """How a job begins: what its source is made with, where the topics end, the gaps that it skips, and
-    whether the checkpoint's offsets are replaced. Empty if the source is not Kafka."""
+    """A job's Kafka start: its source's settings, the topics' ends, the skipped gaps, and whether the
+    checkpoint's offsets are replaced. Empty for other sources.
+    """
 
     start: TopicStart = AS_FIRST
     ends: tuple[Place, ...] = ()
@@ -45,11 +46,11 @@ class KafkaStart:
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """The newest known id of each topic, also of those that are not there now."""
+        """The newest known id of each topic, including deleted ones."""
         return _newest(self.start.generations)
 
     def end(self, noted: Iterable[Place]) -> tuple[Place, ...]:
-        """`noted`, the ends at the first start, but no further than the topics go now."""
+        """Limit `noted`, the ends at the first start, to the topics' current ends."""
         now = {(place.topic, place.partition): place.offset for place in self.ends}
         ends = ((end, now.get((end.topic, end.partition))) for end in noted)
         return tuple(replace(end, offset=min(end.offset, at)) for end, at in ends if at is not None)
@@ -58,14 +59,13 @@ class KafkaStart:
 def resumed(
     spec: PipelineSpec, checkpoint: Location, generations: Generations, new_uid: str, *, chosen: bool
 ) -> KafkaStart:
-    """How a job goes on from `checkpoint`; `generations` are the topics' ids so far, `new_uid` a name that no
-    source had before. Blocks.
+    """Return how a job resumes from `checkpoint`; blocks.
 
-    What the pipeline's group has passed is answered and no gap, unless the checkpoint was `chosen`, to make
-    results again.
+    `generations` are the topics' ids so far, `new_uid` a source name not used before. Records that the group
+    has passed are answered and not a gap, unless the checkpoint was `chosen` to repeat results.
 
-    Raises `PipelineFailed` if there is a gap and the source is not to skip it, `SettingError` if the
-    checkpoint cannot be read, `KafkaAway` if Kafka does not answer, `KafkaRefused` if it refuses.
+    Raises `PipelineFailed` for a gap that must not be skipped, `SettingError` if the checkpoint cannot be
+    read, `KafkaAway` if Kafka does not answer, `KafkaRefused` if it refuses.
     """
     source = spec.source
     if not isinstance(source, KafkaSource):
@@ -77,7 +77,7 @@ def resumed(
         names = topic_names(source, admin)
         now = _topics(admin, names)
         if state is not None:
-            # Until a reader has read a record, checkpoints do not say where it begins: at this offset.
+            # Until a reader has read a record, checkpoints lack its start position: this offset.
             places = with_committed(places, places_read(admin, source, spec.name))
         behind = find_gaps(places, now, _newest(generations))
         answered = () if chosen or not behind else admin.committed(source.group_of(spec.name))
@@ -95,9 +95,8 @@ def resumed(
 def begin(spec: PipelineSpec, generations: Generations, *, first: bool, strict: bool = True) -> KafkaStart:
     """Commit where a start of `spec` without a checkpoint begins; blocks.
 
-    The `first` start begins where the source says; a later one at the records that have no answer yet, also
-    where the first began at the latest. Flink begins at committed offsets. Raises as `resumed`; not for gaps
-    if not `strict`, as if there may be a checkpoint after all.
+    The `first` start begins at the source's `start`; a later one at the first unanswered records.
+    Raises as `resumed`; if not `strict`, gaps are only returned, because there may be a checkpoint.
     """
     source = spec.source
     if not isinstance(source, KafkaSource):
@@ -120,8 +119,11 @@ def begin(spec: PipelineSpec, generations: Generations, *, first: bool, strict: 
 
 
 def read_before(spec: PipelineSpec) -> tuple[Place, ...]:
-    """What earlier starts of `spec` have read into their checkpoints, or where they began; nothing before the
-    first. `begin` sets it back. Raises as `begin`."""
+    """Return what earlier starts have read into checkpoints, or where they began; empty before the first
+    start.
+
+    `begin` resets it. Raises as `begin`.
+    """
     source = spec.source
     if not isinstance(source, KafkaSource):
         return ()
@@ -130,17 +132,14 @@ def read_before(spec: PipelineSpec) -> tuple[Place, ...]:
 
 
 def places_read(admin: KafkaAdmin, source: KafkaSource, pipeline: str) -> tuple[Place, ...]:
-    """What the pipeline of this name has read into its checkpoints. Raises as `KafkaAdmin`.
-
-    Its group may also hold offsets in topics that an earlier pipeline of the name has read, and this one does
-    not: what is left unread there is no matter of this one's.
+    """Return what the pipeline has read into its checkpoints, without topics that it no longer reads. Raises
+    as `KafkaAdmin`.
     """
     committed = admin.committed(source.reading_group_of(pipeline))
     return tuple(place for place in committed if source.reads(place.topic))
 
 
 def topic_names(source: KafkaSource, admin: KafkaAdmin) -> tuple[str, ...]:
-    """The topics that `source` reads now."""
     if source.pattern is None:
         return source.topics
     return tuple(name for name in sorted(admin.topics()) if source.reads(name))

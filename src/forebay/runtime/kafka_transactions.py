@@ -1,8 +1,8 @@
-"""Watches whether Kafka commits the transactions of a job's checkpoints, while it runs and once it has ended.
+"""Checks that Kafka commits the transactions of a job's checkpoints, while it runs and after its end.
 
-If Flink cannot commit a transaction, it counts that and continues; after the last checkpoint nobody reads
-the count. It also counts a transaction that a restore commits for the second time. Only Kafka's own record
-of each transaction is certain.
+If Flink cannot commit a transaction, it increments a metric and continues; nobody reads it after the last
+checkpoint, and it also counts a transaction that a restore commits again. Only Kafka's own record is
+reliable.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from forebay.s3.location import Location
 
 NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
-"""Kafka's words for a transaction whose records nobody will read."""
+"""Kafka's states of a transaction whose records are discarded."""
 SKIPPED = 10
-"""How many numbers in a row may have no transaction, as their checkpoints failed."""
+"""Consecutive numbers that may have no transaction, because their checkpoints failed."""
 LOOK_S = 1.0
 MOST_SINCE = 200
-"""How many checkpoints may complete between the last look and the end of a job."""
+"""Checkpoints that may complete between the last look and the end of a job."""
 OPEN = "Ongoing"
 COMMITTED = frozenset(("PrepareCommit", "CompleteCommit"))
 
 Key = tuple[int, int]
-"""A transaction of a topic: its subtask, and the number of the checkpoint at which it is due."""
+"""Subtask, and number of the checkpoint at which the transaction is due."""
 
 
 class TopicCommits:
-    """Which transactions of one topic are lost: a decision, one look after another.
+    """Decides which transactions of one topic are lost, one look after another.
 
-    A transaction is due once the checkpoint whose number it bears has completed. It is lost if Kafka has
-    aborted it by then, or if it was open once and is neither open nor committed any more. What the `first`
-    look after a restore finds after the restored checkpoint was given up; Flink uses those ids again.
+    A transaction is due once the checkpoint with its number has completed. It is lost if Kafka has aborted it
+    by then, or if it was open and is now neither open nor committed. Transactions found after the restored
+    checkpoint in the `first` look after a restore were given up; Flink reuses their ids.
     """
 
     def __init__(self, subtasks: int, restored: int) -> None:
@@ -59,17 +59,17 @@ class TopicCommits:
         self._given_up: dict[Key, int | None] = {}
 
     def restored(self, number: int) -> None:
-        """The job was restored from checkpoint `number`: what was to be committed later is taken back."""
+        """Record a restore from checkpoint `number`, which takes back later transactions."""
         self._open = {key for key in self._open if key[1] <= number}
 
     def wanted(self, newest: int) -> list[Key]:
-        """Those to ask for, where checkpoint `newest` is the last that was triggered."""
+        """The transactions to query if `newest` is the last checkpoint triggered."""
         numbers = range(self._judged + 1, newest + 2)
         new = {(subtask, number) for subtask in range(self._subtasks) for number in numbers}
         return sorted(new | self._open)
 
     def look(self, found: Mapping[Key, Transaction], done: int, *, first: bool = False) -> list[Key]:
-        """Those that are lost, of all that are `found`, where checkpoint `done` is the last completed one."""
+        """Return the lost transactions if `done` is the last completed checkpoint."""
         if first:
             self._given_up |= {key: each.began_ms for key, each in found.items() if key[1] > done}
         lost = []
@@ -87,14 +87,15 @@ class TopicCommits:
         return lost
 
     def safe(self, done: int) -> int:
-        """The newest checkpoint up to which all is committed."""
+        """Return the newest checkpoint up to which everything is committed."""
         return min((number - 1 for _, number in self._open if number <= done), default=done)
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that is written exactly once, under `key` of the pipeline file. `transactions` is how the ids
-    of its transactions begin."""
+    """A topic written exactly once, under `key` of the pipeline file; `transactions` is the prefix of its
+    ids.
+    """
 
     key: str
     sink: KafkaSink
@@ -103,7 +104,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a job starts: from `checkpoint` and its `number`, 0 for the beginning; and its `subtasks`."""
+    """`number` is that of `checkpoint`, 0 for the beginning."""
 
     number: int
     subtasks: int
@@ -111,10 +112,10 @@ class Start:
 
 
 class CommitWatch:
-    """Holds the transactions of a running job against its checkpoints. To be called with them about twice a
-    second; asks Kafka once a second at most.
+    """Compares the transactions of a running job with its checkpoints.
 
-    Keeps the newest checkpoint before which nothing is lost, also beyond the job's end.
+    Call it with them about twice a second; it queries Kafka at most once a second. Keeps the newest
+    checkpoint before which nothing is lost, also after the job's end.
     """
 
     def __init__(
@@ -133,8 +134,9 @@ class CommitWatch:
         self._admins: list[tuple[KafkaCluster, KafkaAdmin]] = []
 
     def __call__(self, checkpoints: Checkpoints) -> None:
-        """Raises `ResultsLost` where a transaction of a completed checkpoint is lost. Where Kafka does not
-        answer, a later call asks again."""
+        """Raise `ResultsLost` if a completed checkpoint's transaction is lost. If Kafka does not answer, a
+        later call retries.
+        """
         now_s = self._clock.monotonic_s()
         if not self._topics or (self._looked_s is not None and now_s - self._looked_s < LOOK_S):
             return
@@ -147,7 +149,7 @@ class CommitWatch:
             for topic, commits in self._topics:
                 if first:
                     commits.restored(done)
-                # A checkpoint that is given up leaves its number out.
+                # A checkpoint that was given up leaves its number out.
                 ahead = self._newest + (SKIPPED if first else 0)
                 found = self._ask(topic, commits.wanted(ahead))
                 self._raise_lost(topic, commits.look(found, done, first=first))
@@ -158,8 +160,9 @@ class CommitWatch:
         self._kept.drop_before(min(commits.safe(done) for _, commits in self._topics))
 
     def finished(self) -> None:
-        """The job came to its end, and all is due. Raises `ResultsLost`; `PipelineFailed` where Kafka does
-        not say."""
+        """Check all transactions after the job's end. Raises `ResultsLost`; `PipelineFailed` if Kafka does
+        not answer.
+        """
         self.close()
         try:
             for topic, commits in self._topics:
@@ -169,11 +172,10 @@ class CommitWatch:
                 self._raise_lost(topic, commits.look(found, self._newest + 1 + MOST_SINCE))
         except (KafkaAway, KafkaRefused) as error:
             raise PipelineFailed(
-                f"the job has finished, and Kafka did not say whether its last results are committed: {error}"
+                f"the job has finished, but Kafka did not confirm the commit of its last results: {error}"
             ) from None
 
     def close(self) -> None:
-        """End the connections to Kafka; the next look makes others."""
         self._open.close()
         self._admins.clear()
 
@@ -181,7 +183,7 @@ class CommitWatch:
         return [(subtask, number) for subtask in range(self._start.subtasks) for number in range(begin, end)]
 
     def _ask_from(self, topic: Topic, number: int) -> dict[Key, Transaction]:
-        """Those from `number` on, until some numbers in a row have none."""
+        """Return transactions from `number` on, until `SKIPPED` consecutive numbers have none."""
         found: dict[Key, Transaction] = {}
         for begin in range(number, number + MOST_SINCE, SKIPPED):
             more = self._ask(topic, self._numbers(begin, begin + SKIPPED), START_TIMEOUT_S)
@@ -212,17 +214,18 @@ class CommitWatch:
         names = ", ".join(f"{topic.transactions}-{subtask}-{number}" for subtask, number in lost)
         oldest = min(number for _, number in lost)
         raise ResultsLost(
-            f"{topic.key}.topic: results are missing in topic {topic.sink.topic!r}: Kafka has thrown away "
-            f"{names}, which checkpoint {oldest} was to commit: open for longer than transaction_timeout_s "
-            f"({topic.sink.transaction_timeout_s:g}), or ended by somebody else. {self._mend(oldest - 1)}"
+            f"{topic.key}.topic: results are missing in topic {topic.sink.topic!r}: Kafka has discarded "
+            f"{names}, which checkpoint {oldest} should have committed: open for longer than "
+            f"transaction_timeout_s ({topic.sink.transaction_timeout_s:g}), or ended by another client. "
+            f"{self._mend(oldest - 1)}"
         )
 
     def _mend(self, number: int) -> str:
         kept = self._kept.bring_back(number)
         older = self._start.checkpoint if kept is None else kept.path
         if older is None:
-            return "Start over with --fresh to have them made again: all other results come a second time"
+            return "Start over with --fresh to repeat them; all other results will be duplicated"
         return (
-            f"Resume with --from-checkpoint {older} to have them made again; what was committed after it "
-            f"comes a second time"
+            f"Resume with --from-checkpoint {older} to repeat them; results committed after that checkpoint "
+            f"will be duplicated"
         )

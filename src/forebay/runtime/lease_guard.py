@@ -1,11 +1,9 @@
-"""Suspends Flink while the lease on its state is not known to be held: a suspended JVM commits nothing.
+"""Suspends Flink while the lease on its state may have expired: a suspended JVM commits nothing.
 
-The command renews the lease, and writes into a pipe until when it holds it. If that moment passes without the
-next one, because the command is stopped, the store does not answer or another run has taken over, the JVMs
-get SIGSTOP. They get SIGCONT once the lease is renewed, which proves that no other run had it meanwhile.
-
-The moments are on the clock `uptime_s`, which counts the time in which a machine was suspended, and so does
-the timer: it expires as soon as the machine wakes.
+The command renews the lease and writes the expiry to a pipe. If it passes without a newer one (the command is
+stopped, the store does not answer, another run took over), the JVMs get SIGSTOP; after a renewal, which
+proves that no other run held the lease, SIGCONT. Times are on `uptime_s`, which includes a machine's
+suspension; so does the timer, which expires as soon as the machine wakes.
 """
 
 from __future__ import annotations
@@ -29,14 +27,16 @@ log = logging.getLogger(__name__)
 
 MOMENT = struct.Struct("d")
 AGAIN_S = 0.1
-"""How often a guard looks for processes that were started since it suspended the others."""
+"""Interval for suspending processes started after the others were suspended."""
 CLOCK_BOOTTIME, ABSOLUTE = 7, 1
 
 
 class LeaseGuard:
-    """Guards the JVM `pid` and all other children of this process, from a thread of its own, once the first
-    moment can be read from `confirmations`. Ends when the other end of the pipe is closed. If it fails in any
-    way, it kills the JVM, which nothing would suspend any more."""
+    """Guards the JVM `pid` and all other children of this process, on a thread, from the first expiry on.
+
+    Ends when the other end of `confirmations` closes. If it fails, it kills the JVM, which nothing would
+    suspend any more.
+    """
 
     def __init__(self, confirmations: int, pid: int) -> None:
         self._confirmations = confirmations
@@ -90,7 +90,7 @@ class LeaseGuard:
 
 
 class _Alarm:
-    """A file descriptor that is readable from a moment of the clock `uptime_s` on (timerfd_create(2))."""
+    """A file descriptor that becomes readable at a time of `uptime_s` (timerfd_create(2))."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -99,7 +99,7 @@ class _Alarm:
             raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def set(self, moment_s: float) -> None:
-        # An expiration that has not been read yet is discarded. A moment of 0 would disarm the timer.
+        # Discards an unread expiration. A time of 0 would disarm the timer.
         seconds, fraction = divmod(max(moment_s, 1e-3), 1)
         interval_and_value = (ctypes.c_long * 4)(0, 0, int(seconds), int(fraction * 1e9))
         if self._libc.timerfd_settime(self.fd, ABSOLUTE, interval_and_value, None) < 0:

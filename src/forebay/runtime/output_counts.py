@@ -1,4 +1,4 @@
-"""What a run wrote, counted: an embedded cluster takes its last metrics with it when its job ends."""
+"""Counts a run's output: an embedded cluster's last metrics vanish when its job ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class OutputCounts:
-    """Made before the run starts: what lies in the sinks already is not counted."""
+    """Create it before the run starts: files already in the sinks are not counted."""
 
     def __init__(self, spec: PipelineSpec, printed: StdoutResults | None) -> None:
         self._printed = printed
@@ -35,8 +35,9 @@ class OutputCounts:
         self._before = {*self._parts(self._results), *self._parts(self._letters)}
 
     def since(self, last: Snapshot, notes: Sequence[EndNote] = ()) -> Snapshot:
-        """`last` with the exact numbers as far as they are known: of what went to files, which are read, of
-        what was printed, and of what the sinks' `notes` count."""
+        """Return `last` with exact numbers if available, from files, printed results and the sinks'
+        `notes`.
+        """
         letters, results = self._dead_letters_written(notes), self._results_written(notes)
         failed, cut = Counter[str](), last.cut_answers
         if letters is not None:
@@ -48,7 +49,7 @@ class OutputCounts:
         elif results is not None and self._printed is None:
             cut = results.cut_answers
         if letters is None or (self._results is None and not self._one_each):
-            # Some are in no file: of those, only the metrics know.
+            # Some are in no file; only the metrics count those.
             failed |= Counter(last.failed)
         last = replace(last, failed=dict(failed), cut_answers=cut)
         if results is None:
@@ -56,7 +57,7 @@ class OutputCounts:
         return replace(
             last,
             results=results.results,
-            # An application's results are not one for each event.
+            # An application's results do not correspond to single events.
             accepted=results.results + last.dead_letters if self._one_each else last.accepted,
             in_flight=0,
             pending=0,
@@ -65,20 +66,17 @@ class OutputCounts:
         )
 
     def _dead_letters_written(self, notes: Sequence[EndNote]) -> WrittenCounts | None:
-        """None: not known."""
         if self._letters is None:
             return noted_counts(notes, DEAD_LETTERS)
         failed = Counter(read_json(line)["cause"] for line in self.dead_letters())
         return WrittenCounts(dead_letters=failed.total(), failed=failed)
 
     def _results_written(self, notes: Sequence[EndNote]) -> WrittenCounts | None:
-        """None: not known."""
         if self._printed is not None:
             return self._results_printed(self._printed)
         return noted_counts(notes, RESULTS) if self._results is None else self._results_in_files()
 
     def _failures_in_results(self) -> tuple[int, Counter[str]]:
-        """How many answers were cut, and the failed calls that results name, by cause."""
         failed, cut = Counter[str](), 0
         for line in self._lines(self._results):
             result = read_json(line)
@@ -88,7 +86,6 @@ class OutputCounts:
         return cut, failed
 
     def dead_letters(self) -> Iterator[bytes]:
-        """The dead letters that went to files, as lines; reads them."""
         return self._lines(self._letters)
 
     def _results_in_files(self) -> WrittenCounts:
@@ -102,7 +99,7 @@ class OutputCounts:
 
     @staticmethod
     def _results_printed(printed: StdoutResults) -> WrittenCounts | None:
-        """None where there were none, or a JVM printed them that an earlier run of this process started."""
+        """None if there were none, or a JVM from an earlier run of this process printed them."""
         printed.settle()
         if not printed.results:
             return None
@@ -123,9 +120,9 @@ class OutputCounts:
 
 
 def end_notes(store: StateStore, job: str) -> list[EndNote]:
-    """What the sinks of `job` have noted at its end; nothing if that cannot be read now."""
+    """Return the sinks' notes at the end of `job`; empty if they cannot be read now."""
     try:
         return [EndNote.decode(note) for note in store.end_notes(job)]
     except (OSError, StoreAway, StoreRefused) as error:
-        log.warning("the counts that job %s noted at its end cannot be read: %s", job, error)
+        log.warning("cannot read the counts that job %s wrote at its end: %s", job, error)
         return []

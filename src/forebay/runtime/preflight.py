@@ -1,6 +1,4 @@
-"""What a pipeline needs, looked at before it starts: the places that it reads and writes, its secrets, and
-Kafka: is it there, and will it take what the pipeline wants?
-"""
+"""Checks before a pipeline starts: locations that it reads and writes, secrets, and Kafka."""
 
 from __future__ import annotations
 
@@ -29,8 +27,10 @@ from forebay.settings import read_secret
 
 
 def check_paths(spec: PipelineSpec, *, make: bool = True) -> None:
-    """Raise `SettingError` where a place that the pipeline reads cannot be read, or not as the source says,
-    or one that it writes to cannot be written; directories to write to are made, unless not `make`."""
+    """Raise `SettingError` if an input cannot be read as configured, or an output location cannot be written.
+
+    Creates directories to write to if `make`.
+    """
     for key, connector in {"source": spec.source, **spec.sinks()}.items():
         connector.check(key)
     places = {key: location_of(path) for key, path in spec.written().items()}
@@ -46,9 +46,9 @@ def check_paths(spec: PipelineSpec, *, make: bool = True) -> None:
                 folder.mkdir(parents=True, exist_ok=True)
             place = folder if make else _nearest(folder)
         except OSError as error:
-            raise SettingError(f"{key}: {folder} cannot be made: {error.strerror}") from None
+            raise SettingError(f"{key}: {folder} cannot be created: {error.strerror}") from None
         if not os.access(place, os.W_OK | os.X_OK):
-            raise SettingError(f"{key}: {folder} cannot be written to: no permission")
+            raise SettingError(f"{key}: {folder} cannot be written: no permission")
 
 
 def _check_bucket(key: str, folder: S3Path) -> None:
@@ -59,10 +59,11 @@ def _check_bucket(key: str, folder: S3Path) -> None:
 
 
 def check_secrets(spec: PipelineSpec, *, here: bool) -> None:
-    """Raise `SettingError` where a secret that the pipeline names is missing.
+    """Raise `SettingError` if a secret that the pipeline names is missing, `SetupError` if a registry's
+    client is.
 
-    The engine's key is needed by the command too, those of sources and sinks only where tasks run: `here`,
-    or on the machines of a cluster. Raises `SetupError` where a registry's client is missing.
+    The command also needs the engine's key; sources' and sinks' keys are needed where tasks run: `here`, or
+    on a cluster's machines.
     """
     key = spec.engine.secret()
     if key is not None:
@@ -76,7 +77,6 @@ def check_secrets(spec: PipelineSpec, *, here: bool) -> None:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder in which `folder` would be made, itself where it is there."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -95,14 +95,13 @@ def await_brokers(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Wait until every Kafka of `spec` answers, and check topics against it; blocks.
+    """Wait until every Kafka of `spec` answers, and check its topics; blocks. Returns the source cluster's
+    id, if any.
 
-    Returns the id of the Kafka cluster that is read; None where the source is none. One client asks all of a
-    cluster. Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` where a
-    Kafka does not answer within two minutes, and `SettingError`, naming the key, where a topic is missing,
-    another consumer reads in the source's group, a topic takes no records as large as the producer sends, or
-    a transaction may not stay open for as long as the sink says; at once also if Kafka does not let the
-    client in (`KafkaRefused`).
+    Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` if a Kafka does
+    not answer within two minutes, `KafkaRefused` if it rejects the client, and `SettingError` if a topic is
+    missing or limits records below the producer's size, another consumer uses the source's group, or
+    transactions must end earlier than the sink requires.
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s()
@@ -150,8 +149,8 @@ def _check_source(admin: KafkaAdmin, source: KafkaSource, group: str) -> None:
     members = admin.members(group)
     if members:
         raise SettingError(
-            f"source.group: {group!r} is read by others now ({members}); a pipeline needs one of its own. "
-            f"(Whoever was killed counts until the session has timed out.)"
+            f"source.group: other consumers use {group!r} now ({members}); a pipeline needs its own group. "
+            f"(A killed consumer counts until its session times out.)"
         )
 
 

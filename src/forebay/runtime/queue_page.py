@@ -1,4 +1,4 @@
-"""What waits in a job's topics, counted beside the job manager and told to the subtasks that scale by it."""
+"""Serves a job's backlog in its topics, counted next to the job manager, to the subtasks that scale by it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def queue_told(
     one_each: bool,
     looked: Callable[[Snapshot], object],
 ) -> Iterator[None]:
-    """Tell at `port` what waits for `job` by the count of `waiting`, while the block runs. `one_each`: each
-    event gives one result or dead letter. Each look at the job goes to `looked`, on a thread that has ended
-    when the block has, or a few seconds later.
+    """Serve the backlog of `job` from `waiting` at `port` while the block runs.
 
-    The job needs none of it: a count that fails leaves the last one, which grows old.
+    `one_each`: each event gives one result or dead letter. Each snapshot is passed to `looked`, on a thread
+    that ends with the block or a few seconds later. Errors do not affect the job: the last count stays, and
+    ages.
     """
     looks = _Looks(job, waiting, one_each, looked)
     with page_served(port, looks), looks.renewed():
@@ -50,7 +50,7 @@ def queue_told(
 
 @dataclass(slots=True)
 class _Looks:
-    """The newest look at what the job has done, by which records that wait are worth something."""
+    """The newest snapshot, from which the tokens in the backlog are estimated."""
 
     job: RunningJob
     waiting: LastCount
@@ -73,8 +73,8 @@ class _Looks:
                 except LaunchError:
                     pass
                 except Exception:
-                    # A thread that ended would leave the last count for ever.
-                    log.exception("what the job has done was not understood; asking again")
+                    # If this thread ended, the last count would stay forever.
+                    log.exception("unexpected error reading the job's counts; retrying")
                 ended.wait(LOOK_S)
 
         thread = threading.Thread(target=look, name="looks", daemon=True)
@@ -88,14 +88,14 @@ class _Looks:
 
 @contextmanager
 def page_served(port: int, backlog: Callable[[], TopicBacklog | None]) -> Iterator[None]:
-    """What `backlog` gives, at `port` of all addresses, while the block runs; on a thread of its own.
+    """Serve `backlog` at `port` of all addresses while the block runs, on a thread.
 
-    A port that is taken is logged, and tried again every few seconds.
+    If the port is taken, logs an error and retries every few seconds.
     """
     found = _listening(port)
     if isinstance(found, OSError):
         log.error(
-            "port %d, where a job tells what waits, cannot be used: %s; replicas follow what the job holds",
+            "cannot open port %d, which serves the backlog: %s; replicas scale by the job's own requests",
             port,
             found,
         )
@@ -110,7 +110,7 @@ def page_served(port: int, backlog: Callable[[], TopicBacklog | None]) -> Iterat
                 return
             listening = _listening(port)
             if not isinstance(listening, OSError):
-                log.info("port %d can be used now", port)
+                log.info("port %d is open now", port)
         server = await asyncio.start_server(_Page(backlog).answer, sock=listening, limit=MOST_BYTES)
         await ended.wait()
         server.close()
@@ -136,7 +136,7 @@ def _listening(port: int) -> socket.socket | OSError:
 
 @dataclass(slots=True)
 class _Page:
-    """Answers every question with the backlog; those that come slowly, or are too many, are left."""
+    """Answers every request with the backlog; slow or excess requests are dropped."""
 
     backlog: Callable[[], TopicBacklog | None]
     open: int = 0

@@ -1,4 +1,4 @@
-"""What an attempt at a pipeline's job tells whoever supervises it, and how that crosses a pipe."""
+"""Reports from an attempt at a pipeline's job to its supervisor, and their encoding for a pipe."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from forebay.runtime.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class AwaitsKafka:
-    """Kafka is waited for: why, and for how long it has been."""
-
     words: str
     waited_s: float
     kind: Literal["awaits kafka"] = "awaits kafka"
@@ -22,15 +20,13 @@ class AwaitsKafka:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Kafka is there, and has what the job needs; where it needs none, at once."""
+    """Kafka is available and has what the job needs, or the job needs no Kafka."""
 
     kind: Literal["checked"] = "checked"
 
 
 @dataclass(frozen=True, slots=True)
 class ResumesEarlier:
-    """The job resumes from `checkpoint`, an earlier one than was asked for, and why."""
-
     checkpoint: str
     reason: str
     kind: Literal["resumes earlier"] = "resumes earlier"
@@ -38,8 +34,7 @@ class ResumesEarlier:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Records that Kafka no longer has are skipped: each gap in words, and how many records there were at
-    most."""
+    """Records that Kafka no longer has are skipped; `records` is an upper bound."""
 
     gaps: tuple[str, ...]
     records: int
@@ -48,17 +43,17 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class NewTopics:
-    """Topics that the running job has found, with their ids."""
-
     ids: dict[str, str]
     kind: Literal["new topics"] = "new topics"
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The job is built, and submitted once this has been taken note of: the process of its JVM and its birth,
-    the id of the Kafka cluster that is read, where its topics ended at the first start, the ids that they
-    have had, and the port of an embedded Flink's REST service."""
+    """The job is built, and is submitted once this report is recorded.
+
+    `jvm`: process id and start time. `kafka`: id of the source's cluster. `ends`: the topics' ends at the
+    first start. `topics`: all ids that topics have had. `rest_port`: of an embedded Flink's REST service.
+    """
 
     jvm: tuple[int, float]
     kafka: str | None = None
@@ -70,13 +65,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What tells whether a job lives.
+    """Signs that a job is alive.
 
-    `answers`: Flink's REST service did; the rest is as it last said. `task_managers`: how many there are.
-    `looked_ms`: when the operator's thread last looked after what is in flight, in the slowest subtask, on a
-    clock of the machine's: the same from look to look where a thread stands still. `held_back_ms`: for how
-    long the operator has been held back by what is behind it, added up. `checkpoint_ms`: when the newest
-    completed checkpoint was triggered, by the wall clock.
+    `answers`: Flink's REST service answered; if not, the rest is its last answer. `looked_ms`: when the
+    operator's thread last checked requests in flight, in the slowest subtask, on a machine's clock; constant
+    if a thread hangs. `held_back_ms`: total backpressure time of the operator. `checkpoint_ms`: wall-clock
+    trigger time of the newest completed checkpoint.
     """
 
     answers: bool = True
@@ -88,8 +82,6 @@ class Signs:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The job at one moment."""
-
     snapshot: Snapshot
     signs: Signs = field(default_factory=Signs)
     kind: Literal["look"] = "look"
@@ -97,15 +89,13 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The job came to its end."""
-
     snapshot: Snapshot
     kind: Literal["finished"] = "finished"
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt ended with an error that another one would end with as well; `error` is its class."""
+    """The attempt failed in a way that another would, too; `error` is its class."""
 
     error: str
     message: str
@@ -114,7 +104,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What ran the job is gone or has broken: another attempt may succeed."""
+    """The job's process or cluster is gone or broken: another attempt may succeed."""
 
     cause: str
     kind: Literal["lost"] = "lost"
@@ -128,10 +118,10 @@ _ANY: TypeAdapter[Report] = TypeAdapter(Annotated[Report, Field(discriminator="k
 
 
 def encode_report(report: Report) -> bytes:
-    """One line, with its end."""
+    """Return one line, including its line end."""
     return orjson.dumps(report, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def decode_report(line: bytes) -> Report:
-    """What `encode_report` made the line of. Raises `ValueError` for any other."""
+    """Decode a line of `encode_report`; raises `ValueError` for any other."""
     return _ANY.validate_json(line)

@@ -1,4 +1,4 @@
-"""What the runs of a pipeline leave for the next one: a lock, the record of the last run, and checkpoints."""
+"""What a pipeline's runs leave for the next one: the record of the last run, and checkpoints."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from forebay.s3.location import Location, within
 ORPHAN_S = 30.0
 KEPT_LOGS = 20
 MENDS = (
-    "name the checkpoint to resume from with --from-checkpoint (what was committed after it comes again), "
+    "resume with --from-checkpoint CHECKPOINT (results committed after it will be duplicated), "
     "or start over with --fresh"
 )
 
 
 class AlreadyFinished(SettingError):
-    """The pipeline has finished, and is not run again by mistake."""
+    """The pipeline has finished, and must not run again by mistake."""
 
 
 def found_state(store: StateStore, *, needed: bool = True) -> RunState:
-    """The record of the runs in `store`; a new one before the first run, or where it is not `needed`.
+    """Return the record of runs in `store`; a new one before the first run, or if it is not `needed`.
 
-    Raises `SettingError` where it cannot be used, or is missing though there are checkpoints.
+    Raises `SettingError` if it cannot be used, or is missing although there are checkpoints.
     """
     try:
         state = store.read()
@@ -44,28 +44,28 @@ def found_state(store: StateStore, *, needed: bool = True) -> RunState:
         if not needed:
             return RunState()
         raise SettingError(
-            f"{error}. --fresh starts over (end a job of it that runs on a cluster first)"
+            f"{error}. --fresh starts over (first stop any job of it that runs on a cluster)"
         ) from None
     if state is None and needed and any(newest_of(store, job) for job in store.jobs()):
         raise SettingError(
-            f"{store.home} holds checkpoints and no {FILE}, which says what was committed: it was copied in "
-            f"part, or that file was removed. Bring it back, {MENDS}"
+            f"{store.home} holds checkpoints but lacks {FILE}, which records what was committed: it was "
+            f"copied in part, or that file was removed. Restore the file, {MENDS}"
         )
     return state or RunState()
 
 
 def end_orphan(store: StateStore, state: RunState) -> RunState:
-    """Make sure that nothing of the last run goes on; returns its record, with its end where it came to one.
+    """End everything that the last run left; return its record, updated if its job had finished.
 
-    What a killed command leaves behind would complete a checkpoint or commit results that the next run gives
-    again. An embedded cluster ends by itself, only not at once; a job on a cluster does not. Raises
-    `SettingError` where that cluster does not answer.
+    A killed command's job could otherwise commit results that the next run repeats. An embedded cluster ends
+    by itself, with a delay; a job on a cluster does not. Raises `SettingError` if that cluster does not
+    answer.
     """
     if state.finished:
         return state
     if state.jvm and state.jvm_space == pid_space() and is_same(*state.jvm):
         _end_process(state.jvm[0])
-    # Without a record, as with --fresh if it cannot be read, any of the jobs may have been the last.
+    # Without a record, as with --fresh if it is unreadable, any of the jobs may have been the last.
     store.fence(state.job, 0 if state.job is None else _last_number(store, state))
     if state.cluster is None or state.job is None:
         return state
@@ -74,7 +74,7 @@ def end_orphan(store: StateStore, state: RunState) -> RunState:
     except LaunchError as error:
         raise SettingError(
             f"the last run is job {state.job} on a cluster that does not answer ({error}); "
-            f'make sure that it has, and write "cluster": null into {store.home / FILE}'
+            f'make sure that it has ended, and write "cluster": null into {store.home / FILE}'
         ) from None
     if end == "FINISHED":
         state = state.model_copy(update={"finished": True})
@@ -83,8 +83,9 @@ def end_orphan(store: StateStore, state: RunState) -> RunState:
 
 
 def _last_number(store: StateStore, state: RunState) -> int:
-    """The number from which the last job counts on, as far as the record knows: Flink goes on with that of
-    the checkpoint that a job was started from."""
+    """The checkpoint number from which the last job counts, as far as recorded: Flink continues the restored
+    checkpoint's numbers.
+    """
     if state.completed is not None:
         return state.completed.number
     if state.restored is None:
@@ -103,12 +104,11 @@ def _end_process(pid: int) -> None:
 
 
 def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState) -> Location | None:
-    """The checkpoint that a run of `spec` goes on from; None: it starts at the beginning.
+    """Return the checkpoint that a run of `spec` resumes, or None to start at the beginning.
 
-    That is the newest of the last job, or what that job was started from, where it has none. No older one
-    stands in for one that is damaged or missing: what was committed since would be given again. Raises
-    `SettingError` then, where the last run lost results, where the pipeline has finished, and where its state
-    was made with other settings.
+    It is the last job's newest, or the one which that job started from. A damaged or missing one is never
+    replaced by an older one, which would duplicate results: that raises `SettingError`, as do lost results, a
+    finished pipeline, and changed settings.
     """
     if state.lost is not None:
         raise SettingError(f"the last run of pipeline {spec.name!r} lost results. {state.lost}")
@@ -123,61 +123,62 @@ def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState)
         try:
             number_of(checkpoint)
         except FileNotFoundError:
-            raise SettingError(f"checkpoint {checkpoint} is missing. Bring it back, {MENDS}") from None
+            raise SettingError(f"checkpoint {checkpoint} is missing. Restore it, {MENDS}") from None
         except SettingError as error:
-            raise SettingError(f"{error}. Bring checkpoint {checkpoint.name} back, {MENDS}") from None
+            raise SettingError(f"{error}. Restore checkpoint {checkpoint.name}, {MENDS}") from None
         check_fingerprint(spec, state)
     return checkpoint
 
 
 def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
-    """Raise `SettingError` if the state of the last run was made with other settings than those of `spec`."""
+    """Raise `SettingError` if the last run's state was made with other settings than those of `spec`."""
     if state.traits is None:
         return
     for key, value in fingerprint(spec).items():
         if key in state.traits and value != state.traits[key] and key not in unfingerprinted(spec):
             raise SettingError(
-                f"{key}: expected {state.traits[key]}, as in the checkpoint, found {value}; its state "
-                f"does not fit (--fresh starts over)"
+                f"{key}: expected {state.traits[key]}, as in the checkpoint, found {value}; the checkpoint "
+                f"cannot be resumed with it (--fresh starts over)"
             )
 
 
 def unfingerprinted(spec: PipelineSpec) -> set[str]:
-    """Those of `fingerprint` that are noted for the runs to come and may change in this one."""
+    """The settings in `fingerprint` that are recorded for later runs but may change in this one."""
     bound = spec.ordering == "key" or spec.application is not None
     return {"ordering"} if bound else {"ordering", "shards"}
 
 
 def _restored(store: StateStore, state: RunState) -> Location | None:
-    """What the last job was started from, where it left no checkpoint of its own."""
+    """The checkpoint that the last job started from, if it left none of its own."""
     if state.job is not None and state.completed is not None and not state.restored_at_end:
         raise SettingError(
-            f"{store.home} lacks the checkpoints of job {state.job}, which has completed some: it was copied "
-            f"in part. Bring them back, {MENDS}"
+            f"{store.home} lacks the checkpoints of job {state.job}, which completed some: it was copied "
+            f"in part. Restore them, {MENDS}"
         )
     return None if state.restored is None else within(store.home, state.restored)
 
 
 def _whole(store: StateStore, newest: Checkpoint[Location], completed: Completed | None) -> Location:
-    """The newest checkpoint of the last job, held against what was seen of it when it was completed."""
+    """The last job's newest checkpoint, compared with its size when it completed."""
     if completed is not None and newest.number < completed.number:
         raise SettingError(
-            f"checkpoint {completed.number} of job {job_of(newest.path)} is missing; the newest that is "
-            f"there is {newest.path}. Bring it back, {MENDS}"
+            f"checkpoint {completed.number} of job {job_of(newest.path)} is missing; the newest one found "
+            f"is {newest.path}. Restore it, {MENDS}"
         )
     if completed is not None and newest.number == completed.number:
         there = store.contents(newest.path)
         if there.files < completed.files or there.bytes < completed.bytes:
             raise SettingError(
-                f"checkpoint {newest.path} is not whole: {there.files} of {completed.files} files and "
-                f"{there.bytes} of {completed.bytes} bytes are there. Bring it back, {MENDS}"
+                f"checkpoint {newest.path} is incomplete: {there.files} of {completed.files} files and "
+                f"{there.bytes} of {completed.bytes} bytes were found. Restore it, {MENDS}"
             )
     return newest.path
 
 
 def check_same_kafka(noted: str | None, kafka: str | None) -> None:
-    """Raises `SettingError` where a checkpoint has offsets of another Kafka (`noted`) than the one that is
-    read now: addresses may change, offsets mean nothing elsewhere."""
+    """Raise `SettingError` if a checkpoint's offsets are of another Kafka. Addresses may change; offsets
+    belong to one cluster.
+    """
     if None not in (noted, kafka) and noted != kafka:
         raise SettingError(
             f"source.bootstrap: the checkpoint holds offsets of Kafka cluster {noted}, "
@@ -186,7 +187,9 @@ def check_same_kafka(noted: str | None, kafka: str | None) -> None:
 
 
 def forget(store: StateStore, before: RunState) -> RunState:
-    """Delete the checkpoints; returns the new record. A crash in between must not bring them back."""
+    """Delete the checkpoints; return the new record, which is written first so that a crash cannot bring them
+    back.
+    """
     state = RunState(topics=before.topics)
     store.write(state)
     for job in store.jobs():
@@ -195,11 +198,10 @@ def forget(store: StateStore, before: RunState) -> RunState:
 
 
 class CheckpointCleaner:
-    """Notes the checkpoints that `job` completes, and deletes what a pipeline's earlier jobs left in `store`.
+    """Records the checkpoints that `job` completes, and deletes those of earlier jobs in `store`.
 
-    `restored`, which the run resumed from, stays: Flink deletes a job's own checkpoints when it finishes, and
-    a run that is killed before it could note that has its place there. A checkpoint needs no file of another
-    job: Flink does not claim what it restores.
+    Keeps `restored`: Flink deletes a finishing job's checkpoints, and a run killed before recording the end
+    resumes from `restored` again. Flink does not claim what it restores, so jobs share no files.
     """
 
     def __init__(self, store: StateStore, job: str, restored: Location | None) -> None:
@@ -211,10 +213,10 @@ class CheckpointCleaner:
         self._tidied = False
 
     def __call__(self, state: RunState, triggered_ms: int = 0) -> RunState:
-        """Look for a newer checkpoint, triggered at `triggered_ms` at the latest; returns the record of it.
+        """Look for a newer checkpoint, triggered by `triggered_ms` at the latest; return the updated record.
 
-        A disk that is full, or a store that does not answer or refuses, leaves the record as it was, until a
-        later look.
+        If the disk is full, or the store does not answer or refuses, the record stays unchanged until a later
+        look.
         """
         if self._store.remote and triggered_ms <= self._noted_ms:
             return state
@@ -246,7 +248,6 @@ class CheckpointCleaner:
 
 
 def clean_logs(folder: Path) -> None:
-    """Delete all but the newest `KEPT_LOGS` files of Flink's logs in `folder`, if it is there."""
     with suppress(FileNotFoundError):
         logs = sorted(folder.glob("flink-*"), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in logs[KEPT_LOGS:]:
@@ -254,10 +255,10 @@ def clean_logs(folder: Path) -> None:
 
 
 def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
-    """The settings that a checkpoint is bound to, but for its `unfingerprinted`.
+    """The settings that must not change when a job resumes, and its `unfingerprinted`.
 
-    The order within a key and an application's state depend on the number of shards, positions on the source,
-    and Flink finds state by the form of the job.
+    Order within a key and an application's state depend on the number of shards, offsets on the source; Flink
+    finds state by the shape of the job.
     """
     application = {} if spec.application is None else spec.application.fingerprint()
     return {
@@ -273,7 +274,7 @@ def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
 
 
 def _below(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by their paths; in place of an address its hash, for it may hold secrets."""
+    """URLs are replaced by their hashes because they may contain secrets."""
     return {f"{key}.{name}": _hash(value) if name == "url" else value for name, value in values.items()}
 
 

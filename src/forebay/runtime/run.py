@@ -1,4 +1,4 @@
-"""Run a pipeline to its end: check what it needs, and resume it where it stopped."""
+"""Runs a pipeline to its end: checks what it needs, and resumes it from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from forebay.settings import Settings
 __all__ = ["OpenAnyEngine", "OpenEngine", "RunOptions", "Watch", "run_pipeline"]
 
 OpenEngine = AbstractContextManager[Sequence[str]]
-"""Enters with the URLs of the replicas that answer; with none, the pipeline says where they are."""
+"""Yields the URLs of the replicas; if empty, the pipeline file's are used."""
 OpenAnyEngine = AbstractContextManager[Engine]
-"""The same, or enters with replicas that the run starts and stops."""
+"""Yields URLs, or replicas that the run starts and stops."""
 
 
 def run_pipeline(
@@ -45,20 +45,18 @@ def run_pipeline(
     *,
     launcher: FlinkLauncher | None = None,
 ) -> Snapshot:
-    """Run `spec` until it ends; blocks. Returns the last snapshot.
+    """Run `spec` until it ends; blocks. Returns the last snapshot, which `watch` also receives, even after a
+    failure.
 
-    Resumes from the newest complete checkpoint unless `fresh`. Replicas that `engine` entered with and that
-    die are started again, and so is Flink: where its JVM or the process that holds it dies, or the job stands
-    still (see `Vigil`), it is resumed from the newest checkpoint, at most ten times in ten minutes.
-    Interrupted (KeyboardInterrupt), the job is cancelled and its checkpoints stay. A `launcher` that has
-    started a process ahead saves its time; it stays the caller's.
+    Resumes from the newest complete checkpoint unless `fresh`, and again (at most ten times in ten minutes)
+    if Flink dies or the job stalls (see `Vigil`). Restarts replicas of `engine` that die. KeyboardInterrupt
+    cancels the job; its checkpoints stay. The caller closes `launcher`, which may have a process started
+    ahead.
 
-    The last snapshot that `watch` is told is that of the end, also where it is none to be glad of.
-
-    Raises `SettingError` before the engine is entered where a secret is missing, places cannot be read or
-    written or the pipeline is running already or has finished, and before the job is submitted where the
-    engine does not serve the model; `PipelineFailed` where the engine does not answer for `deadline_s`, the
-    job failed, Flink was lost too often, or a replica cannot be started again.
+    Raises `SettingError` before entering `engine` if a secret is missing, a location is unusable, or the
+    pipeline is running or has finished, and before submission if the engine does not serve the model;
+    `PipelineFailed` if the engine does not answer for `deadline_s` or cannot be restarted, the job failed, or
+    Flink was lost too often.
     """
     if options.cluster is not None and isinstance(spec.sink, StdoutSink):
         raise SettingError(

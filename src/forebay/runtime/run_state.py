@@ -1,8 +1,8 @@
-"""The record of a pipeline's runs: `run.json` beside its checkpoints.
+"""The record of a pipeline's runs: `run.json` next to its checkpoints.
 
-It decides what the next run resumes: the newest checkpoint of the last job, or, where that has none, the
-checkpoint that it was started from. It is written before a job is submitted, with each checkpoint that
-completes, and when the pipeline has finished; whole or not at all, also where the machine loses power.
+It determines what the next run resumes: the newest checkpoint of the last job, or else the one that this job
+started from. It is written atomically (also under power loss) before a job is submitted, with each completed
+checkpoint, and at the end.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ JobId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 
 
 class RunRecordBroken(SettingError):
-    """`run.json` is there and cannot be used."""
+    """`run.json` exists but cannot be used."""
 
 
 class Completed(BaseModel):
-    """A completed checkpoint of the last job: its number, when it was triggered (wall clock), and how many
-    files and bytes its folder had."""
+    """A completed checkpoint of the last job: its number, wall-clock trigger time, and the files and bytes in
+    its folder.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,19 +42,19 @@ class Completed(BaseModel):
 
 
 class RunState(BaseModel):
-    """What is known of a pipeline's last run.
+    """A pipeline's last run.
 
-    `traits` are the settings that checkpoints are bound to. `job` is the last job, None before the first.
-    `restored` is the checkpoint that it was started from, below the folder of the record or absolute, None
-    for the beginning. `restored_at_end`: the job that wrote that checkpoint had read all its input, so that
-    the last one only had to commit. `completed` is the newest checkpoint of the last job that was seen.
-    `jvm` is the process of an embedded cluster and its birth, `jvm_space` the `pid_space` of its number,
-    `rest_port` the port of its REST service; `cluster` is the address of the cluster, if the job ran on
-    one. `ends` are topics, partitions and the offsets at which they ended when the pipeline was first
-    started. `kafka` is the id of the Kafka cluster that was read, `topics` the ids that each of its topics
-    has had, oldest first: they name positions, and so outlive a start from the beginning. `writer` is the
-    run that wrote the record to an object store. `lost` names the results that the last job lost, and how
-    to make them again.
+    - `traits`: the settings that must not change when a job resumes.
+    - `job`: the last job, None before the first. `restored`: the checkpoint that it started from, relative to
+      the record's folder or absolute, None for the beginning. `restored_at_end`: the job that wrote that
+      checkpoint had read all its input and only had to commit. `completed`: the last job's newest checkpoint.
+    - `jvm`: process id and start time of an embedded cluster, `jvm_space` the `pid_space` of that id,
+      `rest_port` its REST service's port. `cluster`: the address of the cluster, if the job ran on one.
+    - `ends`: topics, partitions and their end offsets at the first start. `kafka`: the id of the source's
+      Kafka cluster. `topics`: all ids of each topic, oldest first; they identify offsets, so a fresh start
+      keeps them.
+    - `writer`: the run that wrote the record to an object store. `lost`: results that the last job lost, and
+      how to repeat them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -78,7 +79,9 @@ class RunState(BaseModel):
 
 
 def read_state(home: Path) -> RunState | None:
-    """The record in `home`; None where there is none. Raises `RunRecordBroken` where it cannot be used."""
+    """Return the record in `home`, None if it does not exist. Raises `RunRecordBroken` if it cannot be
+    used.
+    """
     path = home / FILE
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -91,11 +94,11 @@ def read_state(home: Path) -> RunState | None:
 
 
 def decode_state(content: bytes, path: object) -> RunState:
-    """The record that is the `content` of `path`. Raises `RunRecordBroken` where it cannot be used."""
+    """Decode the `content` of `path`. Raises `RunRecordBroken` if it cannot be used."""
     try:
         found = json.loads(content)
         if not isinstance(found, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         check_format(found.get("format"), str(path))
         return RunState.model_validate(found)
     except ForebayError as error:
@@ -106,13 +109,13 @@ def decode_state(content: bytes, path: object) -> RunState:
 
 def _broken(path: object, error: Exception) -> RunRecordBroken:
     return RunRecordBroken(
-        f"{path} cannot be read ({_why(error)}); it says what was committed, so nothing is resumed "
-        f"without it: bring it back from a copy"
+        f"{path} cannot be read ({_why(error)}); it records what was committed, so nothing is resumed "
+        f"without it: restore it from a copy"
     )
 
 
 def write_state(home: Path, state: RunState) -> None:
-    """Replace the record; when this returns, it is on the disk. Raises `OSError`; the one before stays."""
+    """Replace the record durably. Raises `OSError`, and keeps the previous one."""
     path, written = home / FILE, home / f"{FILE}.new"
     try:
         with written.open("wb") as file:

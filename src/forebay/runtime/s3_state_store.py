@@ -1,12 +1,9 @@
-"""A pipeline's state in an object store: another machine finds all of it there.
+"""A pipeline's state in an object store, available to every machine.
 
-`PREFIX/run.json` is the record of the runs, `PREFIX/lock` the lease of the run that is active, and
-`PREFIX/JOB/` holds what Flink writes.
-
-The record is replaced on condition that this run wrote it or read it last. A job whose run did not release
-the lease may still be active on a machine that cannot be reached. It is fenced: the names that Flink would
-use for the job's next checkpoints and savepoints are occupied. Flink completes none of them, and so commits
-nothing.
+`PREFIX/run.json` is the record of the runs, `PREFIX/lock` the active run's lease; Flink writes to
+`PREFIX/JOB/`. The record is replaced only if this run wrote it or read it last. A job whose run did not
+release the lease may still run on an unreachable machine, so it is fenced: objects with the names of its next
+checkpoints and savepoints make Flink fail to complete them, and so to commit.
 """
 
 from __future__ import annotations
@@ -43,10 +40,11 @@ from forebay.s3.lock import Fenced, Hold, held_lock
 log = logging.getLogger(__name__)
 
 FENCES = 128
-"""How many checkpoint numbers are occupied. A job of which every checkpoint fails ends after 121: Flink
-restarts it after 11 failures in a row, ten times."""
+"""How many checkpoint numbers are occupied. A job whose checkpoints all fail ends after 121: Flink restarts
+it after 11 consecutive failures, ten times.
+"""
 FENCE_KEPT_S = 30 * 86_400.0
-"""How long fences outlive the job's other objects: a machine may be suspended for days."""
+"""How long fences outlive the job's other objects; a machine may be suspended for days."""
 AT_A_TIME = 16
 MAX_METADATA_BYTES = 256 << 20
 PATIENCE_S = 120.0
@@ -56,7 +54,7 @@ IN_DRAIN = re.compile(r"(drain-\d+/savepoint-[^/]+)/.*")
 
 
 class NothingKept:
-    """No checkpoint is kept beyond what Flink keeps: an object store has no second names for an object."""
+    """Keeps no extra checkpoints: an object in an object store cannot have a second name."""
 
     def keep(self) -> None: ...
 
@@ -67,8 +65,6 @@ class NothingKept:
 
 
 class S3Store:
-    """A prefix in a bucket, see `StateStore`."""
-
     remote = True
 
     def __init__(
@@ -114,7 +110,7 @@ class S3Store:
             found = self._client.get(self._key(FILE), MAX_BYTES)
             if self._hold is None or self._hold.certain:
                 break
-            # It may be the record of a run that has taken over, which this one must not replace.
+            # It may be the record of a run that has taken over, which this run must not replace.
             self.check_held()
             if self._clock.monotonic_s() - begun_s >= PATIENCE_S:
                 raise StoreAway(self.trouble() or f"the lock {self.home / LOCK} is not renewed")
@@ -138,7 +134,7 @@ class S3Store:
             self._sleep(PAUSE_S)
 
     def _replace_record(self, content: bytes, writer: str | None) -> bool:
-        """Write the record; False if the one that is there is this run's own, and is to be replaced next."""
+        """Return False if the existing record is this run's own; the next call replaces it."""
         try:
             self._record = self._client.put(self._key(FILE), content, replacing=self._record)
         except Changed:
@@ -147,7 +143,7 @@ class S3Store:
         return True
 
     def _own_record(self, writer: str | None) -> str:
-        """The ETag of the record, if this run wrote it and the answer was lost; else raises `Fenced`."""
+        """Return the record's ETag if this run wrote it and only the answer was lost; else raise `Fenced`."""
         found = self._client.get(self._key(FILE), MAX_BYTES)
         if found is not None and writer is not None:
             with suppress(RunRecordBroken):
@@ -158,7 +154,7 @@ class S3Store:
             # job.
             self._hold.unfenced = True
         raise Fenced(
-            f"{self.home / FILE} was written by another run, which has taken over; this one has stopped"
+            f"{self.home / FILE} was written by another run, which has taken over; this run has stopped"
         )
 
     def has_finished(self, job: str) -> bool:
@@ -178,29 +174,30 @@ class S3Store:
             found = {each: self.checkpoints(each) for each in self.jobs()}
             newest = max((each.number for of_job in found.values() for each in of_job), default=after)
             for each, own in found.items():
-                # One without a checkpoint of its own counts on from that which it was started from.
+                # A job without its own checkpoint continues the numbers of the one that it started from.
                 self._fence_job(each, after if own else newest)
         self._hold.unfenced = False
 
     def _fence_job(self, job: str, after: int) -> None:
-        # Before a look at what is there: a savepoint that begins later finds its folder occupied.
+        # Before listing checkpoints: a savepoint that begins later finds its folder occupied.
         self._occupy(*(self.home / job / drain_folder(number) for number in range(MOST_DRAINS)))
         fenced = None
         while (newest := max(after, *(each.number for each in self.checkpoints(job)), 0)) != fenced:
-            # One that completed meanwhile has used up names that were to be occupied.
+            # A checkpoint that completed meanwhile has used up names to occupy.
             self._occupy_next(job, newest)
             fenced = newest
 
     def _occupy_next(self, job: str, newest: int) -> None:
-        """Occupy the names of the checkpoints that `job` completes next, after number `newest`, and those of
-        checkpoints and savepoints that it has begun."""
+        """Occupy the names of the next checkpoints of `job`, after number `newest`, and of those in
+        progress.
+        """
         names = self._client.names(self._key(job))
         begun = {found[1] for name in names if (found := IN_DRAIN.fullmatch(name))} | {
             found[1] for name in names if (found := IN_CHECKPOINT.fullmatch(name)) and int(found[2]) > newest
         }
         following = [f"chk-{number}" for number in range(newest + 1, newest + 1 + FENCES)]
         self._occupy(*(self.home / job / folder / METADATA for folder in {*begun, *following}))
-        # A multipart upload that has begun would replace what occupies its name.
+        # A multipart upload in progress would replace the object that occupies its name.
         self._client.abort_uploads(self._key(job))
         for folder in {*begun, following[0]}:
             # MinIO lists uploads by whole keys only.
@@ -255,13 +252,11 @@ class S3Store:
 
 
 def _is_fence(entry: Entry) -> bool:
-    """Whether an object below a job's folder only occupies its name."""
     folder, _, name = entry.name.rpartition("/")
     return entry.size == 0 and (name == METADATA or (not folder and is_drain(name)))
 
 
 def number_in_store(checkpoint: S3Path) -> int:
-    """Like `check_readable`, for a checkpoint in an object store."""
     path = checkpoint / METADATA
     head = S3Client(path.bucket).head(path.key, HEADER.size)
     if head is None:
@@ -270,7 +265,6 @@ def number_in_store(checkpoint: S3Path) -> int:
 
 
 def metadata_in_store(checkpoint: S3Path) -> bytes:
-    """As `metadata_of`, for a checkpoint in an object store."""
     path = checkpoint / METADATA
     found = S3Client(path.bucket).get(path.key, MAX_METADATA_BYTES)
     if found is None:

@@ -1,4 +1,4 @@
-"""A running pipeline at one moment: what a run tells whoever watches it, and how much work waits."""
+"""Snapshots of a running pipeline, its throughput, and the estimated cost of its backlog."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from forebay.autoscale.topic_queue import TopicBacklog
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a job's records have cost so far: `records` that were answered or given up, and their tokens."""
+    """The cost of a job's records so far: completed or failed `records`, and their tokens."""
 
     records: int = 0
     prompt_tokens: int = 0
@@ -18,11 +18,10 @@ class Spent:
 
 
 def estimate(records: int, spent: Spent, age_s: float = 0.0) -> TopicBacklog:
-    """The backlog of `records`: as many tokens each as the mean of what is `spent`, rounded.
+    """Estimate the backlog of `records` from the mean cost so far, rounded.
 
-    tokens = records × tokens spent ÷ records spent, for prompts and for completions. Records that were given
-    up count with what they cost, as some of those that wait will be given up too. What waits is taken to be
-    like what came before it.
+    tokens = records × tokens spent ÷ records spent, for prompts and for completions. Failed records count
+    with their cost, because some records in the backlog will fail too.
     """
     if spent.records <= 0:
         return TopicBacklog(records, None, None, age_s)
@@ -35,15 +34,17 @@ def estimate(records: int, spent: Spent, age_s: float = 0.0) -> TopicBacklog:
 
 
 class SpentInAll:
-    """What records have cost where no question is about a single one: all tokens, over all records that the
-    source has read. Both are added up over restarts of the job, which reads records again and asks again."""
+    """The cost of records if requests do not correspond to single records: all tokens, over all records read.
+    Both are summed over restarts of the job, which repeat reads and requests.
+    """
 
     def __init__(self) -> None:
         self._before = self._sum = Spent()
 
     def add(self, read: int, prompt_tokens: int, completion_tokens: int) -> Spent:
-        """Given the records read over all starts, and the tokens since the last one. Nothing before the first
-        answer: what was read has cost nothing yet."""
+        """Takes records read over all starts and tokens since the last start; zero before the first answer,
+        when records have cost nothing yet.
+        """
         before, total = self._before, self._sum
         again = prompt_tokens < before.prompt_tokens or completion_tokens < before.completion_tokens
         since = Spent() if again else before
@@ -58,9 +59,6 @@ class SpentInAll:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Replicas that a run starts and stops: how many serve, start, drain and are wanted, and why that number
-    was decided."""
-
     ready: int = 0
     starting: int = 0
     draining: int = 0
@@ -70,8 +68,9 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class KvTransfers:
-    """Answers where there are servers for prefill: decoded with the KV cache that one handed over, and
-    prefilled where they were decoded, by the reason, as `forebay.records.KvHandover` has it."""
+    """Answers of a fleet with prefill servers: decoded with a transferred KV cache, or prefilled by the
+    decoding server, by the reason in `forebay.records.KvHandover`.
+    """
 
     transferred: int = 0
     no_server: int = 0
@@ -81,7 +80,6 @@ class KvTransfers:
 
     @property
     def fallbacks(self) -> int:
-        """Those that were prefilled where they were decoded."""
         return self.no_server + self.prefill_failed + self.no_kv_cache + self.decode_failed
 
 
@@ -94,33 +92,32 @@ FAILED = "FAILED"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A running pipeline at one moment; latencies in seconds over the last half minute.
+    """A running pipeline at one moment; latencies in seconds over the last 30 s.
 
-    Counts are those of the operator since its last start, where `accepted` counts the events that came in and
-    the `restored` ones that it found in its checkpoint: at least as many as came out and are in flight, where
-    each gives one result or dead letter. At the end of a run they are of what it wrote, and `accepted` is
-    then the number of events that got their result or dead letter in this run.
-    `state` is Flink's word, or `WAITING` or `AWAITS_KAFKA` before the job starts, with the reason in
-    `engine_failure`; `elapsed_s` then counts the wait, and from the job's start on it counts anew. `RESUMING`
-    is a job that is started again, `INTERRUPTED` and `FAILED` are how a run may end.
-    `oldest_read_ms` is the wall-clock time at which the oldest event that awaits its answer was read: of the
-    year 9999 where none does, 0 where that is not known.
-    `failure` is the cause of the last of `restarts` that Flink made in this run. `engine_restarts` is how
-    often a local replica ended by itself or was not healthy in time: it is started again. `engine_failure` is
-    what was last said of them, or of what could not be done to start and stop them. `resumes` are the
-    causes for which the run started Flink anew by itself, one text each time, in order; what it does about
-    the last is in `resuming`. `checkpoint_failure` is why the last checkpoint failed, empty where it
-    completed. `failed_commits` is how many transactions with results or dead letters could not be committed
-    in this run: Kafka had ended them, and what they held may be lost. `gaps` are the places at which Kafka
-    had deleted records that were not read and the run went on, one text each; `skipped_records` is how many
-    they were at most, without those of topics that were created again. `replaced_files` is how many files of
-    a followed folder were replaced and read as new ones since the job's last start. `backlog` is what waits
-    in the topics of a Kafka source, counted every few seconds; None before that, and for other sources.
-    `scaling` is the state of the replicas if the run starts and stops them, else None. `suspect_times` counts
-    events with times in 1970 or 1900. `store_failure` is why the object store that holds the state cannot be
-    used now, empty if it can. `kv_transfers` is None before the first answer, and without servers for
-    prefill. `cut_answers` were cut at `max_tokens`, and are results with the finish reason `length`. `failed`
-    counts, by cause, dead letters and the calls that an application went on without.
+    Counts are the operator's since its last start. `accepted` counts incoming events plus the `restored` ones
+    from its checkpoint; if each event gives one result or dead letter, it is at least results, dead letters
+    and `in_flight` together. At the end of a run, counts are of its output, and `accepted` is the number of
+    events that got a result or dead letter in this run.
+
+    - `state`: Flink's, or `WAITING` or `AWAITS_KAFKA` before the job starts (reason in `engine_failure`),
+      `RESUMING`, `INTERRUPTED` or `FAILED`. `elapsed_s` restarts from 0 when the job starts.
+    - `oldest_read_ms`: wall-clock read time of the oldest unanswered event; in the year 9999 if there is
+      none, 0 if unknown. `suspect_times`: events with times in 1970 or 1900.
+    - `failure`: the cause of the last of `restarts` by Flink in this run. `resumes`: the causes of this run's
+      own restarts of Flink, in order; `resuming`: the reaction to the last one.
+    - `engine_restarts`: how often a local replica ended unexpectedly or was not healthy in time, and was
+      restarted. `engine_failure`: the last message about replicas, or about a failed start or stop.
+    - `checkpoint_failure`, `store_failure`: why the last checkpoint failed, and why the state's object store
+      cannot be used; empty if they work. `failed_commits`: transactions of this run that Kafka ended before
+      the commit; their results or dead letters may be lost.
+    - `gaps`: where Kafka had deleted unread records that the run skipped, `skipped_records` an upper bound of
+      their number, without recreated topics. `replaced_files`: files of a followed folder that were replaced
+      and read as new since the job's last start.
+    - `backlog`: records waiting in a Kafka source's topics, counted every few seconds; None before that, and
+      for other sources. `scaling`: None unless the run starts and stops replicas.
+    - `kv_transfers`: None before the first answer, and without prefill servers. `cut_answers`: results cut at
+      `max_tokens`, with the finish reason `length`. `failed`: dead letters, and calls that an application
+      continued without, by cause.
     """
 
     elapsed_s: float
@@ -159,15 +156,17 @@ class Snapshot:
 
 
 OVER_S = 30.0
-"""The time that a rate is of."""
+"""Window of a rate."""
 LEAST_S = 2.0
-"""Nothing is said of a rate over less time."""
+"""Minimum time for a rate."""
 MOSTLY = 0.5
-"""The engine limited a run in which events waited for it for more than this share of the time."""
+"""The engine limited a run if events waited for it for more than this share of the time."""
 
 
 class Throughput:
-    """Told of each snapshot, in order. Events wait for the engine while `capacity` calls are in flight."""
+    """Measures throughput from each snapshot, in order. Events wait for the engine while `capacity` calls are
+    in flight.
+    """
 
     def __init__(self) -> None:
         self._done: deque[tuple[float, int]] = deque()
@@ -178,7 +177,7 @@ class Throughput:
         if self._done:
             last_s, last = self._done[-1]
             if now.elapsed_s < last_s or done < last:
-                # The job has started, or started anew, and counts from the beginning.
+                # The job has started or restarted, and counts from zero.
                 self._done.clear()
             else:
                 self._passed_s += now.elapsed_s - last_s
@@ -189,7 +188,7 @@ class Throughput:
 
     @property
     def per_s(self) -> float | None:
-        """Events done per second, over the last half minute; None where too little is known."""
+        """Events completed per second over the last 30 s; None if there is too little data."""
         if not self._done:
             return None
         (since_s, before), (now_s, done) = self._done[0], self._done[-1]
@@ -197,28 +196,26 @@ class Throughput:
 
     @property
     def engine_limited(self) -> bool:
-        """Whether events waited for the engine for most of the time until now."""
         return self._waited_s > MOSTLY * self._passed_s
 
     def left_s(self, now: Snapshot) -> float | None:
-        """Seconds until all that waits is done, at the present rate; None where that is not known."""
+        """Seconds until the backlog is done at the current rate; None if unknown."""
         if now.backlog is None or not self.per_s:
             return None
         return (now.backlog.records + now.pending + now.in_flight) / self.per_s
 
     def limit(self, now: Snapshot) -> str:
-        """What limits now, in words; empty where nothing waits for the engine, or too little is known."""
+        """Describe the current limit; empty if nothing waits for the engine, or there is too little data."""
         if not now.pending or self.per_s is None:
             return ""
-        words = f"the engine limits: {_rate(self.per_s)}"
+        words = f"limited by the engine: {_rate(self.per_s)}"
         left_s = self.left_s(now)
-        return words if left_s is None else f"{words}, what waits is done in {_span(left_s)}"
+        return words if left_s is None else f"{words}, backlog done in {_span(left_s)}"
 
     def limited(self, last: Snapshot) -> str:
-        """At the end: what limited the run, in words; empty where the engine did not."""
         if not self.engine_limited or last.elapsed_s <= 0:
             return ""
-        return f"the engine limited: {_rate((last.results + last.dead_letters) / last.elapsed_s)}"
+        return f"limited by the engine: {_rate((last.results + last.dead_letters) / last.elapsed_s)}"
 
 
 def _rate(per_s: float) -> str:

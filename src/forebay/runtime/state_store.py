@@ -1,6 +1,5 @@
-"""Where a pipeline's state is: checkpoints, the record of its runs and the lock, in a folder of this machine.
-
-`StateStore` is the seam: whatever resumes, cleans up or supervises asks it, and does not know where it is.
+"""Storage of a pipeline's state: checkpoints, the record of its runs and the lock. The local implementation
+is here.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from forebay.s3.location import Location
 
 
 class Kept(Protocol):
-    """Checkpoints that outlive what Flink deletes, see `KeptCheckpoints`."""
+    """Checkpoints that are kept after Flink deletes them, see `KeptCheckpoints`."""
 
     def keep(self) -> None: ...
 
@@ -43,92 +42,90 @@ class Kept(Protocol):
 
 
 class StateStore(Protocol):
-    """The state of one pipeline. Methods block; a `job` is the id of one, a `checkpoint` the folder of one.
+    """The state of one pipeline. Methods block; `job` is a job id, `checkpoint` a checkpoint's folder.
 
-    They raise `OSError`, or `StoreAway` and `StoreRefused` of `forebay.s3.client`, where the place cannot be
-    read or written now, and those that write `PipelineFailed` where another run has taken over.
+    Methods raise `OSError`, or `StoreAway` and `StoreRefused` of `forebay.s3.client`, if the location cannot
+    be read or written now; writes raise `PipelineFailed` if another run has taken over.
     """
 
     @property
-    def home(self) -> Location:
-        """The place of it all."""
-        ...
+    def home(self) -> Location: ...
 
     @property
     def remote(self) -> bool:
-        """Whether each look is a request to somebody else, that takes time and costs."""
+        """Whether each call is a request over the network, which takes time and costs money."""
         ...
 
     def lock(self, pipeline: str) -> AbstractContextManager[None]:
-        """Only one run of a pipeline at a time: two would restore the same state. Raises `SettingError` for a
-        second, and where others may write to the state."""
+        """Allow one run of a pipeline at a time: two would restore the same state.
+
+        Raises `SettingError` for a second run, and if other users may write to the state.
+        """
         ...
 
     def check_held(self) -> None:
-        """Raise `PipelineFailed` where the lock was taken by another run. Returns at once."""
+        """Raise `PipelineFailed` if another run took the lock. Returns immediately."""
         ...
 
     def report_renewals(self, report: Callable[[float], None]) -> None:
-        """Call `report` with `held_until_s`, now and after each renewal, from another thread. Never called
-        for a lock that needs no renewal."""
+        """Call `report` with `held_until_s`, now and after each renewal, from another thread. Never called if
+        the lock needs no renewal.
+        """
         ...
 
     def held_until_s(self) -> float:
-        """Until when no other run can take the lock, by the clock `uptime_s`."""
+        """The `uptime_s` until which no other run can take the lock."""
         ...
 
     def trouble(self) -> str:
-        """Why the place cannot be used now, in words; empty where nothing is known against it. Returns at
-        once."""
+        """Why the location cannot be used now; empty if no problem is known. Returns immediately."""
         ...
 
     def read(self) -> RunState | None:
-        """The record of the runs; None where there is none. Raises `RunRecordBroken`."""
+        """Return the record of the runs, or None without one. Raises `RunRecordBroken`."""
         ...
 
     def write(self, state: RunState, *, patient: bool = True) -> None:
-        """Replace the record; when this returns, it will be read after any crash. `patient`: wait for a place
-        that cannot be written now, as long as a start may take."""
+        """Replace the record durably. `patient`: retry an unavailable location for as long as a start may
+        take.
+        """
         ...
 
     def has_finished(self, job: str) -> bool:
-        """Whether the job has marked its end, see `forebay.flink.end_mark`. If it has no checkpoint either,
-        it has finished: Flink has deleted them."""
+        """Whether the job has marked its end, see `forebay.flink.end_mark`. Without a checkpoint, a marked
+        job has finished: Flink deleted its checkpoints.
+        """
         ...
 
     def end_notes(self, job: str) -> Sequence[bytes]:
-        """What the job has noted at its end, see `forebay.flink.kept_counts`."""
+        """The job's notes at its end, see `forebay.flink.kept_counts`."""
         ...
 
     def fence(self, job: str | None, after: int) -> None:
-        """Make sure that `job`, which may run where this machine cannot end it, completes no checkpoint or
-        savepoint any more and so commits nothing. Its newest checkpoint has number `after` or a higher one.
-        None: the same for each job that has left anything. Does nothing if the last run released the lock."""
+        """Keep `job`, which may run on an unreachable machine, from completing checkpoints and committing.
+
+        Its newest checkpoint has number `after` or higher. None fences each job that has left anything. Does
+        nothing if the last run released the lock.
+        """
         ...
 
-    def jobs(self) -> Sequence[str]:
-        """The jobs that have left anything."""
-        ...
+    def jobs(self) -> Sequence[str]: ...
 
     def checkpoints(self, job: str) -> Sequence[Checkpoint[Location]]:
-        """The complete checkpoints of a job, the newest first."""
+        """The complete checkpoints of a job, newest first."""
         ...
 
-    def contents(self, checkpoint: Location) -> Contents:
-        """What lies in the folder of a checkpoint."""
-        ...
+    def contents(self, checkpoint: Location) -> Contents: ...
 
-    def kept(self, job: str) -> Kept:
-        """What is kept of a job's checkpoints beyond its end."""
-        ...
+    def kept(self, job: str) -> Kept: ...
 
     def delete(self, job: str, *, at_once: bool = True) -> None:
-        """Delete all of a job; what cannot be deleted now is left where it need not be `at_once`."""
+        """Delete everything of a job; unless `at_once`, leave what cannot be deleted now."""
         ...
 
 
 class LocalStore:
-    """A folder of this machine, see `StateStore`. The lock is the kernel's, and ends with its holder."""
+    """A folder on this machine. The lock is the kernel's, and ends with its holder."""
 
     remote = False
 
@@ -187,13 +184,13 @@ class LocalStore:
 
 
 def newest_of(store: StateStore, job: str) -> Checkpoint[Location] | None:
-    """The newest complete checkpoint of a job; None without one."""
     return next(iter(store.checkpoints(job)), None)
 
 
 def number_of(checkpoint: Location) -> int:
-    """The number that a checkpoint's `_metadata` tells, wherever it lies; raises as `check_readable`, and
-    where an object store cannot be read."""
+    """Return the number in a checkpoint's `_metadata`. Raises as `check_readable`, and if an object store
+    cannot be read.
+    """
     if isinstance(checkpoint, Path):
         return check_readable(checkpoint)
     from forebay.runtime.s3_state_store import number_in_store
@@ -202,7 +199,6 @@ def number_of(checkpoint: Location) -> int:
 
 
 def metadata_of(checkpoint: Location) -> bytes:
-    """A checkpoint's `_metadata`, wherever it lies. Raises as `number_of`."""
     if isinstance(checkpoint, Path):
         return (checkpoint / METADATA).read_bytes()
     from forebay.runtime.s3_state_store import metadata_in_store
@@ -211,7 +207,7 @@ def metadata_of(checkpoint: Location) -> bytes:
 
 
 def open_store(home: Location) -> StateStore:
-    """The store at `home`; nothing is asked of it yet."""
+    """Return the store at `home`, without a request."""
     if isinstance(home, Path):
         return LocalStore(home)
     from forebay.runtime.s3_state_store import S3Store

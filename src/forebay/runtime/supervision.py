@@ -1,7 +1,6 @@
-"""When what a run needs is started anew, and how often: its job, by what counts as standing still, and the
-engine, where the run started it.
+"""Decides when and how often a run restarts its stalled job, and restarts local replicas.
 
-Of the job only the decision is here: it is told what was seen, and when.
+The job's part is pure: it receives what was observed, and when.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from forebay.runtime.reports import Look
 from forebay.runtime.snapshot import Scaling, Snapshot
 
 NOT_RUNNING = frozenset(("CREATED", "INITIALIZING", "RESTARTING", "FAILING", "CANCELLING", "SUSPENDED"))
-"""Flink's words for a job that does not run and has not ended."""
+"""Flink's states of a job that neither runs nor has ended."""
 
 MUTE = "Flink's REST service did not answer"
 NO_TASK_MANAGER = "Flink had no task manager"
 TOO_FEW = "Flink lacked a task manager"
 HALTED = "the job did not run"
-STILL = "the operator did not look at its calls"
-UNANSWERED = "nothing came of what was in flight"
+STILL = "the operator did not check its requests"
+UNANSWERED = "no result, failure or retry of the requests in flight"
 
 
-# How long each sign of trouble may last without a break before a job is started again.
+# How long each sign of trouble may last without a break before a job is restarted.
 SILENT_S = 180.0
 """Nothing was received from the process that watches the job."""
 MUTE_S = 60.0
@@ -38,20 +37,19 @@ NO_TASK_MANAGER_S = 20.0
 TOO_FEW_S = 60.0
 """If each task manager is a process, which is restarted."""
 NOT_RUNNING_S = 120.0
-"""The job is being cancelled, failed or restarted; Flink pauses up to half a minute between restarts."""
+"""The job is being cancelled, failed or restarted; Flink pauses up to 30 s between restarts."""
 STILL_S = 300.0
-"""Without a later task that blocks the operator, as a Kafka that does not answer does for two minutes."""
+"""Only without backpressure; a Kafka that does not answer blocks a later task for two minutes."""
 UNANSWERED_S = 300.0
-"""Beyond the time that a record may take, under the same condition."""
+"""In addition to a record's deadline, under the same condition."""
 
 
 class Vigil:
-    """Watches one attempt at a job for signs that it stands still and will not go on by itself.
+    """Watches one attempt at a job for signs of a stall that it will not recover from.
 
-    A slow engine is none of them, nor is a source without events: each call ends within `deadline_s`, with
-    an answer, another try or a dead letter, and an operator with calls in flight looks after them several
-    times a second. A cluster that is not `embedded` gets back by itself what it lost. One that is has so many
-    `task_managers`; with one, it is a single process.
+    A slow engine or an idle source is not a stall: each call ends within `deadline_s`, and an operator checks
+    its calls several times a second. Only an `embedded` cluster is checked: others recover lost processes
+    themselves. With one of `task_managers` it is a single process.
     """
 
     def __init__(
@@ -70,8 +68,9 @@ class Vigil:
         self._since_s: dict[str, float] = {}
 
     def heard(self, now_s: float, look: Look | None = None, *, served: bool = True) -> None:
-        """The attempt was heard of, with a `look` at its job once there is one. While it is not `served`, as
-        its replicas still start, nothing can come of what is in flight."""
+        """Record a message from the attempt, with a `look` once its job runs. While it is not `served`
+        because its replicas are starting, requests in flight make no progress.
+        """
         self._heard_s = now_s
         if look is not None:
             signs = set(self._signs(look))
@@ -81,27 +80,26 @@ class Vigil:
             self._before = look
 
     def excuse(self, now_s: float) -> None:
-        """The attempt is suspended until its lease is renewed: no sign of trouble so far counts."""
+        """Reset all signs of trouble: the attempt is suspended until its lease is renewed."""
         self._heard_s = now_s
         self._since_s = {}
 
     def stalled(self, now_s: float) -> str | None:
-        """Why the attempt is to be ended and another one made; None: it is not."""
+        """Return why the attempt must be replaced, or None."""
         silent_s = now_s - self._heard_s
         if silent_s >= SILENT_S:
-            return f"nothing was heard of Flink's process for {silent_s:.0f} s"
+            return f"Flink's process sent nothing for {silent_s:.0f} s"
         for sign, since_s in self._since_s.items():
             if now_s - since_s >= self._limit_s(sign):
                 return f"{sign} for {now_s - since_s:.0f} s"
         return None
 
     def _signs(self, look: Look) -> Iterator[str]:
-        """The signs of trouble in a look."""
         now, signs = look.snapshot, look.signs
         if not self._embedded:
             return
         if not signs.answers:
-            # All else is as old as the last answer.
+            # All other signs are as old as the last answer.
             yield MUTE
             return
         if signs.task_managers < self._task_managers:
@@ -130,7 +128,7 @@ class Vigil:
 
 
 def _awaits(now: Snapshot) -> bool:
-    """Whether answers are to come. (Of a restored checkpoint it may not be known yet.)"""
+    """Whether answers are pending. (Unknown at first after a restore.)"""
     return now.in_flight > 0 or 0 < now.oldest_read_ms < NOTHING_READ_MS
 
 
@@ -142,10 +140,9 @@ LONGEST_PAUSE_S = 30.0
 
 
 class Restarts:
-    """How often a run starts Flink anew, and after what pause.
+    """Limits how often a run restarts Flink: at most `most` times within `within_s`.
 
-    At most `most` times within `within_s`; the first time at once, then after 1 s, doubled each time up to
-    `LONGEST_PAUSE_S`.
+    The first restart is immediate; then the pause is 1 s, doubled each time up to `LONGEST_PAUSE_S`.
     """
 
     def __init__(self, most: int = 10, within_s: float = 600.0) -> None:
@@ -155,11 +152,11 @@ class Restarts:
 
     @property
     def recent(self) -> int:
-        """How many of them count now, the one that was last granted included."""
+        """Includes the one just granted."""
         return len(self._made_s)
 
     def grant(self, now_s: float) -> float | None:
-        """The pause before another start, in seconds; None: there have been too many."""
+        """Return the pause before another restart in seconds, or None if there were too many."""
         while self._made_s and now_s - self._made_s[0] >= self.within_s:
             self._made_s.popleft()
         if len(self._made_s) >= self.most:
@@ -177,38 +174,36 @@ Say = Callable[[str], None]
 
 @runtime_checkable
 class SupervisedEngine(Protocol):
-    """Replicas that this process started and may start again; `forebay.engine.launch.Replicas` is one."""
-
     @property
     def replicas(self) -> Sequence[Replica]: ...
 
     def restart(self, index: int) -> None:
-        """Bring one back at its URL; blocks until it is healthy. Raises `LaunchError`."""
+        """Restart a replica at its URL; blocks until it is healthy. Raises `LaunchError`."""
         ...
 
 
 class EngineSupervisor:
-    """Brings dead replicas back. An engine at a URL is someone else's: nothing is done about it."""
+    """Restarts dead replicas that this process started; engines at URLs are left alone."""
 
     def __init__(self, engine: object, clock: Clock | None = None) -> None:
         self._owned = engine if isinstance(engine, SupervisedEngine) else None
         self._clock = clock or SystemClock()
         self._restarted_s: deque[float] = deque()
         self.failed = 0
-        """How many replicas have ended."""
+        """Replicas that have ended."""
 
     serves = True
-    """Whether there is something to answer, as far as is known here."""
+    """Whether a replica may answer."""
     scaling: Scaling | None = None
 
     def heard(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
-        """So much waits; the number of replicas is fixed."""
+        """Ignored: the number of replicas is fixed."""
 
     def mend(self, say: Say = lambda _: None) -> None:
-        """Start every replica that has died again, each told to `say` first; blocks until they are healthy.
+        """Restart every dead replica, reporting each to `say` first; blocks until they are healthy.
 
-        Raises `PipelineFailed` where one cannot be started, or where this was needed `MAX_RESTARTS` times
-        within ten minutes: records would become dead letters for no fault of theirs.
+        Raises `PipelineFailed` if one cannot be started, or after `MAX_RESTARTS` restarts within ten minutes:
+        records would become dead letters through no fault of theirs.
         """
         if self._owned is None:
             return
@@ -225,8 +220,8 @@ class EngineSupervisor:
                 )
             self._restarted_s.append(now_s)
             self.failed += 1
-            say(f"the local engine at {replica.url} ended and is started again; its log was {replica.log}")
+            say(f"the local engine at {replica.url} ended and is being restarted; its log was {replica.log}")
             try:
                 self._owned.restart(index)
             except LaunchError as error:
-                raise PipelineFailed(f"the local engine ended and cannot be started again: {error}") from None
+                raise PipelineFailed(f"the local engine ended and cannot be restarted: {error}") from None

@@ -1,8 +1,7 @@
-"""Takes a pipeline to its end though what runs it may die: one attempt after another, each from the newest
-checkpoint.
+"""Runs a pipeline to its end despite crashes: one attempt after another, each from the newest checkpoint.
 
-What needs Flink runs in a process of its own, which is replaced when it dies or stands still. Here is what
-outlives that: the engine, the record of the runs, and what a person sees.
+Flink runs in a separate process, which is replaced when it dies or stalls. This process keeps the engine, the
+record of the runs, and the displayed state.
 """
 
 from __future__ import annotations
@@ -62,14 +61,13 @@ from forebay.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How this run differs from what the file says.
+    """Command-line options of a run.
 
-    `fresh` forgets the pipeline's checkpoints, and adds its results to those that the sink holds.
-    `from_checkpoint` is a checkpoint to resume from in place of the one that the record names: what was
-    committed after it comes again. `cluster` is the `HOST:PORT` of a running Flink. `enough` is asked after
-    each look at the job: once it is true, the job completes what it has read, commits it and ends.
-    `in_process`: Flink runs in this process's own JVM, and if that is lost, the run ends. Its state is in a
-    folder: nothing would suspend it if the lease on an object store were lost.
+    `fresh` discards the checkpoints; results are added to those in the sink. `from_checkpoint` replaces the
+    recorded checkpoint: results committed after it are duplicated. `cluster` is the `HOST:PORT` of a running
+    Flink. Once `enough` returns true for a look at the job, the job commits what it has read and ends.
+    `in_process`: Flink runs in this process's JVM, the run ends if that is lost, and its state must be in a
+    folder, because nothing would suspend Flink if an object store's lease expired.
     """
 
     fresh: bool = False
@@ -81,7 +79,7 @@ class RunOptions:
 
 TICK_S = 0.5
 EMBEDDED_CANCEL_S = 15.0
-"""A job in a JVM of its own need not end in order: what it leaves open, the next one closes."""
+"""A job in its own JVM need not end cleanly: the next attempt ends its transactions."""
 ERRORS = {
     error.__name__: error for error in (SettingError, SetupError, LaunchError, ResultsLost, PipelineFailed)
 }
@@ -89,14 +87,13 @@ ERRORS = {
 R = TypeVar("R", bound=Report)
 Watch = Callable[[Snapshot], None]
 Engine = Sequence[str] | ScaledEngine
-"""The URLs of the replicas that answer, or replicas that the run starts and stops."""
+"""The URLs of the replicas, or replicas that the run starts and stops."""
 
 
 class Supervisor:
-    """Takes a pipeline to its end, from attempt to attempt.
+    """Runs a pipeline to its end, attempt by attempt. The first one begins at `restore_from`.
 
-    `store` is where its state is, `state` the record of its runs, and `restore_from` where the first attempt
-    begins; the lock of the store is the caller's.
+    `store` holds the pipeline's state and `state` the record of its runs; the caller holds the store's lock.
     """
 
     def __init__(
@@ -131,10 +128,10 @@ class Supervisor:
         self._failed_before = 0
 
     def to_the_end(self, enter: Callable[[], Engine], launcher: FlinkLauncher | None) -> Snapshot:
-        """Make attempts until one comes to the pipeline's end; blocks. Returns the last snapshot.
+        """Make attempts until one reaches the pipeline's end; blocks. Returns the last snapshot.
 
-        `enter` gives the URLs of the engine's replicas, and is called once Kafka has what the job needs. Each
-        attempt takes a process of the `launcher`'s; without one there is one attempt, in this process.
+        `enter` returns the engine, and is called once Kafka has what the job needs. Each attempt takes a
+        process of `launcher`; without one there is a single attempt, in this process.
         """
         restarts = Restarts()
         try:
@@ -151,7 +148,7 @@ class Supervisor:
             raise
         except ForebayError as error:
             if isinstance(error, ResultsLost):
-                # The same command must not go on behind them, as if nothing were missing.
+                # The same command must not resume after the lost results as if nothing were missing.
                 self._state = self._state.model_copy(update={"lost": str(error)})
                 self._store.write(self._state)
             self._say(replace(self._last, state=FAILED, failure=str(error)))
@@ -201,7 +198,7 @@ class Supervisor:
             raise
         except BaseException as error:
             if submitted and order.cluster is not None:
-                # Nothing else ends it there. The run that has taken over runs another job.
+                # Nothing else ends it there. A run that has taken over runs another job.
                 watched.process.cancel(CANCEL_S)
             elif submitted and not isinstance(error, Fenced):
                 watched.process.cancel(EMBEDDED_CANCEL_S)
@@ -264,7 +261,7 @@ class Supervisor:
             case NewTopics(ids):
                 topics = self._state.topics | {topic: (id,) for topic, id in ids.items()}
                 self._state = self._state.model_copy(update={"topics": topics})
-                # If the place cannot be written now, they are noted with the next checkpoint.
+                # If the location cannot be written now, they are recorded with the next checkpoint.
                 with suppress(OSError, StoreAway, StoreRefused):
                     self._store.write(self._state, patient=False)
             case Look():
@@ -278,7 +275,7 @@ class Supervisor:
                 )
 
     def _note(self, ready: Ready) -> None:
-        """Note what is about to be submitted: a kill at any moment must find it."""
+        """Record the job before its submission, so that it can be found after a kill at any moment."""
         order = self._order
         assert order is not None
         if self._fresh:
@@ -303,7 +300,6 @@ class Supervisor:
         self._tidy = CheckpointCleaner(self._store, order.job_id, order.restore_from)
 
     def _is_at_end(self, job: str) -> bool:
-        """Whether checkpoints of the job hold the end of its input."""
         return (job == self._state.job and self._state.restored_at_end) or self._store.has_finished(job)
 
     def _looked(self, look: Look) -> None:
@@ -318,7 +314,7 @@ class Supervisor:
             self._drain()
 
     def _say(self, now: Snapshot) -> None:
-        """Tell a snapshot, with what the run knows of itself beyond one attempt."""
+        """Emit a snapshot, with the values kept across attempts."""
         if self._begun_s is None:
             self._begun_s = time.monotonic() - now.elapsed_s
         self._last = replace(
@@ -359,13 +355,15 @@ class Supervisor:
         )
 
     def _resume(self, lost: JobLost, restarts: Restarts) -> Snapshot | None:
-        """Prepare the next attempt, after a pause; gives the last snapshot where none is needed. Raises
-        `PipelineFailed` where there were too many."""
+        """Prepare the next attempt, after a pause; return the last snapshot if none is needed.
+
+        Raises `PipelineFailed` after too many attempts.
+        """
         self._state = end_orphan(self._store, self._state)
         pause_s = restarts.grant(time.monotonic())
         if pause_s is None:
             raise PipelineFailed(
-                f"{lost}; Flink was started anew {restarts.most} times within {restarts.within_s / 60:.0f} "
+                f"{lost}; Flink was restarted {restarts.most} times within {restarts.within_s / 60:.0f} "
                 f"minutes. The same command resumes"
             ) from None
         if not self._fresh:
@@ -374,7 +372,7 @@ class Supervisor:
                 try:
                     self._restore_from = checkpoint_to_resume(self._spec, self._store, self._state)
                 except AlreadyFinished:
-                    # Flink was lost in the moment between the job's end and the word of it.
+                    # Flink was lost between the job's end and the report of it.
                     return replace(self._last, state="FINISHED", in_flight=0, pending=0, oldest_read_ms=0)
         where = "the beginning" if self._restore_from is None else f"checkpoint {self._restore_from.name}"
         words = (
@@ -387,7 +385,7 @@ class Supervisor:
         return None
 
     def _finish(self, last: Snapshot) -> Snapshot:
-        # First of all: a run that is killed while it counts has finished nevertheless.
+        # First: a run that is killed while counting has finished nevertheless.
         self._state = self._state.model_copy(update={"finished": True})
         self._store.write(self._state)
         assert self._order is not None
@@ -399,8 +397,6 @@ class Supervisor:
 
 
 class _Watched:
-    """A process that holds Flink, heard until it reports something, or is lost."""
-
     def __init__(
         self,
         process: FlinkProcess,
@@ -419,7 +415,7 @@ class _Watched:
         self._store = store
 
     def until(self, kind: type[R]) -> R:
-        """The first report of the `kind`; blocks. Raises `JobLost` where the attempt stands still."""
+        """Return the first report of `kind`; blocks. Raises `JobLost` if the attempt stalls."""
         while True:
             report = self.process.receive(TICK_S)
             self._tick()
@@ -430,7 +426,7 @@ class _Watched:
                 if isinstance(report, kind):
                     return report
             if uptime_s() >= self._store.held_until_s():
-                # Its guard has suspended Flink.
+                # The lease guard has suspended Flink.
                 self._vigil.excuse(time.monotonic())
             stalled = self._vigil.stalled(time.monotonic())
             if stalled is not None:

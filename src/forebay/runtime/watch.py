@@ -1,5 +1,5 @@
-"""A submitted job, watched until it ends: what is told of it, when it is drained or cancelled, and how much
-waits for it, which is counted beside it: what does not answer never holds the run up.
+"""Watches a submitted job until it ends: reports, drains, cancels, and counts its backlog on another
+thread.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ STILL_LOOKS, SETTLED_LOOKS = 10, 15
 RESTING_ROUNDS, SETTLED_ROUNDS = 3, 9
 CANCEL_S = 60.0
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
-"""How failures begin that no restart will mend."""
+"""Prefixes of failures that no restart fixes."""
 BROKEN = (
     "NoResourceAvailableException",
     "OutOfMemoryError",
     "TimeoutException: The heartbeat of TaskManager",
     *LOST_POSITION,
 )
-"""What causes hold of which a new Flink mends, and no restart in the old one."""
+"""In causes of failures that a new Flink fixes, but a restart in the old one does not."""
 
 
 class JobLost(PipelineFailed):
-    """What ran the job is gone or has broken: started anew, it may succeed."""
+    """Flink, or a part of it, is gone or broken: a new attempt may succeed."""
 
 
 class Cancelled(BaseException):
-    """Whoever supervises the attempt wants it to end."""
+    """The supervisor has requested the end of the attempt."""
 
 
 @dataclass(slots=True)
 class StopRequests:
-    """What whoever supervises an attempt wants of it; set by one thread and read by another.
+    """The supervisor's requests; set by one thread and read by another.
 
-    `drain`: the job is to complete what it has read, commit it and end. `cancel`: it is to end now.
+    `drain`: complete and commit what was read, then end. `cancel`: end now.
     """
 
     drain: bool = False
@@ -77,23 +77,23 @@ def watch_until_end(
     awaits: Callable[[], bool] = lambda: False,
     at_rest: Callable[[], None] = lambda: None,
 ) -> Snapshot:
-    """Look at `job` every half second, or as `Rests` says; blocks until it has ended, and returns the last
-    look.
+    """Look at `job` every half second, or less often while idle (`Rests`), until it ends; return the last
+    snapshot.
 
-    Each look goes to `tell`, with what `waiting` counts in the source's topics. `one_each`: each event gives
-    one result or dead letter. The job is drained, its savepoint written under `savepoints`, once `answered`
-    says so, the source has read as much as it shall, or it is wished. `committed` is told of the checkpoints,
-    and raises where what they commit is lost. While `awaits`, each half second brings a look; `at_rest` is
-    called once in each time in which nothing happens. Whatever is raised here ends the job first. Raises
-    `PipelineFailed` where the job failed, or where no restart would mend it, and `JobLost` where a new Flink
-    would; `Cancelled` when that is wished.
+    Each look goes to `tell`, with the backlog from `waiting`. `one_each`: each event gives one result or dead
+    letter. The job is drained to `savepoints` on request, at the source's limit, or if `answered` returns
+    true. `committed` receives the checkpoints, and raises if results were lost. `awaits` prevents rests;
+    `at_rest` is called once per idle period.
+
+    An exception ends the job first: `PipelineFailed` if the job failed or a restart would not help, `JobLost`
+    if a new Flink would, `Cancelled` on request.
     """
     started_s = time.monotonic()
     last, signs = Snapshot(0.0, "CREATED"), Signs()
     silent = False
     failed_commits, rests, limit = FailedCommits(), Rests(), ReachedLimit()
     try:
-        # To ask Java itself has no time-out: not while Flink's REST service, which is in it, is silent.
+        # Calls to Java have no time-out, so not while Flink's REST service in the same JVM is silent.
         while silent or (cause := job.ended()) is None:
             time.sleep(POLL_S)
             if wishes.cancel:
@@ -113,33 +113,34 @@ def watch_until_end(
                 if wishes.drain or limit.answered or answered(last):
                     job.drain(savepoints)
             except LaunchError as error:
-                # One that refuses connections may be ending with its job; the next round will tell.
+                # If it refuses connections, it may be ending with its job; the next round shows that.
                 silent = isinstance(error, RestSilent)
                 signs = replace(signs, answers=False)
             tell(Look(last, signs))
     except BaseException:
-        # What runs on would go on to write, and on a cluster nothing else would end it.
+        # A job left running would continue to write, and nothing else would end it on a cluster.
         with suppress(LaunchError):
             end_job(job.rest, job.id, CANCEL_S)
         raise
     if cause:
         failed = JobLost if any(words in cause for words in BROKEN) else PipelineFailed
         raise failed(f"the Flink job failed: {cause}")
-    # A checkpoint that was under way failed with the end of its tasks, behind which the last one lies.
+    # A checkpoint in progress failed when its tasks ended; the final one follows it.
     last = replace(last, checkpoint_failure="")
     return replace(last, state="FINISHED", elapsed_s=time.monotonic() - started_s, oldest_read_ms=0)
 
 
 class Rests:
-    """Which rounds pass without a look at the job: three of four, once it has run for ten looks with nothing
-    in flight, nothing that waits and no count changed, and nine of ten after fifteen such looks. Each look is
-    half a dozen answers of Flink's, which are most of what an idle run takes of the processor."""
+    """Decides which rounds skip the look at an idle job: three of four after ten looks at a running job
+    without requests in flight, backlog or changed counts, nine of ten after fifteen. A look takes half a
+    dozen REST requests, most of an idle run's CPU time.
+    """
 
     def __init__(self) -> None:
         self._still = self._left = 0
 
     def looked(self, before: Snapshot, now: Snapshot, *, awaits: bool = False) -> None:
-        """A look was made; `awaits`: somebody needs the next ones."""
+        """Record a look; `awaits`: the next ones are needed."""
         same = replace(now, elapsed_s=before.elapsed_s, backlog=before.backlog) == before
         waits = awaits or _awaits_answers(now) or (now.backlog is not None and now.backlog.records)
         self._still = self._still + 1 if same and now.state == "RUNNING" and not waits else 0
@@ -148,28 +149,27 @@ class Rests:
 
     @property
     def settled(self) -> bool:
-        """Whether the look before was the one after which it may be said that nothing happens."""
+        """Whether the last look was the one that established that the job is idle."""
         return self._still == SETTLED_LOOKS
 
     def passes(self) -> bool:
-        """Whether the round that begins makes no look."""
+        """Whether the round that begins skips its look."""
         self._left -= 1
         return self._left >= 0
 
 
 class ReachedLimit:
-    """Decides when a job ends whose feed has reached its limit: a feed has no end of its own.
+    """Decides when to end a job whose feed, which has no end, has reached its limit.
 
-    `answered` is true once two looks in a row found the limit reached and no answer awaited: what the first
-    one counted may be older than the last record. While a job is drained, no checkpoint completes but the
-    savepoint behind its last answer, so a drain that began earlier would hold all results back until then.
+    `answered` requires two consecutive looks with the limit reached and no pending answer, because counts may
+    be older than the last record. A draining job completes only its final savepoint, so an earlier drain
+    would delay all results.
     """
 
     def __init__(self) -> None:
         self._found = 0
 
     def looked(self, now: Snapshot, *, reached: bool) -> None:
-        """Take a look into account, with what it counted."""
         self._found = self._found + 1 if reached and not _awaits_answers(now) else 0
 
     @property
@@ -182,11 +182,11 @@ def _awaits_answers(now: Snapshot) -> bool:
 
 
 class FailedCommits:
-    """Counts what a job's sinks could not commit.
+    """Counts the transactions that a job's sinks could not commit.
 
-    A restore commits once more what its checkpoint holds, which was committed before as a rule: Kafka then
-    takes whoever does so for an old producer, and Flink counts a failure. So what fails between a restore and
-    the next checkpoint does not count. (What a resumed checkpoint holds is looked at before the start.)
+    A restore repeats its checkpoint's commits, which usually succeeded: Kafka rejects them as an old
+    producer's, and Flink counts failures. So failures between a restore and the next checkpoint are ignored.
+    (Those of a resumed checkpoint are checked before the start.)
     """
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class FailedCommits:
         self._done_before = 0
 
     def __call__(self, count: int, checkpoints: Checkpoints) -> int:
-        """How many so far, with Flink's counter, which begins anew with each restart, at `count`."""
+        """Return the total, given Flink's counter, which restarts from 0 with each restart."""
         if checkpoints.restored != self._restored:
             self._restored, self._done_before, self._last = checkpoints.restored, checkpoints.newest_done, 0
         if self._restored == 0 or checkpoints.newest_done > self._done_before:
@@ -221,7 +221,7 @@ def _look(
             # A restart begins at the same offset. A new attempt compares it with the topic first.
             raise JobLost(f"Kafka no longer has the next record: {now.failure}")
         if before.accepted == before.restored and now.failure.startswith(REFUSED):
-            # The file is wrong, and no restart will mend it.
+            # The file is wrong; no restart fixes that.
             raise PipelineFailed(now.failure)
     checkpoints = job.checkpoints()
     committed(checkpoints)
@@ -242,7 +242,7 @@ def _look(
 
 
 def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Snapshot:
-    """`now` with the `RunningJob.counts` of the moment; as it is where there are none yet."""
+    """Return `now` with `RunningJob.counts`; unchanged if they are empty."""
     if not counts:
         return now
 
@@ -250,7 +250,7 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         return int(counts.get(name, 0))
 
     came_in, refused = whole("accepted") + whole("restored"), whole(TOO_LARGE)
-    # What Flink tells in one look is not of one moment.
+    # Flink's metrics in one look are not from the same moment.
     left = came_in - whole("results") - whole("dead_letters") if one_each else came_in
     return replace(
         now,
@@ -277,7 +277,6 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
 
 
 def _failed(counts: Mapping[str, float]) -> dict[str, int]:
-    """Failures of the operator, by cause."""
     return {
         name.removeprefix(FAILED): int(count)
         for name, count in sorted(counts.items())
@@ -295,20 +294,22 @@ COUNT_END_S = 1.0
 
 
 def answered_records(now: Snapshot) -> int:
-    """The records that are through, where each gives one result or dead letter."""
     return now.results + now.dead_letters
 
 
 def taken_records(now: Snapshot) -> int:
-    """The same where a result stands for many of them. None before the first answer: until then, those in
-    windows have cost nothing."""
+    """Completed records, if a result covers many; 0 before the first answer, while records in windows have
+    cost nothing.
+    """
     return max(now.accepted - now.in_flight - now.pending, 0) if now.prompt_tokens else 0
 
 
 class LastCount:
-    """The newest count of what waits, written by one thread and read by another. `done` says how many records
-    have cost what a snapshot says of tokens; 0 where that is not known. None: an application finds by itself
-    what to ask about, so that a snapshot counts questions, and records are those that the source has read."""
+    """The newest backlog count, written by one thread and read by another.
+
+    `done` returns how many records a snapshot's tokens were spent on, 0 if unknown. It is None for an
+    application that chooses its own requests; then the cost is per record that the source has read.
+    """
 
     def __init__(self, clock: Clock, done: Callable[[Snapshot], int] | None = answered_records) -> None:
         self._clock = clock
@@ -318,12 +319,14 @@ class LastCount:
         self._in_all = SpentInAll()
 
     def set(self, records: int, read: int = 0) -> None:
-        """So many wait; so many were read, as `LagProbe.read`."""
+        """Set the backlog, and the records read (`LagProbe.read`)."""
         self._counted = (records, read, self._clock.monotonic_s())
 
     def backlog(self, now: Snapshot) -> TopicBacklog | None:
-        """What waits, with the tokens that it will take by what `now` says of those before; None before the
-        first count. After a restart, until one more record is through, the mean from before it counts."""
+        """Return the backlog with its estimated tokens; None before the first count.
+
+        After a restart, the earlier mean counts until another record completes.
+        """
         if self._done is not None and (done := self._done(now)):
             self._spent = Spent(done, now.prompt_tokens, now.completion_tokens)
         if self._counted is None:
@@ -343,11 +346,10 @@ def lag_watched(
     before: Sequence[Place] = (),
     clock: Clock | None = None,
 ) -> Iterator[LastCount]:
-    """Count what waits for `job` every three seconds while the block runs; nothing for another source.
-    `restored` and `before` as `LagProbe` has them.
+    """Count the backlog of `job` every three seconds while the block runs, if its source is Kafka.
 
-    Counting is done on a thread of its own, which asks Kafka and Flink and waits for neither longer than
-    their clients' time-outs; a count that fails leaves the last one, which grows old.
+    `restored` and `before` as in `LagProbe`. Counts on its own thread, with Kafka's and Flink's client
+    time-outs; if a count fails, the last one stays, and ages.
     """
     application = spec.application
     done: Callable[[Snapshot], int] | None = answered_records
@@ -371,8 +373,8 @@ def lag_watched(
             except (LaunchError, KafkaRefused):
                 ended.wait(COUNT_EVERY_S)
             except Exception:
-                # A thread that ended would leave the last count for ever.
-                log.exception("what waits was not counted; counting again")
+                # If this thread ended, the last count would stay forever.
+                log.exception("unexpected error counting the backlog; retrying")
                 ended.wait(COUNT_EVERY_S)
 
     thread = threading.Thread(target=count, name="lag", daemon=True)

@@ -98,7 +98,7 @@ def test_a_fleet_comes_grows_heals_and_goes(ray_cluster: RayCluster, tmp_path: P
     assert json.loads(done.stdout)["removed"] is True
     assert look(ray_cluster) == {"other": "RUNNING"}
     assert not any(each.is_running() for each in engines)
-    assert "there is none" in run("--status").stdout
+    assert "not found at" in run("--status").stdout
 
 
 @pytest.mark.long

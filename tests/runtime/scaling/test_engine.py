@@ -1,4 +1,4 @@
-"""What a run's engine makes of what it hears and reads, without processes and without Flink."""
+"""How a run's engine reacts to demand reports, without processes or Flink."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Bench:
         return path
 
     def mend(self) -> dict[str, Any]:
-        """The decision that follows after a second."""
+        """Make the decision that follows one second later."""
         self.clock.advance(1.0)
         self.engine.mend(self.said.append)
         return read_course(self.folder / COURSE)[-1]
@@ -62,7 +62,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_records_of_which_nothing_is_known_cost_what_is_assumed(bench: Bench, tmp_path: Path) -> None:
+def test_unknown_records_cost_the_assumed_tokens(bench: Bench, tmp_path: Path) -> None:
     bench.engine.heard(TopicBacklog(10, None, None, 0.0))
     seen = bench.mend()
     assert (seen["waiting"], seen["backlog_tokens"]) == (10, 2 * 10 * 50)
@@ -75,7 +75,7 @@ def test_records_of_which_nothing_is_known_cost_what_is_assumed(bench: Bench, tm
     assert (seen["waiting"], seen["backlog_tokens"]) == (10, 0)
 
 
-def test_what_was_counted_long_ago_waits_no_more(bench: Bench) -> None:
+def test_old_backlog_count_expires(bench: Bench) -> None:
     bench.engine.heard(TopicBacklog(10, 300, 40, COUNTED_S - 2.0))
     assert bench.mend()["waiting"] == 10
     bench.clock.advance(1.0)
@@ -85,13 +85,13 @@ def test_what_was_counted_long_ago_waits_no_more(bench: Bench) -> None:
     assert bench.mend()["waiting"] == 8
 
 
-def test_reports_of_subtasks_that_have_ended_are_removed(bench: Bench) -> None:
+def test_reports_of_ended_subtasks_are_removed(bench: Bench) -> None:
     gone, hangs = bench.report("gone", GONE_S), bench.report("hangs", GONE_S - 2.0)
     bench.mend()
     assert (gone.exists(), hangs.exists()) == (False, True)
 
 
-def test_a_report_that_is_old_and_whose_process_has_ended_is_removed_at_once(
+def test_old_report_of_an_ended_process_is_removed_at_once(
     bench: Bench,
 ) -> None:
     with subprocess.Popen(["true"]) as process:
@@ -111,7 +111,7 @@ def test_a_report_that_is_old_and_whose_process_has_ended_is_removed_at_once(
     assert [path.exists() for path in (ended, hangs, last, contained)] == [False, True, True, True]
 
 
-def test_a_subtask_that_hangs_keeps_the_replicas_that_its_work_needs(bench: Bench) -> None:
+def test_hung_subtask_keeps_its_replicas(bench: Bench) -> None:
     bench.report("a")
     bench.report("b", waits=6000.0)
     assert bench.mend()["wanted"] == 2
@@ -121,7 +121,7 @@ def test_a_subtask_that_hangs_keeps_the_replicas_that_its_work_needs(bench: Benc
         assert (seen["wanted"], seen["waiting"]) == (2, 6000), f"after {second} s"
 
 
-def test_a_job_whose_subtasks_tell_nothing_is_said_once(bench: Bench) -> None:
+def test_job_without_reports_is_logged_once(bench: Bench) -> None:
     bench.clock.advance(SILENT_S)
     bench.mend()
     assert bench.said == [], "it has not been submitted yet"
@@ -135,12 +135,12 @@ def test_a_job_whose_subtasks_tell_nothing_is_said_once(bench: Bench) -> None:
     assert bench.said == []
     bench.mend()
     assert len(bench.said) == 1
-    assert f"no subtask has told within {SILENT_S:.0f} s what waits" in bench.said[0]
+    assert f"no subtask has reported its demand within {SILENT_S:.0f} s" in bench.said[0]
     bench.mend()
     assert len(bench.said) == 1
 
 
-def test_subtasks_that_told_something_once_may_be_silent(bench: Bench) -> None:
+def test_subtasks_may_be_silent_after_a_report(bench: Bench) -> None:
     bench.engine.heard(None)
     bench.report("a").touch()
     bench.mend()
@@ -149,7 +149,7 @@ def test_subtasks_that_told_something_once_may_be_silent(bench: Bench) -> None:
     assert bench.said == []
 
 
-def test_a_replica_that_does_not_get_ready_in_the_time_that_it_is_given_has_failed(tmp_path: Path) -> None:
+def test_replica_not_ready_in_time_has_failed(tmp_path: Path) -> None:
     bench = Bench(tmp_path, start_timeout_s=5.0)
     bench.report("a", waits=3.0)
     assert bench.mend()["wanted"] == 1
@@ -161,7 +161,7 @@ def test_a_replica_that_does_not_get_ready_in_the_time_that_it_is_given_has_fail
 
 
 class Stream:
-    """A subtask that answers four records of a thousand tokens each second, and of which more wait."""
+    """A subtask that answers four records of a thousand tokens per second, with more waiting."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -183,8 +183,8 @@ def parts(bench: Bench) -> dict[str, Any]:
     return found
 
 
-def test_what_a_killed_run_had_learned_is_known_to_the_next(tmp_path: Path) -> None:
-    """The next one may be on a machine that was started anew: its monotonic clock begins with it."""
+def test_next_run_uses_what_a_killed_run_learned(tmp_path: Path) -> None:
+    """The next run may be on a rebooted machine, whose monotonic clock starts at the boot."""
     killed = Bench(tmp_path, healthy=lambda replica: True)
     killed.engine.heard(TopicBacklog(10, 300, 40, 0.0))
     Stream(killed).goes_on(round(5.5 * KEEP_S))
@@ -202,14 +202,14 @@ def test_what_a_killed_run_had_learned_is_known_to_the_next(tmp_path: Path) -> N
     seasons = [each["policy deadline"]["classes"]["default"]["season"] for each in (before, after)]
     slot = seasons[0]["slot"]
     assert seasons[0]["days"][slot % SLOTS] is None
-    # The five minutes that had not ended; an hour in which nothing ran is none in which nothing came.
+    # Only the unfinished five minutes: an hour without a run is not an hour without arrivals.
     for name in ("days", "weeks"):
         known = {at: rate for at, rate in enumerate(seasons[1][name]) if rate is not None}
         assert list(known) == [slot % len(seasons[1][name])]
         assert known.popitem()[1] > 0
 
 
-def test_a_run_that_ends_keeps_what_it_has_learned(tmp_path: Path) -> None:
+def test_ended_run_saves_what_it_learned(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.engine.heard(TopicBacklog(10, 300, 40, 0.0))
     bench.mend()
@@ -218,9 +218,7 @@ def test_a_run_that_ends_keeps_what_it_has_learned(tmp_path: Path) -> None:
     assert parts(bench)["record cost"] == {"prompt": 30.0, "output": 4.0}
 
 
-def test_what_could_not_be_written_is_written_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_save_is_repeated_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
@@ -244,9 +242,7 @@ def test_what_could_not_be_written_is_written_at_the_end(
         (b"x" * (2 << 20), "it is larger than"),
     ],
 )
-def test_a_file_that_is_none_of_ours_is_said_once_and_replaced(
-    content: bytes, why: str, tmp_path: Path
-) -> None:
+def test_foreign_file_is_logged_once_and_replaced(content: bytes, why: str, tmp_path: Path) -> None:
     folder = tmp_path / "scaling"
     folder.mkdir()
     (folder / LEARNED).write_bytes(content)
@@ -260,7 +256,7 @@ def test_a_file_that_is_none_of_ours_is_said_once_and_replaced(
     assert Bench(tmp_path).said == []
 
 
-def test_what_was_learned_of_another_model_is_not_used(tmp_path: Path) -> None:
+def test_state_learned_for_another_model_is_ignored(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.engine.heard(TopicBacklog(10, 300, 40, 0.0))
     bench.engine.close()
@@ -271,7 +267,7 @@ def test_what_was_learned_of_another_model_is_not_used(tmp_path: Path) -> None:
     assert other.mend()["backlog_tokens"] == 2 * 10 * 50
 
 
-def test_a_disk_that_takes_nothing_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -282,7 +278,7 @@ def test_a_disk_that_takes_nothing_ends_no_run(tmp_path: Path, monkeypatch: pyte
     assert not (bench.folder / LEARNED).exists()
 
 
-def test_what_waits_in_topics_is_shared_out_among_the_classes_also_in_the_next_run(tmp_path: Path) -> None:
+def test_backlog_is_split_by_class_also_in_the_next_run(tmp_path: Path) -> None:
     settings = replace(SETTINGS, slo_s=60.0, other_classes=(ServiceClass("archive", 3600.0),))
     engine = Bench(tmp_path, settings=settings)
     report = DemandReport(engine.clock.wall_ms(), by_class={"archive": Tokens(100, 100, 100)})

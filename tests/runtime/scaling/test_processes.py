@@ -21,7 +21,7 @@ from forebay.runtime.scaling.processes import MOST_FAILURES, LocalReplicas, has_
 
 @dataclass
 class Processes:
-    """Processes as they would be: one that was told to end does so when `reap` says."""
+    """Scripted processes: one that was asked to end does so in `reap`."""
 
     number: int = 0
     statuses: dict[str, int] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def owned(tmp_path: Path) -> Owned:
     return Owned(tmp_path)
 
 
-def test_a_replica_is_listed_once_it_is_healthy_and_its_boot_is_told_once(owned: Owned) -> None:
+def test_healthy_replica_is_listed_and_its_boot_reported_once(owned: Owned) -> None:
     assert owned.listed == ()
     owned.replicas.scale(1, 0.0)
     owned.replicas.look(1.0)
@@ -106,7 +106,7 @@ def test_a_replica_is_listed_once_it_is_healthy_and_its_boot_is_told_once(owned:
     assert owned.replicas.counts(32.0).booted_s == ()
 
 
-def test_one_that_goes_leaves_the_list_finishes_and_is_ended_then(owned: Owned) -> None:
+def test_surplus_replica_is_unlisted_drained_and_ended(owned: Owned) -> None:
     owned.up(2)
     owned.busy = {"8102"}
     owned.replicas.scale(1, 20.0)
@@ -121,10 +121,10 @@ def test_one_that_goes_leaves_the_list_finishes_and_is_ended_then(owned: Owned) 
     owned.processes.reap()
     owned.replicas.look(302.0)
     assert owned.states() == {"8101": "ready"}
-    assert owned.said == [], "an end that was wished is no failure"
+    assert owned.said == [], "a requested end is not a failure"
 
 
-def test_one_that_drains_is_taken_back_rather_than_another_started(owned: Owned) -> None:
+def test_draining_replica_is_taken_back_before_a_start(owned: Owned) -> None:
     owned.up(2)
     owned.busy = {"8102"}
     owned.replicas.scale(1, 20.0)
@@ -135,7 +135,7 @@ def test_one_that_drains_is_taken_back_rather_than_another_started(owned: Owned)
     assert owned.processes.number == 2
 
 
-def test_one_that_starts_goes_first_and_its_place_and_cores_are_free_once_it_is_gone(owned: Owned) -> None:
+def test_starting_replica_goes_first_and_frees_its_cores(owned: Owned) -> None:
     owned.up(1)
     owned.replicas.scale(2, 20.0)
     owned.replicas.scale(1, 21.0)
@@ -149,7 +149,7 @@ def test_one_that_starts_goes_first_and_its_place_and_cores_are_free_once_it_is_
     assert owned.processes.cores == [(0,), (1,), (1,)]
 
 
-def test_one_that_dies_is_off_the_list_and_replaced_and_one_that_is_never_ready_is_ended(
+def test_dead_replica_is_replaced_and_slow_start_is_ended(
     owned: Owned,
 ) -> None:
     owned.up(1)
@@ -165,7 +165,7 @@ def test_one_that_dies_is_off_the_list_and_replaced_and_one_that_is_never_ready_
     assert owned.replicas.failed == 2
 
 
-def test_with_others_left_the_stream_goes_on_and_starts_are_made_ever_more_rarely(owned: Owned) -> None:
+def test_failures_with_others_left_slow_down_starts(owned: Owned) -> None:
     owned.up(1)
     now_s, started = 20.0, []
     while now_s < 500.0:
@@ -183,7 +183,7 @@ def test_with_others_left_the_stream_goes_on_and_starts_are_made_ever_more_rarel
     assert gaps == sorted(gaps)
 
 
-def test_where_all_fail_the_run_says_why(owned: Owned) -> None:
+def test_run_fails_with_the_cause_if_all_fail(owned: Owned) -> None:
     def fail_for_ten_minutes() -> None:
         for second in range(600):
             owned.replicas.scale(1, float(second))
@@ -195,7 +195,7 @@ def test_where_all_fail_the_run_says_why(owned: Owned) -> None:
     assert owned.processes.number == MOST_FAILURES
 
 
-def test_where_none_gets_ready_the_run_fails_however_long_each_start_takes(tmp_path: Path) -> None:
+def test_run_fails_if_no_replica_gets_ready_at_any_pace(tmp_path: Path) -> None:
     owned = Owned(tmp_path, start_timeout_s=1000.0)
     now_s = 0.0
 
@@ -213,13 +213,13 @@ def test_where_none_gets_ready_the_run_fails_however_long_each_start_takes(tmp_p
     owned.processes.statuses |= {kept.replica.id: 1 for kept in owned.replicas.kept}
     owned.replicas.look(now_s + 20.0)
     now_s += 100.0
-    # One was ready and died: starts do not hang for ever.
+    # One was ready and died: starts do not hang forever.
     hang(MOST_FAILURES - 2)
     with pytest.raises(PipelineFailed, match=r"failed 4 times: .* was not healthy within 1001 s"):
         hang(1)
 
 
-def test_where_none_is_wanted_failures_of_before_end_no_run(owned: Owned) -> None:
+def test_past_failures_do_not_end_a_run_without_demand(owned: Owned) -> None:
     for number in range(MOST_FAILURES):
         now_s = 120.0 * number
         owned.replicas.scale(1, now_s)
@@ -235,7 +235,7 @@ def test_where_none_is_wanted_failures_of_before_end_no_run(owned: Owned) -> Non
     assert owned.replicas.kept == ()
 
 
-def test_replicas_that_die_together_count_once_and_are_started_anew(owned: Owned) -> None:
+def test_simultaneous_deaths_count_once(owned: Owned) -> None:
     owned.replicas.scale(2, 0.0)
     for kept in owned.replicas.kept:
         owned.processes.statuses[kept.replica.id] = 137
@@ -245,9 +245,7 @@ def test_replicas_that_die_together_count_once_and_are_started_anew(owned: Owned
     assert len(owned.replicas.kept) == 2
 
 
-def test_a_list_that_cannot_be_written_is_written_later(
-    owned: Owned, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_list_write_is_retried(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, listing: object) -> None:
         raise OSError("no space left")
 
@@ -264,19 +262,19 @@ def test_a_list_that_cannot_be_written_is_written_later(
     assert owned.replicas.failed == 0, "no replica is to blame"
 
 
-def test_one_that_has_ended_is_gone_also_where_that_cannot_be_written_down(owned: Owned) -> None:
+def test_ended_replica_is_removed_despite_a_full_disk(owned: Owned) -> None:
     owned.up(1)
     owned.processes.unwritable = True
     owned.processes.statuses["8101"] = 1
     owned.replicas.look(20.0)
     assert owned.replicas.kept == ()
-    assert "cannot be taken off the list of engines: no space left" in owned.said[-1]
+    assert "cannot be removed from the list of engines: no space left" in owned.said[-1]
     assert owned.replicas.failed == 1
     owned.replicas.scale(1, 21.0)
     assert owned.states() == {"8102": "starting"}
 
 
-def test_a_machine_that_starts_none_is_a_failure_of_the_step(owned: Owned) -> None:
+def test_failed_start_is_a_failure_of_the_step(owned: Owned) -> None:
     owned.processes.full = True
     with pytest.raises(LaunchError, match="no memory"):
         owned.replicas.scale(1, 0.0)
@@ -292,7 +290,7 @@ def test_a_machine_that_starts_none_is_a_failure_of_the_step(owned: Owned) -> No
         max_size=40,
     )
 )
-def test_whatever_is_asked_nothing_with_requests_is_ended_and_no_place_is_used_twice(
+def test_scaling_never_ends_a_busy_replica_or_reuses_a_place(
     tmp_path: Path, steps: list[tuple[str, int]]
 ) -> None:
     owned = Owned(tmp_path, most=3)
@@ -325,15 +323,15 @@ def test_whatever_is_asked_nothing_with_requests_is_ended_and_no_place_is_used_t
 URL = "http://127.0.0.1:8101"
 
 
-def test_a_subtask_that_hangs_with_requests_there_keeps_the_replica() -> None:
-    """Also one that does not know the new list, and would send requests there once it goes on."""
+def test_hung_subtask_with_requests_keeps_the_replica() -> None:
+    """It may lack the new list, and would send requests there when it continues."""
     for hangs in (
         DemandReport(1000, listing=5, at_replicas={URL: 4}),
         DemandReport(1000, listing=4),
     ):
         reports = {"a": DemandReport(60_000, listing=5), "b": hangs}
         assert not has_drained(reports, 60_000, URL, 5, lambda: True)
-        # So long after its last report it has ended, and the replica itself says that it works.
+        # Long enough after its last report it counts as ended, but the replica itself reports requests.
         assert not has_drained(reports, 62_000, URL, 5, lambda: False)
         assert has_drained(reports, 62_000, URL, 5, lambda: True)
         del reports["b"]
@@ -349,7 +347,7 @@ def test_a_subtask_that_hangs_with_requests_there_keeps_the_replica() -> None:
         (200, "something else\n", False),
     ],
 )
-def test_a_replica_is_idle_where_it_says_so(status: int, metrics: str, idle: bool) -> None:
+def test_replica_is_idle_if_it_reports_so(status: int, metrics: str, idle: bool) -> None:
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
@@ -383,7 +381,7 @@ def test_a_replica_is_idle_where_it_says_so(status: int, metrics: str, idle: boo
         ({"a": DemandReport(1000, listing=6, at_replicas={URL: 0, "http://other": 3})}, True),
     ],
 )
-def test_drained_is_what_every_subtask_says(reports: dict[str, DemandReport], drained: bool) -> None:
+def test_drained_requires_every_subtasks_report(reports: dict[str, DemandReport], drained: bool) -> None:
     assert has_drained(reports, 1000, URL, 5, lambda: True) is drained
     assert not has_drained(reports, 1000, URL, 5, lambda: False)
     # Nobody has reported for long: the replica itself is asked.

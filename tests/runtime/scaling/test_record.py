@@ -1,4 +1,4 @@
-"""What a run writes down of its scaling, and what is read of it again."""
+"""The record of a run's scaling, written and read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from forebay.settings import Settings
 STEP = ScalingStep(Signals(10.0, ready=1), Decision(2, "60 s of work wait"))
 
 
-def test_a_run_begins_on_a_line_of_its_own_also_after_one_that_was_cut_off(tmp_path: Path) -> None:
+def test_run_begins_on_a_new_line_after_a_cut_off_one(tmp_path: Path) -> None:
     written = ScalingRecord(tmp_path / "scaling", "p")
     written.begin(0)
     written.step(STEP, 1000)
@@ -33,9 +33,7 @@ def test_a_run_begins_on_a_line_of_its_own_also_after_one_that_was_cut_off(tmp_p
     assert [line["at_ms"] for line in read_course(path)] == [6000]
 
 
-def test_only_runs_whose_process_lives_here_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_runs_alive_on_this_machine_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(home=tmp_path, python=Path())
     folder = scaling_folder(settings, "p", "state")
     written = ScalingRecord(folder, "p")

@@ -1,4 +1,4 @@
-"""Runs on a real Flink whose replicas, scripted processes, come and go: the output is exact."""
+"""Runs on a real Flink while replicas (scripted processes) start and stop: the output is exact."""
 
 from __future__ import annotations
 
@@ -61,8 +61,7 @@ async def serve():
 
 asyncio.run(serve())
 """
-"""A replica that tells, when it gets its SIGTERM: calls, answers, and requests that it has. It is slow until
-there is a file."""
+"""A replica that prints its calls, answers and open requests at SIGTERM. It is slow until a file exists."""
 
 
 @contextmanager
@@ -92,7 +91,7 @@ def run(pipelines: Any, spec: Any, engine: Any, watch: Any, **options: Any) -> S
         pipelines._keep_jvm(Path(spec.checkpoint.dir))
 
 
-def test_from_none_to_two_with_a_death_and_a_restore_between_each_event_is_answered_once(
+def test_scaling_with_a_death_and_a_restore_keeps_output_exact(
     pipelines: Any,
 ) -> None:
     texts = [f"event {number}" for number in range(400)]
@@ -147,9 +146,7 @@ def test_from_none_to_two_with_a_death_and_a_restore_between_each_event_is_answe
 
 
 @pytest.mark.long
-def test_the_subtasks_of_a_cluster_on_this_machine_have_replicas_started(
-    pipelines: Any, tmp_path: Path
-) -> None:
+def test_local_cluster_subtasks_get_replicas(pipelines: Any, tmp_path: Path) -> None:
     texts = [f"event {number}" for number in range(150)]
     pipelines.write(*({"text": text} for text in texts))
     spec = pipelines.spec(prompt="{{ text }}", capacity=32, parallelism=2)
@@ -168,8 +165,9 @@ MOST = 3
 
 @dataclass
 class Chance:
-    """One to three replicas, another number as soon as that of before is there, whatever comes: some, then
-    fewer, then more, then any, as `random` has it."""
+    """One to three replicas; a new number as soon as the last one is reached, in `random`'s order: some,
+    fewer, more, then any.
+    """
 
     random: Random = field(default_factory=lambda: Random(0))
     wanted: list[int] = field(default_factory=list)
@@ -198,7 +196,7 @@ class ByChance(ScalingSettings):
 CHANCE = Chance()
 
 
-def test_replicas_taken_away_under_load_cut_no_request_off(pipelines: Any) -> None:
+def test_removing_replicas_under_load_aborts_no_request(pipelines: Any) -> None:
     texts = [f"event {number}" for number in range(600)]
     pipelines.write(*({"text": text} for text in texts))
     spec = pipelines.spec(prompt="{{ text }}", capacity=32, parallelism=2)
@@ -216,7 +214,7 @@ def test_replicas_taken_away_under_load_cut_no_request_off(pipelines: Any) -> No
         if len(wanted) >= 3:
             enough.touch()
 
-    # On a busy machine, a replica that is told to stop takes its time to tell.
+    # On a busy machine, a stopping replica writes its counts late.
     engine = engine_of(pipelines.folder, settings, MOST, telling, grace_s=60.0)
     last = run(pipelines, spec, engine, hurry)
     lines = pipelines.lines()
@@ -229,5 +227,5 @@ def test_replicas_taken_away_under_load_cut_no_request_off(pipelines: Any) -> No
     assert [in_flight for _, _, in_flight in ends] == [0] * len(ends)
     asked, answered = (sum(each) for each in list(zip(*ends, strict=True))[:2])
     assert asked == answered
-    # Where Flink itself starts the job again, what was in flight is asked again.
+    # If Flink itself restarts the job, requests in flight are sent again.
     assert asked == len(texts) or last.restarts, last

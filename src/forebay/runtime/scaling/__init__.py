@@ -1,1 +1,1 @@
-"""The replicas of a run that grow and shrink with its stream."""
+"""Replicas of a run that scale with its stream."""

@@ -1,4 +1,4 @@
-"""The engine of a run whose replicas grow and shrink: local processes, and the loop that decides how many."""
+"""The engine of a scaled run: local replicas, and the loop that decides how many."""
 
 from __future__ import annotations
 
@@ -42,16 +42,15 @@ from forebay.settings import Settings
 
 LOOK_S = 0.5
 SILENT_S = 60.0
-"""A job that has run for so long and whose subtasks have told nothing cannot reach the folder."""
+"""If no subtask of a job has reported for this long, the job cannot reach the folder."""
 
 
 class ScaledEngine:
-    """Local replicas of one run, started and drained as its stream asks.
+    """Local replicas of one run, started and drained with its demand.
 
-    `tick` is to be called several times a second, from one thread; it waits for no replica. The subtasks of
-    the job tell their demand in `folder`, and read there which replicas they may send to. `asks_each`: each
-    record leads to a call, so that those that wait cost something before it is known what. What is learned of
-    seasons, speed, boots and costs is kept in `folder` for the next run.
+    Call `mend` several times a second, from one thread; it does not block. Subtasks report their demand in
+    `folder`, which also lists the replicas and keeps learned seasons, speed, boot times and costs for the
+    next run. `asks_each`: each record leads to a call, so a backlog has a cost before any is known.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class ScaledEngine:
         healthy: Callable[[Replica], bool] = is_healthy,
     ) -> None:
         self._folder = private_folder(folder)
-        # Of subtasks that were killed.
+        # Left by killed subtasks.
         for old in [*folder.glob(f"*{SUFFIX}"), *folder.glob("*.demand.new")]:
             old.unlink(missing_ok=True)
         self._clock = clock or SystemClock()
@@ -81,7 +80,7 @@ class ScaledEngine:
         self._told_silence = False
         self._reason = self._failure = ""
         self.scaling = Scaling()
-        """How it stands, for people."""
+        """For display."""
         self.replicas = LocalReplicas(
             places.replicas,
             places.shares,
@@ -115,24 +114,25 @@ class ScaledEngine:
 
     @property
     def serves(self) -> bool:
-        """Whether a replica takes requests."""
         return self.replicas.ready > 0
 
     @property
     def failed(self) -> int:
-        """How many replicas ended that were not told to, or were not healthy in time."""
+        """Replicas that ended unexpectedly or were not healthy in time."""
         return self.replicas.failed
 
     def heard(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
-        """The job was looked at: whether it `runs`, and how much waits in the source's topics."""
+        """Record whether the job `runs`, and the backlog in the source's topics."""
         if runs and self._runs_since_s is None:
             self._runs_since_s = self._clock.monotonic_s()
         if backlog is not None:
             self._queue.heard(backlog, self._clock.monotonic_s())
 
     def mend(self, say: Callable[[str], None] = lambda words: None) -> None:
-        """Look at the replicas and make the decision that is due; `say` is told of those that fail, and of
-        what cannot be done. Raises `PipelineFailed` as `LocalReplicas.look`."""
+        """Check the replicas and make a due decision; failures are reported to `say`.
+
+        Raises `PipelineFailed` as `LocalReplicas.look`.
+        """
         self._say = say
         now_s = self._clock.monotonic_s()
         if now_s - self._looked_s < LOOK_S:
@@ -150,7 +150,6 @@ class ScaledEngine:
                 self._learned.save_if_due(now_s, self._clock.wall_ms())
 
     def close(self) -> None:
-        """The run is over."""
         with suppress(OSError):
             self._learned.save(self._clock.wall_ms())
         self._record.end()
@@ -159,8 +158,9 @@ class ScaledEngine:
         self._say(words)
 
     def _forget_gone(self) -> None:
-        """Reports of subtasks that were killed, or hang for so long that they count as ended: those write
-        them anew once they go on."""
+        """Delete reports of subtasks that were killed, or hung long enough to count as ended; such a
+        subtask writes a new one when it continues.
+        """
         now_ms = self._clock.wall_ms()
         fresh, counted = (within(self._reports, now_ms, age_s) for age_s in (FRESH_S, GONE_S))
         for name in self._reports.keys() - fresh.keys():
@@ -172,7 +172,6 @@ class ScaledEngine:
                 (self._folder / name).unlink(missing_ok=True)
 
     def _check_silence(self, now_s: float) -> None:
-        """Say it once where no subtask has ever told what waits."""
         if self._reports:
             self._told_silence = True
         elif self._runs_since_s is not None and not self._told_silence:
@@ -180,9 +179,9 @@ class ScaledEngine:
             if silent_s >= SILENT_S:
                 self._told_silence = True
                 self._say(
-                    f"no subtask has told within {silent_s:.0f} s what waits, and nothing is scaled: the "
-                    f"task managers must run on this machine, as the local engine does, and may write to "
-                    f"{self._folder}; start replicas elsewhere, and name them with --engine"
+                    f"no subtask has reported its demand within {silent_s:.0f} s, so nothing is scaled: the "
+                    f"task managers must run on this machine, like the local engine, and must be able to "
+                    f"write to {self._folder}; or start replicas elsewhere, and name them with --engine"
                 )
 
     def _drained(self, replica: Replica, left: int) -> bool:
@@ -190,7 +189,7 @@ class ScaledEngine:
 
     def _stepped(self, step: ScalingStep) -> None:
         with suppress(OSError):
-            # A full disk ends no run.
+            # A full disk must not end a run.
             self._record.step(step, self._clock.wall_ms())
         self._reason = step.decision.reason
         if step.failure and step.failure != self._failure:
@@ -206,7 +205,7 @@ class ScaledEngine:
             starting=states.count("starting"),
             draining=states.count("draining") + states.count("ending"),
             wanted=wanted,
-            # The reason that goes with the number stays until the number changes.
+            # The reason for a number stays until the number changes.
             reason=self._reason if wanted != self.scaling.wanted else self.scaling.reason or self._reason,
         )
         held: dict[str, int] = {}
@@ -235,9 +234,10 @@ def scaled_engine(
     settings: Settings,
     progress: Progress | None = None,
 ) -> Iterator[ScaledEngine]:
-    """The local replicas of `spec`, which has a `scaling`, for the length of the block; none is started by
-    entering. Raises `SettingError` where this machine has not the cores or the memory for the most of them,
-    and if their context is too short for the pipeline's calls; `SetupError` where vLLM cannot be installed.
+    """Yield the local replicas of `spec`, which has a `scaling`; none is started on entry.
+
+    Raises `SettingError` if this machine lacks cores or memory for the maximum, or the model's context is too
+    short for the pipeline's calls; `SetupError` if vLLM cannot be installed.
     """
     assert spec.scaling is not None
     most, cores = spec.scaling.limits.ceiling, len(usable_cores())

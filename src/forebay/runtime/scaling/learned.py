@@ -1,4 +1,4 @@
-"""What a run's scaling has learned, kept in a file for the pipeline's next run."""
+"""Keeps what a run's scaling has learned in a file for the pipeline's next run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ LEARNED = "learned.json"
 
 
 class LearnedFile:
-    """A `Memory` in a folder that is the pipeline's own. `problems`: what of the file could not be used, a
-    line each; it is learned anew."""
+    """A `Memory` in the pipeline's own folder. `problems`: unusable parts of the file, one line each; they
+    are learned again.
+    """
 
     def __init__(self, folder: Path, memory: Memory, now_s: float) -> None:
         self._path = folder / LEARNED
@@ -23,14 +24,13 @@ class LearnedFile:
         self.problems = self._recall()
 
     def save_if_due(self, now_s: float, at_ms: int) -> None:
-        """`save`, once in `KEEP_S`."""
+        """Save at most once in `KEEP_S`."""
         if now_s - self._saved_s >= KEEP_S:
             self._saved_s = now_s
             self.save(at_ms)
 
     def save(self, at_ms: int) -> None:
-        """Replace the file, where something was learned since it was last written. Raises `OSError` where
-        that cannot be written; the next call tries it again."""
+        """Replace the file if anything was learned. Raises `OSError`; the next call retries."""
         self._unwritten = self._memory.save(at_ms) or self._unwritten
         if self._unwritten is not None:
             write_atomic(self._path, self._unwritten)
@@ -43,4 +43,4 @@ class LearnedFile:
             found = self._memory.recall(read_bytes(self._path, MAX_STATE_BYTES, "it"))
         except SettingError as error:
             found = [str(error)]
-        return [f"what scaling had learned in {self._path} is not used: {why}" for why in found]
+        return [f"the learned scaling state in {self._path} is not used: {why}" for why in found]

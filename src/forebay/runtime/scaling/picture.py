@@ -1,4 +1,4 @@
-"""The course of a scaled run as a picture: what waited and came, and the replicas meanwhile."""
+"""Plots a scaled run: backlog, arrivals and replicas over time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def draw_course(path: Path, course: Sequence[Mapping[str, Any]], title: str) -> None:
-    """`course_figure` as a PNG, SVG or PDF; `check_drawing` says before whether this will work."""
+    """Save `course_figure` as PNG, SVG or PDF; `check_drawing` checks in advance that this works."""
     course_figure(course, title).savefig(path)
 
 
 def course_figure(course: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """Two panels over the same time: records that wait and arrive, and replicas by their state."""
+    """Two panels over the same time: waiting and arriving records, and replicas by state."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), layout="constrained")

@@ -1,4 +1,4 @@
-"""Local processes as replicas that come and go: the `ReplicaOwner` of this machine."""
+"""Local processes as scalable replicas: the `ReplicaOwner` of this machine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from forebay.fleet.listing import Listing, write_listing
 
 State = Literal["starting", "ready", "draining", "ending"]
 WITHIN_S, MOST_FAILURES = 600.0, 4
-"""With so many failures in that time, or in a row with no replica ready in between, and no replica left, the
-run fails: records would wait for nothing."""
+"""After this many failures in that time, or in a row without a ready replica, and with no replica left, the
+run fails: records would wait without end.
+"""
 PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 
 
 class Processes(Protocol):
-    """Starts and ends replicas; `forebay.engine.launch.Replicas` is one. No method waits for a replica."""
+    """Starts and ends replicas without waiting for them, like `forebay.engine.launch.Replicas`."""
 
     def add(self, cores: tuple[int, ...], *, port_base: int = ...) -> Replica: ...
     def ended(self, replica: Replica) -> int | None: ...
@@ -38,8 +39,9 @@ class Processes(Protocol):
 
 @dataclass(slots=True)
 class Kept:
-    """One replica, in the place `place`, in its state since `since_s`. `left`: the version of the first list
-    without it."""
+    """A replica in slot `place`, in its state since `since_s`. `left`: the version of the first list without
+    it.
+    """
 
     replica: Replica
     place: int
@@ -49,29 +51,26 @@ class Kept:
 
 
 class Failures:
-    """How often replicas failed of late and in a row, and for how long none is started after that."""
-
     def __init__(self) -> None:
         self._at_s: deque[float] = deque()
         self.in_a_row = 0
-        """How many there were since a replica was ready."""
+        """Failures since a replica was ready."""
         self.last = ""
 
     def add(self, now_s: float, words: str) -> None:
-        """One failed to start, or died. Those of the same moment have one cause, and count once."""
+        """Record a failed start or a death. Failures at the same moment have one cause, and count once."""
         if not self._at_s or self._at_s[-1] != now_s:
             self._at_s.append(now_s)
             self.in_a_row += 1
         self.last = words
 
     def recent(self, now_s: float) -> int:
-        """How many there were in the last ten minutes."""
         while self._at_s and now_s - self._at_s[0] >= WITHIN_S:
             self._at_s.popleft()
         return len(self._at_s)
 
     def pause(self, now_s: float) -> bool:
-        """Whether to start none now. The first one that fails is replaced at once."""
+        """Whether to delay starts now. The first failed replica is replaced immediately."""
         recent = self.recent(now_s)
         if recent < 2:
             return False
@@ -82,10 +81,9 @@ class Failures:
 class LocalReplicas:
     """Starts replicas in the places of `shares`, each with its cores, and drains them.
 
-    Those that are ready stand in the list at `listing`. One that is to go leaves the list first, and gets its
-    SIGTERM once `drained` says that no request is there and none will come; until then it may be taken back.
-    `healthy` asks a replica that starts; one that is not healthy after `start_timeout_s` is ended. `look` has
-    to be called every second or so.
+    Ready replicas are listed at `listing`. A surplus one is unlisted, and gets SIGTERM once `drained`
+    confirms that it has and will get no requests; until then it may be taken back. `healthy` checks a
+    starting replica, which is ended after `start_timeout_s`. Call `look` about once a second.
     """
 
     def __init__(
@@ -115,17 +113,15 @@ class LocalReplicas:
         self._unwritten = False
         self._failures = Failures()
         self.failed = 0
-        """How many ended that were not told to, or were not healthy in time."""
+        """Replicas that ended unexpectedly, or were not healthy in time."""
         write_listing(self._path, self._listing)
 
     @property
     def kept(self) -> tuple[Kept, ...]:
-        """All that there are."""
         return tuple(self._kept)
 
     @property
     def ready(self) -> int:
-        """How many take requests."""
         return len(self._in("ready"))
 
     def counts(self, now_s: float) -> ReplicaCounts:
@@ -143,15 +139,15 @@ class LocalReplicas:
         if surplus < 0:
             self._grow(-surplus, now_s)
         else:
-            # Those that start have no requests yet; of those that serve, the one that came last has the least
-            # in its cache.
+            # Starting replicas have no requests; of the ready ones, the newest has the least in its cache.
             for kept in [*reversed(self._in("starting")), *reversed(self._in("ready"))][:surplus]:
                 self._let_go(kept, now_s)
         self._publish()
 
     def look(self, now_s: float) -> None:
-        """See how far each replica is. Raises `PipelineFailed` where they fail again and again, and none is
-        left although some are wanted."""
+        """Check each replica. Raises `PipelineFailed` if they fail repeatedly, and none is left although some
+        are wanted.
+        """
         for kept in list(self._kept):
             status = self._processes.ended(kept.replica)
             if status is not None:
@@ -216,10 +212,10 @@ class LocalReplicas:
         try:
             self._processes.drop(kept.replica)
         except OSError as error:
-            # Whoever reads it there sees that it has ended: a full disk ends no run.
+            # Readers of the list see that the process has ended: a full disk must not end a run.
             url = kept.replica.url
             self._say(
-                f"the replica at {url} cannot be taken off the list of engines: {error}; free some space"
+                f"the replica at {url} cannot be removed from the list of engines: {error}; free some space"
             )
 
     def _fail(self, words: str, kept: Kept, now_s: float) -> None:
@@ -229,7 +225,6 @@ class LocalReplicas:
         self._say(f"{words}; its log is {kept.replica.log}")
 
     def _publish(self) -> None:
-        """Write the list, where it has changed."""
         before = self._listing
         urls = tuple(kept.replica.url for kept in self._in("ready"))
         if urls == tuple(before) and self._wanted == before.wanted:
@@ -238,7 +233,7 @@ class LocalReplicas:
         try:
             write_listing(self._path, listing)
         except OSError as error:
-            # The next look writes it: a full disk ends no run.
+            # The next look retries: a full disk must not end a run.
             if not self._unwritten:
                 self._say(f"the list of replicas {self._path} cannot be written: {error}; free some space")
             self._unwritten = True
@@ -250,7 +245,7 @@ MOST_BYTES = 4 << 20
 
 
 def is_idle(replica: Replica) -> bool:
-    """Whether it says itself that it has no request. One that says nothing of that may be busy."""
+    """Whether the replica reports no requests. One that does not report may be busy."""
     connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
@@ -265,11 +260,10 @@ def is_idle(replica: Replica) -> bool:
 
 
 def has_drained(reports: Reports, now_ms: int, url: str, left: int, idle: Callable[[], bool]) -> bool:
-    """Whether no request is at `url`, and none will come, since the list `left` is the first without it.
+    """Whether no request is at `url`, and none will come. `left` is the first list version without it.
 
-    Every subtask that is not known to have ended has to have said that it goes by that list or a later one
-    and has no request there, and the replica itself that it has none: Flink, while it is started anew, says
-    nothing.
+    Requires reports of every live subtask for that version or later without a request there, and an idle
+    replica, because Flink reports nothing while it restarts.
     """
     counted = within(reports, now_ms, GONE_S).values()
     return all(one.listing >= left and not one.at_replicas.get(url, 0) for one in counted) and idle()

@@ -1,5 +1,4 @@
-"""What is written down of a run's scaling: its state, for `forebay fleet status`, and a line for each
-decision."""
+"""The record of a run's scaling: its state, for `forebay fleet status`, and one line per decision."""
 
 from __future__ import annotations
 
@@ -20,19 +19,16 @@ from forebay.settings import Settings
 
 STATUS, COURSE, LISTING = "status.json", "course.jsonl", "replicas.json"
 MOST_BYTES = 16 << 20
-"""The course goes on in a new file beyond this; one old one is kept."""
+"""Beyond this size, decisions go to a new file; one old one is kept."""
 
 
 def scaling_folder(settings: Settings, name: str, state: str) -> Path:
-    """Where the pipeline `name`, whose state is at `state`, keeps what there is of its scaling."""
     mark = hashlib.sha256(state.encode()).hexdigest()[:8]
     return settings.run / "scaling" / f"{name}-{mark}"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One replica: its state, for how long it has been in it, and its requests in flight."""
-
     url: str
     state: str
     since_s: float
@@ -42,8 +38,6 @@ class ReplicaStatus:
 
 
 class ScalingRecord:
-    """Writes the record of one run into `folder`, which is the run's own."""
-
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = private_folder(folder)
         self._name = name
@@ -51,16 +45,14 @@ class ScalingRecord:
         self._steps: dict[str, Any] = {}
 
     def begin(self, at_ms: int) -> None:
-        """A run begins; its lines follow those of earlier ones, the last of which may be cut off."""
+        """Start a run's lines after those of earlier ones, the last of which may be cut off."""
         self._append({"at_ms": at_ms, "begin": True}, before=b"\n")
 
     def step(self, step: ScalingStep, at_ms: int) -> None:
-        """A decision was made."""
         self._steps = step_document(step, at_ms)
         self._append(self._steps)
 
     def status(self, replicas: Sequence[ReplicaStatus], at_ms: int) -> None:
-        """What there is now."""
         write_stamp(
             self._folder / STATUS,
             {
@@ -77,7 +69,6 @@ class ScalingRecord:
         )
 
     def end(self) -> None:
-        """The run is over."""
         (self._folder / STATUS).unlink(missing_ok=True)
 
     def _append(self, line: dict[str, Any], *, before: bytes = b"") -> None:
@@ -89,7 +80,6 @@ class ScalingRecord:
 
 
 def step_document(step: ScalingStep, at_ms: int) -> dict[str, Any]:
-    """A decision with what it was made of."""
     signals, decision = step.signals, step.decision
     waits = sum((part.tokens for part in signals.backlog), Tokens())
     late = sum((part.tokens for part in signals.backlog if part.due_in_s <= 0), Tokens())
@@ -113,8 +103,9 @@ def step_document(step: ScalingStep, at_ms: int) -> dict[str, Any]:
 
 
 def running_statuses(settings: Settings) -> Iterator[dict[str, Any]]:
-    """The status of each run on this machine whose replicas are scaled; what a killed one left is passed
-    over. With `course`, the file of its decisions."""
+    """The status of each scaled run on this machine, without those left by killed runs. `course` is its file
+    of decisions.
+    """
     for path in sorted((settings.run / "scaling").glob(f"*/{STATUS}")):
         found: dict[str, Any] = dict(read_stamp(path))
         pid, born_s = found.get("pid"), found.get("born_s")
@@ -125,7 +116,7 @@ def running_statuses(settings: Settings) -> Iterator[dict[str, Any]]:
 
 
 def read_course(path: Path) -> list[dict[str, Any]]:
-    """The decisions of the last run in the file, in order; of a line that was cut off, nothing."""
+    """Return the decisions of the last run in the file, in order; incomplete lines are skipped."""
     lines: list[dict[str, Any]] = []
     with path.open("rb") as file:
         for line in file:
