@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from forebay.documents import check_document
+from forebay.fleet import discovery
 from forebay.gateway.peak_load import PEAK_LOAD
 from forebay.gateway.spec import GatewaySpec
 from forebay.ports import free_port
@@ -78,7 +79,11 @@ async def test_health_is_good_without_a_replica_only_if_requests_wait(
         assert served.gateway.health()[0] == 503
 
 
-async def test_a_request_after_the_last_replica_has_gone_waits_for_the_next(tmp_path: Path) -> None:
+async def test_a_request_after_the_last_replica_has_gone_waits_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A file without a replica is refused, unlike the empty list of a Kubernetes service.
+    monkeypatch.setattr(discovery, "read_replicas", lambda path: tuple(path.read_text().split()))
     path = tmp_path / "replicas"
     settings: dict[str, Any] = {"engine": {"file": str(path), "model": "fake"}, "relay": WAIT}
     async with FakeReplica(QUICK) as first, FakeReplica(QUICK) as second:
@@ -86,7 +91,7 @@ async def test_a_request_after_the_last_replica_has_gone_waits_for_the_next(tmp_
         spec = check_document(GatewaySpec, settings, what="gateway", name="gateway")
         async with serving(spec) as served:
             assert (await chat(served))[0] == 200
-            path.write_text("[]")
+            path.write_text("")
             await until(lambda: not served.gateway._fleet.replicas())
             asked = asyncio.ensure_future(chat(served))
             await until(lambda: served.gateway._fleet.waiting == 1)

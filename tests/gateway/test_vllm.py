@@ -81,17 +81,23 @@ async def test_vllm_takes_the_prefill_of_every_kind_of_request(
 ) -> None:
     """Without a KV connector it gives no KV cache, and answers what it answers anyway."""
     async with serving(spec_of([replica], engine={"prefill": replica})) as served:
-        said = []
-        for url in (replica, served.url):
+
+        async def ask(url: str) -> tuple[int, bytes]:
             asked = body | {"temperature": 0.0}
             headers = {"X-Request-Id": "same"}
             async with served.session.post(f"{url}/v1/{path}", json=asked, headers=headers) as response:
                 text = re.sub(rb'"created": ?[0-9]+', b"", await response.read())
                 text = re.sub(rb'"prompt_tokens_details":({[^}]*}|null)', b"", text)
-                said.append((response.status, text))
-        assert said[0][0] == 200
-        assert said[0] == said[1]
-        assert await served.metric('forebay_gateway_kv_fallbacks_total{cause="no_kv_cache"}') == 1
+                return response.status, text
+
+        for tries in range(1, TRIES + 1):
+            direct, passed_on = await ask(replica), await ask(served.url)
+            # A busy vLLM may put two tokens into one chunk.
+            if direct == passed_on:
+                break
+        assert direct == passed_on
+        assert direct[0] == 200
+        assert await served.metric('forebay_gateway_kv_fallbacks_total{cause="no_kv_cache"}') == tries
 
 
 async def test_the_official_client(replica: str) -> None:
