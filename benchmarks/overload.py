@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from forebay.fleet.admission import Admission
-from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
+from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.fleet.state import Fleet
 from forebay.simulate import REPORT_EVERY_S, MakeDispatcher, Scenario, Simulation, fleet_of
 from forebay.simulate.replica import Sequence as Simulated
@@ -67,7 +67,7 @@ class InOrder:
     def add(self, item: Simulated, demand: RoutingRequest, now_s: float) -> None:
         self._waiting.append((item, demand))
 
-    def ready(self, now_s: float) -> list[tuple[Simulated, ReplicaCharge]]:
+    def ready(self, now_s: float) -> list[tuple[Simulated, InFlightRequest]]:
         sent = []
         fleet = self._fleet
         while self._waiting:
@@ -94,7 +94,7 @@ class InOrder:
     def _room(self, now_s: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
         raise NotImplementedError
 
-    def _took(self, charge: ReplicaCharge, demand: RoutingRequest) -> None: ...
+    def _took(self, charge: InFlightRequest, demand: RoutingRequest) -> None: ...
 
 
 class FixedLimit(InOrder):
@@ -117,9 +117,9 @@ class Aimd(InOrder):
         super().__init__(fleet)
         self._limits = np.full(fleet.count, AIMD_FIRST)
         self._cut_s = np.full(fleet.count, -math.inf)
-        self._sent: list[deque[tuple[ReplicaCharge, float]]] = [deque() for _ in range(fleet.count)]
+        self._sent: list[deque[tuple[InFlightRequest, float]]] = [deque() for _ in range(fleet.count)]
 
-    def _took(self, charge: ReplicaCharge, demand: RoutingRequest) -> None:
+    def _took(self, charge: InFlightRequest, demand: RoutingRequest) -> None:
         self._sent[charge.replica].append((charge, demand.due_s))
 
     def _room(self, now_s: float) -> np.ndarray[Any, np.dtype[np.bool_]]:

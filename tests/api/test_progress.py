@@ -10,7 +10,7 @@ import pytest
 
 import forebay as fb
 from forebay.api.execution import rest_of
-from forebay.api.progress import JUDGE_EVERY, Counts, Follower, follow, lines
+from forebay.api.progress import JUDGE_EVERY, Counts, JobMonitor, follow, lines
 from forebay.errors import LaunchError, SettingError
 from forebay.flink.environment import FlinkConfig
 from forebay.flink.job import JobFailure
@@ -71,7 +71,7 @@ def said(
     caplog: pytest.LogCaptureFixture, job: FakeJob, level: int = logging.INFO, count_every: int | None = 1
 ) -> list[str]:
     caplog.set_level(level, "forebay")
-    follow(Follower(job, count_every).look, job.wait)
+    follow(JobMonitor(job, count_every).look, job.wait)
     return [record.getMessage() for record in caplog.records if record.name == "forebay"]
 
 
@@ -131,7 +131,7 @@ def test_a_job_is_cancelled_when_the_same_function_fails_twice_in_a_row(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = FakeJob([(1, VALUE), {}, (2, SAME), {}, (3, SAME)])
-    follower = Follower(job, 1)
+    follower = JobMonitor(job, 1)
     follow(follower.look, job.wait)
     assert [record.getMessage() for record in caplog.records] == [f"Flink restarts the job: {VALUE}"]
     assert (job.cancelled, follower.hopeless) == (1, True)
@@ -150,7 +150,7 @@ def test_a_job_is_cancelled_when_the_same_function_fails_twice_in_a_row(
 )
 def test_other_failures_are_left_to_flink(failures: list[tuple[int, str]]) -> None:
     job = FakeJob(failures)
-    follower = Follower(job, 1)
+    follower = JobMonitor(job, 1)
     follow(follower.look, job.wait)
     assert (job.cancelled, follower.hopeless) == (0, False)
 
@@ -163,7 +163,7 @@ def test_a_cancellation_that_flink_does_not_take_is_tried_again() -> None:
                 raise LaunchError("Flink does not answer")
 
     job = Deaf([(1, VALUE), (2, SAME), {}, {}])
-    follow(Follower(job, 1).look, job.wait)
+    follow(JobMonitor(job, 1).look, job.wait)
     assert job.cancelled == 2
 
 
@@ -212,5 +212,5 @@ def test_where_nobody_listens_counts_are_asked_for_until_there_is_a_result() -> 
     none_yet = {"sort": {"accepted": 3.0, "dead_letters": 0.0}}
     rounds = [*[{}] * JUDGE_EVERY, *[none_yet] * JUDGE_EVERY, *[{"sort": COUNTS}] * 10]
     job = FakeJob(rounds)
-    follow(Follower(job, 1).look, job.wait)
+    follow(JobMonitor(job, 1).look, job.wait)
     assert job.asked_counts == 3

@@ -39,7 +39,7 @@ from forebay.connectors.kafka.registry import Registry
 from forebay.connectors.kafka.registry_values import RegistryValues
 from forebay.detect.stream_time import StreamTime, Tolerance
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s
+from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
 from forebay.engine.journal import _decode
 from forebay.engine.load import parse_cache_tokens, parse_load_header, parse_metrics
 from forebay.engine.prompt.template import FieldTemplate, PromptTemplate
@@ -224,8 +224,8 @@ def replica_read(*, chat: bool) -> Read:
     request = Request("id", "m", prompt=None if chat else "x")
 
     def read(raw: bytes) -> object:
-        parser = SseParser(replica="http://r", quote=Quoter("key"))
-        reader = AnswerReader(request, replica="http://r", quote=Quoter("key"))
+        parser = SseParser(replica="http://r", quote=Redactor("key"))
+        reader = AnswerReader(request, replica="http://r", quote=Redactor("key"))
         for data in in_two(parser.feed, raw):
             if data != DONE:
                 reader.take_chunk(data)  # type: ignore[arg-type]
@@ -237,7 +237,7 @@ def replica_read(*, chat: bool) -> Read:
 
 def refusal_read(raw: bytes) -> object:
     for status in (200, 302, 400, 404, 429, 500, 503, 999):
-        error = error_from_status(status, raw, replica="http://r", model="m", quote=Quoter("key"))
+        error = error_from_status(status, raw, replica="http://r", model="m", quote=Redactor("key"))
         assert len(str(error)) < 1000
     text = raw.decode("latin-1")
     return read_retry_after_s(text, now_ms=0), parse_load_header(text, observed_s=0.0)

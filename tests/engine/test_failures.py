@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from forebay import errors
 from forebay.engine.failures import (
     MAX_QUOTE_CHARS,
-    Quoter,
+    Redactor,
     error_from_object,
     error_from_status,
     read_retry_after_s,
@@ -15,11 +15,11 @@ NOW_MS = 1_700_000_000_000  # Tue, 14 Nov 2023 22:13:20 GMT
 
 
 def from_status(status: int, body: bytes = b"", **kwargs: object) -> errors.EngineError:
-    return error_from_status(status, body, replica="http://r", model="m", quote=Quoter("sk-key"), **kwargs)  # type: ignore[arg-type]
+    return error_from_status(status, body, replica="http://r", model="m", quote=Redactor("sk-key"), **kwargs)  # type: ignore[arg-type]
 
 
 def from_object(error: object) -> errors.EngineError:
-    return error_from_object(error, replica="http://r", model="m", quote=Quoter("sk-key"))
+    return error_from_object(error, replica="http://r", model="m", quote=Redactor("sk-key"))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_each_status_has_one_class(status: int, cls: type[errors.EngineError]) -
 
 @pytest.mark.parametrize(("model", "serves"), [("m", "the model 'm'"), ("", "a model")])
 def test_what_is_not_there_is_named_where_it_has_a_name(model: str, serves: str) -> None:
-    error = error_from_status(404, b"", replica="http://r", model=model, quote=Quoter())
+    error = error_from_status(404, b"", replica="http://r", model=model, quote=Redactor())
     assert str(error) == f"http://r answered 404; check the URL and that it serves {serves}"
 
 
@@ -144,7 +144,7 @@ def test_the_key_is_never_quoted(before: str, after: str, pad: int) -> None:
 
 
 def test_the_quoter_does_not_show_its_secret() -> None:
-    assert "sk-key" not in repr(Quoter("sk-key"))
+    assert "sk-key" not in repr(Redactor("sk-key"))
 
 
 @pytest.mark.parametrize("key", ["error", "message", "detail"])

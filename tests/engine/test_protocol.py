@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.engine.failures import Quoter
+from forebay.engine.failures import Redactor
 from forebay.engine.protocol import AnswerReader, SseParser, request_body
 from forebay.errors import BadRequest, EngineError, Overloaded, ProtocolViolation, ServerFault
 from forebay.records import Message, Request, Sampling, Usage
@@ -17,7 +17,7 @@ PLAIN = Request("r1", "m", prompt="hi")
 
 
 def reader(request: Request = CHAT) -> AnswerReader:
-    return AnswerReader(request, replica="http://r", quote=Quoter())
+    return AnswerReader(request, replica="http://r", quote=Redactor())
 
 
 def body(request: Request, *, stream: bool = True) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def test_any_json_is_read_or_refused(value: object, chat: bool) -> None:
 
 
 def parser_of(max_event_bytes: int = 1 << 20) -> SseParser:
-    return SseParser(replica="http://r", quote=Quoter("sk-key"), max_event_bytes=max_event_bytes)
+    return SseParser(replica="http://r", quote=Redactor("sk-key"), max_event_bytes=max_event_bytes)
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:

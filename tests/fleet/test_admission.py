@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forebay.fleet.admission import NEVER_DUE_S, Admission, Dispatcher, ImmediateDispatcher
 from forebay.fleet.policies import make_policy
-from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
+from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.fleet.speed import PrefillSpeed
 from forebay.fleet.state import Fleet, ReplicaLimits
 
@@ -23,7 +23,7 @@ def fleet(count: int = 1, kv_tokens: float = math.inf, hold_s: float = 0.1) -> F
     return one
 
 
-def names(sent: list[tuple[str, ReplicaCharge]]) -> list[str]:
+def names(sent: list[tuple[str, InFlightRequest]]) -> list[str]:
     return [name for name, _ in sent]
 
 
@@ -202,7 +202,7 @@ def test_every_request_is_sent_once_and_engines_never_idle_while_any_wait(
     dispatcher: Dispatcher[int] = (
         Admission(one) if kind == "admission" else ImmediateDispatcher(one, make_policy("expected_ttft"))
     )
-    running: list[tuple[float, bool, int, ReplicaCharge]] = []
+    running: list[tuple[float, bool, int, InFlightRequest]] = []
     free_s = [0.0] * count
     seen: list[int] = []
     number = 0

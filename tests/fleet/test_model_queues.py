@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from forebay.fleet.admission import Admission, ImmediateDispatcher
 from forebay.fleet.model_queues import ModelQueues
 from forebay.fleet.policies import RoundRobin
-from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
+from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.fleet.state import Fleet, ReplicaLimits
 
 
@@ -55,7 +55,7 @@ def test_models_of_one_replica_take_turns() -> None:
     fleet, queues = queues_of({"a": [0], "b": [0]}, replicas=1)
     add(queues, "a 1", "a 2", "a 3", "b 1", "b 2")
     order: list[str] = []
-    running: list[ReplicaCharge] = []
+    running: list[InFlightRequest] = []
     for turn in range(5):
         for charge in running:
             fleet.first_token(charge, float(turn))

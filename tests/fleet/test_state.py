@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s
-from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
+from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.fleet.speed import PrefillSpeed
 from forebay.fleet.state import MOST_BLOCKS, STALE_S, Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad
@@ -24,7 +24,7 @@ def fleet(count: int = 3, kv_tokens: float = 1e6, max_num_seqs: float = math.inf
     return Fleet(limits, block_tokens=16, speed=SPEED)
 
 
-def take(fleet: Fleet, replica: int, demand: RoutingRequest, now_s: float) -> ReplicaCharge:
+def take(fleet: Fleet, replica: int, demand: RoutingRequest, now_s: float) -> InFlightRequest:
     return fleet.take(replica, demand, fleet.cached(demand), now_s)
 
 
@@ -59,8 +59,8 @@ def test_a_first_token_that_nobody_sees_empties_the_queue_and_teaches_nothing() 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 500)), max_size=60))
 def test_counts_are_those_of_the_requests_in_flight(steps: list[tuple[int, int, int]]) -> None:
     one = fleet()
-    waiting: list[ReplicaCharge] = []
-    decoding: list[ReplicaCharge] = []
+    waiting: list[InFlightRequest] = []
+    decoding: list[InFlightRequest] = []
     for at, (kind, which, tokens) in enumerate(steps):
         now_s = at * 0.01
         if kind < 2:
@@ -237,7 +237,7 @@ def test_a_request_fits_where_memory_and_places_are_left(
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=60))
 def test_replicas_come_and_go_and_nothing_of_the_old_is_left(steps: list[tuple[int, int]]) -> None:
     one = fleet(0)
-    here: dict[int, list[ReplicaCharge]] = {}
+    here: dict[int, list[InFlightRequest]] = {}
     for at, (kind, which) in enumerate(steps):
         now_s = at * 0.1
         if kind == 0:

@@ -12,7 +12,7 @@ import pytest
 
 from forebay.autoscale.memory import Memory, saved_ms
 from forebay.flink import infer as infer_module
-from forebay.flink.learned import NAME, LearnedMail, LearnedState
+from forebay.flink.learned import NAME, LearnedState, ScalingStateSlot
 from forebay.flink.metrics import InferenceCounters, ScalingGauges
 from forebay.flink.request_pool import Handler
 from forebay.records import KeyedEvent, Result, Usage
@@ -68,7 +68,7 @@ def written(state: LearnedState, shards: Shards, *taken: int) -> dict[int, bytes
 
 def test_newest_learned_state_wins_and_stays_in_its_shard() -> None:
     """As after a merge of subtasks."""
-    shards, mail = Shards({4: document(1), 7: document(3), 9: document(2)}), LearnedMail()
+    shards, mail = Shards({4: document(1), 7: document(3), 9: document(2)}), ScalingStateSlot()
     state = LearnedState(shards, mail)
     state.restore(shards.keys)
     assert (mail.take(), mail.take()) == (document(3), None)
@@ -80,7 +80,7 @@ def test_newest_learned_state_wins_and_stays_in_its_shard() -> None:
 
 
 def test_first_shard_keeps_new_learned_state() -> None:
-    shards, mail = Shards({}), LearnedMail()
+    shards, mail = Shards({}), ScalingStateSlot()
     state = LearnedState(shards, mail)
     state.restore(shards.keys)
     assert mail.take() is None
@@ -91,7 +91,7 @@ def test_first_shard_keeps_new_learned_state() -> None:
 
 @pytest.mark.parametrize("other", [{}, {2: document(1)}])
 def test_unreadable_learned_state_loses_to_a_readable_one(other: Mapping[int, bytes]) -> None:
-    shards, mail = Shards({1: b"\x80no memory", **other}), LearnedMail()
+    shards, mail = Shards({1: b"\x80no memory", **other}), ScalingStateSlot()
     LearnedState(shards, mail).restore(shards.keys)
     # Alone, it is passed on: the reader reports what is wrong.
     assert mail.take() == (other.get(2) or b"\x80no memory")

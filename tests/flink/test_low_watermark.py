@@ -11,7 +11,7 @@ times = st.one_of(st.none(), st.integers(-5, 20))
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("hold"), times),
-        st.tuples(st.just("let_go"), st.integers(0, 1000)),
+        st.tuples(st.just("release"), st.integers(0, 1000)),
         st.tuples(st.just("now"), st.integers(-10, 30)),
     ),
     max_size=60,
@@ -29,9 +29,9 @@ def test_low_watermark_follows_held_and_input_and_never_regresses(
         if what == "hold":
             held.append(number)
             low.hold(number)
-        elif what == "let_go" and held:
+        elif what == "release" and held:
             assert number is not None
-            low.let_go(held.pop(number % len(held)))
+            low.release(held.pop(number % len(held)))
         elif what == "now":
             assert number is not None
             highest = max(highest, min([t - 1 for t in held if t is not None] + [number]))

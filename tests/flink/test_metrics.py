@@ -140,7 +140,7 @@ def test_scaling_is_flushed_immediately_once_wanted_is_known() -> None:
     group, counts, told = Group(), InferenceCounters(), list[str]()
     metrics = FlinkMetrics(group, counts, Load())
     counts.scaling = ScalingGauges()
-    metrics.told_by(lambda: told.append("woken"))
+    metrics.report_through(lambda: told.append("woken"))
     metrics.flush(100.0)
     found = group.groups["forebay"].values()
     assert (found["backlog_tokens"], found["next_deadline_s"]) == (0, NOTHING_DUE_S)
@@ -167,7 +167,7 @@ def test_each_kv_handover_has_a_counter(handover: KvHandover) -> None:
 def test_replica_count_is_flushed_immediately_once_known() -> None:
     group, counts, told = Group(), InferenceCounters(), list[str]()
     metrics = FlinkMetrics(group, counts, Load())
-    metrics.told_by(lambda: told.append("woken"))
+    metrics.report_through(lambda: told.append("woken"))
     metrics.flush(100.0)
     assert REPLICAS not in group.groups["forebay"].values(), "0 would be an outage"
     for _ in range(2):

@@ -11,7 +11,7 @@ import pytest
 from tests.flink.test_inference import Make, assert_exact, events
 
 from forebay.flink.intervals import PollInterval
-from forebay.flink.wakes import Wakes
+from forebay.flink.wakes import OperatorWaker
 from forebay.testing import wait_until
 
 NO_LOOKS = PollInterval(rescue_ms=3_600_000)
@@ -60,7 +60,7 @@ class Sent:
             raise RuntimeError("RejectedExecutionException")
 
 
-def wakes_of(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> Wakes:
+def wakes_of(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> OperatorWaker:
     """Wakes of a task that accepts every mail."""
     monkeypatch.setattr("forebay.flink.wakes._fires", lambda timers: "callback")
 
@@ -69,7 +69,7 @@ def wakes_of(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> Wakes:
         return sent
 
     monkeypatch.setattr("forebay.flink.wakes._sends", sends)
-    wakes = Wakes(context(object))
+    wakes = OperatorWaker(context(object))
     sent.locked = wakes._lock.locked
     return wakes
 
@@ -146,7 +146,7 @@ def missing() -> Any:
 
 
 def test_no_wakes_without_a_jvm(caplog: pytest.LogCaptureFixture) -> None:
-    wakes = Wakes(SimpleNamespace())  # type: ignore[arg-type]
+    wakes = OperatorWaker(SimpleNamespace())  # type: ignore[arg-type]
     wakes.add(1, keyed())
     assert not wakes.works
     assert caplog.records == []
@@ -156,7 +156,7 @@ def test_flink_without_needed_names_is_polled_and_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for service in (missing, object):
-        wakes = Wakes(context(service))
+        wakes = OperatorWaker(context(service))
         for key in (1, 2):
             wakes.add(key, keyed())
         assert not wakes.works

@@ -14,7 +14,7 @@ from forebay.config.spec import PipelineSpec
 from forebay.connectors.formats import dead_letter_json
 from forebay.errors import SettingError
 from forebay.records import DeadLetter
-from forebay.runtime.first_records import doubt, reads_nothing
+from forebay.runtime.first_records import first_record_warning, reads_nothing
 
 GOOD = b'{"text": "a", "user": "u"}\n'
 
@@ -48,7 +48,7 @@ def spec(
 def test_no_doubt_with_a_good_record_or_none_readable(
     tmp_path: Path, content: bytes, document: dict[str, Any]
 ) -> None:
-    assert doubt(spec(tmp_path, content, **document)) is None
+    assert first_record_warning(spec(tmp_path, content, **document)) is None
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_no_doubt_with_a_good_record_or_none_readable(
 def test_doubt_if_all_first_records_would_be_dead_letters(
     tmp_path: Path, content: bytes, document: dict[str, Any], said: str
 ) -> None:
-    found = doubt(spec(tmp_path, content, **document))
+    found = first_record_warning(spec(tmp_path, content, **document))
     assert found is not None
     with pytest.raises(SettingError, match=said):
         raise SettingError(found)
@@ -98,22 +98,25 @@ def test_doubt_if_all_replayed_letters_would_fail_again(tmp_path: Path) -> None:
     tombstone = DeadLetter(b"", "tombstone", "d", position="t/0@4", record_ms=5)
     lines = "".join(f"{dead_letter_json(each)}\n" for each in (tombstone, letter))
     source = {"type": "dead_letters"}
-    found = doubt(spec(tmp_path, lines.encode(), source=source))
+    found = first_record_warning(spec(tmp_path, lines.encode(), source=source))
     assert found is not None
     assert "none of the first 2 records can be used" in found
-    assert doubt(spec(tmp_path, source=source, prompt="{{ body }}", key="{{ kafka.offset }}")) is None
+    assert (
+        first_record_warning(spec(tmp_path, source=source, prompt="{{ body }}", key="{{ kafka.offset }}"))
+        is None
+    )
 
 
 def test_missing_csv_column_is_an_error(tmp_path: Path) -> None:
     rows = b"user,text\na,b\n"
-    assert doubt(spec(tmp_path, rows, name="in.csv")) is None
+    assert first_record_warning(spec(tmp_path, rows, name="in.csv")) is None
     with pytest.raises(
         SettingError, match=r"^prompt: field 'txt' is missing; the event has user, text; it is"
     ):
-        doubt(spec(tmp_path, rows, name="in.csv", prompt="{{ txt }}"))
+        first_record_warning(spec(tmp_path, rows, name="in.csv", prompt="{{ txt }}"))
     with pytest.raises(SettingError, match=r"in\.csv is empty: it has no line with the names"):
-        doubt(spec(tmp_path, b"", name="in.csv"))
-    found = doubt(spec(tmp_path, b"user,text\na\n", name="in.csv"))
+        first_record_warning(spec(tmp_path, b"", name="in.csv"))
+    found = first_record_warning(spec(tmp_path, b"user,text\na\n", name="in.csv"))
     assert found is not None
     assert "the row has 1 columns, the header has 2" in found
 
@@ -123,12 +126,14 @@ def test_column_missing_in_some_files_is_a_doubt(tmp_path: Path) -> None:
     (tmp_path / "in.csv" / "a.csv").write_bytes(b"id,body\n1,a\n")
     (tmp_path / "in.csv" / "b.csv").write_bytes(b"text,id\nb,2\n")
     source = spec(tmp_path, name="in.csv").source
-    assert doubt(spec(tmp_path, name="in.csv")) is None
+    assert first_record_warning(spec(tmp_path, name="in.csv")) is None
     assert source.warnings() == [
         "in.csv/b.csv: lacks 'body' and has 'text', unlike in.csv/a.csv: was a column renamed?"
     ]
     (tmp_path / "in.csv" / "b.csv").write_bytes(b"more,id\nb,2\n")
-    assert "none of the first 2 records can be used" in str(doubt(spec(tmp_path, name="in.csv")))
+    assert "none of the first 2 records can be used" in str(
+        first_record_warning(spec(tmp_path, name="in.csv"))
+    )
 
 
 def test_odd_headers_are_warnings(tmp_path: Path) -> None:
@@ -154,9 +159,9 @@ def test_missing_encoding_is_named_before_the_start(
 ) -> None:
     likely = "cp1252" if encoding == "cp1252" else "utf-16"
     with pytest.raises(SettingError, match=f"`encoding: {likely}`"):
-        raise SettingError(str(doubt(spec(tmp_path, content.encode(encoding), name=name))))
+        raise SettingError(str(first_record_warning(spec(tmp_path, content.encode(encoding), name=name))))
     good = content.replace("téxt", "text").encode(encoding)
-    assert doubt(spec(tmp_path, good, name=name, source={"encoding": encoding})) is None
+    assert first_record_warning(spec(tmp_path, good, name=name, source={"encoding": encoding})) is None
 
 
 @pytest.mark.parametrize("application", ["sessions", "summary", "topics", "trends"])
@@ -172,14 +177,14 @@ def test_application_needs_its_text(tmp_path: Path, application: str) -> None:
         return preset_spec(application, given)
 
     assert "application.text: field 'text' is missing; the event has user, channel, at, body" in str(
-        doubt(pipeline())
+        first_record_warning(pipeline())
     )
-    assert doubt(pipeline("application.text=body.a")) is None
+    assert first_record_warning(pipeline("application.text=body.a")) is None
 
 
 def test_only_the_beginning_of_a_file_is_read(tmp_path: Path) -> None:
     broken = json.dumps({"a": "x" * 100_000}).encode() + b"\n"
-    found = doubt(spec(tmp_path, 3 * broken + GOOD))
+    found = first_record_warning(spec(tmp_path, 3 * broken + GOOD))
     assert found is not None
     assert "the first 2 records" in found
 
@@ -188,16 +193,16 @@ def test_folders_and_archives_are_checked_in_read_order(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_bytes(b"")
     (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress(b"broken\n"))
-    assert "first record" in str(doubt(spec(tmp_path, name="in")))
+    assert "first record" in str(first_record_warning(spec(tmp_path, name="in")))
     (tmp_path / "in" / "c.jsonl").write_bytes(GOOD)
-    assert doubt(spec(tmp_path, name="in")) is None
+    assert first_record_warning(spec(tmp_path, name="in")) is None
 
 
 def test_followed_files_are_not_checked(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     followed = spec(tmp_path, name="in", source={"follow": True})
     (tmp_path / "in" / "a.jsonl").write_bytes(b"broken\n")
-    assert doubt(followed) is None
+    assert first_record_warning(followed) is None
     assert not reads_nothing(followed)
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from forebay.config import parse_spec
 from forebay.ports import free_port
 from forebay.processes import alive, wait_gone
-from forebay.runtime.attempt import Order, Preparation
+from forebay.runtime.attempt import AttemptSpec, Preparation
 from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
 from forebay.runtime.flink_protocol import end_of, end_of_jvm
 from forebay.runtime.reports import Checked, Failed, Lost
@@ -140,7 +140,7 @@ def jvm_of(pid: int) -> psutil.Process:
     return found[0]
 
 
-def order(folder: Path, **changes: object) -> Order:
+def order(folder: Path, **changes: object) -> AttemptSpec:
     document = {
         "name": "p",
         "source": {"type": "jsonl", "path": "in.jsonl"},
@@ -149,7 +149,7 @@ def order(folder: Path, **changes: object) -> Order:
         **changes,
     }
     (folder / "in.jsonl").touch()
-    return Order(
+    return AttemptSpec(
         spec=parse_spec(document, base=folder),
         settings=Settings(folder / "home", Path()),
         state=RunState(),

@@ -15,7 +15,7 @@ from forebay.config import parse_spec
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS
-from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight
+from forebay.runtime.kafka_offsets import GroupOffsets, OffsetObservation, OffsetSettlement
 from forebay.runtime.kafka_start import KafkaStart, begin, read_before
 from forebay.runtime.snapshot import Snapshot
 from forebay.runtime.watch import JobLost
@@ -28,7 +28,9 @@ class Looks:
 
     def __init__(self, settling: OffsetSettlement[int]) -> None:
         self._settling = settling
-        self._sight = Sight(0.0, 1000, 0, newest=5, newest_done=5, newest_clear=5, oldest_read_ms=NOTHING)
+        self._sight = OffsetObservation(
+            0.0, 1000, 0, newest=5, newest_done=5, newest_clear=5, oldest_read_ms=NOTHING
+        )
         self.read = 0
 
     def __call__(self, seconds: float = 1.0, **changes: int) -> int | None:
@@ -42,7 +44,7 @@ class Looks:
             **changes,
         }
         time_s = old.monotonic_s + seconds
-        self._sight = Sight(time_s, 1000 + round(time_s * 1000), **values)
+        self._sight = OffsetObservation(time_s, 1000 + round(time_s * 1000), **values)
         return self._settling.look(self._sight, self.read)
 
 
@@ -119,7 +121,7 @@ def test_offset_settles_only_after_earlier_answers_commit(steps: list[str]) -> N
         elif step == "metrics":
             oldest = read_ms[0] if read_ms else NOTHING
         elif step == "look":
-            sight = Sight(now_ms / 1000, now_ms, 0, checkpoint, done, done, oldest)
+            sight = OffsetObservation(now_ms / 1000, now_ms, 0, checkpoint, done, done, oldest)
             settled = settling.look(sight, offsets)
             assert settled is None or settled <= committed
 
@@ -175,7 +177,7 @@ def test_offset_does_not_settle_with_an_earlier_record_in_flight(steps: list[str
         elif word == "metrics":
             oldest = min(held)[0] if held else NOTHING
         elif word == "look":
-            sight = Sight(now_ms / 1000, now_ms, 0, checkpoint, checkpoint, clear, oldest)
+            sight = OffsetObservation(now_ms / 1000, now_ms, 0, checkpoint, checkpoint, clear, oldest)
             settled = settling.look(sight, offsets) or (0, 0)
             assert all((way, n) in committed for way in (0, 1) for n in range(settled[way]))
 

@@ -16,7 +16,7 @@ from forebay.engine.launch import Registry, Replicas
 from forebay.engine.launch.spec import Launch
 from forebay.errors import PipelineFailed
 from forebay.flink.metrics import NOTHING_READ_MS
-from forebay.runtime.reports import Look, Signs
+from forebay.runtime.reports import JobStatus, Signs
 from forebay.runtime.snapshot import Snapshot
 from forebay.runtime.supervision import (
     MAX_RESTARTS,
@@ -30,47 +30,47 @@ from forebay.runtime.supervision import (
     UNANSWERED_S,
     WITHIN_S,
     EngineSupervisor,
+    JobStallDetector,
     Restarts,
     SupervisedEngine,
-    Vigil,
 )
 
-BUSY = Look(Snapshot(1.0, "RUNNING", accepted=9, results=4, in_flight=5), Signs(looked_ms=7))
+BUSY = JobStatus(Snapshot(1.0, "RUNNING", accepted=9, results=4, in_flight=5), Signs(looked_ms=7))
 DEADLINE_S = 1000.0
 
 
-def watched(*looks: Look, every_s: float = 1.0, **more: object) -> tuple[Vigil, float]:
+def watched(*looks: JobStatus, every_s: float = 1.0, **more: object) -> tuple[JobStallDetector, float]:
     """A watch over an attempt with these looks, one per second, and the time of the last."""
-    vigil, now_s = Vigil(0.0, DEADLINE_S, **more), 0.0  # type: ignore[arg-type]
+    stall_detector, now_s = JobStallDetector(0.0, DEADLINE_S, **more), 0.0  # type: ignore[arg-type]
     for look in looks:
         now_s += every_s
-        vigil.heard(now_s, look)
-    return vigil, now_s
+        stall_detector.heard(now_s, look)
+    return stall_detector, now_s
 
 
-def with_signs(look: Look = BUSY, **signs: object) -> Look:
+def with_signs(look: JobStatus = BUSY, **signs: object) -> JobStatus:
     return replace(look, signs=replace(look.signs, **signs))  # type: ignore[arg-type]
 
 
-def with_counts(look: Look = BUSY, **counts: object) -> Look:
+def with_counts(look: JobStatus = BUSY, **counts: object) -> JobStatus:
     return replace(look, snapshot=replace(look.snapshot, **counts))  # type: ignore[arg-type]
 
 
-def after(look: Look, seconds: float, **more: object) -> str | None:
+def after(look: JobStatus, seconds: float, **more: object) -> str | None:
     """Return the stall if `look` is all that is seen for this long after the first time."""
-    vigil, now_s = watched(look, look, every_s=0.0, **more)
+    stall_detector, now_s = watched(look, look, every_s=0.0, **more)
     for _ in range(4):
         now_s += seconds / 4
-        vigil.heard(now_s, look)
-    return vigil.stalled(now_s)
+        stall_detector.heard(now_s, look)
+    return stall_detector.stalled(now_s)
 
 
 def test_silent_process_is_lost() -> None:
-    vigil = Vigil(100.0, DEADLINE_S)
-    assert vigil.stalled(100.0 + SILENT_S - 1) is None
-    vigil.heard(150.0)
-    assert vigil.stalled(150.0 + SILENT_S - 1) is None
-    assert vigil.stalled(150.0 + SILENT_S) == "Flink's process sent nothing for 180 s"
+    stall_detector = JobStallDetector(100.0, DEADLINE_S)
+    assert stall_detector.stalled(100.0 + SILENT_S - 1) is None
+    stall_detector.heard(150.0)
+    assert stall_detector.stalled(150.0 + SILENT_S - 1) is None
+    assert stall_detector.stalled(150.0 + SILENT_S) == "Flink's process sent nothing for 180 s"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_silent_process_is_lost() -> None:
         (BUSY, STILL_S, "the operator did not check its requests for 300 s"),
     ],
 )
-def test_long_uninterrupted_sign_is_a_stall(look: Look, limit_s: float, says: str) -> None:
+def test_long_uninterrupted_sign_is_a_stall(look: JobStatus, limit_s: float, says: str) -> None:
     assert after(look, limit_s - 0.1) is None
     assert after(look, limit_s) == says
     assert after(look, 10 * limit_s, embedded=False) is None, "a cluster may get back what it lost"
@@ -102,8 +102,8 @@ def test_calls_beyond_the_deadline_are_a_stall() -> None:
 
     def unanswered(seconds: float) -> str | None:
         # With the second look it is seen for the first time.
-        vigil, now_s = watched(*(with_signs(looked_ms=n) for n in range(2 + int(seconds))))
-        return vigil.stalled(now_s)
+        stall_detector, now_s = watched(*(with_signs(looked_ms=n) for n in range(2 + int(seconds))))
+        return stall_detector.stalled(now_s)
 
     limit_s = DEADLINE_S + UNANSWERED_S
     assert unanswered(limit_s - 1) is None
@@ -118,7 +118,7 @@ def test_calls_beyond_the_deadline_are_a_stall() -> None:
         pytest.param(with_counts(in_flight=0, state="FINISHED"), id="at its end"),
     ],
 )
-def test_no_stall_if_nothing_could_move(look: Look) -> None:
+def test_no_stall_if_nothing_could_move(look: JobStatus) -> None:
     assert after(look, 100_000.0) is None
 
 
@@ -131,20 +131,20 @@ def test_backpressure_or_polling_is_not_a_stall(moving: dict[str, int]) -> None:
     """A slow engine with hour-long calls: the operator keeps polling. Kafka is away: backpressure."""
     name = next(iter(moving))
     looks = [with_counts(with_signs(**{name: n}), results=n // 900) for n in range(4000)]
-    vigil, now_s = watched(*looks)
-    assert vigil.stalled(now_s) is None
+    stall_detector, now_s = watched(*looks)
+    assert stall_detector.stalled(now_s) is None
 
 
 def test_interruption_resets_the_stall_timer() -> None:
     away = with_signs(answers=False)
-    vigil, now_s = watched(*[away] * 59, BUSY, *[away] * 59)
-    assert vigil.stalled(now_s) is None
-    vigil.heard(now_s + 2, away)
-    assert vigil.stalled(now_s + 2) is not None
+    stall_detector, now_s = watched(*[away] * 59, BUSY, *[away] * 59)
+    assert stall_detector.stalled(now_s) is None
+    stall_detector.heard(now_s + 2, away)
+    assert stall_detector.stalled(now_s + 2) is not None
 
 
 LOOKS = st.builds(
-    Look,
+    JobStatus,
     st.builds(
         Snapshot,
         st.just(0.0),
@@ -164,13 +164,13 @@ LOOKS = st.builds(
 
 @given(st.lists(st.tuples(st.floats(0.1, 100.0), LOOKS), min_size=1, max_size=60))
 def test_stall_requires_one_sign_in_every_look(
-    steps: list[tuple[float, Look]],
+    steps: list[tuple[float, JobStatus]],
 ) -> None:
-    vigil, now_s = Vigil(0.0, 5.0), 0.0
+    stall_detector, now_s = JobStallDetector(0.0, 5.0), 0.0
     times: list[float] = []
     for pause_s, look in steps:
         now_s += pause_s
-        vigil.heard(now_s, look)
+        stall_detector.heard(now_s, look)
         times.append(now_s)
     looks = [look for _, look in steps]
 
@@ -185,10 +185,12 @@ def test_stall_requires_one_sign_in_every_look(
         return now_s - begin_s if sign in signs_of(looks[-1], looks[-2] if len(looks) > 1 else None) else -1.0
 
     limits = {"mute": 60.0, "none": 20.0, "halted": 120.0, "still": 300.0, "unanswered": 305.0}
-    assert (vigil.stalled(now_s) is not None) == any(since_s(sign) >= limits[sign] for sign in limits)
+    assert (stall_detector.stalled(now_s) is not None) == any(
+        since_s(sign) >= limits[sign] for sign in limits
+    )
 
 
-def signs_of(look: Look, before: Look | None) -> set[str]:
+def signs_of(look: JobStatus, before: JobStatus | None) -> set[str]:
     now, signs = look.snapshot, look.signs
     if not signs.answers:
         return {"mute"}
@@ -286,7 +288,7 @@ def test_frequent_but_not_occasional_deaths_end_the_run(
 
 
 def test_no_stall_while_no_replica_is_ready() -> None:
-    begin, now_s = Vigil(0.0, DEADLINE_S), 0.0
+    begin, now_s = JobStallDetector(0.0, DEADLINE_S), 0.0
     for second in range(5000):
         now_s = float(second)
         looks = with_signs(looked_ms=second)

@@ -16,13 +16,13 @@ from forebay.engine.replica import ServedModel
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
 from forebay.flink.checkpoints import END_MARK, drain_folder
 from forebay.runtime import inference, run, supervisor
-from forebay.runtime.attempt import Order, Preparation
+from forebay.runtime.attempt import AttemptSpec, Preparation
 from forebay.runtime.reports import (
     AwaitsKafka,
     Checked,
     Failed,
     Finished,
-    Look,
+    JobStatus,
     Lost,
     NewTopics,
     Ready,
@@ -39,7 +39,7 @@ from forebay.runtime.supervision import SILENT_S
 from forebay.s3.lock import Fenced
 from forebay.settings import Settings
 
-RUNS = Look(Snapshot(1.0, "RUNNING", accepted=3, results=2, in_flight=1), Signs(checkpoint_ms=77))
+RUNS = JobStatus(Snapshot(1.0, "RUNNING", accepted=3, results=2, in_flight=1), Signs(checkpoint_ms=77))
 DONE = Finished(Snapshot(9.0, "FINISHED", accepted=3, results=3))
 NOBODY = (2**22 + 1, 0.0)
 """Not a valid process id on Linux."""
@@ -54,11 +54,11 @@ class Process:
     def __init__(self, home: Path, *steps: Step) -> None:
         self.home = home
         self.steps = list(steps)
-        self.order: Order | None = None
+        self.order: AttemptSpec | None = None
         self.said: list[str] = []
 
     def send(self, what: object) -> None:
-        if isinstance(what, Order):
+        if isinstance(what, AttemptSpec):
             self.order = what
         self.said.append(type(what).__name__)
 
@@ -95,7 +95,7 @@ class Launcher:
         self._left = list(processes)
 
     def prepare(self, preparation: Preparation, jars: Sequence[Path], *, planner: bool = False) -> None:
-        assert not isinstance(preparation, Order)
+        assert not isinstance(preparation, AttemptSpec)
         self.prepared.append(preparation)
 
     def take(self, jars: Sequence[Path], *, planner: bool = False) -> Process:
@@ -147,7 +147,7 @@ class Bench:
         assert found is not None
         return found
 
-    def orders(self) -> list[Order]:
+    def orders(self) -> list[AttemptSpec]:
         return [process.order for process in self.processes if process.order is not None]
 
 
@@ -171,7 +171,7 @@ def test_run_follows_the_steps_of_an_attempt(bench: Bench) -> None:
     bench.attempts((*STARTS, RUNS, complete(1), RUNS, DONE))
     last = bench.run()
     (process,) = bench.processes
-    assert process.said == ["Order", "Served", "go", "kill"]
+    assert process.said == ["AttemptSpec", "Served", "go", "kill"]
     assert [preparation.spec.name for preparation in bench.prepared] == ["p"]
     assert (last.state, last.resumes, bench.entered) == ("FINISHED", (), 1)
     assert bench.state.finished
@@ -388,7 +388,7 @@ def test_permanent_failure_ends_the_run(bench: Bench, error: str, kind: type[Exc
     bench.attempts((*STARTS, RUNS, Failed(error, "no such topic")))
     with pytest.raises(kind, match=r"^no such topic$"):
         bench.run()
-    assert bench.processes[0].said == ["Order", "Served", "go", "cancel", "kill"]
+    assert bench.processes[0].said == ["AttemptSpec", "Served", "go", "cancel", "kill"]
     assert (bench.seen[-1].state, bench.seen[-1].failure) == ("FAILED", "no such topic")
 
 
@@ -475,7 +475,7 @@ def test_ctrl_c_cancels_the_job_and_reports_its_end(bench: Bench, submitted: boo
     bench.attempts((*(STARTS if submitted else ()), *([RUNS] * submitted), raises(KeyboardInterrupt())))
     with pytest.raises(KeyboardInterrupt):
         bench.run()
-    assert bench.processes[0].said == ["Order", *(["Served"] * submitted), *said]
+    assert bench.processes[0].said == ["AttemptSpec", *(["Served"] * submitted), *said]
     assert bench.seen[-1].state == "INTERRUPTED"
     assert bench.seen[-1].results == 2 * submitted
 

@@ -19,8 +19,8 @@ from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
 from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.runtime import watch as module
-from forebay.runtime.kafka_offsets import GroupOffsets, OffsetSettlement, Sight
-from forebay.runtime.reports import Look
+from forebay.runtime.kafka_offsets import GroupOffsets, OffsetObservation, OffsetSettlement
+from forebay.runtime.reports import JobStatus
 from forebay.runtime.snapshot import KvTransfers, Snapshot
 from forebay.runtime.watch import (
     LastCount,
@@ -250,7 +250,7 @@ def test_bounded_topic_needs_every_look(tmp_path: Path, source: dict[str, Any], 
     nothing: Any = None
     offsets = GroupOffsets(read, (), nothing, settling, clock=ManualClock())
     assert offsets.awaits == awaits
-    settling.look(Sight(0.0, 0, 0, 0, 0, 0, 0), ("somewhere",))
+    settling.look(OffsetObservation(0.0, 0, 0, 0, 0, 0, 0), ("somewhere",))
     assert settling.settles
     assert offsets.awaits == (read.source.type == "kafka")
 
@@ -312,7 +312,7 @@ def watched(
     """Every report of the job, with its round; the run is asked to drain at `drain_at`."""
     wishes, told = StopRequests(), list[tuple[int, str]]()
 
-    def tell(look: Look) -> None:
+    def tell(look: JobStatus) -> None:
         told.append((job.round, look.snapshot.state))
         seen(look.snapshot)
         wishes.drain = wishes.drain or job.round == drain_at
@@ -366,7 +366,7 @@ def test_checkpoint_failed_at_the_jobs_end_is_ignored(
         checkpoints=lambda: Checkpoints(1, 1, (), failure="declined (task is closing)"),
         task_managers=lambda: 1,
     )
-    told: list[Look] = []
+    told: list[JobStatus] = []
     last = watch_until_end(
         job,
         told.append,

@@ -49,7 +49,7 @@ def test_each_key_is_taken_once_in_its_order_and_only_when_its_time_has_come(
                 noted.setdefault(at, []).append(f"k{number}")
                 number += 1
         elif what == "come":
-            found.come(*at)
+            found.mark_due(*at)
             if at in noted:
                 come.setdefault(at, len(noted[at]))
         elif what == "restore":

@@ -504,7 +504,7 @@ def test_a_timer_that_is_set_again_for_a_time_that_is_past_lets_all_others_go_fi
     for n in range(3 * PER_CHUNK):
         machine.event(f"k{n}", n, time_ms=0)
     turns = machine.turns
-    turns.come("event", 1_000)
+    turns.mark_due("event", 1_000)
     rounds = 0
     while turns.due:
         machine._do(turns.fire(lambda: Times(0, 5_000)))

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.common import JobClient, JobExecutionResult
 from pyflink.datastream import StreamExecutionEnvironment
 
-from forebay.api.progress import ROUND_S, Follower, followed
+from forebay.api.progress import ROUND_S, JobMonitor, followed
 from forebay.api.user_functions import function_of
 from forebay.errors import FunctionFailed, LaunchError, PipelineFailed
 from forebay.flink.environment import FlinkConfig, embedded_rest, log_dir
@@ -50,7 +50,7 @@ class ProgramEnvironment(StreamExecutionEnvironment):
         result = awaited(client)
         rest = rest_of(client, self._config)
         job = None if rest is None else RunningJob(client, rest)
-        follower = None if job is None else Follower(job, self._count_every())
+        follower = None if job is None else JobMonitor(job, self._count_every())
         try:
             with nullcontext() if follower is None else followed(follower, self._round_s()):
                 return result.result()
@@ -66,7 +66,7 @@ class ProgramEnvironment(StreamExecutionEnvironment):
     def _count_every(self) -> int | None:
         return None if self._log_every_s is None else round(self._log_every_s / self._round_s())
 
-    def _failure(self, error: Exception, follower: Follower | None) -> PipelineFailed:
+    def _failure(self, error: Exception, follower: JobMonitor | None) -> PipelineFailed:
         if isinstance(error, OSError) or (
             isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
         ):

@@ -46,7 +46,7 @@ class Job(Protocol):
     def cancel(self) -> None: ...
 
 
-class Follower:
+class JobMonitor:
     """Polls a job in rounds, and logs what is new.
 
     At `WARNING`: each restart with its cause, and an operator all of whose events become dead letters. At
@@ -146,7 +146,7 @@ def all_dead(found: Mapping[str, float]) -> bool:
 
 
 @contextmanager
-def followed(follower: Follower, every_s: float) -> Iterator[None]:
+def followed(follower: JobMonitor, every_s: float) -> Iterator[None]:
     """Poll every `every_s` seconds on a thread while the block runs, and once at its end, when Flink may
     be gone. Exceptions such as Ctrl-C do not wait for that.
     """

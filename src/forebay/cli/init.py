@@ -131,11 +131,11 @@ def _asked(question: str, default: str, check: Callable[[str], object]) -> str:
 
 def _doubt(spec: PipelineSpec) -> str | None:
     from forebay.engine.prompt import is_constant
-    from forebay.runtime.first_records import doubt
+    from forebay.runtime.first_records import first_record_warning
 
     if spec.prompt is not None and spec.prompt != NO_QUESTION and is_constant(spec.prompt):
         return "the prompt has no field, so every event would get the same question: add one with {{ NAME }}"
-    return doubt(spec)
+    return first_record_warning(spec)
 
 
 def _refuse(problem: str | None) -> None:

@@ -364,11 +364,11 @@ def show_plan(spec: PipelineSpec, engine: Sequence[str], json: str | None, *, cl
 def say_doubt(spec: PipelineSpec, console: Console) -> None:
     """Warn if the first records would all become dead letters or the source looks wrong.
 
-    Raises like `doubt`.
+    Raises like `first_record_warning`.
     """
-    from forebay.runtime.first_records import doubt
+    from forebay.runtime.first_records import first_record_warning
 
-    found = doubt(spec)
+    found = first_record_warning(spec)
     for warning in [*spec.source.warnings(), *([found] if found is not None else [])]:
         say(console, f"warning: {warning}", style="yellow")
 

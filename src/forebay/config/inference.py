@@ -25,7 +25,7 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
 from forebay.fleet.config import ByUrl, KvEvents, Urls
-from forebay.fleet.places import PrefillSpec, ReplicaPlaces
+from forebay.fleet.places import PrefillSpec, ReplicaSource
 from forebay.records import Sampling
 from forebay.settings import SecretRef
 
@@ -98,7 +98,7 @@ class InferenceGatewaySpec(Model):
         return PickerHeaders(tuple(self.objectives.items()), self.fairness_id)
 
 
-class EngineSpec(ReplicaPlaces):
+class EngineSpec(ReplicaSource):
     """The engine that answers. A URL or a list of URLs can replace this mapping."""
 
     url: Urls = Field(

@@ -91,7 +91,7 @@ class PartitionTime:
         self._ahead.clear()
         return chain, others
 
-    def let_go(self) -> list[Waiting]:
+    def release(self) -> list[Waiting]:
         due = self._begin(None) if self.clock_ms is None and self._held else []
         due += [each for _, each in self._held]
         self._held = []
@@ -213,7 +213,7 @@ class StreamTime:
                 yield from self._take(found, event)
 
     def end(self) -> Iterator[Judged]:
-        waiting = [(found, found.let_go()) for found in self._partitions.values()]
+        waiting = [(found, found.release()) for found in self._partitions.values()]
         self._changed |= self._partitions.keys()
         self._advance()
         for found, events in waiting:
@@ -231,7 +231,7 @@ class StreamTime:
             idle = found.heard_ms < self._flow_ms - self._tolerance.idle_ms
             if not (idle or len(self._partitions) > MOST_PARTITIONS):
                 return
-            events = found.let_go()
+            events = found.release()
             del self._partitions[name]
             self._changed.add(name)
             yield from self._judged(found.clock_ms, events)

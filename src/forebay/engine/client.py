@@ -14,7 +14,7 @@ from yarl import URL
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
-from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s
+from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
 from forebay.engine.protocol import CHAT_PATH, DONE, PROMPT_PATH, AnswerReader, SseParser, request_body
 from forebay.errors import AttemptTimeout, EngineError, ProtocolViolation, SettingError, Unreachable
@@ -57,7 +57,7 @@ class HttpEngine:
         self._max_answer_bytes = max_answer_bytes
         self._clock = clock or SystemClock()
         self._headers_of = headers_of or _no_more
-        self._quote = Quoter(api_key)
+        self._quote = Redactor(api_key)
         self._chat_url = URL(self.url + CHAT_PATH)
         self._prompt_url = URL(self.url + PROMPT_PATH)
         self._headers = request_headers(api_key) | {
@@ -334,7 +334,7 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
-def transport_error(error: Exception, *, replica: str, quote: Quoter) -> EngineError:
+def transport_error(error: Exception, *, replica: str, quote: Redactor) -> EngineError:
     if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
         return Unreachable(f"{replica}: no connection ({quote(_reason(error.os_error))}); is it there?")
     said = f"{type(error).__name__}: {quote(str(error))}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.counted import counted
-from forebay.engine.failures import Quoter
+from forebay.engine.failures import Redactor
 from forebay.errors import (
     AnswerRefused,
     ContentFiltered,
@@ -14,7 +14,7 @@ from forebay.errors import (
 )
 from forebay.records import Completion, Sampling
 
-QUOTE = Quoter()
+QUOTE = Redactor()
 
 CUT = "length"
 """The finish reason of an answer cut at `max_tokens` or at the end of the model's context."""

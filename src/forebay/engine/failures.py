@@ -56,7 +56,7 @@ CODES: Mapping[str, int] = {
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Quoter:
+class Redactor:
     """Makes a server's text fit for a message: one line, short, printable, without the API key."""
 
     secret: str | None = None
@@ -69,7 +69,7 @@ class Quoter:
 
 
 def error_from_status(
-    status: int, body: bytes, *, replica: str, model: str, quote: Quoter, retry_after_s: float | None = None
+    status: int, body: bytes, *, replica: str, model: str, quote: Redactor, retry_after_s: float | None = None
 ) -> EngineError:
     """The error for a status other than 200. `body` may be cut; part of it is quoted."""
     said, code = _read_body(body)
@@ -86,7 +86,7 @@ def error_from_status(
     return ProtocolViolation(f"{replica} answered {status}, which is not an answer to a completion: {said}")
 
 
-def error_from_object(error: object, *, replica: str, model: str, quote: Quoter) -> EngineError:
+def error_from_object(error: object, *, replica: str, model: str, quote: Redactor) -> EngineError:
     """The error for an `error` object in an answer with status 200; `ServerFault` if it has no code."""
     said, code = _read_error(error)
     where = f"{replica} broke off with an error"

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from forebay.engine.failures import Quoter, error_from_object
+from forebay.engine.failures import Redactor, error_from_object
 from forebay.errors import BadRequest, ProtocolViolation
 from forebay.records import Request, Usage
 
@@ -85,7 +85,7 @@ class AnswerReader:
         "usage",
     )
 
-    def __init__(self, request: Request, *, replica: str, quote: Quoter) -> None:
+    def __init__(self, request: Request, *, replica: str, quote: Redactor) -> None:
         self._chat = request.prompt is None
         self._model = request.model
         self._replica = replica
@@ -237,7 +237,7 @@ class SseParser:
         "_skip_lf",
     )
 
-    def __init__(self, *, replica: str, quote: Quoter, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+    def __init__(self, *, replica: str, quote: Redactor, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._replica = replica
         self._quote = quote
         self._max_event_bytes = max_event_bytes

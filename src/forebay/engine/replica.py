@@ -23,7 +23,7 @@ from forebay.engine.client import (
     request_timeout,
     transport_error,
 )
-from forebay.engine.failures import Quoter, error_from_status
+from forebay.engine.failures import Redactor, error_from_status
 from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_metrics
 from forebay.engine.protocol import CHAT_PATH, EMBED_PATH, PROMPT_PATH
 from forebay.errors import AttemptTimeout, BadRequest, EngineError, ModelNotFound, ProtocolViolation
@@ -121,7 +121,7 @@ class HttpReplica:
             document: Any = orjson.loads(body)
             return tuple(_model(entry) for entry in document["data"])
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            said = Quoter(self._api_key)(body.decode("utf-8", "replace"))
+            said = Redactor(self._api_key)(body.decode("utf-8", "replace"))
             raise ProtocolViolation(
                 f"{self._url}/v1/models did not return a list of models: {said}"
             ) from None
@@ -174,11 +174,11 @@ class HttpReplica:
         except asyncio.TimeoutError:
             failure: EngineError = AttemptTimeout(f"{self._url}{path} did not answer within {timeout_s:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            failure = transport_error(error, replica=self._url, quote=Quoter(self._api_key))
+            failure = transport_error(error, replica=self._url, quote=Redactor(self._api_key))
         raise failure
 
     def _error(self, status: int, body: bytes) -> EngineError:
-        return error_from_status(status, body, replica=self._url, model="", quote=Quoter(self._api_key))
+        return error_from_status(status, body, replica=self._url, model="", quote=Redactor(self._api_key))
 
 
 async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedModel, ...]:

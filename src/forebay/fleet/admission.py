@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s, stall_s
-from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest, Vector, new_tokens
+from forebay.fleet.routing_request import InFlightRequest, RoutingRequest, Vector, new_tokens
 from forebay.fleet.state import Fleet
 
 Item = TypeVar("Item")
@@ -43,7 +43,7 @@ class Dispatcher(Protocol[Item]):
 
     def add(self, item: Item, demand: RoutingRequest, now_s: float) -> None: ...
 
-    def ready(self, now_s: float) -> list[tuple[Item, ReplicaCharge]]:
+    def ready(self, now_s: float) -> list[tuple[Item, InFlightRequest]]:
         """Return the requests to send now, in order. They are counted as in flight already."""
         ...
 
@@ -74,7 +74,7 @@ class ImmediateDispatcher(Generic[Item]):
     def add(self, item: Item, demand: RoutingRequest, now_s: float) -> None:
         self._added.append((item, demand))
 
-    def ready(self, now_s: float) -> list[tuple[Item, ReplicaCharge]]:
+    def ready(self, now_s: float) -> list[tuple[Item, InFlightRequest]]:
         fleet = self._fleet
         sent = []
         while self._added and fleet.numbers():
@@ -148,8 +148,8 @@ class Admission(Generic[Item]):
         expired, self._expired = self._expired, []
         return expired
 
-    def ready(self, now_s: float) -> list[tuple[Item, ReplicaCharge]]:
-        sent: list[tuple[Item, ReplicaCharge]] = []
+    def ready(self, now_s: float) -> list[tuple[Item, InFlightRequest]]:
+        sent: list[tuple[Item, InFlightRequest]] = []
         if not self._waiting and not self._late:
             self.wake_s, self._closed_until_s = math.inf, -math.inf
             return sent

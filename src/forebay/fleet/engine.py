@@ -110,7 +110,7 @@ PromptElsewhere = Callable[[], Awaitable[Request]]
 """Prefills a prompt at another replica; returns the request for the decoding replica."""
 
 
-class Unbegun(Deadline):
+class PlacementDeadline(Deadline):
     """A deadline that does not begin with the place, but with the call."""
 
     __slots__ = ("_of",)
@@ -242,7 +242,7 @@ class FleetEngine:
             transferred=prompt is not None,
             model=request.model if self._any_model else None,
         )
-        placing = deadline if prompt is None else Unbegun(deadline)
+        placing = deadline if prompt is None else PlacementDeadline(deadline)
         async with self.client.place(
             demand, deadline=placing, chars=len(text), id=request.id, source=request.id
         ) as lease:

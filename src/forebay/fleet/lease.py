@@ -22,7 +22,7 @@ from forebay.errors import (
 )
 from forebay.fleet.health import PATIENCE
 from forebay.fleet.member import WHOLE, Member
-from forebay.fleet.routing_request import ReplicaCharge
+from forebay.fleet.routing_request import InFlightRequest
 from forebay.fleet.state import Fleet
 from forebay.records import ReplicaLoad, Usage
 
@@ -45,7 +45,7 @@ class ReplicaLease:
     def __init__(
         self,
         member: Member,
-        ticket: ReplicaCharge,
+        ticket: InFlightRequest,
         fleet: Fleet,
         clock: Clock,
         changed: Callable[[ReplicaLease], None],

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from forebay.clock import Clock
-from forebay.engine.failures import Quoter
+from forebay.engine.failures import Redactor
 from forebay.engine.replica import Replica
 from forebay.errors import BadRequest, EngineError, ModelNotFound, SettingError, Unauthorized
 from forebay.fleet.cache_events import CacheWatch
@@ -64,7 +64,7 @@ class Membership:
         self._config = config
         self._fleet = fleet
         self._connect = connect
-        self._quote = Quoter(api_key)
+        self._quote = Redactor(api_key)
         self._clock = clock
         self._changed = changed
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
 from forebay.fleet.admission import Dispatcher
-from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
+from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.fleet.state import Fleet
 
 Item = TypeVar("Item")
@@ -43,9 +43,9 @@ class ModelQueues(Generic[Item]):
             self._queues[demand.model] = self._make()
         self._queues[demand.model].add(item, demand, now_s)
 
-    def ready(self, now_s: float) -> list[tuple[Item, ReplicaCharge]]:
+    def ready(self, now_s: float) -> list[tuple[Item, InFlightRequest]]:
         fleet, changed = self._fleet, set(self._fleet.changed)
-        sent: list[tuple[Item, ReplicaCharge]] = []
+        sent: list[tuple[Item, InFlightRequest]] = []
         self.wake_s = math.inf
         for model, queue in list(self._queues.items()):
             # Each queue clears the set of changes, but must see all of them.

@@ -15,7 +15,7 @@ from forebay.fleet.ray_replicas import RayReplicas
 PLACES = ("url", "file", "dns", "kubernetes", "ray")
 
 
-class ReplicaPlaces(Model):
+class ReplicaSource(Model):
     """Where replicas are: at most one of `url`, `file`, `dns`, `kubernetes` and `ray`."""
 
     url: Urls = Field((), description="Address of an OpenAI-compatible server, or a list of them.")
@@ -54,7 +54,7 @@ class ReplicaPlaces(Model):
         return FixedReplicas(self.url) if self.url else None
 
 
-class PrefillSpec(ReplicaPlaces):
+class PrefillSpec(ReplicaSource):
     """Servers that prefill prompts, and hand over their KV cache to those that decode: exactly one of `url`,
     `file`, `dns`, `kubernetes` and `ray`. A URL or a list of them may stand here in place of the mapping."""
 

@@ -22,7 +22,7 @@ from forebay.ray_serve.engines import engine_urls, fleet_application
 from forebay.ray_serve.instance import DEPLOY_FAILED, ServeApplication, ServeInstance
 from forebay.ray_serve.ports import DEPLOYMENT
 from forebay.ray_serve.rest import ServeRest
-from forebay.ray_serve.shared_looks import SharedLooks
+from forebay.ray_serve.cached_poll import CachedPoll
 
 Look = Callable[[str], Awaitable[ServeInstance]]
 FORM = re.compile(r"(?P<address>https?://[^/\s]{1,500})/(?P<name>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
@@ -35,7 +35,7 @@ async def look_at(address: str) -> ServeInstance:
         return await rest.instance()
 
 
-LOOKS = SharedLooks(look_at, SystemClock(), limit_s=TIMEOUT_S + 1)
+LOOKS = CachedPoll(look_at, SystemClock(), limit_s=TIMEOUT_S + 1)
 """Shared by the subtasks of a pipeline, whose replicas were unpickled separately."""
 
 

@@ -45,7 +45,7 @@ def new_tokens(demand: RoutingRequest, cached: float) -> float:
     return demand.prompt_tokens - (0.0 if demand.transferred else float(cached))
 
 
-class ReplicaCharge:
+class InFlightRequest:
     """What the fleet keeps of a request from its sending to its end.
 
     `uncached` and `reserved` are tokens: to prefill, and in the KV cache beyond what others share. `work_s`

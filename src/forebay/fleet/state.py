@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forebay.fleet.prefix_index import PrefixIndex
-from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest, Vector
+from forebay.fleet.routing_request import InFlightRequest, RoutingRequest, Vector
 from forebay.fleet.speed import PrefillSpeed, SpeedFit, features
 from forebay.records import ReplicaLoad
 
@@ -125,7 +125,7 @@ class Fleet:
         self.external_s: Vector = np.zeros(count)
         self.changed: set[int] = set()
         """Replicas whose queue or room changed other than by `take`; the reader empties it."""
-        self._queues: list[deque[ReplicaCharge]] = [deque() for _ in replicas]
+        self._queues: list[deque[InFlightRequest]] = [deque() for _ in replicas]
         self._observed = [1.0] * count
         self._predicted = [1.0] * count
         self._knows_step = [False] * count
@@ -236,10 +236,10 @@ class Fleet:
             return self.nothing
         return self.index.match(demand.blocks) * self.block_tokens
 
-    def take(self, replica: int, demand: RoutingRequest, cached: Vector, now_s: float) -> ReplicaCharge:
+    def take(self, replica: int, demand: RoutingRequest, cached: Vector, now_s: float) -> InFlightRequest:
         """Count a request that is sent to this replica now."""
         prompt = demand.prompt_tokens
-        ticket = ReplicaCharge(replica, prompt, now_s)
+        ticket = InFlightRequest(replica, prompt, now_s)
         uncached = ticket.uncached = max(1.0, prompt - float(cached[replica]))
         ticket.reserved = (prompt if demand.transferred else uncached) + self._output_tokens
         ticket.terms = features(uncached, prompt, float(self.decoding[replica]), float(self.context[replica]))
@@ -262,25 +262,25 @@ class Fleet:
             self.set_available(replica, False)
         return ticket
 
-    def first_token(self, ticket: ReplicaCharge, now_s: float) -> None:
+    def first_token(self, ticket: InFlightRequest, now_s: float) -> None:
         """Count the first token of a request."""
         ticket.first_token_s = now_s
         self._sample(ticket, now_s)
         self._begin_decoding(ticket, now_s)
 
-    def assume_first_token(self, ticket: ReplicaCharge, now_s: float) -> None:
+    def assume_first_token(self, ticket: InFlightRequest, now_s: float) -> None:
         """Assume the first token, which nobody sees; nothing is learned."""
         ticket.first_token_s = now_s
         self._begin_decoding(ticket, now_s)
 
-    def _begin_decoding(self, ticket: ReplicaCharge, now_s: float) -> None:
+    def _begin_decoding(self, ticket: InFlightRequest, now_s: float) -> None:
         replica = ticket.replica
         self._leave_queue(ticket, now_s)
         self.changed.add(replica)
         self.decoding[replica] += 1
         self.context[replica] += ticket.prompt_tokens
 
-    def finish(self, ticket: ReplicaCharge, now_s: float, output_tokens: int = 0) -> None:
+    def finish(self, ticket: InFlightRequest, now_s: float, output_tokens: int = 0) -> None:
         """Count the end of a request; `output_tokens` is 0 without an answer."""
         replica = ticket.replica
         if math.isnan(ticket.first_token_s):
@@ -334,7 +334,7 @@ class Fleet:
         # Never below 0 through rounding.
         self.behind_s[replica] = max(0.0, float(self.behind_s[replica]) - work_s)
 
-    def _leave_queue(self, ticket: ReplicaCharge, now_s: float) -> None:
+    def _leave_queue(self, ticket: InFlightRequest, now_s: float) -> None:
         replica = ticket.replica
         queue = self._queues[replica]
         self.prefill_tokens[replica] -= ticket.uncached
@@ -355,7 +355,7 @@ class Fleet:
         if not queue:
             self.busy[replica] = self.behind_s[replica] = 0.0
 
-    def _sample(self, ticket: ReplicaCharge, now_s: float) -> None:
+    def _sample(self, ticket: InFlightRequest, now_s: float) -> None:
         """Learn from the time between two first tokens; those of one step share one sample."""
         replica = ticket.replica
         began_s, ended_s, terms = self._samples[replica]

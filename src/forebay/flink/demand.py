@@ -44,7 +44,7 @@ def prompt_chars(item: KeyedEvent) -> int:
 
 
 @dataclass(slots=True)
-class Sight:
+class ReplicaObservation:
     newest: DemandReport | None = None
 
     def __call__(self) -> dict[str, DemandReport]:
@@ -79,7 +79,7 @@ class MeteredHandler:
         self._clock = clock
         self._default, self._classes = link.settings.classes[0], classes
         self._meter = DemandMeter(link.settings.answer_tokens)
-        self._sight = Sight()
+        self._sight = ReplicaObservation()
         self._queue = TopicQueue(link.record_tokens)
         self._loop = self._loop_here() if link.folder is None else None
         self._memory = self._memory_for(model)

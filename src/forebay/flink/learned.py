@@ -1,6 +1,6 @@
 """What scaling has learned, in the state of one of a subtask's shards, for a restore.
 
-The event loop learns, and the operator's thread has the state; a `LearnedMail` is between them.
+The event loop learns, and the operator's thread has the state; a `ScalingStateSlot` is between them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LEARNED = "learned"
 NAME = "scaling"
 
 
-class LearnedMail:
+class ScalingStateSlot:
     """`found`: restored, taken by the event loop. `newest`: to be kept, for the operator's thread."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class LearnedState:
     removes the others, or learns again.
     """
 
-    def __init__(self, store: Store, mail: LearnedMail) -> None:
+    def __init__(self, store: Store, mail: ScalingStateSlot) -> None:
         self._store = store
         self._mail = mail
         self._key: int | None = None

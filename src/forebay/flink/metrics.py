@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from forebay.flink.learned import LearnedMail
+from forebay.flink.learned import ScalingStateSlot
 from forebay.records import Completion, KvHandover
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class ScalingGauges:
         self.next_deadline_s = NOTHING_DUE_S
         self.changed = True
         self.tell: Callable[[], None] = lambda: None
-        self.learned = LearnedMail()
+        self.learned = ScalingStateSlot()
 
     def set(self, wanted: int | None, backlog_tokens: int, next_deadline_s: int | None) -> None:
         """Set the replicas wanted (None: not decided yet), the tokens that wait, and the seconds until the
@@ -279,7 +279,7 @@ class FlinkMetrics:
         if now_s - self._flushed_s >= FLUSH_S or any(each.changed for each in self._of_replicas()):
             self.flush(now_s)
 
-    def told_by(self, wake: Callable[[], None]) -> None:
+    def report_through(self, wake: Callable[[], None]) -> None:
         """Call `wake` on changes about replicas, so that the operator's thread flushes them while no event
         arrives."""
         for each in self._of_replicas():

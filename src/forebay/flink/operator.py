@@ -32,7 +32,7 @@ from forebay.flink.mailbox import Mailbox
 from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounters, OperatorLoad
 from forebay.flink.request_pool import Handler, Ordering, RequestPool
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
-from forebay.flink.wakes import WOKEN_MS, Wakes
+from forebay.flink.wakes import WOKEN_MS, OperatorWaker
 from forebay.flink.watermarks import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms, is_suspect
 from forebay.records import DeadLetter, Result
 from forebay.stateful.machine import (
@@ -136,7 +136,7 @@ class InferenceOperator(KeyedProcessFunction):
         self._early = False
         self._context = runtime_context
         self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._load)
-        self._wakes = Wakes(runtime_context)
+        self._wakes = OperatorWaker(runtime_context)
         self._mailbox = Mailbox(runtime_context)
         mark_end(runtime_context)
         self._calls = RequestPool(
@@ -146,7 +146,7 @@ class InferenceOperator(KeyedProcessFunction):
             on_ready=self._wakes.wake,
         )
         self._calls.start()
-        self._metrics.told_by(self._wakes.wake)
+        self._metrics.report_through(self._wakes.wake)
         # Before the first event, whenever restored timers are due: holds bound event time.
         self._keys = partial(held_keys, runtime_context, IN_FLIGHT)
         self._seen_ms = EARLIEST_MS
@@ -265,7 +265,7 @@ class InferenceOperator(KeyedProcessFunction):
                 self._hold(shard, effect)
             elif isinstance(effect, ReleaseWatermark):
                 held = shard.held.pop(effect.name)
-                self._low.let_go(held.time_ms)
+                self._low.release(held.time_ms)
                 if held.read_ms is not None:
                     self._read.remove(held.read_ms)
             elif isinstance(effect, WakeAt):
@@ -413,9 +413,9 @@ class InferenceOperator(KeyedProcessFunction):
             ctx.timer_service().register_processing_time_timer(time_ms)
 
     def _come(self, timestamp: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext) -> None:
-        shard.machine.come("event" if ctx.time_domain() == TimeDomain.EVENT_TIME else "wall", timestamp)
+        shard.machine.mark_due("event" if ctx.time_domain() == TimeDomain.EVENT_TIME else "wall", timestamp)
         for time_ms in sorted(shard.overdue):
-            shard.machine.come("event", time_ms)
+            shard.machine.mark_due("event", time_ms)
         shard.overdue.clear()
 
     def _fire(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
@@ -475,7 +475,7 @@ class InferenceOperator(KeyedProcessFunction):
         machine = shard.machine
         if machine.timers and not (machine.awaiting or machine.due) and shard.rounds < END_ROUNDS:
             shard.rounds += 1
-            machine.come_all()
+            machine.mark_all_due()
         yield from self._fire(shard, ctx)
 
     def _load(self) -> OperatorLoad:

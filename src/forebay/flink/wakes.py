@@ -24,7 +24,7 @@ CALLBACK = "org.apache.flink.api.common.operators.ProcessingTimeService$Processi
 PAST_MS = 0
 
 
-class Wakes:
+class OperatorWaker:
     """Fires `on_timer(WOKEN_MS)` of a keyed function from another thread.
 
     `wake` may be called on any thread; the rest belongs to the function's thread. Before `add` and after

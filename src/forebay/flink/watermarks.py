@@ -110,7 +110,7 @@ class LowWatermark:
         if time_ms is not None:
             self._held.add(time_ms)
 
-    def let_go(self, time_ms: int | None) -> None:
+    def release(self, time_ms: int | None) -> None:
         if time_ms is not None:
             self._held.remove(time_ms)
 

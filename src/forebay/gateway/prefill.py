@@ -12,7 +12,7 @@ import orjson
 
 from forebay.clock import Clock
 from forebay.engine.client import MAX_ANSWER_BYTES, MAX_ERROR_BYTES, read_bounded, read_start
-from forebay.engine.failures import Quoter, error_from_status, read_retry_after_s
+from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, parse_load_header
 from forebay.engine.protocol import KV_TRANSFER
 from forebay.errors import (
@@ -63,7 +63,7 @@ class Prefills:
         self._session = session
         self._rules = rules
         self._clock = clock
-        self._quote = Quoter(fleet.api_key)
+        self._quote = Redactor(fleet.api_key)
         self._missing = MissingKvCaches()
 
     def none_works(self, model: str) -> bool:

@@ -11,7 +11,7 @@ import aiohttp
 
 from forebay.clock import Clock
 from forebay.engine.client import MAX_ERROR_BYTES, transport_error
-from forebay.engine.failures import Quoter, read_retry_after_s
+from forebay.engine.failures import Redactor, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, parse_load_header
 from forebay.errors import (
     AttemptTimeout,
@@ -75,7 +75,7 @@ class Relay:
         self._session = session
         self._rules = rules
         self._clock = clock
-        self._quote = Quoter(fleet.api_key)
+        self._quote = Redactor(fleet.api_key)
         self._on_retry = on_retry
         self._prefills = prefills
 

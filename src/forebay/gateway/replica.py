@@ -10,7 +10,7 @@ import aiohttp
 from yarl import URL
 
 from forebay.engine.client import transport_error
-from forebay.engine.failures import Quoter
+from forebay.engine.failures import Redactor
 from forebay.errors import AttemptTimeout, EngineError, Unreachable
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import TimeOver, cancellings, forget_cancelling
@@ -44,7 +44,7 @@ async def post(
     )
 
 
-def failure_from(error: Exception, url: str, rules: RelayRules, quote: Quoter) -> EngineError:
+def failure_from(error: Exception, url: str, rules: RelayRules, quote: Redactor) -> EngineError:
     """The `EngineError` for one of `FAILED`."""
     if isinstance(error, TimeOver):
         return AttemptTimeout(f"{url} did not begin to answer within {rules.first_byte_s:g} s")

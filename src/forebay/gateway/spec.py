@@ -28,7 +28,7 @@ from forebay.fleet.config import (
     Routing,
 )
 from forebay.fleet.discovery import FixedReplicas
-from forebay.fleet.places import PLACES, PrefillSpec, ReplicaPlaces
+from forebay.fleet.places import PLACES, PrefillSpec, ReplicaSource
 from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.gateway.call import RelayRules
 from forebay.gateway.cors import ANY
@@ -51,7 +51,7 @@ Origin = Annotated[
 ]
 
 
-class EngineSpec(ReplicaPlaces):
+class EngineSpec(ReplicaSource):
     """The replicas that answer: exactly one of `url`, `file`, `dns`, `kubernetes` and `ray`."""
 
     prefill: Annotated[PrefillSpec | None, ByUrl] = Field(

@@ -52,7 +52,7 @@ class Preparation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order(Preparation):
+class AttemptSpec(Preparation):
     """Run job `job_id` from `restore_from`, or from the beginning.
 
     `state` is the record of earlier runs, ignored by a `fresh` start. A checkpoint `chosen` by hand is used
@@ -73,7 +73,7 @@ class Attempt:
     `report` receives progress and may block; an exception from it ends the attempt.
     """
 
-    def __init__(self, order: Order, report: Callable[[Report], None], wishes: StopRequests) -> None:
+    def __init__(self, order: AttemptSpec, report: Callable[[Report], None], wishes: StopRequests) -> None:
         self._order = order
         self._report = report
         self._wishes = wishes
@@ -190,7 +190,7 @@ class Attempt:
 def _nothing() -> None: ...
 
 
-def _commit_watch(order: Order) -> CommitWatch:
+def _commit_watch(order: AttemptSpec) -> CommitWatch:
     spec = order.spec
     topics = (
         Topic(key, sink, transaction_prefix(spec.name, NAMES[key], order.job_id))
@@ -205,7 +205,7 @@ def _commit_watch(order: Order) -> CommitWatch:
     return CommitWatch(topics, start, open_store(location_of(spec.checkpoint.dir)).kept(order.job_id))
 
 
-def _config(order: Order, port: int, *, replaces_offsets: bool) -> FlinkConfig:
+def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkConfig:
     spec, settings = order.spec, order.settings
     local = {
         "rest.port": str(port),

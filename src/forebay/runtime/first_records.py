@@ -16,7 +16,7 @@ MOST_RECORDS = 100
 MOST_CHARS = 300
 
 
-def doubt(spec: PipelineSpec) -> str | None:
+def first_record_warning(spec: PipelineSpec) -> str | None:
     """Return why none of the first records can be used or has the requested `key`; None if one does or none
     can be read.
 

@@ -22,11 +22,11 @@ from forebay.flink.environment import FlinkConfig, flink_environment
 from forebay.flink.job import JvmGone
 from forebay.flink.jvm import Jvm
 from forebay.flink.thread_mode import FUNCTIONS, import_ahead, import_functions
-from forebay.runtime.attempt import Attempt, Order, Preparation, load_ahead
+from forebay.runtime.attempt import Attempt, AttemptSpec, Preparation, load_ahead
 from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, end_of_jvm
 from forebay.runtime.job_graph import connector_jars
 from forebay.runtime.kafka_transactions import NAMES
-from forebay.runtime.reports import Checked, Failed, Finished, Look, Lost, Ready, Report, encode_report
+from forebay.runtime.reports import Checked, Failed, Finished, JobStatus, Lost, Ready, Report, encode_report
 from forebay.runtime.snapshot import Snapshot
 from forebay.runtime.watch import Cancelled, JobLost, StopRequests
 from forebay.settings import Settings
@@ -58,7 +58,7 @@ ARCHIVE_AFTER_S = 15.0
 
 
 class FlinkClient:
-    """Reads a pickled `Preparation` (optional) and `Order`, after reporting `Checked` a `Served`, then
+    """Reads a pickled `Preparation` (optional) and `AttemptSpec`, after reporting `Checked` a `Served`, then
     commands.
 
     Writes one report per line to `reports`. If the JVM dies, it reports that immediately; if the supervisor
@@ -109,7 +109,7 @@ class FlinkClient:
     def _attempt(self) -> Report:
         told: Preparation = pickle.load(self._words)
         loaded = self._prepare(told)
-        order = told if isinstance(told, Order) else pickle.load(self._words)
+        order = told if isinstance(told, AttemptSpec) else pickle.load(self._words)
         attempt = Attempt(order, self._report, self._wishes)
         attempt.check()
         self._report(Checked())
@@ -142,7 +142,7 @@ class FlinkClient:
     def _report(self, report: Report) -> None:
         with self._writing:
             self._reports.write(encode_report(report))
-        if isinstance(report, Look):
+        if isinstance(report, JobStatus):
             self._make_archive(report.snapshot)
         if isinstance(report, Ready):
             self._go.wait()

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from forebay.flink.jvm import HEAP_MB, launch_jvm
 from forebay.processes import parent_death_signal
-from forebay.runtime.flink_protocol import Post
+from forebay.runtime.flink_protocol import ChildArgs
 from forebay.runtime.lease_guard import LeaseGuard
 
 
 def main() -> None:
     os.setpgid(0, 0)
     parent_death_signal(signal.SIGKILL)()
-    post = Post.decode(sys.argv[1])
+    post = ChildArgs.decode(sys.argv[1])
     if os.getppid() != post.parent:
         os._exit(1)
     log_dir = Path(post.log_dir)

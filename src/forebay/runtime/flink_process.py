@@ -20,14 +20,14 @@ from forebay.connectors.jars import plugins
 from forebay.errors import PipelineFailed
 from forebay.json_numbers import read_json
 from forebay.processes import module_command, own_name
-from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, Post, end_of
+from forebay.runtime.flink_protocol import CANCEL, DRAIN, GO, ChildArgs, end_of
 from forebay.runtime.lease_guard import MOMENT
 from forebay.runtime.reports import Lost, Report, decode_report
 from forebay.settings import Settings
 from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
-    from forebay.runtime.attempt import Order, Preparation
+    from forebay.runtime.attempt import AttemptSpec, Preparation
     from forebay.runtime.inference import Served
 
 
@@ -163,7 +163,7 @@ class FlinkProcess:
         self._confirm: int | None = confirm
         self._confirming = threading.Lock()
         folder = plugins(settings.connectors)
-        post = Post(
+        post = ChildArgs(
             os.getpid(),
             reports,
             confirmations,
@@ -190,8 +190,8 @@ class FlinkProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, what: Preparation | Order | Served) -> None:
-        """Send a `Preparation` (optional), an `Order` and, after its `Checked` report, the replicas."""
+    def send(self, what: Preparation | AttemptSpec | Served) -> None:
+        """Send a `Preparation` (optional), an `AttemptSpec` and, after its `Checked` report, the replicas."""
         self._write(pickle.dumps(what))
 
     def confirm_lease(self, until_s: float) -> None:

@@ -17,7 +17,7 @@ it has read; end it.
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class ChildArgs:
     """The process's configuration, JSON in its only argument.
 
     `parent` is a process id; `reports` and `confirmations` (for `LeaseGuard`) are pipes; `archive_dir` holds
@@ -37,8 +37,8 @@ class Post:
         return orjson.dumps(asdict(self)).decode()
 
     @staticmethod
-    def decode(text: str) -> Post:
-        return Post(**orjson.loads(text))
+    def decode(text: str) -> ChildArgs:
+        return ChildArgs(**orjson.loads(text))
 
 
 def end_of_jvm(status: int, log_dir: Path) -> str:

@@ -29,7 +29,7 @@ Offsets = TypeVar("Offsets")
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class OffsetObservation:
     """One look at a job: local clocks, restarts, and checkpoint numbers.
 
     `newest` is the last triggered checkpoint, `newest_done` the last completed, `newest_clear` the last
@@ -46,7 +46,7 @@ class Sight:
     oldest_read_ms: int
 
 
-Steps = Generator[None, Sight, Sight]
+Steps = Generator[None, OffsetObservation, OffsetObservation]
 
 
 class OffsetSettlement(Generic[Offsets]):
@@ -80,7 +80,7 @@ class OffsetSettlement(Generic[Offsets]):
     def settles(self) -> bool:
         return self._steps is not None
 
-    def look(self, sight: Sight, read: Offsets) -> Offsets | None:
+    def look(self, sight: OffsetObservation, read: Offsets) -> Offsets | None:
         """Return offsets that have just settled, else None. `read`: those that Flink has committed."""
         if self._steps is None or sight.restarts != self._restarts:
             self._steps, self._restarts = None, sight.restarts
@@ -108,11 +108,11 @@ class OffsetSettlement(Generic[Offsets]):
         held = yield from _until(lambda now: now.newest_done > before.newest)
         return (yield from _until(lambda now: now.newest_done > held.newest_done))
 
-    def _passed(self, now: Sight) -> int:
+    def _passed(self, now: OffsetObservation) -> int:
         return now.newest_clear if self._many_readers else now.newest_done
 
 
-def _until(holds: Callable[[Sight], bool]) -> Steps:
+def _until(holds: Callable[[OffsetObservation], bool]) -> Steps:
     while not holds(now := (yield)):
         pass
     return now
@@ -221,7 +221,7 @@ class GroupOffsets:
 
     def _look(self, source: KafkaSource, now: Snapshot) -> None:
         checkpoints = self._checkpoints()
-        sight = Sight(
+        sight = OffsetObservation(
             monotonic_s=self._clock.monotonic_s(),
             wall_ms=self._clock.wall_ms(),
             restarts=checkpoints.restored,

@@ -81,7 +81,7 @@ class Signs:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class JobStatus:
     snapshot: Snapshot
     signs: Signs = field(default_factory=Signs)
     kind: Literal["look"] = "look"
@@ -111,7 +111,16 @@ class Lost:
 
 
 Report = (
-    AwaitsKafka | ResumesEarlier | Skipped | Checked | Ready | NewTopics | Look | Finished | Failed | Lost
+    AwaitsKafka
+    | ResumesEarlier
+    | Skipped
+    | Checked
+    | Ready
+    | NewTopics
+    | JobStatus
+    | Finished
+    | Failed
+    | Lost
 )
 
 _ANY: TypeAdapter[Report] = TypeAdapter(Annotated[Report, Field(discriminator="kind")])

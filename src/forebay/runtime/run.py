@@ -49,9 +49,9 @@ def run_pipeline(
     failure.
 
     Resumes from the newest complete checkpoint unless `fresh`, and again (at most ten times in ten minutes)
-    if Flink dies or the job stalls (see `Vigil`). Restarts replicas of `engine` that die. KeyboardInterrupt
-    cancels the job; its checkpoints stay. The caller closes `launcher`, which may have a process started
-    ahead.
+    if Flink dies or the job stalls (see `JobStallDetector`). Restarts replicas of `engine` that die.
+    KeyboardInterrupt cancels the job; its checkpoints stay. The caller closes `launcher`, which may have a
+    process started ahead.
 
     Raises `SettingError` before entering `engine` if a secret is missing, a location is unusable, or the
     pipeline is running or has finished, and before submission if the engine does not serve the model;

@@ -14,7 +14,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.engine.launch import Replica
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.flink.metrics import NOTHING_READ_MS
-from forebay.runtime.reports import Look
+from forebay.runtime.reports import JobStatus
 from forebay.runtime.snapshot import Scaling, Snapshot
 
 NOT_RUNNING = frozenset(("CREATED", "INITIALIZING", "RESTARTING", "FAILING", "CANCELLING", "SUSPENDED"))
@@ -44,7 +44,7 @@ UNANSWERED_S = 300.0
 """In addition to a record's deadline, under the same condition."""
 
 
-class Vigil:
+class JobStallDetector:
     """Watches one attempt at a job for signs of a stall that it will not recover from.
 
     A slow engine or an idle source is not a stall: each call ends within `deadline_s`, and an operator checks
@@ -64,10 +64,10 @@ class Vigil:
         self._embedded = embedded
         self._task_managers = task_managers
         self._heard_s = now_s
-        self._before: Look | None = None
+        self._before: JobStatus | None = None
         self._since_s: dict[str, float] = {}
 
-    def heard(self, now_s: float, look: Look | None = None, *, served: bool = True) -> None:
+    def heard(self, now_s: float, look: JobStatus | None = None, *, served: bool = True) -> None:
         """Record a message from the attempt, with a `look` once its job runs. While it is not `served`
         because its replicas are starting, requests in flight make no progress.
         """
@@ -94,7 +94,7 @@ class Vigil:
                 return f"{sign} for {now_s - since_s:.0f} s"
         return None
 
-    def _signs(self, look: Look) -> Iterator[str]:
+    def _signs(self, look: JobStatus) -> Iterator[str]:
         now, signs = look.snapshot, look.signs
         if not self._embedded:
             return

@@ -20,7 +20,7 @@ from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLos
 from forebay.flink.checkpoints import job_of
 from forebay.flink.jvm import HEAP_MB, start_jvm
 from forebay.processes import pid_space
-from forebay.runtime.attempt import Attempt, Order
+from forebay.runtime.attempt import Attempt, AttemptSpec
 from forebay.runtime.file_systems import file_system_options
 from forebay.runtime.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
 from forebay.runtime.inference import Served, served_by
@@ -31,7 +31,7 @@ from forebay.runtime.reports import (
     Checked,
     Failed,
     Finished,
-    Look,
+    JobStatus,
     Lost,
     NewTopics,
     Ready,
@@ -51,7 +51,7 @@ from forebay.runtime.run_state import RunState
 from forebay.runtime.scaling.engine import ScaledEngine
 from forebay.runtime.snapshot import AWAITS_KAFKA, FAILED, INTERRUPTED, RESUMING, WAITING, Snapshot
 from forebay.runtime.state_store import StateStore
-from forebay.runtime.supervision import EngineSupervisor, Restarts, Vigil
+from forebay.runtime.supervision import EngineSupervisor, JobStallDetector, Restarts
 from forebay.runtime.watch import CANCEL_S, JobLost, StopRequests
 from forebay.s3.client import StoreAway, StoreRefused
 from forebay.s3.location import Location, below, location_of
@@ -122,7 +122,7 @@ class Supervisor:
         self._keeper: EngineSupervisor | ScaledEngine = EngineSupervisor(())
         self._printed: StdoutResults | None = None
         self._written: OutputCounts | None = None
-        self._order: Order | None = None
+        self._order: AttemptSpec | None = None
         self._tidy: CheckpointCleaner | None = None
         self._drain: Callable[[], None] = lambda: None
         self._failed_before = 0
@@ -156,7 +156,7 @@ class Supervisor:
         return self._finish(last)
 
     def _attempt(self, enter: Callable[[], Engine], launcher: FlinkLauncher | None) -> Snapshot:
-        order = self._order = Order(
+        order = self._order = AttemptSpec(
             spec=self._spec,
             settings=self._settings,
             state=self._state,
@@ -179,7 +179,7 @@ class Supervisor:
             process,
             self._heard,
             self._mend,
-            self._vigil(),
+            self._stall_detector(),
             served=lambda: self._keeper.serves,
             store=self._store,
         )
@@ -206,7 +206,7 @@ class Supervisor:
         finally:
             watched.process.kill()
 
-    def _attempt_here(self, order: Order, enter: Callable[[], Engine]) -> Snapshot:
+    def _attempt_here(self, order: AttemptSpec, enter: Callable[[], Engine]) -> Snapshot:
         self._printed = StdoutResults() if isinstance(self._spec.sink, StdoutSink) else None
         jars = connector_jars(self._spec, self._settings)
         with self._printed.taken() if self._printed else nullcontext():
@@ -264,7 +264,7 @@ class Supervisor:
                 # If the location cannot be written now, they are recorded with the next checkpoint.
                 with suppress(OSError, StoreAway, StoreRefused):
                     self._store.write(self._state, patient=False)
-            case Look():
+            case JobStatus():
                 self._looked(report)
             case Lost(cause):
                 raise JobLost(cause)
@@ -302,7 +302,7 @@ class Supervisor:
     def _is_at_end(self, job: str) -> bool:
         return (job == self._state.job and self._state.restored_at_end) or self._store.has_finished(job)
 
-    def _looked(self, look: Look) -> None:
+    def _looked(self, look: JobStatus) -> None:
         assert self._tidy is not None
         self._state = self._tidy(self._state, look.signs.checkpoint_ms)
         self._keeper.heard(look.snapshot.backlog, runs=look.snapshot.state == "RUNNING")
@@ -346,8 +346,8 @@ class Supervisor:
         self._last = replace(self._last, engine_restarts=self._keeper.failed, engine_failure=words)
         self._watch(self._last)
 
-    def _vigil(self) -> Vigil:
-        return Vigil(
+    def _stall_detector(self) -> JobStallDetector:
+        return JobStallDetector(
             time.monotonic(),
             self._spec.deadline_s,
             embedded=self._options.cluster is None,
@@ -402,7 +402,7 @@ class _Watched:
         process: FlinkProcess,
         heard: Callable[[Report], None],
         tick: Callable[[], None],
-        vigil: Vigil,
+        stall_detector: JobStallDetector,
         *,
         served: Callable[[], bool],
         store: StateStore,
@@ -410,7 +410,7 @@ class _Watched:
         self.process = process
         self._heard = heard
         self._tick = tick
-        self._vigil = vigil
+        self._stall_detector = stall_detector
         self._served = served
         self._store = store
 
@@ -421,13 +421,13 @@ class _Watched:
             self._tick()
             if report is not None:
                 self._heard(report)
-                look = report if isinstance(report, Look) else None
-                self._vigil.heard(time.monotonic(), look, served=self._served())
+                look = report if isinstance(report, JobStatus) else None
+                self._stall_detector.heard(time.monotonic(), look, served=self._served())
                 if isinstance(report, kind):
                     return report
             if uptime_s() >= self._store.held_until_s():
                 # The lease guard has suspended Flink.
-                self._vigil.excuse(time.monotonic())
-            stalled = self._vigil.stalled(time.monotonic())
+                self._stall_detector.excuse(time.monotonic())
+            stalled = self._stall_detector.stalled(time.monotonic())
             if stalled is not None:
                 raise JobLost(f"{stalled}; it is considered lost")

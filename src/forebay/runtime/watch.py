@@ -24,7 +24,7 @@ from forebay.errors import LaunchError, PipelineFailed, TooLargeForSink
 from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, REPLACED_FILES, Checkpoints, RunningJob, end_job
 from forebay.flink.metrics import FAILED, KV_COUNTERS, NOTHING_READ_MS, TOO_LARGE
 from forebay.flink.rest import RestSilent
-from forebay.runtime.reports import Look, Signs
+from forebay.runtime.reports import JobStatus, Signs
 from forebay.runtime.snapshot import KvTransfers, Snapshot, Spent, SpentInAll, estimate
 from forebay.s3.location import Location
 
@@ -66,7 +66,7 @@ class StopRequests:
 
 def watch_until_end(
     job: RunningJob,
-    tell: Callable[[Look], None],
+    tell: Callable[[JobStatus], None],
     wishes: StopRequests,
     savepoints: Location,
     *,
@@ -101,7 +101,7 @@ def watch_until_end(
             last = replace(last, elapsed_s=time.monotonic() - started_s)
             silent = False
             if rests.passes() and not wishes.drain:
-                tell(Look(last, signs))
+                tell(JobStatus(last, signs))
                 continue
             try:
                 before = last
@@ -116,7 +116,7 @@ def watch_until_end(
                 # If it refuses connections, it may be ending with its job; the next round shows that.
                 silent = isinstance(error, RestSilent)
                 signs = replace(signs, answers=False)
-            tell(Look(last, signs))
+            tell(JobStatus(last, signs))
     except BaseException:
         # A job left running would continue to write, and nothing else would end it on a cluster.
         with suppress(LaunchError):

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
 from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
-from forebay.fleet.routing_request import ReplicaCharge, RoutingRequest
+from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad
 from forebay.simulate.engine import EngineModel
@@ -55,7 +55,7 @@ class Simulation:
         interval."""
         self._watch_every_s = watch_every_s
         self._watch_s = math.inf if watch_every_s is None else 0.0
-        self._tickets: dict[Sequence, ReplicaCharge] = {}
+        self._tickets: dict[Sequence, InFlightRequest] = {}
         self._due: list[tuple[float, int]] = []
 
     def run(self, requests: Many[Sequence]) -> None:

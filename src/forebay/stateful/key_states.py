@@ -89,7 +89,7 @@ class Due:
         self._keep(clock, time_ms, head)
         return first
 
-    def come(self, clock: Clock, time_ms: int) -> None:
+    def mark_due(self, clock: Clock, time_ms: int) -> None:
         """Mark the keys noted so far for `time_ms` as due."""
         head = self.heads.get((clock, time_ms))
         if head is not None and not head.until:

@@ -131,11 +131,11 @@ class ShardMachine(Protocol):
         """The call `id` was answered, or given up."""
         ...
 
-    def come(self, clock: Clock, time_ms: int) -> None:
+    def mark_due(self, clock: Clock, time_ms: int) -> None:
         """Mark the timers set for `time_ms` as due; without effect if there is none."""
         return
 
-    def come_all(self) -> None:
+    def mark_all_due(self) -> None:
         """Mark every timer as due, at the end of the input."""
         return
 

@@ -157,14 +157,14 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._go_on(key, now, effects)
         return effects
 
-    def come(self, clock: Clock, time_ms: int) -> None:
-        self._due.come(clock, time_ms)
+    def mark_due(self, clock: Clock, time_ms: int) -> None:
+        self._due.mark_due(clock, time_ms)
 
-    def come_all(self) -> None:
+    def mark_all_due(self) -> None:
         """Mark every timer as due. From now on, keys are not forgotten for their age."""
         self._memories.ending = True
         for clock, time_ms in sorted(self._due.heads, key=lambda head: head[1]):
-            self._due.come(clock, time_ms)
+            self._due.mark_due(clock, time_ms)
 
     def fire(self, clocks: Clocks) -> list[Effect]:
         """Fire the timers of at most `PER_CHUNK` keys: each may start a call, and very many keys may be due

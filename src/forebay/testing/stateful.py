@@ -114,7 +114,7 @@ class Machine:
         while due := sorted((t, c) for c, t in self.wakes if t <= now[c]):
             time_ms, clock = due[0]
             self.wakes.discard((clock, time_ms))
-            self.turns.come(clock, time_ms)
+            self.turns.mark_due(clock, time_ms)
             self._fire()
 
     def end(self, answer: Callable[[Machine], None] | None = None, rounds: int = 8) -> None:
@@ -125,7 +125,7 @@ class Machine:
                 respond(self)
             if not self.turns.timers:
                 return
-            self.turns.come_all()
+            self.turns.mark_all_due()
             self._fire()
 
     def restart(self) -> None:

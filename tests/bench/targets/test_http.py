@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from forebay.bench.targets import http
 from forebay.bench.targets.events import Collector
 from forebay.bench.targets.http import Connection, HttpServer
-from forebay.engine.failures import Quoter
+from forebay.engine.failures import Redactor
 from forebay.errors import EngineError, Overloaded, ProtocolViolation, Unreachable
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
@@ -23,7 +23,7 @@ async def talk(serve: Serve, use: Callable[[HttpServer], Awaitable[None]]) -> No
     """Let `use` have a client of a server that treats each connection as `serve` does."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    client = HttpServer(f"http://127.0.0.1:{port}", headers={}, quote=Quoter())
+    client = HttpServer(f"http://127.0.0.1:{port}", headers={}, quote=Redactor())
     try:
         await client.connect()
         await asyncio.wait_for(use(client), 20)
@@ -180,10 +180,10 @@ async def test_a_connection_that_is_closed_at_once_is_told() -> None:
 
 async def test_no_tls_and_no_name_are_told() -> None:
     async def use(client: HttpServer) -> None:
-        secure = HttpServer(client.url.replace("http:", "https:"), headers={}, quote=Quoter())
+        secure = HttpServer(client.url.replace("http:", "https:"), headers={}, quote=Redactor())
         with pytest.raises(Unreachable, match="no TLS connection"):
             await secure.connect()
-        nowhere = HttpServer(f"http://{'a' * 70}.example", headers={}, quote=Quoter())
+        nowhere = HttpServer(f"http://{'a' * 70}.example", headers={}, quote=Redactor())
         with pytest.raises(Unreachable, match="no name that can be looked up"):
             await nowhere.connect()
 

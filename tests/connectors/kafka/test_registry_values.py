@@ -24,10 +24,10 @@ from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.kafka.registry import (
     MAX_ANSWER_BYTES,
     MAX_SCHEMA_CHARS,
-    Patience,
     Registry,
     RegistryAway,
     RegistryRefused,
+    RegistryRetry,
     require_registry,
 )
 from forebay.connectors.kafka.registry_values import RegistryValues
@@ -106,7 +106,7 @@ class Waits:
         self.clock = Ticking(tick_s)
         self.waits_s: list[float] = []
         self._registry, self._mend_after = registry, mend_after
-        patience = Patience(registry.url, clock=self.clock, sleep=self._sleep)
+        patience = RegistryRetry(registry.url, clock=self.clock, sleep=self._sleep)
         self.values = RegistryValues(Registry(registry.url, **more), patience)
 
     def _sleep(self, seconds: float) -> None:

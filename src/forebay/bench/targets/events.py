@@ -9,7 +9,7 @@ import orjson
 
 from forebay.bench.load.request import LoadRequest
 from forebay.bench.targets.base import OnPiece, Piece
-from forebay.engine.failures import Quoter, error_from_status
+from forebay.engine.failures import Redactor, error_from_status
 from forebay.engine.protocol import DONE, SseParser
 from forebay.errors import BadRequest, ProtocolViolation, Unreachable
 
@@ -49,7 +49,7 @@ class EventReader:
         self,
         url: str,
         model: str,
-        quote: Quoter,
+        quote: Redactor,
         take: TakeEvent,
         on_piece: OnPiece,
         *,

@@ -18,7 +18,7 @@ import httptools
 from yarl import URL
 
 from forebay.engine.client import CLOSE_GRACE_S, KEEPALIVE_S
-from forebay.engine.failures import Quoter
+from forebay.engine.failures import Redactor
 from forebay.errors import EngineError, ProtocolViolation, Unreachable
 
 MAX_HEAD_BYTES = 64 << 10
@@ -50,7 +50,7 @@ class HttpServer:
     them.
     """
 
-    def __init__(self, url: str, *, headers: Mapping[str, str], quote: Quoter) -> None:
+    def __init__(self, url: str, *, headers: Mapping[str, str], quote: Redactor) -> None:
         self.url = url
         self._quote = quote
         parsed = URL(url)
@@ -164,7 +164,7 @@ class HttpServer:
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, url: str, quote: Quoter, all_open: set[Connection]) -> None:
+    def __init__(self, url: str, quote: Redactor, all_open: set[Connection]) -> None:
         self._url = url
         self._quote = quote
         self._all_open = all_open

@@ -28,7 +28,7 @@ from forebay.bench.targets.events import (
 )
 from forebay.bench.targets.http import HttpServer
 from forebay.engine.client import replica_url, request_headers
-from forebay.engine.failures import Quoter, error_from_object, error_from_status
+from forebay.engine.failures import Redactor, error_from_object, error_from_status
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.errors import BadRequest, EngineError, ProtocolViolation, ServerFault, SettingError
 
@@ -53,7 +53,7 @@ class OpenAiTarget:
     def __init__(self, url: str, options: OpenAiOptions | None = None) -> None:
         self.url = replica_url(url)
         self._options = options or OpenAiOptions()
-        self._quote = Quoter(self._options.api_key)
+        self._quote = Redactor(self._options.api_key)
         self._path = CHAT_PATH if self._options.chat else PROMPT_PATH
         self._model = self._options.model or ""
         self._extensions = bool(self._options.extensions)
@@ -177,7 +177,7 @@ class OpenAiTarget:
 class _OpenAiEvents:
     __slots__ = ("_chat", "_model", "_quote", "_tokens", "_untold", "_url")
 
-    def __init__(self, url: str, model: str, quote: Quoter, *, chat: bool) -> None:
+    def __init__(self, url: str, model: str, quote: Redactor, *, chat: bool) -> None:
         self._url = url
         self._model = model
         self._quote = quote

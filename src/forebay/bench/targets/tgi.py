@@ -17,7 +17,7 @@ from forebay.bench.targets.base import TRIAL, OnPiece, Piece, try_one
 from forebay.bench.targets.events import ONE_TOKEN, EventReader, count, text_prompt
 from forebay.bench.targets.http import HttpServer
 from forebay.engine.client import replica_url, request_headers
-from forebay.engine.failures import Quoter, error_from_object
+from forebay.engine.failures import Redactor, error_from_object
 from forebay.errors import Overloaded
 
 PATH = "/generate_stream"
@@ -27,7 +27,7 @@ class TgiTarget:
     def __init__(self, url: str, *, api_key: str | None = None) -> None:
         self.url = replica_url(url)
         self._api_key = api_key
-        self._quote = Quoter(api_key)
+        self._quote = Redactor(api_key)
         self._server: HttpServer | None = None
         self._post = b""
 

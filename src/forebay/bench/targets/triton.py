@@ -20,7 +20,7 @@ from forebay.bench.targets.base import TRIAL, OnPiece, Piece, try_one
 from forebay.bench.targets.events import CONTENT, NOTHING, EventReader, text_prompt
 from forebay.bench.targets.http import HttpServer
 from forebay.engine.client import replica_url, request_headers
-from forebay.engine.failures import Quoter, error_from_object
+from forebay.engine.failures import Redactor, error_from_object
 from forebay.errors import SettingError
 
 VLLM, TENSORRT_LLM = "vllm", "tensorrtllm"
@@ -49,7 +49,7 @@ class TritonTarget:
     def __init__(self, url: str, options: TritonOptions) -> None:
         self.url = replica_url(url)
         self._options = options
-        self._quote = Quoter(options.api_key)
+        self._quote = Redactor(options.api_key)
         self._path = f"/v2/models/{percent_encode(options.model, safe='')}/generate_stream"
         self._server: HttpServer | None = None
         self._post = b""

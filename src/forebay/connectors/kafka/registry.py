@@ -69,7 +69,7 @@ def registry_auth(registry: Registry) -> str | None:
     return secret
 
 
-class Patience:
+class RegistryRetry:
     """Retries while the registry is down, with growing pauses, for `PATIENCE_S` in all."""
 
     def __init__(
@@ -117,10 +117,10 @@ class Patience:
         return f"it answered {status}"
 
 
-def registry_client(registry: Registry, patience: Patience) -> Any:
+def registry_client(registry: Registry, patience: RegistryRetry) -> Any:
     """A client of confluent-kafka that caches schemas and retries while the registry is down.
 
-    Makes no request yet. Fetching raises as `Patience.ask` and `check_schema`.
+    Makes no request yet. Fetching raises as `RegistryRetry.ask` and `check_schema`.
     """
     require_registry()
     from confluent_kafka.schema_registry import SchemaRegistryClient

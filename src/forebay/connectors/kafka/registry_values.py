@@ -19,9 +19,9 @@ from forebay.connectors.kafka.protobuf import (
     message_indexes,
 )
 from forebay.connectors.kafka.registry import (
-    Patience,
     Registry,
     RegistryRefused,
+    RegistryRetry,
     referenced_schemas,
     registry_client,
 )
@@ -51,9 +51,9 @@ class RegistryValues:
     Schema.
     """
 
-    def __init__(self, registry: Registry, patience: Patience | None = None) -> None:
+    def __init__(self, registry: Registry, patience: RegistryRetry | None = None) -> None:
         """Raises `SetupError` without the extra `registry`, `SettingError` if the secret is missing."""
-        self._client = registry_client(registry, patience or Patience(registry.url))
+        self._client = registry_client(registry, patience or RegistryRetry(registry.url))
         self._url = registry.url
         self._readers: dict[int | str, tuple[str, Read]] = {}
 

@@ -20,7 +20,7 @@ from forebay.fleet.expected_ttft import ExpectedTtft
 from forebay.fleet.routing_request import (
     BLOCK_CHARS,
     CHARS_PER_TOKEN,
-    ReplicaCharge,
+    InFlightRequest,
     RoutingRequest,
     Vector,
     message_text,
@@ -40,7 +40,7 @@ WORK_S = 0.1
 @dataclass(slots=True, eq=False)
 class Placement:
     demand: RoutingRequest
-    charge: ReplicaCharge | None = None
+    charge: InFlightRequest | None = None
 
 
 @dataclass(slots=True)
@@ -49,8 +49,8 @@ class _Row:
     total.
     """
 
-    sent: deque[ReplicaCharge] = field(default_factory=deque)
-    queued: deque[ReplicaCharge] = field(default_factory=deque)
+    sent: deque[InFlightRequest] = field(default_factory=deque)
+    queued: deque[InFlightRequest] = field(default_factory=deque)
     told: float = math.inf
 
 
@@ -127,7 +127,7 @@ class ReplicaChooser:
         """Estimate of the own requests at this replica."""
         return len(self._rows[self._numbers[name]].sent)
 
-    def _take(self, number: int, demand: RoutingRequest, cached: Vector, now_s: float) -> ReplicaCharge:
+    def _take(self, number: int, demand: RoutingRequest, cached: Vector, now_s: float) -> InFlightRequest:
         row, charge = self._rows[number], self._fleet.take(number, demand, cached, now_s)
         row.sent.append(charge)
         row.queued.append(charge)
@@ -141,7 +141,7 @@ class ReplicaChooser:
             row.sent.remove(charge)
             self._finish(row, charge, now_s)
 
-    def _finish(self, row: _Row, charge: ReplicaCharge, now_s: float) -> None:
+    def _finish(self, row: _Row, charge: InFlightRequest, now_s: float) -> None:
         if charge in row.queued:
             row.queued.remove(charge)
         self._fleet.finish(charge, now_s)

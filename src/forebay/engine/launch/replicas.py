@@ -16,7 +16,7 @@ from forebay.engine.launch.dtype import NumberType
 from forebay.engine.launch.progress import Progress, Silent, tail
 from forebay.engine.launch.registry import GRACE_S, Registry, Replica, end_processes
 from forebay.engine.launch.spec import LOOPBACK, Launch
-from forebay.engine.launch.supervisor import Order
+from forebay.engine.launch.supervisor import SupervisorArgs
 from forebay.errors import LaunchError
 from forebay.ports import free_ports_from
 from forebay.processes import birth_s, kill, module_command
@@ -184,7 +184,7 @@ class Replicas(Sequence[str]):
         launch = self._launch(port, cores)
         replica_id = f"{port}-{secrets.token_hex(4)}"
         log = self._new_log(replica_id)
-        order = Order(
+        order = SupervisorArgs(
             replica_id=replica_id,
             registry=str(self._registry.path),
             owner_pid=os.getpid(),

@@ -28,7 +28,7 @@ ORPHANS_GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SupervisorArgs:
     replica_id: str
     registry: str
     owner_pid: int
@@ -41,12 +41,12 @@ class Order:
         return orjson.dumps(asdict(self)).decode()
 
     @staticmethod
-    def decode(text: str) -> Order:
-        return Order(**orjson.loads(text))
+    def decode(text: str) -> SupervisorArgs:
+        return SupervisorArgs(**orjson.loads(text))
 
 
 def main() -> int:
-    order = Order.decode(sys.argv[1])
+    order = SupervisorArgs.decode(sys.argv[1])
     told_to_stop = [False]
 
     def stop(signum: int, frame: object) -> None:
@@ -72,7 +72,7 @@ def main() -> int:
     return status if status is not None and status >= 0 else 1
 
 
-def _start(order: Order) -> subprocess.Popen[bytes]:
+def _start(order: SupervisorArgs) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         order.command,
         stdin=subprocess.DEVNULL,

@@ -11,7 +11,7 @@ from tests.harness.clock import ManualClock
 
 from forebay.errors import DeployError
 from forebay.ray_serve.instance import ServeInstance
-from forebay.ray_serve.shared_looks import FORGET_S, SharedLooks
+from forebay.ray_serve.cached_poll import FORGET_S, CachedPoll
 
 
 class Cluster:
@@ -35,7 +35,7 @@ class Cluster:
 async def test_a_look_serves_all_for_a_while() -> None:
     cluster, clock = Cluster(), ManualClock()
     cluster.may_answer.set()
-    looks = SharedLooks(cluster.look, clock, limit_s=10.0)
+    looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     found = [await looks.instance("a", 0.5) for _ in range(3)]
     clock.advance(0.5)
     found.append(await looks.instance("a", 0.5))
@@ -46,7 +46,7 @@ async def test_a_look_serves_all_for_a_while() -> None:
 
 def test_threads_wait_for_the_one_that_looks() -> None:
     cluster, clock = Cluster(), ManualClock()
-    looks = SharedLooks(cluster.look, clock, limit_s=10.0)
+    looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     found: list[ServeInstance] = []
     threads = [
         threading.Thread(target=lambda: found.append(asyncio.run(looks.instance("a", 0.5)))) for _ in range(4)
@@ -63,7 +63,7 @@ def test_threads_wait_for_the_one_that_looks() -> None:
 
 async def test_a_failure_is_everybodys() -> None:
     cluster, clock = Cluster(fails=True), ManualClock()
-    looks = SharedLooks(cluster.look, clock, limit_s=10.0)
+    looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     tasks = [asyncio.create_task(looks.instance("a", 0.5)) for _ in range(3)]
     await asyncio.sleep(0)
     cluster.may_answer.set()
@@ -75,7 +75,7 @@ async def test_a_failure_is_everybodys() -> None:
 
 async def test_another_one_looks_where_the_first_is_cancelled() -> None:
     cluster, clock = Cluster(), ManualClock()
-    looks = SharedLooks(cluster.look, clock, limit_s=10.0)
+    looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     first, second = (asyncio.create_task(looks.instance("a", 0.5)) for _ in range(2))
     for _ in range(3):
         await asyncio.sleep(0)
@@ -88,7 +88,7 @@ async def test_another_one_looks_where_the_first_is_cancelled() -> None:
 
 async def test_a_look_that_takes_long_is_waited_for() -> None:
     cluster, clock = Cluster(), ManualClock()
-    looks = SharedLooks(cluster.look, clock, limit_s=10.0)
+    looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     first = asyncio.create_task(looks.instance("a", 0.5))
     await asyncio.sleep(0)
     clock.advance(9.0)
@@ -101,7 +101,7 @@ async def test_a_look_that_takes_long_is_waited_for() -> None:
 
 async def test_one_that_waits_may_be_cancelled_alone() -> None:
     cluster, clock = Cluster(), ManualClock()
-    looks = SharedLooks(cluster.look, clock, limit_s=10.0)
+    looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     first, second, third = (asyncio.create_task(looks.instance("a", 0.5)) for _ in range(3))
     for _ in range(3):
         await asyncio.sleep(0)
@@ -113,7 +113,7 @@ async def test_one_that_waits_may_be_cancelled_alone() -> None:
 
 async def test_a_look_that_never_ends_is_not_waited_for() -> None:
     cluster, clock = Cluster(), ManualClock()
-    looks = SharedLooks(cluster.look, clock, limit_s=10.0)
+    looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     stuck = asyncio.create_task(looks.instance("a", 0.5))
     await asyncio.sleep(0)
     clock.advance(10.0)
@@ -125,7 +125,7 @@ async def test_a_look_that_never_ends_is_not_waited_for() -> None:
 async def test_clusters_that_nobody_asks_any_more_are_forgotten() -> None:
     cluster, clock = Cluster(), ManualClock()
     cluster.may_answer.set()
-    looks = SharedLooks(cluster.look, clock, limit_s=10.0)
+    looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     for address in "abc":
         await looks.instance(address, 2 * FORGET_S)
     clock.advance(FORGET_S + 1)

@@ -23,7 +23,7 @@ class _Look:
     answer: Future[Answer] = field(default_factory=Future)
 
 
-class SharedLooks:
+class CachedPoll:
     """Polls by address, each made by the first caller that needs it. Thread-safe.
 
     A poll that takes `limit_s` is abandoned by its waiters: its thread may be gone.
