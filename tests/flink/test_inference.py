@@ -350,7 +350,7 @@ def test_engine_defect_fails_the_job_and_loses_nothing(make_runs: Make) -> None:
     runs.feed([*events(0, 20), {"n": 20, "text": "((defect))"}])
     job = runs.start(restart=Restart(attempts=0))
     wait_until(lambda: job.ended() is not None)
-    assert "unforeseen" in (job.ended() or "")
+    assert "failed unexpectedly" in (job.ended() or "")
     assert len(runs.results()) < 21
 
 
