@@ -10,8 +10,8 @@ import pytest
 from tests.harness.clock import ManualClock
 
 from forebay.errors import DeployError
-from forebay.ray_serve.instance import ServeInstance
 from forebay.ray_serve.cached_poll import FORGET_S, CachedPoll
+from forebay.ray_serve.instance import ServeInstance
 
 
 class Cluster:
