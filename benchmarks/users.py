@@ -22,14 +22,15 @@ TARGET = 1.3
 
 @dataclass(frozen=True, slots=True)
 class UsersOptions:
-    """`rounds` of `users` each way. Without `url`, a scripted engine begins after `first_token_s` and streams
-    for `decode_s`; `model` and `max_tokens` are asked of a real one."""
+    """`rounds` of `users` each way. Without `url`, a scripted engine begins after `first_token_s`, streams
+    for `decode_s`, and reports a KV cache of `kv_tokens`; `model` and `max_tokens` are for a real one."""
 
     users: int = 32
     rounds: int = 3
     first_token_s: float = 0.3
     decode_s: float = 10.0
     chunks: int = 100
+    kv_tokens: int = 0
     url: str | None = None
     model: str = "fake"
     max_tokens: int = 400
@@ -71,7 +72,10 @@ def report(options: UsersOptions, seen: dict[str, list[Answer]]) -> dict[str, An
 
 def _script(options: UsersOptions) -> ReplicaScript:
     return ReplicaScript(
-        delay=Fixed(options.first_token_s), decode=Fixed(options.decode_s), chunks=options.chunks
+        delay=Fixed(options.first_token_s),
+        decode=Fixed(options.decode_s),
+        chunks=options.chunks,
+        kv_tokens=options.kv_tokens,
     )
 
 

@@ -37,6 +37,10 @@ def gateway_bench(
     ] = None,
     engine: Annotated[str | None, typer.Option(help="With --users: URL of a real engine.")] = None,
     model: Annotated[str, typer.Option(help="With --engine: its model.")] = "fake",
+    kv_tokens: Annotated[
+        int,
+        typer.Option(min=0, help="With --users: KV cache that the scripted engine reports, as vLLM does."),
+    ] = 0,
     json: JsonFile = None,
 ) -> None:
     """Compare TTFT with and without the gateway, in turn; status 1 if it adds more than promised."""
@@ -55,7 +59,9 @@ def gateway_bench(
 
     options = GatewayOptions(rate_per_s=rate, rounds=rounds, seconds=seconds)
     if users is not None:
-        found = measure_users(UsersOptions(users=users, rounds=rounds, url=engine, model=model), note)
+        found = measure_users(
+            UsersOptions(users=users, rounds=rounds, url=engine, model=model, kv_tokens=kv_tokens), note
+        )
     elif hostile:
         found = measure_hostile(options, note, ways=attack or tuple(WAYS))
     else:

@@ -41,7 +41,7 @@ def test_a_gateway_that_does_not_start_says_why() -> None:
 
 
 def test_users_who_ask_at_once_of_a_fresh_gateway() -> None:
-    options = UsersOptions(users=6, rounds=1, first_token_s=0.01, decode_s=0.05, chunks=2)
+    options = UsersOptions(users=6, rounds=1, first_token_s=0.01, decode_s=0.05, chunks=2, kv_tokens=9)
     found = measure_users(options)
     assert (found["direct_answers"], found["gateway_answers"], found["gateway_refused"]) == (6, 6, 0)
     assert found["ratio"] == found["gateway_first_ms_p50"] / found["direct_first_ms_p50"]

@@ -155,6 +155,7 @@ class ReplicaScript:
         prefill_s_per_char: Seconds per character of prompt that is not in the prefix cache.
         block_chars: Characters per block of the prefix cache.
         cache_blocks: Blocks of the prefix cache, which is LRU. 0: no cache.
+        kv_tokens: Size of the KV cache, in tokens, that `/metrics` reports; 0: it does not.
         max_model_len: Tokens of prompt and `max_tokens` together; more gets a 400.
         retry_after_s: `Retry-After` of a scripted 429, and of one for `max_calls`.
         api_key: The key that calls must carry; None: none.
@@ -187,6 +188,7 @@ class ReplicaScript:
     prefill_s_per_char: float = 0.0
     block_chars: int = 512
     cache_blocks: int = 0
+    kv_tokens: int = 0
     max_model_len: int = 32_768
     retry_after_s: float = 1.0
     api_key: str | None = field(default=None, repr=False)

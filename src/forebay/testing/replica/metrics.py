@@ -22,7 +22,7 @@ class Load:
     kv_usage: float
 
 
-def metrics_text(model: str, load: Load, totals: Mapping[str, int]) -> str:
+def metrics_text(model: str, load: Load, totals: Mapping[str, int], *, kv_tokens: int = 0) -> str:
     labels = f'{{engine="0",model_name="{model}"}}'
     gauges = {
         "num_requests_running": load.running,
@@ -35,6 +35,9 @@ def metrics_text(model: str, load: Load, totals: Mapping[str, int]) -> str:
     for name in COUNTERS:
         total = float(totals.get(name, 0))
         lines += [f"# TYPE vllm:{name} counter", f"vllm:{name}_total{labels} {total}"]
+    if kv_tokens:
+        sizes = f'block_size="1",engine="0",num_gpu_blocks="{kv_tokens}"'
+        lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{sizes}}} 1.0"]
     return "\n".join(lines) + "\n"
 
 

@@ -333,7 +333,9 @@ class FakeReplica:
     def _metrics(self) -> str:
         if self.script.metrics is not None:
             return self.script.metrics
-        return metrics_text(self.script.models[0], self._load(), self._totals)
+        return metrics_text(
+            self.script.models[0], self._load(), self._totals, kv_tokens=self.script.kv_tokens
+        )
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
