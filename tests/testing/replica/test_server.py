@@ -264,6 +264,6 @@ async def test_what_is_absent_is_a_404_and_a_stream_may_come_whole() -> None:
 
 @pytest.mark.parametrize(("kv_tokens", "found"), [(0, None), (48_000, 48_000)])
 async def test_metrics_report_the_size_of_the_kv_cache(kv_tokens: int, found: float | None) -> None:
-    async with session(ReplicaScript(kv_tokens=kv_tokens)) as (client, _):
-        async with client.get("/metrics") as response:
-            assert parse_cache_tokens(await response.text()) == found
+    script = ReplicaScript(kv_tokens=kv_tokens)
+    async with session(script) as (client, _), client.get("/metrics") as response:
+        assert parse_cache_tokens(await response.text()) == found
