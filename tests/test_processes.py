@@ -28,7 +28,7 @@ def test_a_planted_module_is_not_imported(tmp_path: Path) -> None:
     command = module_command("forebay.engine.launch.supervisor", "{}")
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     # The module runs, and finds its argument where `python -m` puts it.
-    assert "Order.__init__() missing" in ended.stderr
+    assert "SupervisorArgs.__init__() missing" in ended.stderr
 
 
 HOLDER = """

@@ -23,11 +23,12 @@ def test_discarding_java_objects_does_not_wait_for_a_suspended_jvm(
     flink_logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released: list[Any] = []
+    clients: set[Any] = set()
     release = py4j.java_gateway._garbage_collect_object
     monkeypatch.setattr(
         py4j.java_gateway,
         "_garbage_collect_object",
-        lambda client, id: (release(client, id), released.append(id)),
+        lambda client, id: (release(client, id), clients.add(client), released.append(id)),
     )
     start_jvm(flink_logs, heap_mb=768)
     release_in_background()
@@ -46,3 +47,5 @@ def test_discarding_java_objects_does_not_wait_for_a_suspended_jvm(
     finally:
         os.kill(pid, signal.SIGCONT)
     wait_until(lambda: ids <= set(released))
+    # Another connection is another thread of the JVM, and Flink's planner must be called on one thread.
+    assert get_gateway()._gateway_client not in clients

@@ -258,7 +258,7 @@ def test_no_cluster_no_context_no_namespace_no_operator(
         list(apply_all(other, manifests))
     unknown = replace(manifests[0], body={**manifests[0].body, "kind": "PrometheusRule"})
     unknown = replace(unknown, body={**unknown.body, "apiVersion": "monitoring.coreos.com/v1"})
-    with pytest.raises(DeployError, match="knows no PrometheusRule; install the Prometheus operator first"):
+    with pytest.raises(DeployError, match="has no PrometheusRule; install the Prometheus operator first"):
         api.apply(unknown)
     config = orjson.loads(control_plane.kubeconfig.read_bytes())
     config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_port()}"
