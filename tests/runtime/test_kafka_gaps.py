@@ -225,9 +225,10 @@ def test_topic_recreated_under_a_running_job(scene: Scene) -> None:
         if len(found) == 3 and not again:
             again.append(True)
             scene.recreate()
-            scene.write(*"vwxyz")
-        return len(found) >= 8
+            # As many as before: Kafka's client would read a longer topic at the old offset (docs/how-to/kafka.md).
+            scene.write(*"xyz")
+        return len(found) >= 6
 
     last = scene.pipelines.interrupt(scene.spec(on_gap="continue"), scene.url, enough, in_process=False)
-    assert scene.ids()[3:] == [f"{scene.topic}~2/0@{offset}" for offset in range(5)]
+    assert scene.ids()[3:] == [f"{scene.topic}~2/0@{offset}" for offset in range(3)]
     assert len(last.gaps) == len(last.resumes) == 1

@@ -269,7 +269,10 @@ class GroupOffsets:
         now = admin.topic_ids(topic_names(source, admin))
         again = [topic for topic in sorted(now) if changed(topic, self._ids, now)]
         if again:
-            raise JobLost(f"Kafka topic {', '.join(map(repr, again))} was deleted and created again")
+            raise JobLost(
+                f"Kafka topic {', '.join(map(repr, again))} was deleted and created again; records that were "
+                "read in the last seconds may be the new topic's, and are read again"
+            )
         new = {topic: id for topic, id in now.items() if topic not in self._ids}
         if new:
             self._ids |= new
