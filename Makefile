@@ -106,7 +106,7 @@ reference: $(READY)
 	$(BIN)/python -m tools.key_reference docs/pipeline.md
 	$(BIN)/python -m tools.key_reference docs/gateway.md
 	$(BIN)/python -m tools.key_reference docs/deployment.md
-	$(BIN)/python -m tools.key_reference docs/ray-fleet.md
+	$(BIN)/python -m tools.key_reference docs/how-to/ray.md
 
 # The locks are for the checkout; a wheel of Forebay asks for ranges. The engine is for Python 3.11 and newer.
 lock: $(TOOLS)/ready

@@ -191,7 +191,7 @@ def test_pipelines_load(
         check_document(GatewaySpec, value, what="gateway", name=str(block))
     elif block.page in ("docs/how-to/kubernetes.md", "docs/deployment.md") and "source" not in value:
         check_document(DeploymentSpec, value, what="deployment", name=str(block))
-    elif block.page in ("docs/how-to/ray.md", "docs/ray-fleet.md") and "source" not in value:
+    elif block.page == "docs/how-to/ray.md" and "source" not in value:
         check_document(RayFleetSpec, value, what="Ray fleet", name=str(block))
     else:
         parse_spec(value)

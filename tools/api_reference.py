@@ -83,7 +83,10 @@ def pages() -> dict[str, str]:
 
 def _page(file: str, module: ModuleType, parts: list[str]) -> str:
     name = module.__name__
-    head = [NOTE, f"\n# `{name}`\n", *_prose(inspect.getdoc(module) or "", name)]
+    opening = (
+        f"After this page you can use every public name of `{name}`, with its arguments and an example.\n"
+    )
+    head = [NOTE, f"\n# `{name}`\n", opening, *_prose(inspect.getdoc(module) or "", name)]
     return "\n".join([*head, *parts]).rstrip().replace(f"]({file}#", "](#") + "\n"
 
 

@@ -22,7 +22,7 @@ from forebay.gateway.spec import GatewaySpec
 SPECS: dict[str, type[BaseModel]] = {
     "gateway": GatewaySpec,
     "deployment": DeploymentSpec,
-    "ray-fleet": RayFleetSpec,
+    "ray": RayFleetSpec,
 }
 """The settings that a page is about; every other one is about pipelines."""
 BEGIN = "<!-- Made from the code by tools.key_reference: do not edit from here … -->"

@@ -20,21 +20,7 @@ ROOT = Path(__file__).parents[1]
 CLEAN = (
     "CONTRIBUTING.md",
     "README.md",
-    "docs/architecture.md",
-    "docs/autoscaling.md",
-    "docs/deployment.md",
-    "docs/fleet.md",
-    "docs/gateway.md",
-    "docs/how-to/kafka.md",
-    "docs/how-to/kubernetes.md",
-    "docs/how-to/metrics.md",
-    "docs/how-to/object-store.md",
-    "docs/how-to/ray.md",
-    "docs/how-to/replicas.md",
-    "docs/pipeline.md",
-    "docs/ray-fleet.md",
-    "docs/recovery.md",
-    "docs/security.md",
+    "docs",
     "src/forebay/api",
     "src/forebay/autoscale",
     "src/forebay/config",
@@ -58,7 +44,9 @@ CLEAN = (
 """Files and folders that are checked. Add a line when one is clean."""
 
 TREE = ("src", "tests", "benchmarks", "tools", "docs", "examples", "README.md", "CONTRIBUTING.md")
-NOT_CHECKED = re.compile(r"docs/reference/|tests/corpus/|tools/plain_english|tests/tools/test_plain_english")
+NOT_CHECKED = re.compile(
+    r"docs/reference/(?:forebay|errors|testing)\.md|tests/corpus/|tools/plain_english|tests/tools/test_plain_english"
+)
 
 PROMPT = "a prompt: other words change the answers"
 CODE_IN_TEXT = "a name in a program or a template"

@@ -39,7 +39,7 @@ def render(records: Records) -> Rendered:
         finding=f"On two cores, {min(ratios):.1f} to {max(ratios):.1f} times the tokens per second of static "
         f"batching, more where answers are less even. A short request among {burst['requests']} takes "
         f"{burst['gain']:.1f} times less of the engine's time than alone.",
-        learned={"Published tables beside ours": f"{published(ratios, limits, burst)} {medians(waited)}"},
+        learned={"Published tables next to ours": f"{published(ratios, limits, burst)} {medians(waited)}"},
     )
 
 

@@ -29,7 +29,7 @@ def render(records: Records) -> Rendered:
             _seconds(burst["scaled_up_s"]),
         ),
         ("from the new replica's being ready to its first request", _seconds(burst["routed_s"])),
-        ("requests in the replica when it was told to stop", f"{burst['at_stop']:.0f}"),
+        ("requests in the replica when it got its SIGTERM", f"{burst['at_stop']:.0f}"),
         ("requests sent to it from half a second after that on", f"{burst['sent_late']:.0f}"),
     ]
     known = [
@@ -50,7 +50,7 @@ def render(records: Records) -> Rendered:
     ]
     return Rendered(
         tables={
-            "burst": table(("", ""), rows),
+            "kubernetes-burst": table(("", ""), rows),
             "known": table(("", ""), known),
             "restarts": table(("", ""), restarts),
             "origin": origin(records),
@@ -58,7 +58,7 @@ def render(records: Records) -> Rendered:
         plots={"kubernetes.svg": course_figure(burst["course"], "a burst, and a Deployment's replicas")},
         finding=f"Ready replicas went {levels}. {burst['answered']} of {burst['events']} events were "
         f"answered, {burst['lost']} lost, {burst['doubled']} doubled, {burst['cut_off']} asked for more than "
-        f"once. The router knew a new replica after {_seconds(scripted['known_s'])}. Over "
+        f"once. The router counted a new replica after {_seconds(scripted['known_s'])}. Over "
         f"{drill['restarts']} restarts of the API server {len(drill['wrong'])} numbers of replicas were "
         f"wrong.",
     )
@@ -72,4 +72,4 @@ def _seconds(found: list[Any]) -> str:
     return ", ".join(f"{seconds:.2f} s" for seconds in found) or "–"
 
 
-PAGE = Page("kubernetes", "Do a Deployment's replicas follow a burst?", (RECORD, SCRIPTED), render)
+PAGE = Page("autoscale", "Do a Deployment's replicas follow a burst?", (RECORD, SCRIPTED), render)

@@ -1,7 +1,7 @@
 """A page of docs/results, and how the figures get into it.
 
-A page is written by hand, but for what lies between `<!-- table: NAME -->` and `<!-- end -->`, and for its
-plots. Both are made by one function from the JSON files beside the page, so that no figure is typed.
+A page is written by hand, except its plots and everything between `<!-- table: NAME -->` and `<!-- end -->`. Both are
+made by one function from the JSON files next to the page, so that no figure is typed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FRONT = "README"
+ORIGIN = "origin"
 MOST_BYTES = 64 << 20
 TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.S)
 DRAWN_BY = re.compile(rb"Matplotlib v[\d.]+")
@@ -43,7 +44,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`name`: of `docs/results/NAME.md`. `question`: what the page answers. `records`: the files that it is
+    """A question of a page. `name`: of `docs/results/NAME.md`, where several questions may be. `question`: its words. `records`: the files that it is
     made from. `render`: what they give, and nothing else: no clock, no machine."""
 
     name: str
@@ -60,17 +61,19 @@ def evaluation(folder: Path, pages: Sequence[Page]) -> dict[Path, bytes]:
     the other way round.
     """
     found: dict[Path, bytes] = {}
+    tables: dict[Path, dict[str, str]] = {}
     rows = []
     learned = ""
     for page in pages:
         rendered = page.render({name: _read(folder / name) for name in page.records})
-        found[folder / f"{page.name}.md"] = _filled(folder / f"{page.name}.md", rendered.tables)
+        _add(tables.setdefault(folder / f"{page.name}.md", {}), rendered.tables)
         found |= {folder / name: svg(figure) for name, figure in rendered.plots.items()}
         rows.append((f"[{page.question}]({page.name}.md)", rendered.finding))
         learned += "".join(
             f"- **{subject}.** {words} [More]({page.name}.md)\n"
             for subject, words in rendered.learned.items()
         )
+    found |= {path: _filled(path, filled) for path, filled in tables.items()}
     front = folder / f"{FRONT}.md"
     found[front] = _filled(
         front, {"findings": table(("question", "what was found"), rows), "learned": learned}
@@ -138,6 +141,14 @@ def _processor(machine: Mapping[str, Any]) -> str:
     instructions = machine.get("instructions")
     told = f" with {instructions}" if instructions else ""
     return f"{machine['processor']}{told}, {machine['cores']} cores"
+
+
+def _add(tables: dict[str, str], more: Mapping[str, str]) -> None:
+    """Add the tables of one more question to those of its page, which has one list of origins."""
+    for name, text in more.items():
+        if name in tables and name != ORIGIN:
+            raise SettingError(f"two questions of one page have a table {name}")
+        tables[name] = tables.get(name, "") + text
 
 
 def _read(path: Path) -> Any:

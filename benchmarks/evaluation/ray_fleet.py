@@ -49,8 +49,8 @@ def targets_table(found: dict[str, Any]) -> str:
     least = f"at least −{targets['difference']:.0%}"
     lost = sum(one["lost"] for one in kills.values())
     rows = [
-        ("hit_share", "hit share, beside our gateway's", least, _difference(beside["hit_share_difference"])),
-        ("goodput", "goodput, beside our gateway's", least, _difference(beside["goodput_difference"])),
+        ("hit_share", "hit share, compared with our gateway's", least, _difference(beside["hit_share_difference"])),
+        ("goodput", "goodput, compared with our gateway's", least, _difference(beside["goodput_difference"])),
         (
             "added_ttft",
             "added to the direct call's TTFT p50",
@@ -110,7 +110,7 @@ def finding(found: dict[str, Any]) -> str:
     lost = sum(one["lost"] for one in kills.values())
     hits, goodput = (_difference(beside[f"{name}_difference"]) for name in ("hit_share", "goodput"))
     return (
-        f"Beside our gateway alone, on the same load: hit share {hits}, goodput {goodput}. "
+        f"Compared with our gateway alone, on the same load: hit share {hits}, goodput {goodput}. "
         f"{_ms(beside['added_ttft_ms_p50'])} more to the first token than the direct call takes. "
         f"{len(kills)} replicas killed, {lost} requests lost. Of {left['requests']} requests whose "
         f"clients hung up, {left['aborted']} were aborted."
@@ -129,4 +129,4 @@ def _ms(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f} ms"
 
 
-PAGE = Page("ray", "Does the router do as well on Ray?", (RECORD,), render)
+PAGE = Page("routing", "Does the router do as well on Ray?", (RECORD,), render)

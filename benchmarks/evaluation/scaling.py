@@ -27,7 +27,7 @@ def render(records: Records) -> Rendered:
         ("no replica left, from the first event on", f"{found['ended_s']:.0f} s"),
     ]
     return Rendered(
-        tables={"burst": table(("", ""), rows), "origin": origin(records)},
+        tables={"local-burst": table(("", ""), rows), "origin": origin(records)},
         plots={"scaling.svg": course_figure(found["course"], "a burst, and the replicas")},
         finding=f"Ready replicas went {levels}. {found['answered']} of {found['events']} events were "
         f"answered, {found['lost']} lost, {found['doubled']} doubled, "
@@ -35,4 +35,4 @@ def render(records: Records) -> Rendered:
     )
 
 
-PAGE = Page("scaling", "Do replicas follow a burst?", (RECORD,), render)
+PAGE = Page("autoscale", "Do replicas follow a burst?", (RECORD,), render)

@@ -60,4 +60,4 @@ def _row(run: Mapping[str, Any]) -> tuple[object, ...]:
     )
 
 
-PAGE = Page("sustained", "What rate does a pipeline sustain?", (RECORD,), render)
+PAGE = Page("goodput", "What rate does a pipeline sustain?", (RECORD,), render)

@@ -158,7 +158,7 @@ def test_the_page_marks_what_is_missed_and_leaves_out_what_is_not_known() -> Non
     found = document(cached=77)
     kept = [line.split("|")[-2].strip() for line in page.targets_table(found).splitlines()[2:]]
     assert kept == ["**no**", "yes", "yes", "yes", "yes"]
-    assert "| hit share, beside our gateway's | at least −3% | −3.7% |" in page.targets_table(found)
+    assert "| hit share, compared with our gateway's | at least −3% | −3.7% |" in page.targets_table(found)
     assert page.rounds_table(found).count("\n") == 2, "one round differs from none"
     assert "| 10 | 0 | 77.0% | 100.0% | 45.0 ms | – |" in page.ways_table(found)
     assert "hit share −3.7%, goodput +0.0%. 5.0 ms more" in page.finding(found)

@@ -45,9 +45,9 @@ def test_the_deployments_reference_is_up_to_date() -> None:
 
 
 def test_the_ray_fleets_reference_is_up_to_date() -> None:
-    text = (ROOT / "docs" / "ray-fleet.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "ray.md").read_text(encoding="utf-8")
     assert BEGIN in text
-    assert updated(text, RayFleetSpec) == text, "run: python -m tools.key_reference docs/ray-fleet.md"
+    assert updated(text, RayFleetSpec) == text, "run: python -m tools.key_reference docs/how-to/ray.md"
 
 
 def test_the_pipelines_in_the_reference_load() -> None:
