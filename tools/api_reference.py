@@ -83,9 +83,7 @@ def pages() -> dict[str, str]:
 
 def _page(file: str, module: ModuleType, parts: list[str]) -> str:
     name = module.__name__
-    opening = (
-        f"After this page you can use every public name of `{name}`, with its arguments and an example.\n"
-    )
+    opening = f"After this page you can use every public name of `{name}`, and know what it guarantees.\n"
     head = [NOTE, f"\n# `{name}`\n", opening, *_prose(inspect.getdoc(module) or "", name)]
     return "\n".join([*head, *parts]).rstrip().replace(f"]({file}#", "](#") + "\n"
 
@@ -112,20 +110,27 @@ def _section(name: str, value: Any) -> Iterator[str]:
 
 
 def _error_sections() -> Iterator[str]:
+    """The tree of the errors, each with its text; links lead to its anchor."""
     public = [each for each in vars(errors).values() if inspect.isclass(each)]
-    shown = [each for each in public if issubclass(each, ForebayError)]
     yield "## The tree\n"
-    yield (
-        "\n".join(f"{'    ' * (len(each.__mro__) - 4)}- {_link(each.__name__)}" for each in _tree(shown))
-        + "\n"
-    )
-    yield "## The classes\n"
-    for each in shown:
-        yield f"### `{each.__name__}`\n"
-        yield from _prose(inspect.getdoc(each) or "", each.__name__)
+    rows: list[str] = []
+    examples: list[str] = []
+    for each in _tree([each for each in public if issubclass(each, ForebayError)]):
+        name = each.__name__
+        text, *more = re.split(r"\n\n(?=>>> )", inspect.getdoc(each) or "")
         cause, retryable = getattr(each, "cause", None), getattr(each, "retryable", False)
-        if cause is not None:
-            yield f"Cause: `{cause}`, {'retried' if retryable else 'not retried'}.\n"
+        ends = f" Cause: `{cause}`, {'retried' if retryable else 'not retried'}." if cause is not None else ""
+        indent = "    " * (len(each.__mro__) - 4)
+        anchor = f'<a id="{name.lower()}"></a>'
+        rows.append(f"{indent}- {anchor}**`{name}`**: {_sentence(text, name)}{ends}")
+        examples += more
+    yield "\n".join(rows) + "\n"
+    yield from (f"```pycon\n{example}\n```\n" for example in examples)
+
+
+def _sentence(doc: str, at: str) -> str:
+    """A docstring in one line, with its attributes in backticks."""
+    return _linked(" ".join(re.sub(r"^ {4}(\w+):", r"`\1`:", doc, flags=re.M).split()), at)
 
 
 def _tree(classes: list[type]) -> Iterator[type]:

@@ -1,0 +1,123 @@
+"""The pages of the documentation: each is in the navigation once and begins with what its reader can do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+SECTIONS = ["Start", "Concepts", "Guides", "Reference", "Evaluation"]
+OPENING = re.compile(r"After this page you (?:can|know)\b")
+MOST_PAGES = 45
+MOST_OPENING_LINES = 3
+
+
+def navigation(text: str) -> list[str]:
+    """The pages that a `nav` lists, in its order."""
+    return re.findall(r'= "([\w/-]+\.md)"', text)
+
+
+def wrong_navigation(text: str, pages: list[str]) -> list[str]:
+    """What is wrong with a navigation: pages that are missing, listed twice, or not there."""
+    listed = navigation(text)
+    missing = [f"{page} is missing" for page in pages if page not in listed]
+    twice = [f"{page} is listed twice" for page in sorted(set(listed)) if listed.count(page) > 1]
+    return [*missing, *twice, *(f"{page} does not exist" for page in listed if page not in pages)]
+
+
+def opening(text: str) -> str:
+    """The first paragraph after the title."""
+    return re.sub(r"<!--.*?-->", "", text).strip().partition("\n")[2].strip().partition("\n\n")[0]
+
+
+def wrong_opening(text: str) -> str:
+    """Why the opening of a page is not one sentence about what its reader can do; empty if it is."""
+    found = opening(text)
+    if not OPENING.match(found):
+        return "the first paragraph does not begin with `After this page you can` or `you know`"
+    if found.count("\n") >= MOST_OPENING_LINES:
+        return f"the first paragraph has more than {MOST_OPENING_LINES} lines"
+    if not found.endswith(".") or re.search(r"[.!?] [A-Z]", found):
+        return "the first paragraph is not one sentence"
+    return ""
+
+
+def test_the_navigation_lists_every_page_once() -> None:
+    assert wrong_navigation((ROOT / "zensical.toml").read_text(encoding="utf-8"), PAGES) == []
+
+
+def test_the_sections_are_in_the_readers_order() -> None:
+    text = (ROOT / "zensical.toml").read_text(encoding="utf-8")
+    assert re.findall(r'^  \{"(\w+)" = ', text, re.M) == SECTIONS
+    evaluation = text.partition('{"Evaluation" = ')[2]
+    assert {page for page in PAGES if page.startswith("results/")} == set(navigation(evaluation))
+
+
+def test_the_start_page_links_every_page_but_measurements() -> None:
+    text = (DOCS / "README.md").read_text(encoding="utf-8")
+    pages = [page for page in PAGES if not page.startswith("results/") and page != "README.md"]
+    assert [page for page in pages if f"({page})" not in text] == []
+
+
+def test_there_are_no_more_pages_than_a_reader_can_survey() -> None:
+    assert len(PAGES) <= MOST_PAGES
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_begins_with_what_its_reader_can_do(page: str) -> None:
+    assert wrong_opening((DOCS / page).read_text(encoding="utf-8")) == ""
+
+
+def test_wrong_navigations_are_found() -> None:
+    text = '{"A" = "a.md"}, {"B" = "how-to/b.md"}, {"A again" = "a.md"}, {"D" = "d.md"}'
+    assert wrong_navigation(text, ["a.md", "c.md", "how-to/b.md"]) == [
+        "c.md is missing",
+        "a.md is listed twice",
+        "d.md does not exist",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("# A\n\nAfter this page you can do it.\n\n## B\n", ""),
+        ("<!-- Made. -->\n\n# A\n\nAfter this page you know it.\n", ""),
+        ("# A\n\n## B\n\nAfter this page you can do it.\n", "does not begin"),
+        ("# A\n\nA few words.\n", "does not begin"),
+        ("# A\n\nAfter this page you can\na\nb\nc.\n", "more than 3 lines"),
+        ("# A\n\nAfter this page you can do it. And more.\n", "not one sentence"),
+    ],
+)
+def test_wrong_openings_are_found(text: str, why: str) -> None:
+    found = wrong_opening(text)
+    assert why in found
+    assert bool(found) == bool(why)
+
+
+def extras(text: str) -> set[str]:
+    """The extras of a pyproject.toml."""
+    section = re.split(r"^\[", text.partition("[project.optional-dependencies]\n")[2], flags=re.M)[0]
+    return set(re.findall(r"^([\w-]+) = ", section, re.M))
+
+
+def test_one_table_lists_all_extras() -> None:
+    rows = [
+        (page, name)
+        for page in PAGES
+        for name in re.findall(
+            r"^\| `forebay\[([\w-]+)\]` \|", (DOCS / page).read_text(encoding="utf-8"), re.M
+        )
+    ]
+    assert {page for page, _ in rows} == {"README.md"}
+    names = [name for _, name in rows]
+    assert len(names) == len(set(names))
+    assert set(names) == extras((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_extras_are_read_from_their_section_alone() -> None:
+    text = '[project]\nname = "x"\n[project.optional-dependencies]\na-b = [\n    "x[y]>=1",\n]\nc = ["z"]\n[tool.x]\nd = 1\n'
+    assert extras(text) == {"a-b", "c"}
