@@ -29,7 +29,7 @@ from forebay.stateful import program
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 NOTE = "<!-- Made from the code by tools.api_reference: do not edit. -->"
 LINE = 96
-"""A signature that is longer gets a line for each argument."""
+"""The most characters of a line of a signature."""
 
 FOREBAY = {
     "Jobs": ["environment", "newest_checkpoint", "infer", "infer_stateful"],
@@ -187,7 +187,7 @@ def _link(name: str) -> str:
 
 
 def _signature(name: str, value: Any) -> str:
-    """The call of a function or a class: on one line if it fits, else with a line for each argument."""
+    """The call of a function or a class: on one line if it fits, else with its arguments on lines of their own."""
     parts: list[str] = []
     keywords_only = False
     for each in inspect.signature(value).parameters.values():
@@ -208,8 +208,18 @@ def _signature(name: str, value: Any) -> str:
     arrow = "" if inspect.isclass(value) or returned == "None" else f" -> {returned}"
     text = f"{name}({', '.join(parts)}){arrow}"
     if len(text) > LINE:
-        text = "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){arrow}"])
+        text = "\n".join([f"{name}(", *_packed(parts), f"){arrow}"])
     return text.replace("'", '"')
+
+
+def _packed(parts: list[str]) -> list[str]:
+    """The arguments of a long signature on as few lines as they need."""
+    lines = [""]
+    for part in parts:
+        if lines[-1] and len(lines[-1]) + len(part) + 2 > LINE:
+            lines.append("")
+        lines[-1] += f" {part}," if lines[-1] else f"    {part},"
+    return lines
 
 
 def _shown(name: str) -> str:
