@@ -39,33 +39,7 @@ def render(records: Records) -> Rendered:
         finding=f"On two cores, {min(ratios):.1f} to {max(ratios):.1f} times the tokens per second of static "
         f"batching, more where answers are less even. A short request among {burst['requests']} takes "
         f"{burst['gain']:.1f} times less of the engine's time than alone.",
-        learned={"Published tables next to ours": f"{published(ratios, limits, burst)} {medians(waited)}"},
     )
-
-
-def published(ratios: Sequence[float], limits: Sequence[str], burst: Mapping[str, Any]) -> str:
-    """Our multiples, each within one machine, beside those of the studies."""
-    ours = ", ".join(f"{ratio:.1f} (limit {limit})" for limit, ratio in zip(limits, ratios, strict=True))
-    theirs, theirs_s, alone_s = PUBLISHED_BURST
-    return (
-        f"Continuous over static batching here: {ours}; the study of 2023, on an A100: up to 23. Many short "
-        f"requests at once over one alone: {burst['gain']:.1f} here, "
-        f"{theirs * alone_s / theirs_s:.1f} published."
-    )
-
-
-def medians(document: Mapping[str, Any]) -> str:
-    """The median latency of both systems at each rate, those of INVALID loads in brackets."""
-    told = []
-    for rate, of in document["latency"].items():
-        static, continuous = (
-            bracketed(
-                f"{of[system]['p50_s']:.1f}", doubtful=f"{system}, {rate} requests/s" in document["reasons"]
-            )
-            for system in (STATIC, CONTINUOUS)
-        )
-        told.append(f"{static} and {continuous} s at {of[STATIC]['rate_per_s']:.2f} requests/s")
-    return f"Median latency, static and continuous: {', '.join(told)}."
 
 
 def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -48,8 +48,8 @@ def render(records: Records) -> Rendered:
         plots={"disaggregation.svg": splits_figure(found)},
         finding=f"The planned number of prefill replicas of {replicas} is at most {most} off the best one of "
         f"{len(workloads)} workloads. The best split takes more than the undivided fleet for "
-        f"{len(pays)} of them: {', '.join(pays)}. If the requests change, a split that follows keeps at least "
-        f"{least:.1%} of the best fixed one's goodput.",
+        f"{len(pays)} of them: {', '.join(pays)}. If the requests change, a split that follows keeps at "
+        f"least {least:.1%} of the best fixed one's goodput.",
     )
 
 

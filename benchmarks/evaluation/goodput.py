@@ -61,10 +61,6 @@ def render(records: Records) -> Rendered:
             "origin": origin_of({RECORD: first}),
         },
         finding=f"Of {first['figures']['offered']} events, in time: {found}. {lost} lost, {doubled} doubled.",
-        learned={
-            "Goodput under kills": f"Committed within {within_s:g} s: {found}. {lost} lost, {doubled} "
-            f"doubled, over kills of {', '.join(kill['part'] for kill in document['with_kills']['kills'])}."
-        },
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.evaluation.invalid import invalid
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
 from benchmarks.grid.picture import grid_figure
-from benchmarks.grid.table import cell_rows, engine_rows, parallelism_name, short_model, side_valid
+from benchmarks.grid.table import cell_rows, engine_rows, parallelism_name, short_model
 
 RECORDS = ("grid.json", "grid-random.json")
 Document = Mapping[str, Any]
@@ -30,11 +30,6 @@ def render(records: Records) -> Rendered:
         plots={f"{name}.svg": grid_figure(document) for name, document in documents.items()},
         finding=f"{valid or 'None'} of {len(cells)} cells valid as a whole: other programs kept the machine "
         f"busy. {throughput(documents.values())}",
-        learned={
-            "Throughput over models and replicas": throughput(documents.values()),
-            "Latency of an event": latency(cells),
-            "Resources": resources(cells),
-        },
     )
 
 
@@ -55,30 +50,6 @@ def throughput(documents: Any) -> str:
     return (" ".join(said) or "No engine's throughput is valid.") + (rest if doubtful else "")
 
 
-def latency(cells: list[Any]) -> str:
-    """The medians of the valid streams."""
-    said = [
-        f"{in_words(cell)}: {answered:.2f} s to the answer and {committed:.2f} s to the commit, medians."
-        for cell in _streams(cells)
-        if (answered := cell["stream"]["answered_s"]["p50"]) is not None
-        and (committed := cell["stream"]["committed_s"]["p50"]) is not None
-    ]
-    return _of(cells, said)
-
-
-def resources(cells: list[Any]) -> str:
-    """Cores and memory of engine and pipeline in the valid streams."""
-    said = []
-    for cell in _streams(cells):
-        used = cell["stream"]["resources"]
-        said.append(
-            f"{in_words(cell)}: the engine used {used['engine_cores_mean']:.2f} cores and "
-            f"{used['engine_memory_mb_max'] / 1000:.1f} GB, the run of the pipeline "
-            f"{used['run_cores_mean']:.2f} cores and {used['run_memory_mb_max'] / 1000:.2f} GB."
-        )
-    return _of(cells, said)
-
-
 def name_of(one: Document) -> str:
     """An engine or a cell in words."""
     name = f"{short_model(one['model'])}, {parallelism_name(one['parallelism'])}"
@@ -91,14 +62,6 @@ def in_words(one: Document) -> str:
     cores = "" if of["cores_each"] is None else f" on {of['cores_each']} core{'s' * (of['cores_each'] > 1)}"
     name = f"{short_model(one['model'])}, {of['replicas']} replica{'s' * (of['replicas'] > 1)}{cores}"
     return f"{name}, {one['arrival']}, {one['tail']} lengths" if "arrival" in one else name
-
-
-def _streams(cells: list[Any]) -> Iterator[Document]:
-    return (cell for cell in cells if cell["stream"] is not None and side_valid(cell, "stream"))
-
-
-def _of(cells: list[Any], said: list[str]) -> str:
-    return f"Of {len(cells)} cells, {len(said) or 'none'} with a valid run of the pipeline. " + " ".join(said)
 
 
 PAGE = Page("grid", "What do models, replicas, arrivals and lengths of answers do?", RECORDS, render)

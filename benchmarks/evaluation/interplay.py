@@ -21,7 +21,7 @@ def render(records: Records) -> Rendered:
     cells = document["cells"]
     rows = point_rows(document)
     windows = records[WINDOWS]
-    of_windows, told = point_rows(windows), batches(windows["cells"])
+    of_windows = point_rows(windows)
     base = [cell["stream"]["answered_s"]["p50"] for cell in cells if cell["factor"] == BASE and cell["valid"]]
     valid = [cell for cell in cells if cell["valid"]]
     noise = (
@@ -39,45 +39,7 @@ def render(records: Records) -> Rendered:
         },
         plots={"interplay.svg": interplay_figure(document)},
         finding=f"{noise}: only larger differences count. {len(valid)} of {len(cells)} points are valid.",
-        learned={
-            "Stream and engine": f"{noise}. {checkpoints(valid)} {shared(valid)} {queue(valid)} {told}",
-        },
     )
-
-
-def checkpoints(cells: list[Any]) -> str:
-    """How long checkpoints took over all points."""
-    took = [cell["stream"]["checkpoint_s"]["p50"] * 1000 for cell in cells]
-    return (
-        f"Checkpoints took {min(took):.0f} to {max(took):.0f} ms with requests in flight (medians of the "
-        "valid points)."
-    )
-
-
-def shared(cells: list[Any]) -> str:
-    """What the prefix cache found."""
-    found = [
-        f"{cell['stream']['resources']['prefix_hit_share'] * 100:.0f} % ({cell['value']})"
-        for cell in cells
-        if cell["factor"] == "prefix"
-    ]
-    return f"Of the prompts' tokens, vLLM's prefix cache held {' and '.join(found) or 'an unknown share'}."
-
-
-def queue(cells: list[Any]) -> str:
-    """Where requests waited in the engine."""
-    waited = [name_of(cell) for cell in cells if cell["stream"]["resources"]["waiting_max"]]
-    return f"Valid points at which requests waited in vLLM: {'; '.join(waited) or 'none'}."
-
-
-def batches(cells: list[Any]) -> str:
-    """How many calls ran at once in windows of few and of many keys."""
-    found = [
-        f"{cell['stream']['resources']['running_mean']:.1f} ({cell['value']})"
-        for cell in cells
-        if cell["factor"] == "windows" and cell["valid"]
-    ]
-    return f"Calls of windows that ran at once, on average: {', '.join(found) or 'unknown'}."
 
 
 def name_of(cell: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """A page of docs/results, and how the figures get into it.
 
-A page is written by hand, except its plots and everything between `<!-- table: NAME -->` and `<!-- end -->`. Both are
-made by one function from the JSON files next to the page, so that no figure is typed.
+A page is written by hand, except its plots and everything between `<!-- table: NAME -->` and `<!-- end -->`.
+Both are made by one function from the JSON files next to the page, so that no figure is typed.
 """
 
 from __future__ import annotations
@@ -33,19 +33,17 @@ Records = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """What records give. `tables`: Markdown by the name of its marker; `plots`: by the name of a file, such
-    as `batching.svg`; `finding`: what was found, as one sentence for the front page; `learned`: more for it,
-    by subject."""
+    as `batching.svg`; `finding`: what was found, as one sentence for the front page."""
 
     tables: Mapping[str, str]
     plots: Mapping[str, Figure] = field(default_factory=dict)
     finding: str = ""
-    learned: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A question of a page. `name`: of `docs/results/NAME.md`, where several questions may be. `question`: its words. `records`: the files that it is
-    made from. `render`: what they give, and nothing else: no clock, no machine."""
+    """A question of a page. `name`: of `docs/results/NAME.md`, which may answer several questions. `question`: its
+    words. `records`: the files that it is made from. `render`: what they give, and nothing else: no clock, no machine."""
 
     name: str
     question: str
@@ -63,21 +61,14 @@ def evaluation(folder: Path, pages: Sequence[Page]) -> dict[Path, bytes]:
     found: dict[Path, bytes] = {}
     tables: dict[Path, dict[str, str]] = {}
     rows = []
-    learned = ""
     for page in pages:
         rendered = page.render({name: _read(folder / name) for name in page.records})
         _add(tables.setdefault(folder / f"{page.name}.md", {}), rendered.tables)
         found |= {folder / name: svg(figure) for name, figure in rendered.plots.items()}
         rows.append((f"[{page.question}]({page.name}.md)", rendered.finding))
-        learned += "".join(
-            f"- **{subject}.** {words} [More]({page.name}.md)\n"
-            for subject, words in rendered.learned.items()
-        )
     found |= {path: _filled(path, filled) for path, filled in tables.items()}
     front = folder / f"{FRONT}.md"
-    found[front] = _filled(
-        front, {"findings": table(("question", "what was found"), rows), "learned": learned}
-    )
+    found[front] = _filled(front, {"findings": table(("question", "what was found"), rows)})
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.evaluation.page import Page, Records, Rendered, origin
@@ -10,7 +9,7 @@ from benchmarks.peers.tables import added_lines, doubt, markdown, table_of, titl
 from benchmarks.picture import added_figure
 
 RECORD = "peers.json"
-LATENCY, REFUSALS, KILL = "latency", "refusals", "kill"
+LATENCY = "latency"
 
 
 def render(records: Records) -> Rendered:
@@ -19,17 +18,6 @@ def render(records: Records) -> Rendered:
     parts = document["parts"]
     measured, titles = parts[LATENCY]["peers"], {name: of["title"] for name, of in document["peers"].items()}
     ordered = in_order(measured)
-    added = [f"{titles[name]} {least(found)}{told(found['added_ms_p50'])}" for name, found in ordered]
-    used = [
-        f"{titles[name]} {found['processor_ms_per_event']:.1f} ms, {found['memory_mb']} MB"
-        for name, found in ordered
-        if found.get("processor_ms_per_event") is not None
-    ]
-    after = "".join(
-        f" After {what}: {_left(parts[part], titles)}."
-        for part, what in ((KILL, "SIGKILL"), (REFUSALS, "refusals"))
-        if part in parts
-    )
     ours = measured["forebay"]
     return Rendered(
         tables={part: markdown(table_of(part, document)) + "\n" for part in parts}
@@ -38,10 +26,6 @@ def render(records: Records) -> Rendered:
         finding=f"Forebay added {told(ours['added_ms_p50'])} to an event in the median and "
         f"{told(ours['added_ms_p99'])} at the 99th percentile. {len(measured)} of {len(titles)} systems were "
         f"measured, {len(measured) - len(ordered)} with figures that are INVALID.",
-        learned={
-            "Other systems": f"Time added to an event by scripted calls, medians: {'; '.join(added)}. "
-            f"Processor time for an event, and memory: {'; '.join(used)}.{after}"
-        },
     )
 
 
@@ -51,21 +35,8 @@ def in_order(measured: Any) -> list[tuple[str, Any]]:
     return sorted(found, key=lambda one: float(one[1]["added_ms_p50"]))
 
 
-def _left(part: Any, titles: Mapping[str, str]) -> str:
-    return "; ".join(
-        f"{titles[name]} {found['lost']} lost, {found['doubled']} doubled"
-        for name, found in part["peers"].items()
-        if "lost" in found
-    )
-
-
 def told(value_ms: float) -> str:
     return f"{value_ms / 1000:.1f} s" if value_ms >= 1000 else f"{value_ms:.0f} ms"
-
-
-def least(found: Any) -> str:
-    """A sign that the figure is a lower bound, where events had no result."""
-    return "≥ " if found["unanswered"] else ""
 
 
 def runs(document: Any) -> str:

@@ -49,7 +49,12 @@ def targets_table(found: dict[str, Any]) -> str:
     least = f"at least −{targets['difference']:.0%}"
     lost = sum(one["lost"] for one in kills.values())
     rows = [
-        ("hit_share", "hit share, compared with our gateway's", least, _difference(beside["hit_share_difference"])),
+        (
+            "hit_share",
+            "hit share, compared with our gateway's",
+            least,
+            _difference(beside["hit_share_difference"]),
+        ),
         ("goodput", "goodput, compared with our gateway's", least, _difference(beside["goodput_difference"])),
         (
             "added_ttft",

@@ -32,7 +32,7 @@ def test_every_table_and_plot_is_as_the_recorded_files_give_it() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A front page, one page and its record."""
-    (tmp_path / "README.md").write_text(MARKER.format("findings", "") + MARKER.format("learned", ""))
+    (tmp_path / "README.md").write_text(MARKER.format("findings", ""))
     (tmp_path / "one.md").write_text("# One\n" + MARKER.format("numbers", "old\n") + "the rest\n")
     (tmp_path / "one.json").write_bytes(orjson.dumps({"value": 7}))
     return tmp_path
@@ -43,7 +43,6 @@ def render(records: Records) -> Rendered:
     return Rendered(
         {"numbers": table(("a", "b"), [(value, None)])},
         finding=f"It is {value}.",
-        learned={"Numbers": f"{value}."},
     )
 
 
@@ -55,7 +54,6 @@ def test_tables_are_written_between_their_markers_and_nothing_else_changes(folde
     numbers = "| a | b |\n| --- | --- |\n| 7 | – |\n"
     assert (folder / "one.md").read_text() == "# One\n" + MARKER.format("numbers", numbers) + "the rest\n"
     assert "| [How many?](one.md) | It is 7. |" in (folder / "README.md").read_text()
-    assert "- **Numbers.** 7. [More](one.md)\n" in (folder / "README.md").read_text()
     assert write(evaluation(folder, [ONE])) == []
 
 
