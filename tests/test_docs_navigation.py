@@ -119,5 +119,6 @@ def test_one_table_lists_all_extras() -> None:
 
 
 def test_extras_are_read_from_their_section_alone() -> None:
-    text = '[project]\nname = "x"\n[project.optional-dependencies]\na-b = [\n    "x[y]>=1",\n]\nc = ["z"]\n[tool.x]\nd = 1\n'
+    text = '[project]\nname = "x"\n[project.optional-dependencies]\na-b = [\n    "x[y]>=1",\n]\n'
+    text += 'c = ["z"]\n[tool.x]\nd = 1\n'
     assert extras(text) == {"a-b", "c"}

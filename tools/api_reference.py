@@ -187,7 +187,7 @@ def _link(name: str) -> str:
 
 
 def _signature(name: str, value: Any) -> str:
-    """The call of a function or a class: on one line if it fits, else with its arguments on lines of their own."""
+    """The call of a function or a class: on one line if it fits, else with its arguments below."""
     parts: list[str] = []
     keywords_only = False
     for each in inspect.signature(value).parameters.values():

@@ -42,8 +42,10 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A question of a page. `name`: of `docs/results/NAME.md`, which may answer several questions. `question`: its
-    words. `records`: the files that it is made from. `render`: what they give, and nothing else: no clock, no machine."""
+    """A question of a page.
+
+    `name`: of `docs/results/NAME.md`, which may answer several questions. `records`: the files that the answer
+    is made from. `render`: a pure function of these; no clock, no machine."""
 
     name: str
     question: str

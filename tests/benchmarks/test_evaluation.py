@@ -57,6 +57,22 @@ def test_tables_are_written_between_their_markers_and_nothing_else_changes(folde
     assert write(evaluation(folder, [ONE])) == []
 
 
+def test_a_page_answers_several_questions(folder: Path) -> None:
+    def first(records: Records) -> Rendered:
+        return Rendered({"numbers": "n\n", "origin": "- first\n"}, finding="One.")
+
+    def second(records: Records) -> Rendered:
+        return Rendered({"more": "m\n", "origin": "- second\n"}, finding="More.")
+
+    page = folder / "one.md"
+    page.write_text("".join(MARKER.format(name, "") for name in ("numbers", "more", "origin")))
+    write(evaluation(folder, [Page("one", "How?", (), first), Page("one", "Why?", (), second)]))
+    filled = {"numbers": "n\n", "more": "m\n", "origin": "- first\n- second\n"}
+    assert page.read_text() == "".join(MARKER.format(name, text) for name, text in filled.items())
+    with pytest.raises(SettingError, match="two questions of one page have a table numbers"):
+        evaluation(folder, [ONE, ONE])
+
+
 def test_a_figure_that_is_changed_by_hand_is_seen(folder: Path) -> None:
     write(evaluation(folder, [ONE]))
     page = folder / "one.md"
