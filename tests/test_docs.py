@@ -204,10 +204,19 @@ def test_the_first_pipeline_is_the_one_in_the_readme() -> None:
 
 def test_the_page_on_extensions_shows_the_package_in_the_examples() -> None:
     page, package = ROOT / "docs" / "how-to" / "extend.md", ROOT / "examples" / "extension"
-    shown = {block.text for block in blocks(page, "python", "toml")}
-    files = [package / "pyproject.toml", *sorted(package.rglob("[a-z]*.py"))]
-    assert len(files) == 5
-    assert [file.name for file in files if file.read_text(encoding="utf-8") not in shown] == []
+    files = {file.name: file.read_text(encoding="utf-8") for file in package.rglob("[a-z]*.py")}
+    shown = [block.text for block in blocks(page, "python")]
+    assert {name for name, text in files.items() if text in shown} == {
+        "log_files.py",
+        "digest.py",
+        "sticky.py",
+    }
+    assert len(shown) == 3
+    (entry_points,) = blocks(page, "toml")
+    assert entry_points.text in (package / "pyproject.toml").read_text(encoding="utf-8")
+    named = re.findall(r"`(examples/extension/[\w/]+\.py)`", page.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+    assert len(named) + len(shown) == len(files)
 
 
 @pytest.mark.parametrize("block", [b for page in PAGES for b in blocks(page, "json")], ids=str)

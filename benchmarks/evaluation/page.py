@@ -44,8 +44,8 @@ class Rendered:
 class Page:
     """A question of a page.
 
-    `name`: of `docs/results/NAME.md`, which may answer several questions. `records`: the files that the answer
-    is made from. `render`: a pure function of these; no clock, no machine."""
+    `name`: of `docs/results/NAME.md`, which may answer several questions. `records`: the files that the
+    answer is made from. `render`: a pure function of these; no clock, no machine."""
 
     name: str
     question: str
