@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,19 +28,23 @@ SPECS: dict[str, type[BaseModel]] = {
 """The settings that a page is about; every other one is about pipelines."""
 BEGIN = "<!-- Made from the code by tools.key_reference: do not edit from here … -->"
 END = "<!-- … to here. -->"
+SECRET = "`{env: NAME}` or `{file: PATH}`"
+LEAST_COMMON = 3
+"""Fewer keys that kinds of a mapping share are repeated in their tables."""
 
 
 def reference(spec: type[BaseModel] = PipelineSpec) -> str:
     """The tables of all keys of `spec`, and for pipelines what templates may use, as Markdown."""
     schema = spec.model_json_schema(by_alias=True)
-    parts = ["## All keys\n", *_table(schema, schema)]
+    shown: dict[str, str] = {}
+    parts = ["## All keys\n", *_table(_rows(schema, schema))]
     for key, value in schema["properties"].items():
-        parts += _section(schema, key, value)
+        parts += _section(schema, key, value, shown)
     if spec is not PipelineSpec:
         return "\n".join(parts).rstrip() + "\n"
     parts += ["## What templates may use\n"]
-    parts += [f"Filters: {_names(FILTERS)}.\n", f"Tests (`is …`): {_names(TESTS)}.\n"]
-    parts += [f"Methods: {_names(METHODS)}. The only function is `range(…)`.\n"]
+    parts += [f"Filters: {_names(sorted(FILTERS))}.\n", f"Tests (`is …`): {_names(sorted(TESTS))}.\n"]
+    parts += [f"Methods: {_names(sorted(METHODS))}. The only function is `range(…)`.\n"]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -50,14 +55,43 @@ def updated(text: str, spec: type[BaseModel] = PipelineSpec) -> str:
     return f"{head}{BEGIN}\n\n{reference(spec)}\n{END}{tail}"
 
 
-def _section(schema: dict[str, Any], key: str, value: dict[str, Any]) -> Iterator[str]:
+def _section(schema: dict[str, Any], key: str, value: dict[str, Any], shown: dict[str, str]) -> Iterator[str]:
+    """The tables of a key's mappings. `shown`: the titles of those that the page has, by their content.
+
+    Mappings that the page has already, and keys that another kind of the same mapping has, are links."""
+    first, first_rows = "", dict[str, str]()
     for model in _models(schema, value):
+        if _is_secret(model):
+            continue
         kind = model["properties"].get("type", {}).get("const")
-        yield f"### `{key}`{f' with `type: {kind}`' if kind else ''}\n"
+        title = f"`{key}`{f' with `type: {kind}`' if kind else ''}"
+        yield f"### {title}\n"
         yield f"{model['description']}\n"
-        yield from _table(schema, model)
+        same = shown.setdefault(json.dumps(model["properties"], sort_keys=True), title)
+        if same != title:
+            yield f"Its keys are those of {_link(same)}.\n"
+            continue
+        rows = _rows(schema, model)
+        common = [name for name in rows if first_rows.get(name) == rows[name]]
+        if len(common) < LEAST_COMMON:
+            common = []
+        rest = {name: row for name, row in rows.items() if name not in common}
+        if common:
+            yield f"It has {_names(common)} of {_link(first)}{', and:' if rest else '.'}\n"
+        yield from _table(rest)
+        if not first:
+            first, first_rows = title, rows
         for inner, inner_value in model["properties"].items():
-            yield from _section(schema, f"{key}.{inner}", inner_value)
+            if inner not in common:
+                yield from _section(schema, f"{key}.{inner}", inner_value, shown)
+
+
+def _link(title: str) -> str:
+    return f"[{title}](#{re.sub(r'[^a-z0-9_ -]', '', title.lower()).replace(' ', '-')})"
+
+
+def _is_secret(model: dict[str, Any]) -> bool:
+    return set(model["properties"]) == {"env", "file"}
 
 
 def _models(schema: dict[str, Any], value: dict[str, Any]) -> list[dict[str, Any]]:
@@ -69,8 +103,14 @@ def _models(schema: dict[str, Any], value: dict[str, Any]) -> list[dict[str, Any
     return [model for part in inner for model in _models(schema, part)]
 
 
-def _table(schema: dict[str, Any], model: dict[str, Any]) -> Iterator[str]:
-    rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
+def _table(rows: dict[str, str]) -> Iterator[str]:
+    if rows:
+        yield "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *rows.values()]) + "\n"
+
+
+def _rows(schema: dict[str, Any], model: dict[str, Any]) -> dict[str, str]:
+    """The row of each key."""
+    rows = {}
     for name, value in model["properties"].items():
         if name == "type":
             continue
@@ -78,9 +118,8 @@ def _table(schema: dict[str, Any], model: dict[str, Any]) -> Iterator[str]:
         models = _models(schema, value)
         meaning = value.get("description") or (models[0]["description"] if models else "")
         cells = (f"`{name}`", _type(schema, value), _default(model, name, value), meaning)
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    if len(rows) > 2:
-        yield "\n".join(rows) + "\n"
+        rows[name] = "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return rows
 
 
 def _type(schema: dict[str, Any], value: dict[str, Any]) -> str:
@@ -91,11 +130,13 @@ def _type(schema: dict[str, Any], value: dict[str, Any]) -> str:
         named = dict.fromkeys(_type(schema, part) for part in alternatives)
         return " or ".join(named)
     if "$ref" in value:
-        return "mapping, see below" if _models(schema, value) else "any"
+        models = _models(schema, value)
+        return (SECRET if _is_secret(models[0]) else "mapping, see below") if models else "any"
     if value.get("type") == "array":
         return f"list of {_type(schema, value['items'])}"
     if value.get("type") == "object" and _models(schema, value):
-        return "names, each with a mapping, see below"
+        secret = all(_is_secret(model) for model in _models(schema, value))
+        return f"names, each with {SECRET if secret else 'a mapping, see below'}"
     return _NAMES.get(value.get("type", ""), "any") + _bounds(value)
 
 
@@ -127,7 +168,7 @@ def _default(model: dict[str, Any], name: str, value: dict[str, Any]) -> str:
 
 
 def _names(names: Any) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(names))
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def main(arguments: list[str]) -> None:

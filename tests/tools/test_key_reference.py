@@ -50,6 +50,29 @@ def test_the_ray_fleets_reference_is_up_to_date() -> None:
     assert updated(text, RayFleetSpec) == text, "run: python -m tools.key_reference docs/how-to/ray.md"
 
 
+@pytest.mark.parametrize("page", ["pipeline.md", "gateway.md", "deployment.md", "how-to/ray.md"])
+def test_no_table_of_keys_is_on_a_page_twice(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.M)
+    headings = re.findall(r"^### .*$", text, re.M)
+    assert len(tables) == len(set(tables))
+    assert len(headings) == len(set(headings))
+
+
+def test_kinds_of_a_mapping_share_keys_by_a_link() -> None:
+    text = DOC.read_text(encoding="utf-8")
+    csv = text.partition("### `source` with `type: csv`\n")[2].partition("\n### ")[0]
+    assert "`time`, `time_format`, " in csv
+    assert " of [`source` with `type: jsonl`](#source-with-type-jsonl), and:\n" in csv
+    assert re.findall(r"^\| `(\w+)` ", csv, re.M) == ["delimiter", "columns"]
+
+
+def test_the_place_of_a_secret_needs_no_table() -> None:
+    text = DOC.read_text(encoding="utf-8")
+    assert "| `api_key` | `{env: NAME}` or `{file: PATH}` or null | `null` |" in text
+    assert "### `engine.api_key`" not in text
+
+
 def test_the_pipelines_in_the_reference_load() -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", DOC.read_text(encoding="utf-8"), re.S)
     assert len(blocks) >= 3
