@@ -65,12 +65,15 @@ def _section(schema: dict[str, Any], key: str, value: dict[str, Any], shown: dic
             continue
         kind = model["properties"].get("type", {}).get("const")
         title = f"`{key}`{f' with `type: {kind}`' if kind else ''}"
+        content = json.dumps(model["properties"], sort_keys=True)
+        if shown.get(content) == title:
+            continue
         yield f"### {title}\n"
         yield f"{model['description']}\n"
-        same = shown.setdefault(json.dumps(model["properties"], sort_keys=True), title)
-        if same != title:
-            yield f"Its keys are those of {_link(same)}.\n"
+        if content in shown:
+            yield f"Its keys are those of {_link(shown[content])}.\n"
             continue
+        shown[content] = title
         rows = _rows(schema, model)
         common = [name for name in rows if first_rows.get(name) == rows[name]]
         if len(common) < LEAST_COMMON:
