@@ -115,7 +115,17 @@ PIPELINE = {
     "prompt": "Which team should take this ticket? {{ text }}",
     "sink": {"type": "jsonl", "path": "out"},
 }
-"""What completes a block that has only the keys that it is about."""
+DEPLOYMENT = {
+    "pipeline": {"image": "registry.example/team/forebay-pipeline:1", "state": "s3://my-bucket/triage"},
+    "engine": {"image": "vllm/vllm-openai:v0.10.0", "model": "Qwen/Qwen2.5-1.5B-Instruct"},
+}
+
+
+def completed(base: dict[str, Any], shown: Any) -> Any:
+    """A block that shows only the keys that it is about, with the other keys of `base`."""
+    if not isinstance(shown, dict) or "type" in shown:
+        return shown
+    return base | {key: completed(base.get(key, {}), value) for key, value in shown.items()}
 
 
 def test_there_is_something_to_check() -> None:
@@ -199,11 +209,12 @@ def test_pipelines_load(
     if block.page == "docs/gateway.md":
         check_document(GatewaySpec, value, what="gateway", name=str(block))
     elif block.page in ("docs/how-to/kubernetes.md", "docs/deployment.md") and "source" not in value:
-        check_document(DeploymentSpec, value, what="deployment", name=str(block))
+        whole = value if "name" in value else completed(DEPLOYMENT, value)
+        check_document(DeploymentSpec, whole, what="deployment", name=str(block))
     elif block.page == "docs/how-to/ray.md" and "source" not in value:
         check_document(RayFleetSpec, value, what="Ray fleet", name=str(block))
     else:
-        parse_spec(value if "name" in value else {**PIPELINE, **value})
+        parse_spec(value if "name" in value else completed(PIPELINE, value))
 
 
 def test_the_first_pipeline_is_the_one_in_the_readme() -> None:
