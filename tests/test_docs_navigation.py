@@ -122,3 +122,25 @@ def test_extras_are_read_from_their_section_alone() -> None:
     text = '[project]\nname = "x"\n[project.optional-dependencies]\na-b = [\n    "x[y]>=1",\n]\n'
     text += 'c = ["z"]\n[tool.x]\nd = 1\n'
     assert extras(text) == {"a-b", "c"}
+
+
+NOT_OURS = {"results/NAME.md", "features/nixl_connector_usage.md"}
+"""A pattern, and a page of vLLM's."""
+SOURCES = [
+    path
+    for folder in ("src", "examples", "benchmarks", "tests", "tools")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".py", ".yaml", ".md") and "corpus" not in path.parts
+]
+
+
+def test_pages_that_code_names_exist() -> None:
+    named = {
+        (page, path.relative_to(ROOT).as_posix())
+        for path in [*SOURCES, ROOT / "Makefile", ROOT / "pyproject.toml"]
+        for page in re.findall(r"(?<![\w/.-])docs/([\w/-]+\.md)", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 10
+    assert (
+        sorted((page, path) for page, path in named if page not in PAGES and page != "results/NAME.md") == []
+    )
