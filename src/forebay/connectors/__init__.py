@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from forebay.connectors.base import Connector, SinkSettings, SourceSettings
-from forebay.documents.fields import OneOf
 from forebay.errors import SettingError
+from forebay.fields import OneOf
 from forebay.registry import Registry
 
 CONNECTORS: Registry[Connector] = Registry(
