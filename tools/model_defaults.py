@@ -1,4 +1,4 @@
-"""Writes `forebay/planning/model_defaults.json`: what transformers assumes for fields that a `config.json` lacks.
+"""Writes `forebay/planning/model_defaults.json`: what transformers assumes for missing fields.
 
 `make model-defaults` runs it; it needs the engine's environment.
 """

@@ -68,6 +68,7 @@ ALLOWED = {
     ("src/forebay/apps/trends/settings.py", "say"): PROMPT,
     ("src/forebay/connectors/generator/posts.py", "so much"): "a generated post",
     ("tests/flink/test_request_handler.py", "say"): PROMPT,
+    ("tests/pipeline/test_spec.py", "Say"): PROMPT,
     ("tests/flink/test_root_cause.py", "told"): CODE_IN_TEXT,
     ("tests/pipeline/scaling/test_scaled_run.py", "told"): CODE_IN_TEXT,
     ("tests/pipeline/test_vllm.py", "said"): PROMPT,

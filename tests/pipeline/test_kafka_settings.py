@@ -173,7 +173,7 @@ def test_what_is_written_is_not_read_again(source: dict[str, Any], key: str) -> 
 
 
 class Answers:
-    """A Kafka that says what a test wants, after a time of being away."""
+    """A Kafka that returns what a test sets, after a time of being away."""
 
     def __init__(
         self,

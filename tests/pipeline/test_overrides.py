@@ -1,4 +1,4 @@
-"""`--set` changes what a pipeline file says, with the file's checks."""
+"""`--set` changes a pipeline file's settings, with the file's checks."""
 
 from __future__ import annotations
 

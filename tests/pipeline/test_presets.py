@@ -1,4 +1,4 @@
-"""Applications without a pipeline file: what the command line says becomes a checked pipeline."""
+"""Applications without a pipeline file: the command line becomes a checked pipeline."""
 
 from __future__ import annotations
 

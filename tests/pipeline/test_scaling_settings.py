@@ -1,4 +1,4 @@
-"""How many replicas answer, as a pipeline file and a command line say it."""
+"""How many replicas answer: settings of the pipeline file and the command line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_range_is_enough_and_a_policy_may_be_named(tmp_path: Path) -> None:
     scaler, _ = spec(tmp_path, "{max: 2}").scaling.settings(128).scaler()
     assert isinstance(scaler.policy, Deadline)
     assert (scaler.limits.least, scaler.limits.most) == (0, 2)
-    assert scaler.limits.stale_after_s == FRESH_S, "or a stream that is not heard of would seem empty"
+    assert scaler.limits.stale_after_s == FRESH_S, "or a stream without reports would seem empty"
     scaler, _ = spec(tmp_path, "{policy: queue, min: 1, max: 3}").scaling.settings(128).scaler()
     assert isinstance(scaler.policy, QueueLength)
     over = spec(tmp_path, "{max: 2}", *replicas_settings("1..4"))

@@ -1,6 +1,7 @@
 """A pipeline as a person writes it: one frozen tree of settings, checked as a whole.
 
-Build it with `load.py`, which turns all mistakes into one `SettingError`, or directly in Python: pydantic's `ValidationError` has the mistakes without values.
+Build it with `load.py`, which turns all mistakes into one `SettingError`, or directly in Python: pydantic's
+`ValidationError` has the mistakes without values.
 """
 
 from __future__ import annotations
