@@ -1,6 +1,7 @@
 """The `forebay` command.
 
-Commands import Flink lazily: `--help` is fast, and `forebay doctor` works without Flink or Java.
+May import everything. Commands import Flink lazily: `--help` is fast, and `forebay doctor` works without
+Flink or Java.
 """
 
 from __future__ import annotations

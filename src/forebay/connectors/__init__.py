@@ -2,7 +2,8 @@
 
 A source is a function `(env, config) -> DataStream` of encoded `Event` or `DeadLetter` records
 (`forebay.codec`), a sink `(stream, config) -> None` of JSON lines. For a protocol with a Python client and a
-cursor, write a `feeds.feed.Feed`; `feeds.source` makes a source of it.
+cursor, write a `feeds.feed.Feed`; `feeds.source` makes a source of it. May import
+`flink` and below.
 """
 
 from __future__ import annotations

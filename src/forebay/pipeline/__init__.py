@@ -1,4 +1,4 @@
-"""A run of a pipeline: its checks, its process with Flink, supervision, resume, and state stores.
+"""A pipeline from its file to its end: settings, checks, process, supervision, resume, state stores.
 
-May import `extend` and below.
+May import `extend`, `api` and below; Flink only in the process that it starts.
 """

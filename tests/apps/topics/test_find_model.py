@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forebay import embed as module
+from forebay.apps.topics import embedding as module
 from forebay.apps.topics.embedding import FILES, MODULE, ensure_embedding_model, find_embedding_model
 from forebay.engine.launch.progress import Silent
 from forebay.errors import SetupError

@@ -14,7 +14,7 @@ from forebay.planning.simulate.calibrate import MeasuredRun, calibrate, read_run
 from forebay.planning.simulate.engine import LLAMA_8B, QWEN_32B, EngineModel
 from forebay.planning.simulate.traces import Arrivals
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "vllm_measured"
+DATA = Path(__file__).parents[4] / "shared" / "data" / "vllm_measured"
 
 
 def made_up_run() -> MeasuredRun:

@@ -19,7 +19,7 @@ from forebay.planning.simulate.traces import (
     read_trace,
 )
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = Path(__file__).parents[4] / "shared" / "data"
 GOOD = b'{"timestamp": 2500, "input_length": 1200, "output_length": 7, "hash_ids": [5, 6, 7]}'
 HEADER = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
