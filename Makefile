@@ -85,7 +85,7 @@ coverage: $(READY)
 
 test-faults: setup
 	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/flink/test_any_moment*.py \
-		tests/flink/test_one_jvm.py tests/flink/test_one_key.py tests/runtime/test_flink_process.py
+		tests/flink/test_one_jvm.py tests/flink/test_one_key.py tests/pipeline/test_flink_process.py
 	$(BIN)/python -m benchmarks.drill $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults $(FAULTS)) $(DRILL)
 
 test-attacks: setup

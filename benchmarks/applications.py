@@ -16,9 +16,9 @@ from benchmarks.river_baselines import MISSING, is_installed
 from benchmarks.sessions import SessionsPlan, measure_sessions
 from benchmarks.topics import measure_topics, read_labelled
 from benchmarks.trends import find_trends, measure_trends
+from forebay.apps.topics.embedding import ensure_embedding_model
+from forebay.apps.topics.minilm import MiniLM
 from forebay.apps.trends.values import TrendSettings
-from forebay.embed import ensure_embedding_model
-from forebay.embed.minilm import MiniLM
 from forebay.engine.launch import Progress
 from forebay.errors import SettingError, SetupError
 from forebay.settings import Settings

@@ -14,7 +14,7 @@ from benchmarks.summaries import Channels, measure_summaries
 from forebay.apps.summaries.plan import HOUR_MS, SummaryPlan, Windows
 from forebay.engine.replica import list_models
 from forebay.errors import EngineError, SettingError
-from forebay.simulate.engine import LLAMA_8B
+from forebay.planning.simulate.engine import LLAMA_8B
 
 SPEED = 120.0
 """How many times faster than recorded a real engine hears the chats."""

@@ -25,8 +25,8 @@ import psutil
 from forebay.bench.processor import ProcessUse, check_proc, process_use, used_between
 from forebay.errors import LaunchError
 from forebay.flink.class_archive import LISTS_CLASSES
+from forebay.pipeline.job_graph import OPERATOR
 from forebay.processes import module_command, parent_death_signal
-from forebay.runtime.job_graph import OPERATOR
 from forebay.testing.replica import ReplicaProcess, ReplicaScript, fetch_work
 from forebay.testing.script import Fixed
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.moving_split import MovingPools, PoolLoad, RecentSplit
-from forebay.plan.split import phase_work, split_of
-from forebay.simulate import Scenario
-from forebay.simulate.disaggregation import Split, Transfer, TwoPools, at_rate
-from forebay.simulate.engine import EngineModel
-from forebay.simulate.figures import Slo
-from forebay.simulate.traces import Arrivals, TraceRequest, read_trace
+from forebay.planning.simulate import Scenario
+from forebay.planning.simulate.disaggregation import Split, Transfer, TwoPools, at_rate
+from forebay.planning.simulate.engine import EngineModel
+from forebay.planning.simulate.figures import Slo
+from forebay.planning.simulate.traces import Arrivals, TraceRequest, read_trace
+from forebay.planning.split import phase_work, split_of
 
 GOAL = 0.95
 KEEPS = 0.95

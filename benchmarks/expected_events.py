@@ -13,14 +13,14 @@ import orjson
 from benchmarks.killable import KillableEngine
 from benchmarks.tally import NUMBER, Tally
 from forebay.apps.topics import settings as topics
+from forebay.apps.topics.embedding import NoEmbedding
 from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
 from forebay.apps.trends import settings as trends
 from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
-from forebay.detect.stream_time import StreamTime, Tolerance
-from forebay.embed import NoEmbedding
 from forebay.flink.shards import shard_of
 from forebay.json_numbers import read_json
 from forebay.records import Event, Result
+from forebay.stateful.stream_time import StreamTime, Tolerance
 from forebay.testing.answers import answer_to
 
 SPEED = 5.0

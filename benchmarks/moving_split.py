@@ -16,13 +16,13 @@ from typing import Protocol
 from forebay.fleet.admission import Admission, ImmediateDispatcher
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.state import Fleet
-from forebay.plan.split import PhaseWork, decode_batch, split_of
-from forebay.simulate import Simulation, fleet_of
-from forebay.simulate.disaggregation import LeastFull, Split, Transfer, decoder
-from forebay.simulate.engine import EngineModel
-from forebay.simulate.figures import Slo
-from forebay.simulate.replica import Sequence
-from forebay.simulate.traces import TraceRequest
+from forebay.planning.simulate import Simulation, fleet_of
+from forebay.planning.simulate.disaggregation import LeastFull, Split, Transfer, decoder
+from forebay.planning.simulate.engine import EngineModel
+from forebay.planning.simulate.figures import Slo
+from forebay.planning.simulate.replica import Sequence
+from forebay.planning.simulate.traces import TraceRequest
+from forebay.planning.split import PhaseWork, decode_batch, split_of
 
 DECIDE_EVERY_S = 5.0
 WINDOW_S = 10.0

@@ -14,9 +14,9 @@ from typing import Literal
 from benchmarks.object_store import BUCKET, StoreLink, object_store
 from benchmarks.places import StorePlace
 from benchmarks.process_under_test import PipelineProcess
+from forebay.clients.s3.location import S3Path, s3_path
 from forebay.connectors.jars import S3, install_jar
 from forebay.errors import SettingError
-from forebay.s3.location import S3Path, s3_path
 from forebay.settings import Settings
 
 MOTO = "moto"

@@ -15,9 +15,9 @@ import numpy as np
 from forebay.fleet.admission import Admission
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.fleet.state import Fleet
-from forebay.simulate import REPORT_EVERY_S, MakeDispatcher, Scenario, Simulation, fleet_of
-from forebay.simulate.replica import Sequence as Simulated
-from forebay.simulate.traces import TraceRequest
+from forebay.planning.simulate import REPORT_EVERY_S, MakeDispatcher, Scenario, Simulation, fleet_of
+from forebay.planning.simulate.replica import Sequence as Simulated
+from forebay.planning.simulate.traces import TraceRequest
 
 OVERLOAD, OVERLOAD_S = 2.0, 120.0
 RELIEF, RELIEF_S = 0.5, 240.0

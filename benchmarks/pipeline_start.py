@@ -20,10 +20,10 @@ import orjson
 
 from benchmarks.direct import drive
 from benchmarks.workload import Workload, prompt_of
-from forebay.config import parse_spec
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import LaunchError
-from forebay.runtime.run import RunOptions, run_pipeline
+from forebay.pipeline.load import parse_spec
+from forebay.pipeline.run import RunOptions, run_pipeline
 from forebay.settings import Settings
 from forebay.testing.replica import ReplicaProcess, ReplicaScript, WorkReport, fetch_work
 from forebay.testing.script import Fixed

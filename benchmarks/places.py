@@ -12,10 +12,10 @@ from typing import Any, Literal, Protocol
 import orjson
 
 from benchmarks.tally import NUMBER, SinkWatch, StoreWatch, attempts_of, number_of
+from forebay.clients.s3.location import Location
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.connectors.jars import KAFKA, install_jar
 from forebay.errors import SettingError
-from forebay.s3.location import Location
 from forebay.settings import Settings
 from forebay.testing.kafka import LocalKafka, local_kafka
 

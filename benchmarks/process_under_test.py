@@ -16,7 +16,7 @@ from forebay.errors import PipelineFailed
 from forebay.processes import alive, kill, session_members, wait_gone
 
 GONE_S = 30.0
-FLINK_MODULE = "forebay.runtime.flink_main"
+FLINK_MODULE = "forebay.pipeline.flink_main"
 
 
 class PipelineProcess:

@@ -12,8 +12,8 @@ from forebay.errors import SettingError
 from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.state import Fleet, ReplicaLimits
-from forebay.simulate import NAMES, Scenario
-from forebay.simulate.figures import Figures
+from forebay.planning.simulate import NAMES, Scenario
+from forebay.planning.simulate.figures import Figures
 
 SWEEP = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0, 1.1, 1.3)
 TWO_LOADS = (0.7, 0.9)

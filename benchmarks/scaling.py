@@ -12,18 +12,18 @@ from typing import Any
 
 from forebay.bench.stream.events import event_lines, fields_of
 from forebay.bench.stream.feed_process import FeedProcess
-from forebay.config import parse_spec
-from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.engine.launch import EngineOptions
 from forebay.engine.launch.progress import Progress
 from forebay.errors import PipelineFailed
 from forebay.json_numbers import read_json
-from forebay.runtime.flink_process import FlinkLauncher
-from forebay.runtime.run import RunOptions, run_pipeline
-from forebay.runtime.scaling.engine import ScaledEngine, scaled_engine
-from forebay.runtime.scaling.record import COURSE, read_course, scaling_folder
-from forebay.runtime.snapshot import Snapshot
+from forebay.pipeline.flink_process import FlinkLauncher
+from forebay.pipeline.load import parse_spec
+from forebay.pipeline.run import RunOptions, run_pipeline
+from forebay.pipeline.scaling.engine import ScaledEngine, scaled_engine
+from forebay.pipeline.scaling.record import COURSE, read_course, scaling_folder
+from forebay.pipeline.snapshot import Snapshot
+from forebay.pipeline.spec import PipelineSpec
 from forebay.settings import Settings
 
 MOST = 2

@@ -14,12 +14,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from forebay.config import parse_spec
-from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.json_numbers import read_json
-from forebay.runtime.run import RunOptions, run_pipeline
-from forebay.runtime.snapshot import Snapshot
+from forebay.pipeline.load import parse_spec
+from forebay.pipeline.run import RunOptions, run_pipeline
+from forebay.pipeline.snapshot import Snapshot
+from forebay.pipeline.spec import PipelineSpec
 from forebay.settings import Settings
 from forebay.testing.replica import ReplicaProcess, ReplicaScript, WorkReport, fetch_work, set_speed
 from forebay.testing.script import Fixed, Mixture

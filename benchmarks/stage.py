@@ -23,9 +23,9 @@ from forebay.engine import Engine
 from forebay.engine.answer import AnswerCheck
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.fleet.routing_request import RoutingRequest
+from forebay.planning.simulate.engine import EngineModel
+from forebay.planning.simulate.replica import Sequence, SimulatedReplica
 from forebay.records import JSON, Request, Sampling, Usage
-from forebay.simulate.engine import EngineModel
-from forebay.simulate.replica import Sequence, SimulatedReplica
 from forebay.testing.answers import summarise
 
 Answered = Callable[[JSON | None, Usage], None]

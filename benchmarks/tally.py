@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from forebay.clients.s3.location import Location
 from forebay.connectors.files.sink import Part, committed_parts
 from forebay.json_numbers import read_json
-from forebay.s3.location import Location
 
 NUMBER = "n"
 """The field of an event that holds its number."""

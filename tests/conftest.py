@@ -133,7 +133,7 @@ class Pipelines:
 
     def spec(self, **document: Any) -> Any:
         """A pipeline from `in.jsonl` to `out`, changed by `document`."""
-        from forebay.config import parse_spec
+        from forebay.pipeline.load import parse_spec
 
         usual = {
             "name": "p",
@@ -151,7 +151,7 @@ class Pipelines:
 
     def run(self, spec: Any, url: str, *, watch: Any = lambda _: None, **options: Any) -> Any:
         """Run `spec` to its end; `options` are those of a run."""
-        from forebay.runtime.run import RunOptions, run_pipeline
+        from forebay.pipeline.run import RunOptions, run_pipeline
         from forebay.settings import Settings
 
         home = self.folder / "home"
@@ -180,7 +180,7 @@ class Pipelines:
 
     def _keep_jvm(self, checkpoints: Path) -> None:
         """A run ends the JVM of the one before, if that was cut off; here it is that of all tests."""
-        from forebay.runtime.run_state import read_state, write_state
+        from forebay.pipeline.run_state import read_state, write_state
 
         state = read_state(checkpoints)
         if state is not None:
@@ -332,7 +332,7 @@ def store(store_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A place of its own on that server, which answers, and the variables that lead there."""
     from benchmarks.object_store import BUCKET
 
-    from forebay.s3.location import S3Path
+    from forebay.clients.s3.location import S3Path
 
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)

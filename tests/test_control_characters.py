@@ -21,7 +21,7 @@ from forebay.cli.live import LiveLine
 from forebay.cli.run import show_lost
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
-from forebay.runtime.snapshot import Snapshot
+from forebay.pipeline.snapshot import Snapshot
 from forebay.untrusted_text import PlainFormatter, replace_controls
 
 ATTACK = (

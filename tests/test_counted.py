@@ -11,7 +11,7 @@ from rich.console import Console
 from forebay.api.progress import lines
 from forebay.cli.live import report
 from forebay.counted import counted
-from forebay.runtime.snapshot import Snapshot
+from forebay.pipeline.snapshot import Snapshot
 
 
 def test_a_noun_agrees_with_its_count() -> None:

@@ -23,13 +23,13 @@ import forebay
 import forebay.testing
 from forebay.apps.summaries.settings import WHY
 from forebay.cli import application
-from forebay.config import parse_spec
 from forebay.deploy.kubernetes import DeploymentSpec
 from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.documents import check_document
-from forebay.documents.yaml import parse_yaml
 from forebay.errors import EngineError, ForebayError, RecordError
 from forebay.gateway.spec import GatewaySpec
+from forebay.pipeline.load import parse_spec
+from forebay.yaml_document import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -17,8 +17,8 @@ from tests.harness.run_programs import run_programs
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.config import load_spec
-from forebay.documents.yaml import parse_yaml
+from forebay.pipeline.load import load_spec
+from forebay.yaml_document import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

@@ -16,13 +16,13 @@ import pytest
 
 import forebay as fb
 from forebay import extend
-from forebay.config import load_spec, parse_spec
 from forebay.errors import ForebayError, SettingError
 from forebay.fleet.policies import LeastRequests, make_policy
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.state import Fleet, ReplicaLimits
-from forebay.runtime.preflight import check_paths, check_secrets
-from forebay.runtime.resume import fingerprint
+from forebay.pipeline.load import load_spec, parse_spec
+from forebay.pipeline.preflight import check_paths, check_secrets
+from forebay.pipeline.resume import fingerprint
 
 ROOT = Path(__file__).parents[1]
 Install = Callable[..., None]

@@ -15,8 +15,8 @@ from forebay.apps.topics.page import told as topics_told
 from forebay.apps.trends.page import told as trends_told
 from forebay.bench.stream.result_book import read_told
 from forebay.bench.stream.sinks import read_letter, read_result
+from forebay.cli.demo.plan import DemoOptions, plan_demo, summarize
 from forebay.connectors.formats import Format, dead_letter_json, result_json
-from forebay.demo.plan import DemoOptions, plan_demo, summarize
 from forebay.records import DeadLetter, Event, Result, Usage
 
 

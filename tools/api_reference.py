@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import Any
 
 import forebay
-from forebay import embed as embedding
 from forebay import errors, records, testing
 from forebay.api import apps, kafka_records, objects
+from forebay.apps.topics import embedding
 from forebay.engine.prompt import template
 from forebay.errors import ForebayError
 from forebay.flink import request_pool

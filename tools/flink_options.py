@@ -1,4 +1,4 @@
-"""Writes `forebay/config/flink_options.json`: the names of all options of the Flink installed.
+"""Writes `forebay/pipeline/flink_options.json`: the names of all options of the Flink installed.
 
 `make flink-options` runs it. An option is a static field of type `ConfigOption` in a class of Flink's jars.
 """
@@ -16,7 +16,7 @@ import pyflink
 from pyflink.java_gateway import get_gateway
 from pyflink.version import __version__ as flink_version
 
-from forebay.config.flink_options import DATA
+from forebay.pipeline.flink_options import DATA
 
 MARK = b"org/apache/flink/configuration/ConfigOption"
 STATIC = 0x0008

@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from forebay.config.spec import PipelineSpec
 from forebay.deploy.kubernetes import DeploymentSpec
 from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.engine.prompt.filters import FILTERS, METHODS, TESTS
 from forebay.gateway.spec import GatewaySpec
+from forebay.pipeline.spec import PipelineSpec
 
 SPECS: dict[str, type[BaseModel]] = {
     "gateway": GatewaySpec,

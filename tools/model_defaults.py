@@ -1,4 +1,4 @@
-"""Writes `forebay/plan/model_defaults.json`: what transformers assumes for fields that a `config.json` lacks.
+"""Writes `forebay/planning/model_defaults.json`: what transformers assumes for missing fields.
 
 `make model-defaults` runs it; it needs the engine's environment.
 """
@@ -10,10 +10,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import forebay.plan
+import forebay.planning
 from forebay.engine.launch.environment import engine_python
-from forebay.plan.defaults import CONFIG_FIELDS, DATA, VISION_FIELDS
-from forebay.plan.layers import KINDS
+from forebay.planning.defaults import CONFIG_FIELDS, DATA, VISION_FIELDS
+from forebay.planning.layers import KINDS
 from forebay.settings import load_settings
 
 IN_ENGINE = Path(__file__).with_name("engine_config_defaults.py")
@@ -44,7 +44,7 @@ def text_of(found: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write the file."""
-    path = Path(forebay.plan.__file__).with_name(DATA)
+    path = Path(forebay.planning.__file__).with_name(DATA)
     path.write_text(text_of(installed_defaults(engine_python(load_settings()))))
     print(f"Wrote {path}")
 

@@ -12,12 +12,12 @@ import numpy as np
 from benchmarks.autoscale.drive import MOST, drive, speed_of, timings_of
 from benchmarks.autoscale.fluid import View, run_fleet
 from benchmarks.autoscale.loads import Case
-from forebay.autoscale.base import ReplicaSpeed, ScalingPolicy, ServiceClass
-from forebay.autoscale.batch import BatchedTokens
-from forebay.autoscale.capacity import PlannedCapacity
-from forebay.autoscale.deadline import Deadline
-from forebay.autoscale.kv_cache import KvCacheUse
-from forebay.autoscale.queue import QueueLength
+from forebay.fleet.autoscale.base import ReplicaSpeed, ScalingPolicy, ServiceClass
+from forebay.fleet.autoscale.batch import BatchedTokens
+from forebay.fleet.autoscale.capacity import PlannedCapacity
+from forebay.fleet.autoscale.deadline import Deadline
+from forebay.fleet.autoscale.kv_cache import KvCacheUse
+from forebay.fleet.autoscale.queue import QueueLength
 
 DEADLINE, FIXED = "deadline", "fixed"
 OTHERS = ("queue", "batch", "kv_cache", "capacity")

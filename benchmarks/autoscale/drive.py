@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from benchmarks.autoscale.fluid import FleetRun, View, run_fleet
 from benchmarks.autoscale.loads import Case
-from forebay.autoscale.base import (
+from forebay.errors import ForebayError
+from forebay.fleet.autoscale.base import (
     Backlog,
     Limits,
     ReplicaSpeed,
@@ -14,8 +15,7 @@ from forebay.autoscale.base import (
     Timings,
     Tokens,
 )
-from forebay.autoscale.deadline import Deadline
-from forebay.errors import ForebayError
+from forebay.fleet.autoscale.deadline import Deadline
 
 INTERVAL_S = 5
 HISTORY_STEP_S = 60

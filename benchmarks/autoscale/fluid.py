@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay.simulate import Scenario
-from forebay.simulate.engine import EngineModel
-from forebay.simulate.traces import TraceRequest
+from forebay.planning.simulate import Scenario
+from forebay.planning.simulate.engine import EngineModel
+from forebay.planning.simulate.traces import TraceRequest
 
 Array = NDArray[np.float64]
 SAMPLE = 2000

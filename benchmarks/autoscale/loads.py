@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.autoscale.fluid import Array, Load, WorkModel, drawn, load_of
-from forebay.simulate.traces import TraceRequest
+from forebay.planning.simulate.traces import TraceRequest
 
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S

@@ -62,8 +62,8 @@ def autoscale(
     from benchmarks.autoscale.loads import bursts, days, stretched
     from benchmarks.autoscale.measure import GOAL, compare_policies, draw_frontiers
     from forebay.bench.provenance import provenance
-    from forebay.simulate.engine import find_model
-    from forebay.simulate.traces import TraceRequest, read_trace
+    from forebay.planning.simulate.engine import find_model
+    from forebay.planning.simulate.traces import TraceRequest, read_trace
 
     check_json(json)
     check_plot(plot)

@@ -28,9 +28,9 @@ def disaggregation(
     minutes. Status 1 where the planned split is more than one off, or the one that follows falls behind."""
     from benchmarks.disaggregation import LOAD, measure, measure_switch, workloads
     from forebay.bench.provenance import provenance
-    from forebay.simulate.disaggregation import Transfer
-    from forebay.simulate.engine import find_model
-    from forebay.simulate.figures import Slo
+    from forebay.planning.simulate.disaggregation import Transfer
+    from forebay.planning.simulate.engine import find_model
+    from forebay.planning.simulate.figures import Slo
 
     check_json(json)
     if not (0 < ttft < 1e6 and 0 < tpot < 1e6):

@@ -118,7 +118,7 @@ def grid(
     from benchmarks.grid.tails import EXACT, HEAVY, TAILS
     from forebay.bench.provenance import provenance
     from forebay.engine.launch.architectures import ARCHITECTURES, PREFIX
-    from forebay.simulate.traces import read_trace
+    from forebay.planning.simulate.traces import read_trace
 
     check_json(json)
     check_plot(plot)

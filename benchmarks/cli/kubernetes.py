@@ -54,7 +54,7 @@ def kubernetes(
     from benchmarks.kubernetes.measure import measure_kubernetes
     from forebay.bench.provenance import provenance
     from forebay.engine.launch.model import DEFAULT_MODEL
-    from forebay.runtime.scaling.picture import draw_course
+    from forebay.pipeline.scaling.picture import draw_course
 
     check_json(json)
     check_plot(plot)

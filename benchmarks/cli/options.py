@@ -27,7 +27,7 @@ Plot = Annotated[
 
 def check_plot(path: Path | None) -> None:
     """Raise `SettingError` or `SetupError` if a plot cannot be drawn to `path`; None: no plot."""
-    from forebay.simulate.figures import check_drawing
+    from forebay.planning.simulate.figures import check_drawing
 
     if path is not None:
         check_writable("--plot", path)

@@ -58,9 +58,9 @@ def routing(
         return
     from benchmarks.routing import SWEEP, TWO_LOADS, default_policies, measure_routing
     from benchmarks.routing_picture import draw_routing
-    from forebay.simulate import Scenario
-    from forebay.simulate.engine import find_model
-    from forebay.simulate.traces import read_trace
+    from forebay.planning.simulate import Scenario
+    from forebay.planning.simulate.engine import find_model
+    from forebay.planning.simulate.traces import read_trace
 
     check_json(json)
     check_plot(plot)
@@ -125,9 +125,9 @@ def overload(
 ) -> None:
     """Offer twice the capacity for two minutes, then half of it, to admission and to other ways to admit."""
     from benchmarks.overload import measure_overload
-    from forebay.simulate import Scenario
-    from forebay.simulate.engine import find_model
-    from forebay.simulate.traces import read_trace
+    from forebay.planning.simulate import Scenario
+    from forebay.planning.simulate.engine import find_model
+    from forebay.planning.simulate.traces import read_trace
 
     check_json(json)
     found = measure_overload(Scenario(read_trace(trace), find_model(engine), replicas, seed=seed))

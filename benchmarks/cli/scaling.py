@@ -33,7 +33,7 @@ def scaling(
     from forebay.cli.live import LiveLine
     from forebay.engine.launch import ConsoleProgress
     from forebay.engine.launch.model import DEFAULT_MODEL
-    from forebay.runtime.scaling.picture import draw_course
+    from forebay.pipeline.scaling.picture import draw_course
     from forebay.settings import load_settings
 
     check_json(json)

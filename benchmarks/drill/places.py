@@ -16,10 +16,10 @@ from benchmarks.drill.workload import DIRECTORY, FILES_IN_DIRECTORY, ROWS, Workl
 from benchmarks.expected_events import FILE
 from benchmarks.feeds import Drops, FeedServer, serve
 from benchmarks.tally import NUMBER
+from forebay.clients.s3.location import Location
 from forebay.connectors.files.sink import committed_parts, read_jsonl_sink
 from forebay.connectors.formats import dead_letter_json
 from forebay.records import DeadLetter
-from forebay.s3.location import Location
 from forebay.testing.kafka import LocalKafka
 
 PARTITIONS = 3

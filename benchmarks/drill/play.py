@@ -24,9 +24,9 @@ from benchmarks.drill.shim import Shim
 from benchmarks.drill.state import State
 from benchmarks.drill.workload import name_of, workload
 from benchmarks.object_store import BUCKET
+from forebay.clients.s3.location import Location, S3Path
 from forebay.errors import ForebayError, PipelineFailed
 from forebay.processes import wait_gone
-from forebay.s3.location import Location, S3Path
 
 POLL_S = 0.03
 LOOK_S = 1.0

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import orjson
 
+from forebay.clients.s3.client import S3Client, StoreAway
+from forebay.clients.s3.lease import MAX_LOCK_BYTES, decode_lock
+from forebay.clients.s3.location import Location, S3Path
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import LOCK, METADATA
-from forebay.runtime.run_state import FILE
-from forebay.s3.client import S3Client, StoreAway
-from forebay.s3.lease import MAX_LOCK_BYTES, decode_lock
-from forebay.s3.location import Location, S3Path
+from forebay.pipeline.run_state import FILE
 
 CHECKPOINT = re.compile(rf"([^/]+)/chk-(\d+)/{METADATA}$")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from forebay.runtime.scaling.picture import course_figure
+from forebay.pipeline.scaling.picture import course_figure
 
 RECORD, SCRIPTED = "kubernetes.json", "kubernetes-scripted.json"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from forebay.runtime.scaling.picture import course_figure
+from forebay.pipeline.scaling.picture import course_figure
 
 RECORD = "scaling.json"
 

@@ -19,6 +19,7 @@ from benchmarks.kubernetes.seen import Seen, levels
 from forebay.bench.stream.events import event_lines, fields_of
 from forebay.bench.stream.feed import now_us
 from forebay.bench.stream.feed_process import FeedProcess
+from forebay.clients.kubernetes.watch import Collection, Trouble, follow
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.deploy.kubernetes import Deployment, load_deployment, render
 from forebay.deploy.kubernetes.api import open_api
@@ -27,7 +28,6 @@ from forebay.deploy.kubernetes.deployment import ENGINE, ENGINE_PORT, FLINK_METR
 from forebay.deploy.kubernetes.pipeline import job_document
 from forebay.errors import PipelineFailed
 from forebay.json_numbers import read_json
-from forebay.kube.watch import Collection, Trouble, follow
 
 if TYPE_CHECKING:
     import httpx2

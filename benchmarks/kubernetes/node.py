@@ -17,8 +17,8 @@ from benchmarks.kubernetes.api import Api
 from benchmarks.kubernetes.container import Image, command_of, mounts
 from benchmarks.kubernetes.network import API_IP, API_PORT, NODE_IP, PodNetwork
 from benchmarks.kubernetes.pod import PodProcess, timestamp
+from forebay.clients.kubernetes.watch import Collection, Trouble, follow
 from forebay.errors import ForebayError, SettingError
-from forebay.kube.watch import Collection, Trouble, follow
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,8 @@ from benchmarks.kubernetes.api import Api
 from benchmarks.kubernetes.burst import CONTROLLER_IMAGE, ENGINE_IMAGE, PIPELINE_IMAGE
 from benchmarks.kubernetes.plane import ControlPlane
 from benchmarks.kubernetes.seen import summary
-from forebay.autoscale.base import Limits
+from forebay.clients.kubernetes.connection import find_cluster, open_async_client, open_client
+from forebay.clients.kubernetes.watch import Collection, Trouble, follow
 from forebay.clock import SystemClock
 from forebay.deploy.controller.cluster import Changed, ClusterCalls
 from forebay.deploy.controller.decision import DeploymentState
@@ -35,9 +36,8 @@ from forebay.deploy.kubernetes.cluster import apply_all
 from forebay.deploy.kubernetes.deployment import ENGINE, PIPELINE
 from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
 from forebay.errors import DeployError, LaunchError, SettingError
+from forebay.fleet.autoscale.base import Limits
 from forebay.fleet.endpoints import endpoint_urls
-from forebay.kube.connection import find_cluster, open_async_client, open_client
-from forebay.kube.watch import Collection, Trouble, follow
 
 NAME = NAMESPACE = "restarts"
 MOST = 4

@@ -26,8 +26,8 @@ from benchmarks.kubernetes.node import ProcessNode
 from benchmarks.kubernetes.plane import ControlPlane, control_plane_in, kubernetes_home
 from benchmarks.kubernetes.restarts import Restarts
 from benchmarks.kubernetes.variants import images, real_burst, scripted_burst
+from forebay.clients.kubernetes.connection import find_cluster, open_async_client
 from forebay.errors import ForebayError, SetupError
-from forebay.kube.connection import find_cluster, open_async_client
 from forebay.settings import load_settings
 
 

@@ -28,13 +28,13 @@ from benchmarks.ray_fleet.client import Answer, Order
 from benchmarks.ray_fleet.cluster import RayCluster
 from benchmarks.ray_fleet.figures import DIRECT, GATEWAY, IN_TURN, RAY, SERVE, Slo, kill_figures, report
 from benchmarks.ray_fleet.load import MODEL, PrefixLoad
+from forebay.clients.ray.engines import engine_urls, fleet_application
+from forebay.clients.ray.ports import DEPLOYMENT, Ports
+from forebay.clients.ray.rest import ServeRest
 from forebay.deploy.ray.fleet import apply_fleet, fleet_status, remove_fleet
 from forebay.deploy.ray.load import load_fleet
 from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.errors import LaunchError
-from forebay.ray_serve.engines import engine_urls, fleet_application
-from forebay.ray_serve.ports import DEPLOYMENT, Ports
-from forebay.ray_serve.rest import ServeRest
 from forebay.testing.replica import ReplicaProcess, fetch_report
 from forebay.testing.replica.__main__ import parse, script_of
 

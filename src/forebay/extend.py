@@ -29,9 +29,9 @@ from forebay.connectors.base import (
     SourceSettings,
     Written,
 )
-from forebay.documents.fields import FieldPath, LocalPath
-from forebay.documents.fields import SecretField as Secret
 from forebay.errors import ForebayError, SettingError
+from forebay.fields import FieldPath, LocalPath
+from forebay.fields import SecretField as Secret
 from forebay.fleet.routing_request import RoutingRequest, Vector
 from forebay.records import DeadLetter, Event, Result
 from forebay.stateful.program import Program

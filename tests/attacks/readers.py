@@ -22,9 +22,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from forebay.apps.summaries.state import KeyState, Pane, Work
 from forebay.apps.summaries.values import Chunk, Item, Node, Source, Statement
 from forebay.apps.trends.stages import TickCounter
-from forebay.autoscale.topic_queue import TopicBacklog, decode_backlog, encode_backlog
 from forebay.codec import decode, encode, pack_state
-from forebay.config import load_spec
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds.feed import Mark
 from forebay.connectors.feeds.jetstream import _time_us
@@ -37,22 +35,23 @@ from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.kafka.protobuf import ProtobufSchema, message_indexes
 from forebay.connectors.kafka.registry import Registry
 from forebay.connectors.kafka.registry_values import RegistryValues
-from forebay.detect.stream_time import StreamTime, Tolerance
 from forebay.engine.answer import AnswerCheck
 from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
 from forebay.engine.journal import _decode
 from forebay.engine.load import parse_cache_tokens, parse_load_header, parse_metrics
 from forebay.engine.prompt.template import FieldTemplate, PromptTemplate
 from forebay.engine.protocol import DONE, AnswerReader, SseParser
+from forebay.fleet.autoscale.topic_queue import TopicBacklog, decode_backlog, encode_backlog
 from forebay.fleet.cache_events import read_message
 from forebay.fleet.discovery import read_replicas
 from forebay.gateway.asked import read_asked
 from forebay.gateway.spec import load_gateway
 from forebay.gateway.wire import missing_in
+from forebay.pipeline.load import load_spec
+from forebay.pipeline.run_state import FILE, read_state
+from forebay.planning.simulate.calibrate import read_run
+from forebay.planning.simulate.traces import read_trace
 from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage
-from forebay.runtime.run_state import FILE, read_state
-from forebay.simulate.calibrate import read_run
-from forebay.simulate.traces import read_trace
 from forebay.stateful.entries import (
     Memory,
     SetTimer,
@@ -63,6 +62,7 @@ from forebay.stateful.entries import (
     unpack_turn,
 )
 from forebay.stateful.machine import _unpack
+from forebay.stateful.stream_time import StreamTime, Tolerance
 
 Read = Callable[[bytes], object]
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from benchmarks.disaggregation import KEEPS, measure, measure_switch, most_rate
 
-from forebay.simulate.disaggregation import Transfer, at_rate
-from forebay.simulate.engine import LLAMA_8B
-from forebay.simulate.figures import Slo
-from forebay.simulate.traces import Arrivals
+from forebay.planning.simulate.disaggregation import Transfer, at_rate
+from forebay.planning.simulate.engine import LLAMA_8B
+from forebay.planning.simulate.figures import Slo
+from forebay.planning.simulate.traces import Arrivals
 
 
 def test_the_planned_split_is_beside_the_best() -> None:

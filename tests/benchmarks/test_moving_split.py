@@ -8,10 +8,10 @@ from benchmarks.moving_split import DECIDE_EVERY_S, GAIN, WINDOW_S, MovingPools,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.plan.split import decode_batch
-from forebay.simulate.disaggregation import Split, Transfer, at_rate
-from forebay.simulate.engine import LLAMA_8B
-from forebay.simulate.traces import Arrivals
+from forebay.planning.simulate.disaggregation import Split, Transfer, at_rate
+from forebay.planning.simulate.engine import LLAMA_8B
+from forebay.planning.simulate.traces import Arrivals
+from forebay.planning.split import decode_batch
 
 ENGINE = replace(LLAMA_8B, max_num_seqs=4)
 TRANSFER = Transfer(latency_s=0.005)

@@ -12,10 +12,10 @@ from benchmarks.routing import SIZES, RoutingReport, decision_us, measure_routin
 from benchmarks.routing_picture import draw_routing
 
 from forebay.errors import SettingError
-from forebay.simulate import Scenario
-from forebay.simulate.engine import LLAMA_8B
-from forebay.simulate.figures import draw_runs
-from forebay.simulate.traces import Arrivals
+from forebay.planning.simulate import Scenario
+from forebay.planning.simulate.engine import LLAMA_8B
+from forebay.planning.simulate.figures import draw_runs
+from forebay.planning.simulate.traces import Arrivals
 
 TRACE = Arrivals(150, 20.0, 1500.0, 30.0, prefixes=4, prefix_tokens=1024, seed=1).make()
 SCENARIO = Scenario(TRACE, LLAMA_8B, 2)

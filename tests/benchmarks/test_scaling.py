@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from benchmarks.scaling import BurstOptions, BurstReport, levels_of, measure_scaling
 
-from forebay.config.spec import PipelineSpec
 from forebay.engine.launch import LocalPlaces, Registry, Replicas
 from forebay.engine.launch.spec import Launch
+from forebay.pipeline.scaling.engine import ScaledEngine
+from forebay.pipeline.scaling.record import scaling_folder
+from forebay.pipeline.spec import PipelineSpec
 from forebay.ports import free_port
-from forebay.runtime.scaling.engine import ScaledEngine
-from forebay.runtime.scaling.record import scaling_folder
 from forebay.settings import Settings
 
 

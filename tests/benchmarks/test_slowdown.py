@@ -6,7 +6,7 @@ import pytest
 from benchmarks.slowdown import SPEEDS, Course, Sample, SlowdownOptions, step_of
 
 from benchmarks import slowdown as module
-from forebay.runtime.snapshot import Snapshot
+from forebay.pipeline.snapshot import Snapshot
 from forebay.testing.replica import WorkReport
 
 

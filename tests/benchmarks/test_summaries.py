@@ -17,7 +17,7 @@ from forebay.apps.summaries.plan import HOUR_MS, SummaryPlan, Windows
 from forebay.apps.summaries.prompt import Ask
 from forebay.apps.summaries.values import item_of
 from forebay.errors import SettingError
-from forebay.simulate.engine import LLAMA_8B
+from forebay.planning.simulate.engine import LLAMA_8B
 from forebay.testing.engine import ScriptedEngine
 from forebay.testing.script import Fixed
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from benchmarks.topics import Labelled, followed, leader_clusters, measure_topics, read_labelled
 
+from forebay.apps.topics.embedding import find_embedding_model
+from forebay.apps.topics.minilm import MiniLM
 from forebay.apps.topics.values import TopicEvent, TopicSettings
-from forebay.embed import find_embedding_model
-from forebay.embed.minilm import MiniLM
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 

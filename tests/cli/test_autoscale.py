@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from forebay.autoscale.base import Limits
 from forebay.cli import application
 from forebay.deploy.controller.decision import Decider
 from forebay.deploy.controller.loop import Scaling, deciders
 from forebay.errors import DeployError, SettingError
+from forebay.fleet.autoscale.base import Limits
 
 
 def refused(*words: str) -> BaseException:

@@ -16,11 +16,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.cli.demo_screen import show
-from forebay.demo.plan import Example, Right, Slice, Summary
-from forebay.demo.topics import Outbreak
+from forebay.cli.demo.plan import Example, Right, Slice, Summary
+from forebay.cli.demo.screen import show
+from forebay.cli.demo.topics import Outbreak
 from forebay.errors import SettingError
-from forebay.runtime.snapshot import Snapshot
+from forebay.pipeline.snapshot import Snapshot
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 

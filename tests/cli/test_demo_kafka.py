@@ -18,9 +18,9 @@ from benchmarks.topic_client import consume
 from typer.testing import CliRunner
 
 from forebay.cli import application
+from forebay.cli.demo import kafka as demo_kafka
 from forebay.cli.output import with_values
 from forebay.connectors.jars import KAFKA
-from forebay.demo import kafka as demo_kafka
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import Settings
 from forebay.testing.replica import ReplicaScript, ReplicaThread

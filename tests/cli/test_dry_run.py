@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
-from forebay.config import load_spec
 from forebay.errors import SettingError
+from forebay.pipeline.load import load_spec
 
 FILE = """\
 name: p

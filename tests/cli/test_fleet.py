@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from forebay.autoscale.base import Backlog, Decision, Signals, Tokens
-from forebay.autoscale.loop import ScalingStep
 from forebay.cli import application
 from forebay.errors import SettingError
-from forebay.runtime.scaling.picture import draw_course
-from forebay.runtime.scaling.record import ReplicaStatus, ScalingRecord, read_course
+from forebay.fleet.autoscale.base import Backlog, Decision, Signals, Tokens
+from forebay.fleet.autoscale.loop import ScalingStep
+from forebay.pipeline.scaling.picture import draw_course
+from forebay.pipeline.scaling.record import ReplicaStatus, ScalingRecord, read_course
 
 STEP = ScalingStep(
     Signals(10.0, ready=1, starting=(3.0,), backlog=(Backlog(-2.0, Tokens(4, 40, 80)),), running=3.0),

@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 
 from forebay.cli import application
 from forebay.cli.starter import Starter, fields_of, name_of, pipeline_text
-from forebay.config import load_spec, parse_spec
-from forebay.documents.yaml import parse_yaml
 from forebay.errors import SettingError
+from forebay.pipeline.load import load_spec, parse_spec
+from forebay.yaml_document import parse_yaml
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.cli.live import GOES_ON_S, OLD_S, PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report
-from forebay.runtime.snapshot import KvTransfers, Snapshot
+from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.pipeline.snapshot import KvTransfers, Snapshot
 
 NOW = Snapshot(
     elapsed_s=12.0, state="RUNNING", accepted=20, results=15, dead_letters=1, in_flight=4, prompt_tokens=60,

@@ -31,7 +31,7 @@ from forebay.cli.output import (
 from forebay.cli.run import show_lost
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError, SetupError
-from forebay.runtime.snapshot import Snapshot
+from forebay.pipeline.snapshot import Snapshot
 
 TEXT = "pip install 'forebay[x]' [red]now[/] [/] :smile: [link=http://a.b]"
 SOURCES = Path(forebay.__file__).parent

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.plan.model_configs import MISTRAL_7B
-from tests.plan.test_model_config import LLAMA
+from tests.planning.model_configs import MISTRAL_7B
+from tests.planning.test_model_config import LLAMA
 from typer.testing import CliRunner
 
 from forebay.cli import application

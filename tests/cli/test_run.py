@@ -16,11 +16,11 @@ from typer.testing import CliRunner, Result
 
 from forebay.cli import application
 from forebay.cli.run import jars_by_look, look_of
-from forebay.config.spec import PipelineSpec
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import SettingError
+from forebay.pipeline.snapshot import Snapshot
+from forebay.pipeline.spec import PipelineSpec
 from forebay.processes import wait_gone
-from forebay.runtime.snapshot import Snapshot
 from forebay.settings import Settings
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
@@ -87,7 +87,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, run: Callable[[PipelineSpec, Any],
     ) -> Snapshot:
         return run(spec, watch)
 
-    monkeypatch.setattr("forebay.runtime.run.run_pipeline", run_pipeline)
+    monkeypatch.setattr("forebay.pipeline.run.run_pipeline", run_pipeline)
 
 
 def run(file: Path, *words: str) -> Result:

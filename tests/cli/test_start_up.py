@@ -21,7 +21,7 @@ except SystemExit as end:
 print("\\n" + json.dumps([status, sorted(sys.modules)]))
 """
 SLOW = ("aiohttp", "jinja2", "jsonschema", "numpy", "psutil", "pyflink", "rich.live", "ruamel.yaml")
-STARTS_FLINK = ("forebay.runtime.flink_process", "forebay.runtime.supervisor", "forebay.flink.jvm")
+STARTS_FLINK = ("forebay.pipeline.flink_process", "forebay.pipeline.supervisor", "forebay.flink.jvm")
 COMPLETION = {"_FOREBAY_COMPLETE": "complete_bash", "COMP_WORDS": "forebay ru", "COMP_CWORD": "1"}
 
 
@@ -64,5 +64,5 @@ def test_a_dry_run_loads_nothing_that_starts_flink(tmp_path: Path) -> None:
         "name: p\nsource: {type: generator}\nprompt: '{{ text }}'\nsink: {type: stdout}\n"
     )
     loaded = modules_of(tmp_path, "run", "p.yaml", "--dry-run")
-    assert "forebay.config.spec" in loaded
+    assert "forebay.pipeline.spec" in loaded
     assert not {name for name in STARTS_FLINK if name in loaded}

@@ -20,8 +20,8 @@ from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, par
 from forebay.connectors.formats import BOM, Format, dead_letter_json
 from forebay.connectors.kafka.source import read_record
 from forebay.connectors.letters import read_letter
+from forebay.pipeline.ask import Lines
 from forebay.records import DeadLetter, Event
-from forebay.runtime.ask import Lines
 
 Record = Event | DeadLetter
 WIKIMEDIA = "https://stream.wikimedia.org/v2/stream/recentchange"

@@ -16,8 +16,8 @@ from tests.corpus.test_texts import CASES as TEXTS
 
 from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, parts_of
 from forebay.connectors.formats import BOM, Format
+from forebay.pipeline.ask import Lines
 from forebay.records import DeadLetter, Event
-from forebay.runtime.ask import Lines
 
 JSON_CASES = [case for case in (*NUMBERS, *OBJECTS) if case.form == Format() and b"\n" not in case.raw]
 TEXT_CASES = [case for case in TEXTS if case.form == Format("text") and case.raw.strip()]

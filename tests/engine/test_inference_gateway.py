@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from tests.harness.inference_gateway import ScriptedGateway
 
-from forebay.config.spec import PipelineSpec
 from forebay.engine.inference_gateway import InferenceGatewayFactory, PickerHeaders
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import RequestHandler
+from forebay.pipeline.inference import call_of, served_model
+from forebay.pipeline.spec import PipelineSpec
 from forebay.records import Event, KeyedEvent, Message, Request, Result
-from forebay.runtime.inference import call_of, served_model
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Fixed
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.harness.ray_serve import ScriptedServe, application, body
 
-from forebay.config.inference import EngineSpec
+from forebay.clients.ray.instance import ServeInstance
 from forebay.errors import SettingError
 from forebay.fleet.ray_replicas import RayPlace, RayReplicas, look_at
 from forebay.gateway.spec import EngineSpec as GatewayEngine
-from forebay.ray_serve.instance import ServeInstance
+from forebay.pipeline.inference_settings import EngineSpec
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,12 @@ from tests.harness.programs import Remember
 
 from benchmarks import expected_events
 from forebay.apps.sessions import Sessions
+from forebay.apps.topics.embedding import NoEmbedding
 from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
 from forebay.apps.trends.settings import Trends, to_result
 from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
 from forebay.apps.trends.values import TrendSettings
 from forebay.codec import decode, encode
-from forebay.detect.stream_time import StreamTime, Tolerance
-from forebay.embed import NoEmbedding
 from forebay.flink.infer import QUEUES
 from forebay.flink.operator import InferenceOperator
 from forebay.flink.shards import flink_keys
@@ -52,6 +51,7 @@ from forebay.stateful.key_states import Limits
 from forebay.stateful.machine import stateless
 from forebay.stateful.program import Program
 from forebay.stateful.shard_executor import ProgramMachines
+from forebay.stateful.stream_time import StreamTime, Tolerance
 from forebay.testing.answers import answer_to, echo, request_text, tokens
 
 # One question per event

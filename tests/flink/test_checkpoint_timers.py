@@ -77,7 +77,6 @@ def start(folder: Path, run: str, logs: Path, *, ends: bool, restore_from: Path 
     from tests.harness.programs import Remember
 
     from forebay.codec import decode, encode
-    from forebay.detect.stream_time import Tolerance
     from forebay.engine.prompt import PromptTemplate
     from forebay.flink.environment import FlinkConfig, flink_environment
     from forebay.flink.infer import infer, infer_stateful
@@ -87,6 +86,7 @@ def start(folder: Path, run: str, logs: Path, *, ends: bool, restore_from: Path 
     from forebay.flink.stream_clock import clocked
     from forebay.flink.types import BYTES
     from forebay.records import Event
+    from forebay.stateful.stream_time import Tolerance
     from forebay.testing.engine import ScriptedEngineFactory
     from forebay.testing.script import Fixed
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import orjson
 import pytest
 
-from forebay.autoscale.base import Limits, ServiceClass, Timings, Tokens
-from forebay.autoscale.demand import read_reports
-from forebay.autoscale.settings import ScalingLink, ScalingSettings
-from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.clock import SystemClock
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.errors import SettingError
+from forebay.fleet.autoscale.base import Limits, ServiceClass, Timings, Tokens
+from forebay.fleet.autoscale.demand import read_reports
+from forebay.fleet.autoscale.settings import ScalingLink, ScalingSettings
+from forebay.fleet.autoscale.topic_queue import TopicBacklog
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import engine_factory
@@ -29,9 +29,9 @@ from forebay.flink import demand
 from forebay.flink.metrics import NOTHING_DUE_S, InferenceCounters, ScalingGauges
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler
 from forebay.flink.service_class import EventClasses
+from forebay.pipeline.queue_page import page_served
 from forebay.ports import free_port
 from forebay.records import Event, KeyedEvent, Result, Usage
-from forebay.runtime.queue_page import page_served
 from forebay.testing import ScriptedEngineFactory
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Fixed

@@ -49,7 +49,6 @@ def test_checkpoint_of_all_operators_contains_no_pickle(tmp_path: Path, flink_lo
     from forebay.connectors.files.source import Files, file_source
     from forebay.connectors.formats import EventTime, Format
     from forebay.connectors.generator.source import Generator, generator_source
-    from forebay.detect.stream_time import Tolerance
     from forebay.engine.prompt import PromptTemplate
     from forebay.flink.checkpoints import newest_checkpoint
     from forebay.flink.environment import FlinkConfig, flink_environment
@@ -58,6 +57,7 @@ def test_checkpoint_of_all_operators_contains_no_pickle(tmp_path: Path, flink_lo
     from forebay.flink.request_handler import InferenceSpec
     from forebay.flink.stages import payload
     from forebay.stateful.machine import IN_FLIGHT
+    from forebay.stateful.stream_time import Tolerance
     from forebay.testing.engine import ScriptedEngineFactory
     from forebay.testing.script import Fixed
 

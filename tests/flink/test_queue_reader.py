@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.harness.clock import ManualClock
 
-from forebay.autoscale.base import Tokens
-from forebay.autoscale.topic_queue import COUNTED_S, TopicBacklog, TopicQueue, encode_backlog
+from forebay.fleet.autoscale.base import Tokens
+from forebay.fleet.autoscale.topic_queue import COUNTED_S, TopicBacklog, TopicQueue, encode_backlog
 from forebay.flink.queue_reader import PATIENCE_S, QueueReader
 
 BACKLOG = encode_backlog(TopicBacklog(10, 300, 40, 0.0))

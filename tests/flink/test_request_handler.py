@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from tests.harness.clock import ManualClock
 
-from forebay.autoscale.base import ServiceClass
 from forebay.codec import decode, encode
 from forebay.engine import Deadline
 from forebay.engine.journal import Journal, JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import AttemptTimeout, Overloaded
+from forebay.fleet.autoscale.base import ServiceClass
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.harness.clock import ManualClock
 
-from forebay.autoscale.base import ServiceClass
+from forebay.fleet.autoscale.base import ServiceClass
 from forebay.flink.service_class import due_s
 from forebay.records import Event, KeyedEvent
 

@@ -13,16 +13,16 @@ pytestmark = pytest.mark.flink
 def test_chains_end_with_the_same_operator_at_any_parallelism(
     application: str, tmp_path: Path, flink_logs: Path
 ) -> None:
+    from forebay.apps.topics.embedding import NoEmbedding
     from forebay.apps.topics.graph import topic_events
     from forebay.apps.topics.values import TopicSettings
     from forebay.apps.trends.graph import trend_events
     from forebay.apps.trends.values import TrendSettings
     from forebay.connectors.files.source import Files, file_source
     from forebay.connectors.formats import Format
-    from forebay.detect.stream_time import Tolerance
-    from forebay.embed import NoEmbedding
     from forebay.flink.environment import FlinkConfig, flink_environment
     from forebay.flink.keying import TextField
+    from forebay.stateful.stream_time import Tolerance
 
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
 

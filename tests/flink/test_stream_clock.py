@@ -11,13 +11,13 @@ from tests.harness.clock import ManualClock
 
 from forebay.clock import Clock
 from forebay.codec import decode, encode
-from forebay.detect.stream_time import HELD_EVENTS, Tolerance
 from forebay.errors import MalformedRecord
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import message_key, payload
 from forebay.flink.stream_clock import NO_TIME_MS, REFUSED, StreamClock, partition_of
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import DeadLetter, Event
+from forebay.stateful.stream_time import HELD_EVENTS, Tolerance
 
 
 class Context:

@@ -32,13 +32,13 @@ def test_lagging_partition_passes_and_future_moves_no_clock(tmp_path: Path, flin
     from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
     from forebay.connectors.files.source import Files, file_source
     from forebay.connectors.formats import Format
-    from forebay.detect.stream_time import Tolerance
     from forebay.flink.checkpoints import newest_checkpoint
     from forebay.flink.environment import FlinkConfig, flink_environment
     from forebay.flink.stages import payload
     from forebay.flink.stream_clock import clocked
     from forebay.flink.types import BYTES
     from forebay.records import Event
+    from forebay.stateful.stream_time import Tolerance
 
     quick, messages, refused = (tmp_path / name for name in ("quick", "messages", "refused"))
     (tmp_path / "in.jsonl").write_bytes(b"".join(b'{"n": %d}\n' % n for n in range(TOTAL)))

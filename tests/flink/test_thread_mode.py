@@ -41,9 +41,9 @@ def remembers(env: StreamExecutionEnvironment) -> None:
 
 
 def finds_topics(env: StreamExecutionEnvironment) -> None:
+    from forebay.apps.topics.embedding import NoEmbedding
     from forebay.apps.topics.graph import topic_events
     from forebay.apps.topics.values import TopicSettings
-    from forebay.embed import NoEmbedding
     from forebay.flink.keying import TextField
 
     stream = env.from_collection([b""])
@@ -53,8 +53,8 @@ def finds_topics(env: StreamExecutionEnvironment) -> None:
 def finds_trends(env: StreamExecutionEnvironment) -> None:
     from forebay.apps.trends.graph import trend_events
     from forebay.apps.trends.values import TrendSettings
-    from forebay.detect.stream_time import Tolerance
     from forebay.flink.keying import TextField
+    from forebay.stateful.stream_time import Tolerance
 
     stream = env.from_collection([b""])
     tolerance = Tolerance(1, 1)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tools.key_reference import BEGIN, END, updated
 
-from forebay.config import load_spec, parse_spec
 from forebay.connectors.files.settings import JsonlSource
 from forebay.deploy.kubernetes import DeploymentSpec
 from forebay.deploy.ray.settings import RayFleetSpec
-from forebay.documents.yaml import parse_yaml
 from forebay.gateway.spec import GatewaySpec
+from forebay.pipeline.load import load_spec, parse_spec
+from forebay.yaml_document import parse_yaml
 
 ROOT = Path(__file__).parents[2]
 DOC = ROOT / "docs" / "pipeline.md"

@@ -1,1 +1,4 @@
-"""The operators and applications of `import forebay as fb`. Users import none of these modules."""
+"""What `import forebay as fb` offers: operators, applications, records in and out of Flink jobs.
+
+May import `apps` and below. Users import from `forebay`, never from here.
+"""

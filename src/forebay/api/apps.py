@@ -15,11 +15,11 @@ from forebay.apps.graph import InferenceOptions, ProgramSettings
 from forebay.apps.sessions import SessionsSpec
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.apps.topics import graph as topics_graph
+from forebay.apps.topics.embedding import OpenEmbedder
 from forebay.apps.topics.settings import TopicsSpec
 from forebay.apps.trends import graph as trends_graph
 from forebay.apps.trends.settings import TrendsSpec
 from forebay.documents import check_document
-from forebay.embed import OpenEmbedder
 from forebay.flink.infer import DEFAULT_SHARDS, infer_stateful
 
 Spec = TypeVar("Spec", bound=BaseModel)

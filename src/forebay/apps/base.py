@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import Field
 
-from forebay.documents.fields import Model
 from forebay.engine.context import ContextNeed, answer_need
+from forebay.fields import Model
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream

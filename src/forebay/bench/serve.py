@@ -42,7 +42,7 @@ from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.bench.targets.tgi import TgiTarget
 from forebay.bench.targets.triton import TENSORRT_LLM, VLLM, TritonOptions, TritonTarget
 from forebay.errors import SettingError
-from forebay.simulate.traces import TraceRequest, read_trace
+from forebay.planning.simulate.traces import TraceRequest, read_trace
 
 OPENAI, CHAT, TGI, TRITON, TRITON_TRTLLM = "openai", "chat", "tgi", "triton", "triton-trtllm"
 CONCURRENCY = 8

@@ -1,6 +1,7 @@
 """The `forebay` command.
 
-Commands import Flink lazily: `--help` is fast, and `forebay doctor` works without Flink or Java.
+May import everything. Commands import Flink lazily: `--help` is fast, and `forebay doctor` works without
+Flink or Java.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from forebay import __version__
 from forebay.cli.ask import ask
 from forebay.cli.autoscale import autoscale
 from forebay.cli.bench import bench
-from forebay.cli.demo import demo
+from forebay.cli.demo.command import demo
 from forebay.cli.deploy import deploy
 from forebay.cli.engine import engine
 from forebay.cli.fleet import fleet

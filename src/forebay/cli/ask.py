@@ -19,7 +19,7 @@ from forebay.settings import load_settings
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from forebay.config.spec import PipelineSpec
+    from forebay.pipeline.spec import PipelineSpec
     from forebay.records import Result
 
 MAX_SCHEMA_BYTES = 1 << 20
@@ -116,12 +116,12 @@ def _run(
 ) -> int:
     import asyncio
 
-    from forebay.config import parse_spec, set_values
-    from forebay.config.spec import PipelineSpec
     from forebay.documents import known_paths
     from forebay.engine.launch import ConsoleProgress, local_replicas
-    from forebay.runtime.inference import served_by
-    from forebay.runtime.preflight import check_secrets
+    from forebay.pipeline.inference import served_by
+    from forebay.pipeline.load import parse_spec, set_values
+    from forebay.pipeline.preflight import check_secrets
+    from forebay.pipeline.spec import PipelineSpec
 
     given = set_values(document, values, known_paths(PipelineSpec, document))
     spec = parse_spec(document, base=Path.cwd(), name="forebay ask", given=given)
@@ -144,8 +144,8 @@ async def _answer(
 
     from forebay.flink.metrics import InferenceCounters
     from forebay.flink.request_handler import RequestHandler
-    from forebay.runtime.ask import Lines, answers, events
-    from forebay.runtime.inference import call_of
+    from forebay.pipeline.ask import Lines, answers, events
+    from forebay.pipeline.inference import call_of
 
     call = call_of(spec, replicas=served.replicas, model=served.model)
     handler = RequestHandler(call, InferenceCounters())

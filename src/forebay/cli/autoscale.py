@@ -74,12 +74,12 @@ def kubernetes(
     and gateway add up; while one is unknown, no replica is removed. Several Deployments share the number by
     their parts, rounded up. If several controllers run, the one that holds a Deployment's Lease scales it.
     """
-    from forebay.autoscale.base import Limits
+    from forebay.clients.kubernetes.connection import find_cluster, open_client
     from forebay.clock import SystemClock
     from forebay.deploy.controller.cluster import ClusterCalls
     from forebay.deploy.controller.loop import Controller, Scaling
     from forebay.deploy.controller.scrape import scrape
-    from forebay.kube.connection import find_cluster, open_client
+    from forebay.fleet.autoscale.base import Limits
 
     if pods is None and gateway_pods is None:
         raise SettingError("--pods, --gateway-pods: expected at least one of them, found none")
@@ -144,10 +144,10 @@ def ray(
     """
     import asyncio
 
-    from forebay.autoscale.base import Limits
     from forebay.deploy.controller.decision import Decider
     from forebay.deploy.controller.exposition import shown
     from forebay.deploy.ray.load import load_fleet
+    from forebay.fleet.autoscale.base import Limits
 
     # On Kubernetes, Serve is configured with the maximum number of replicas.
     decider = Decider(Limits(min, max), requests_per_replica, settle_s, begins_with_most=True)

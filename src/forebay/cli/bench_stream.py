@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from forebay.bench.stream.loads import EventLoadOptions
     from forebay.bench.stream.options import EventLoad, StreamOptions
     from forebay.bench.stream.rate_search import Trial
-    from forebay.s3.location import S3Path
+    from forebay.clients.s3.location import S3Path
 
 PIPELINE, EVENTS = "Pipeline", "Events"
 
@@ -235,7 +235,7 @@ def stream(
 
 def state_path(text: str) -> S3Path:
     """Parse `--state`. Raises `SettingError`."""
-    from forebay.s3.location import s3_path
+    from forebay.clients.s3.location import s3_path
 
     try:
         return s3_path(text)

@@ -179,9 +179,9 @@ def ray(
     """
     import asyncio
 
-    from forebay.config.plan import to_yaml
     from forebay.deploy.ray.config import whole_config
     from forebay.deploy.ray.load import load_fleet
+    from forebay.pipeline.plan import to_yaml
 
     check_json(json)
     actions = {"--apply": apply, "--replicas": replicas is not None, "--status": status, "--remove": remove}
@@ -207,9 +207,9 @@ def ray(
 async def _on_ray(spec: RayFleetSpec, action: str, replicas: int | None, *, shown: bool) -> dict[str, Any]:
     import asyncio
 
+    from forebay.clients.ray.rest import ServeRest
     from forebay.deploy.ray.fleet import apply_fleet, as_document, fleet_status, remove_fleet, scale_fleet
     from forebay.deploy.ray.local_cluster import start_local_cluster, until_it_answers
-    from forebay.ray_serve.rest import ServeRest
 
     console = errors_console()
 

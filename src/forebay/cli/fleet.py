@@ -39,9 +39,9 @@ def status(
     json: JsonFile = None,
 ) -> None:
     """Show runs on this machine that scale their replicas: state, load and last decision."""
-    from forebay.runtime.scaling.picture import draw_course
-    from forebay.runtime.scaling.record import read_course, running_statuses
-    from forebay.simulate.figures import check_drawing
+    from forebay.pipeline.scaling.picture import draw_course
+    from forebay.pipeline.scaling.record import read_course, running_statuses
+    from forebay.planning.simulate.figures import check_drawing
 
     check_json(json)
     if plot is not None:

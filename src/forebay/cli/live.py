@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from forebay.autoscale.topic_queue import TopicBacklog
 from forebay.cli.output import say, shows_text, write_json
 from forebay.connectors.event_time import SUSPECT_TIMES
 from forebay.counted import counted
-from forebay.runtime.snapshot import Scaling, Snapshot, Throughput
+from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.pipeline.snapshot import Scaling, Snapshot, Throughput
 from forebay.untrusted_text import replace_controls
 
 PLAIN_EVERY_S = 10.0

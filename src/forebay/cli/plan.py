@@ -14,7 +14,7 @@ from forebay.errors import SettingError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from forebay.simulate.traces import TraceRequest
+    from forebay.planning.simulate.traces import TraceRequest
 
 MADE_UP = 3000
 MOST_MADE_UP = 20_000
@@ -92,13 +92,13 @@ def plan(
 
     The workload is a --trace, or a --rate with lengths. Without either, only the memory is planned.
     """
-    from forebay.plan.accelerators import GIB, find_accelerator
-    from forebay.plan.memory import cache_plan, plan_memory
-    from forebay.plan.model_config import read_shape
-    from forebay.plan.split import plan_split
-    from forebay.plan.workload import engine_of, plan_workload
-    from forebay.simulate.disaggregation import Transfer
-    from forebay.simulate.figures import Slo
+    from forebay.planning.accelerators import GIB, find_accelerator
+    from forebay.planning.memory import cache_plan, plan_memory
+    from forebay.planning.model_config import read_shape
+    from forebay.planning.simulate.disaggregation import Transfer
+    from forebay.planning.simulate.figures import Slo
+    from forebay.planning.split import plan_split
+    from forebay.planning.workload import engine_of, plan_workload
 
     check_json(json)
     _check(tflops=tflops, bandwidth=bandwidth, price=price, ttft=ttft, tpot=tpot, kv_cache_gib=kv_cache_gib)
@@ -225,7 +225,7 @@ def _workload(
     from random import Random
 
     from forebay.bench.load.lengths import read_lengths
-    from forebay.simulate.traces import TraceRequest, read_trace
+    from forebay.planning.simulate.traces import TraceRequest, read_trace
 
     if trace is not None and rate is not None:
         raise SettingError("--trace and --rate: use only one of them")

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from forebay.apps.base import Page
-    from forebay.config.spec import PipelineSpec
-    from forebay.runtime.flink_process import FlinkLauncher
-    from forebay.runtime.output_counts import OutputCounts
-    from forebay.runtime.snapshot import Snapshot
-    from forebay.s3.location import Location
+    from forebay.clients.s3.location import Location
+    from forebay.pipeline.flink_process import FlinkLauncher
+    from forebay.pipeline.output_counts import OutputCounts
+    from forebay.pipeline.snapshot import Snapshot
+    from forebay.pipeline.spec import PipelineSpec
 
 
 APPLICATION_OPTIONS = ("source", "out", "key", "time")
@@ -129,7 +129,7 @@ def run(
         spec = _spec(pipeline, given, values, out or Path("out", pipeline))
         show_plan(spec, engine or [], json, cluster=cluster)
         return
-    from forebay.runtime.flink_process import FlinkLauncher
+    from forebay.pipeline.flink_process import FlinkLauncher
 
     settings = load_settings()
     with FlinkLauncher(settings) as launcher:
@@ -150,7 +150,7 @@ def run(
 
 
 def _checkpoint(given: str | None) -> Location | None:
-    from forebay.s3.location import location_of
+    from forebay.clients.s3.location import location_of
 
     if given is None:
         return None
@@ -165,7 +165,7 @@ def _key_setting(api_key_env: str | None) -> list[str]:
 
 
 def _range_setting(replicas: str | None) -> list[str]:
-    from forebay.config.scaling import replicas_settings
+    from forebay.pipeline.scaling_settings import replicas_settings
 
     return [] if replicas is None else replicas_settings(replicas)
 
@@ -197,12 +197,12 @@ def _run(
 ) -> None:
     from forebay.cli.live import LiveLine, report
     from forebay.connectors.stdout import StdoutSink
-    from forebay.documents.fields import secret_variables
     from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
-    from forebay.runtime.first_records import reads_nothing
-    from forebay.runtime.output_counts import OutputCounts
-    from forebay.runtime.run import OpenAnyEngine, RunOptions, run_pipeline
-    from forebay.runtime.scaling.engine import scaled_engine
+    from forebay.fields import secret_variables
+    from forebay.pipeline.first_records import reads_nothing
+    from forebay.pipeline.output_counts import OutputCounts
+    from forebay.pipeline.run import OpenAnyEngine, RunOptions, run_pipeline
+    from forebay.pipeline.scaling.engine import scaled_engine
 
     ready = APPLICATIONS.find(pipeline)
     folder = given["out"] or Path("out", pipeline)
@@ -264,9 +264,9 @@ def _check_reach(cluster: str | None) -> None:
 
 
 def _say_stopped(spec: PipelineSpec, errors: Console, last: Snapshot | None, written: OutputCounts) -> None:
-    from forebay.runtime.state_store import newest_of, open_store
-    from forebay.s3.client import StoreAway
-    from forebay.s3.location import location_of
+    from forebay.clients.s3.client import StoreAway
+    from forebay.clients.s3.location import location_of
+    from forebay.pipeline.state_store import newest_of, open_store
 
     if last is not None and (last.results or last.dead_letters):
         say(errors, f"after {last.elapsed_s:.0f} s: {_done(spec, last, written.since(last))}")
@@ -306,7 +306,7 @@ def _write_page(make: Page | None, folder: Path, errors: Console) -> None:
 
 
 def _spec(pipeline: str, given: Mapping[str, Any], values: Sequence[str], out: Path) -> PipelineSpec:
-    from forebay.config import ApplicationOptions, load_spec, preset_spec
+    from forebay.pipeline.load import ApplicationOptions, load_spec, preset_spec
 
     applications = APPLICATIONS.names()
     if pipeline not in applications:
@@ -347,8 +347,8 @@ def show_plan(spec: PipelineSpec, engine: Sequence[str], json: str | None, *, cl
     Starts and writes nothing except the file of `--json`. Raises `SettingError` like a run would before it
     starts anything.
     """
-    from forebay.config.plan import graph_text, resolved, stages_of, to_yaml
-    from forebay.runtime.preflight import check_paths, check_secrets
+    from forebay.pipeline.plan import graph_text, resolved, stages_of, to_yaml
+    from forebay.pipeline.preflight import check_paths, check_secrets
 
     check_secrets(spec, here=cluster is None)
     check_paths(spec, make=False)
@@ -366,7 +366,7 @@ def say_doubt(spec: PipelineSpec, console: Console) -> None:
 
     Raises like `first_record_warning`.
     """
-    from forebay.runtime.first_records import first_record_warning
+    from forebay.pipeline.first_records import first_record_warning
 
     found = first_record_warning(spec)
     for warning in [*spec.source.warnings(), *([found] if found is not None else [])]:

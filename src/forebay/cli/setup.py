@@ -51,7 +51,7 @@ def setup(
     console, settings = errors_console(), load_settings()
     progress = ConsoleProgress(console)
     if embeddings:
-        from forebay.embed import ensure_embedding_model
+        from forebay.apps.topics.embedding import ensure_embedding_model
 
         model = ensure_embedding_model(settings, progress)
         say(console, f"The embedding model is ready: {model}")

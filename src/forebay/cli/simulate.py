@@ -25,8 +25,8 @@ from forebay.counted import counted
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
-    from forebay.simulate.figures import Figures
-    from forebay.simulate.traces import TraceRequest
+    from forebay.planning.simulate.figures import Figures
+    from forebay.planning.simulate.traces import TraceRequest
 
 MAX_REPLICAS = 1000
 
@@ -75,13 +75,13 @@ def run(
     from rich.table import Table
 
     from forebay.fleet.policies import DEFAULT_POLICY
-    from forebay.simulate import Scenario, dispatcher_for
-    from forebay.simulate.engine import find_model
-    from forebay.simulate.traces import Arrivals
+    from forebay.planning.simulate import Scenario, dispatcher_for
+    from forebay.planning.simulate.engine import find_model
+    from forebay.planning.simulate.traces import Arrivals
 
     check_json(json)
     if plot is not None:
-        from forebay.simulate.figures import check_drawing, draw_runs
+        from forebay.planning.simulate.figures import check_drawing, draw_runs
 
         check_writable("--plot", plot)
         check_drawing(plot)
@@ -134,9 +134,9 @@ def calibrate(
     """Fit an engine's step times to a measured run. The exit status is 1 if a figure is over 10 % off."""
     from rich.table import Table
 
-    from forebay.simulate.calibrate import calibrate as fit
-    from forebay.simulate.calibrate import read_run
-    from forebay.simulate.engine import LLAMA_8B
+    from forebay.planning.simulate.calibrate import calibrate as fit
+    from forebay.planning.simulate.calibrate import read_run
+    from forebay.planning.simulate.engine import LLAMA_8B
 
     check_json(json)
     model = replace(
@@ -170,6 +170,6 @@ def calibrate(
 
 
 def _read(trace: Path | None) -> list[TraceRequest]:
-    from forebay.simulate.traces import read_trace
+    from forebay.planning.simulate.traces import read_trace
 
     return [] if trace is None else read_trace(trace)

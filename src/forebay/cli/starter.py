@@ -15,7 +15,7 @@ from forebay.errors import SettingError
 from forebay.records import Event
 
 if TYPE_CHECKING:
-    from forebay.config.spec import PipelineSpec
+    from forebay.pipeline.spec import PipelineSpec
 
 FEEDS = {"wikimedia": "title", "jetstream": "text", "generator": "text"}
 """Sources without a file, and the field of each to ask about."""
@@ -56,8 +56,8 @@ class Starter:
 
 def parsed(text: str, folder: Path) -> PipelineSpec:
     """Parse `text` as a pipeline file in `folder`. `SettingError` names keys but no lines."""
-    from forebay.config import parse_spec
-    from forebay.documents.yaml import parse_yaml
+    from forebay.pipeline.load import parse_spec
+    from forebay.yaml_document import parse_yaml
 
     document, _ = parse_yaml(text, "forebay init")
     return parse_spec(document, base=folder.resolve(), name="forebay init")

@@ -2,7 +2,8 @@
 
 A source is a function `(env, config) -> DataStream` of encoded `Event` or `DeadLetter` records
 (`forebay.codec`), a sink `(stream, config) -> None` of JSON lines. For a protocol with a Python client and a
-cursor, write a `feeds.feed.Feed`; `feeds.source` makes a source of it.
+cursor, write a `feeds.feed.Feed`; `feeds.source` makes a source of it. May import
+`flink` and below.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from forebay.connectors.base import Connector, SinkSettings, SourceSettings
-from forebay.documents.fields import OneOf
 from forebay.errors import SettingError
+from forebay.fields import OneOf
 from forebay.registry import Registry
 
 CONNECTORS: Registry[Connector] = Registry(

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from forebay.connectors.event_time import EventTime, zone_of
-from forebay.documents.fields import FieldPath, Model, PositiveInt, Secret, url, wrong
 from forebay.errors import SettingError
+from forebay.fields import FieldPath, Model, PositiveInt, Secret, url, wrong
 from forebay.records import DeadLetter, Event
 from forebay.settings import read_secret
 

@@ -1,1 +1,4 @@
-"""Runs pipelines on Kubernetes and Ray."""
+"""Runs pipelines and gateways on Kubernetes and Ray: manifests, controllers, drain.
+
+May import `pipeline` and below.
+"""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, Strict
 
-from forebay.documents.fields import Model, wrong
+from forebay.fields import Model, wrong
 
 MAX_REPLICAS = 1000
 

@@ -1,4 +1,8 @@
-"""The interface of an engine: one call, which can be cancelled and has a deadline."""
+"""One replica: its client and protocol, retries, journal, prompt templates; starting it on this machine.
+
+Here: the interface of an engine, one call, which can be cancelled and has a deadline. May import `clients`
+and value modules.
+"""
 
 from __future__ import annotations
 

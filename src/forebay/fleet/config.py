@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from forebay.documents.fields import HttpUrl, wrong
 from forebay.errors import SettingError
+from forebay.fields import HttpUrl, wrong
 from forebay.fleet.cache_subscriber import check_form
 from forebay.fleet.discovery import MAX_REPLICAS, ReplicaList
 from forebay.fleet.endpoints import ServiceName

@@ -13,10 +13,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from forebay.clients.kubernetes.connection import find_cluster, open_async_client
+from forebay.clients.kubernetes.watch import Collection, Objects, Trouble, follow
 from forebay.errors import DeployError, SettingError, SetupError
 from forebay.fleet.discovery import MAX_REPLICAS
-from forebay.kube.connection import find_cluster, open_async_client
-from forebay.kube.watch import Collection, Objects, Trouble, follow
 
 LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 FORM = re.compile(rf"((?P<namespace>{LABEL})/)?(?P<service>{LABEL})(:(?P<port>[a-z0-9-]{{1,15}}))?")

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from forebay.documents.fields import HttpUrl, LocalPath, Model, wrong
+from forebay.fields import HttpUrl, LocalPath, Model, wrong
 from forebay.fleet.config import KubernetesService, RayApplication, Urls
 from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
 from forebay.fleet.endpoints import KubernetesReplicas

@@ -13,16 +13,16 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from forebay.clients.ray.addresses import each_address
+from forebay.clients.ray.cached_poll import CachedPoll
+from forebay.clients.ray.engines import engine_urls, fleet_application
+from forebay.clients.ray.instance import DEPLOY_FAILED, ServeApplication, ServeInstance
+from forebay.clients.ray.ports import DEPLOYMENT
+from forebay.clients.ray.rest import ServeRest
 from forebay.clock import SystemClock
 from forebay.engine.client import replica_url
 from forebay.errors import DeployError, SettingError
 from forebay.fleet.discovery import MAX_REPLICAS, polled
-from forebay.ray_serve.addresses import each_address
-from forebay.ray_serve.cached_poll import CachedPoll
-from forebay.ray_serve.engines import engine_urls, fleet_application
-from forebay.ray_serve.instance import DEPLOY_FAILED, ServeApplication, ServeInstance
-from forebay.ray_serve.ports import DEPLOYMENT
-from forebay.ray_serve.rest import ServeRest
 
 Look = Callable[[str], Awaitable[ServeInstance]]
 FORM = re.compile(r"(?P<address>https?://[^/\s]{1,500})/(?P<name>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")

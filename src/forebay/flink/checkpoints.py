@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from forebay.clients.s3.location import Location
 from forebay.errors import SettingError
-from forebay.s3.location import Location
 
 METADATA = "_metadata"
 HEADER = struct.Struct(">IiQ")

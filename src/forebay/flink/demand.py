@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay.autoscale.class_mix import ClassMix
-from forebay.autoscale.demand import StreamDemand, encode_demand, report_name
-from forebay.autoscale.loop import ScalingLoop
-from forebay.autoscale.memory import KEEP_S, Memory, holds_for, memory_of
-from forebay.autoscale.meter import DemandMeter, DemandReport
-from forebay.autoscale.published import PublishedReplicas
-from forebay.autoscale.settings import ScalingLink
-from forebay.autoscale.step_log import StepLog
-from forebay.autoscale.topic_queue import TopicQueue
 from forebay.clock import Clock
+from forebay.fleet.autoscale.class_mix import ClassMix
+from forebay.fleet.autoscale.demand import StreamDemand, encode_demand, report_name
+from forebay.fleet.autoscale.loop import ScalingLoop
+from forebay.fleet.autoscale.memory import KEEP_S, Memory, holds_for, memory_of
+from forebay.fleet.autoscale.meter import DemandMeter, DemandReport
+from forebay.fleet.autoscale.published import PublishedReplicas
+from forebay.fleet.autoscale.settings import ScalingLink
+from forebay.fleet.autoscale.step_log import StepLog
+from forebay.fleet.autoscale.topic_queue import TopicQueue
 from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import TwoClients
 from forebay.flink.metrics import ScalingGauges

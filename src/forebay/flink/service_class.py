@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from forebay.autoscale.base import ServiceClass
 from forebay.clock import Clock
 from forebay.engine.prompt import FieldTemplate
 from forebay.errors import TemplateFailed
+from forebay.fleet.autoscale.base import ServiceClass
 from forebay.records import KeyedEvent
 
 

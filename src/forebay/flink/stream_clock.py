@@ -19,12 +19,12 @@ from pyflink.java_gateway import get_gateway
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
-from forebay.detect.stream_time import Judged, StreamTime, Tolerance
 from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate, detail_text
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys, shard_of
 from forebay.flink.stages import message
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE, side_output
 from forebay.records import DeadLetter, Event
+from forebay.stateful.stream_time import Judged, StreamTime, Tolerance
 
 REFUSED = OutputTag("refused", BYTES)
 

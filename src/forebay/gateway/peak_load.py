@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from forebay.autoscale.proportional import Hold
 from forebay.clock import Clock
+from forebay.fleet.autoscale.proportional import Hold
 
 PEAK_LOAD = "forebay_gateway_peak_load"
 PEAK_S = 30.0

@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 
 from forebay.documents import check_document, read_document
-from forebay.documents.fields import (
+from forebay.errors import SettingError
+from forebay.fields import (
     LocalPath,
     Model,
     NotNegativeFloat,
@@ -20,7 +21,6 @@ from forebay.documents.fields import (
     PositiveInt,
     SecretField,
 )
-from forebay.errors import SettingError
 from forebay.fleet.config import (
     ByUrl,
     FleetConfig,

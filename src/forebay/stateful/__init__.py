@@ -1,2 +1,4 @@
-"""Stateful inference without Flink or I/O: programs, and the machine that runs one over a shard's state. May
-import `engine` and below."""
+"""Stateful inference without Flink or I/O: programs, and the machine that runs one over a shard's state.
+
+May import `engine` and below.
+"""

@@ -2,7 +2,7 @@
 
     from forebay.testing import Machine, ReplicaThread
 
-Only the names listed here are public.
+Only the names listed here are public. May import everything but `bench` and `cli`.
 """
 
 from __future__ import annotations

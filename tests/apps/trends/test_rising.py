@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.apps.samples import keys_of
 from forebay.apps.trends.rising import RateSketch
-from forebay.detect.samples import keys_of
 
 HALF_LIVES = (3.0, 100.0)
 streams = st.lists(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.apps.samples import MAX_WORD_CHARS, distinct_words, keys_of
+from forebay.apps.samples import MAX_WORDS as MAX_DISTINCT
 from forebay.apps.trends.terms import (
     MAX_TERM_CHARS,
     MAX_WORDS,
@@ -14,8 +16,6 @@ from forebay.apps.trends.terms import (
     shortest_name,
     terms_of,
 )
-from forebay.detect.samples import MAX_WORD_CHARS, distinct_words, keys_of
-from forebay.detect.samples import MAX_WORDS as MAX_DISTINCT
 
 
 def test_terms_are_words_phrases_hashtags_and_links() -> None:

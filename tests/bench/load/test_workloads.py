@@ -23,7 +23,7 @@ from forebay.bench.load.workloads import (
     Workload,
 )
 from forebay.errors import SettingError
-from forebay.simulate.traces import TraceRequest
+from forebay.planning.simulate.traces import TraceRequest
 
 TRACE = [
     TraceRequest(0.0, 1030, 5, (1, 2)),

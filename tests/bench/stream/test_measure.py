@@ -19,9 +19,9 @@ from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.pipeline import state_folder
 from forebay.bench.stream.records import MOMENTS, StreamRun
 from forebay.bench.stream.verdict import judge_stream
+from forebay.clients.s3.client import S3Client, StoreRefused
+from forebay.clients.s3.location import S3Path
 from forebay.errors import LaunchError, SettingError
-from forebay.s3.client import S3Client, StoreRefused
-from forebay.s3.location import S3Path
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
 

@@ -11,8 +11,8 @@ from forebay.bench.stream.events import due_offsets, event_lines, fields_of, rea
 from forebay.bench.stream.loads import EventLoadOptions
 from forebay.bench.stream.options import EventLoad, EventSlo, StreamOptions
 from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline
-from forebay.config import parse_spec
 from forebay.errors import SettingError
+from forebay.pipeline.load import parse_spec
 
 DOCUMENT: dict[str, Any] = {
     "name": "topics",

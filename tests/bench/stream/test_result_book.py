@@ -15,8 +15,8 @@ from forebay.bench.stream.records import ResultRecord, StreamRun
 from forebay.bench.stream.result_book import ManyToOne, ResultBook
 from forebay.bench.stream.verdict import judge_stream
 from forebay.bench.stream.windows import Sent
-from forebay.config import parse_spec
 from forebay.connectors.formats import dead_letter_json, result_json
+from forebay.pipeline.load import parse_spec
 from forebay.records import DeadLetter, Result, Timeline, Usage
 
 BEGAN_US = 10_000_000_000

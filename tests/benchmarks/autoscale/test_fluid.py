@@ -10,10 +10,10 @@ import pytest
 from benchmarks.autoscale.fluid import FleetRun, Load, View, WorkModel, load_of, run_fleet
 from benchmarks.autoscale.oracle import oracle
 
-from forebay.simulate import Scenario, dispatcher_for
-from forebay.simulate.engine import LLAMA_8B
-from forebay.simulate.figures import Slo
-from forebay.simulate.traces import Arrivals, TraceRequest
+from forebay.planning.simulate import Scenario, dispatcher_for
+from forebay.planning.simulate.engine import LLAMA_8B
+from forebay.planning.simulate.figures import Slo
+from forebay.planning.simulate.traces import Arrivals, TraceRequest
 
 TRACE = Arrivals(3000, 10.0, 3000, 150).make()
 

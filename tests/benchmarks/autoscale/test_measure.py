@@ -13,10 +13,10 @@ from benchmarks.autoscale.loads import Case, bursts, days, stretched
 from benchmarks.autoscale.measure import Comparison, compare_policies, draw_frontiers
 
 from benchmarks.autoscale import contenders
-from forebay.autoscale.base import Decision, Signals
 from forebay.errors import ForebayError
-from forebay.simulate.engine import LLAMA_8B
-from forebay.simulate.traces import Arrivals
+from forebay.fleet.autoscale.base import Decision, Signals
+from forebay.planning.simulate.engine import LLAMA_8B
+from forebay.planning.simulate.traces import Arrivals
 
 TRACE = Arrivals(1500, 5.0, 3000, 150).make()
 MODEL = WorkModel.fit(TRACE, LLAMA_8B)

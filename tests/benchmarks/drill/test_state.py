@@ -8,10 +8,10 @@ import orjson
 import pytest
 from benchmarks.drill.state import State
 
+from forebay.clients.s3.client import S3Client
+from forebay.clients.s3.lease import Lock, encode_lock
+from forebay.clients.s3.location import S3Path
 from forebay.errors import SettingError
-from forebay.s3.client import S3Client
-from forebay.s3.lease import Lock, encode_lock
-from forebay.s3.location import S3Path
 
 
 def complete(root: Path, job: str, number: int) -> Path:

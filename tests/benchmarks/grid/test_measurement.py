@@ -18,8 +18,8 @@ from tests.benchmarks.grid.scripted_session import ANSWER_S, COMMIT_S, ScriptedP
 
 from forebay.bench.stream.options import EventLoad
 from forebay.bench.stream.records import StreamRun
-from forebay.config import parse_spec
 from forebay.errors import LaunchError
+from forebay.pipeline.load import parse_spec
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 

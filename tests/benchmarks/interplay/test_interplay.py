@@ -26,8 +26,8 @@ from benchmarks.interplay.picture import interplay_figure
 from benchmarks.interplay.pipeline import InterplayOptions, point_pipeline, sized, write_events
 from tests.benchmarks.grid.scripted_session import ScriptedPipelines, ScriptedSession
 
-from forebay.config import parse_spec
 from forebay.errors import LaunchError, SettingError
+from forebay.pipeline.load import parse_spec
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 

@@ -15,7 +15,6 @@ from tests.harness.clock import ManualClock
 from tests.harness.schema_registry import ScriptedRegistry
 
 from forebay.codec import decode
-from forebay.config import parse_spec
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.files.reader import Cursor, FilesReader, parts_of
 from forebay.connectors.files.settings import DeadLetterSource
@@ -33,6 +32,7 @@ from forebay.connectors.kafka.registry import (
 from forebay.connectors.kafka.registry_values import RegistryValues
 from forebay.connectors.kafka.source import read_record
 from forebay.errors import SettingError, SetupError
+from forebay.pipeline.load import parse_spec
 from forebay.records import DeadLetter, Event
 from forebay.settings import SecretRef
 

@@ -1,4 +1,4 @@
-"""Offsets in the state of Flink's Kafka source. With a real checkpoint: tests/runtime/test_kafka_gaps.py."""
+"""Offsets in the state of Flink's Kafka source. With a real checkpoint: tests/pipeline/test_kafka_gaps.py."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.autoscale.base import Limits
-from forebay.autoscale.shares import shares
 from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.controller.exposition import ObservedLoad, observed_load, shown, values
 from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
 from forebay.errors import DeployError
+from forebay.fleet.autoscale.base import Limits
+from forebay.fleet.autoscale.shares import shares
 from forebay.gateway.peak_load import PEAK_LOAD
 
 STATE = DeploymentState("engine", "u", "7", replicas=2, ready=2)

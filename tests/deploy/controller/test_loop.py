@@ -12,7 +12,7 @@ import pytest
 from benchmarks.kubernetes.plane import ControlPlane
 from tests.harness.deployments import variant
 
-from forebay.autoscale.base import Limits
+from forebay.clients.kubernetes.connection import find_cluster, open_client
 from forebay.clock import SystemClock
 from forebay.deploy.controller.cluster import Changed, ClusterCalls
 from forebay.deploy.controller.decision import DeploymentState
@@ -22,8 +22,8 @@ from forebay.deploy.kubernetes.api import open_api
 from forebay.deploy.kubernetes.cluster import apply_all
 from forebay.deploy.kubernetes.metrics import WANTED
 from forebay.errors import DeployError
+from forebay.fleet.autoscale.base import Limits
 from forebay.gateway.peak_load import PEAK_LOAD
-from forebay.kube.connection import find_cluster, open_client
 from forebay.testing import wait_until
 
 PODS = "app.kubernetes.io/instance=triage,app.kubernetes.io/component=pipeline"

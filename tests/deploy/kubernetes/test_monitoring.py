@@ -13,7 +13,6 @@ import pytest
 from ruamel.yaml import YAML
 from tests.harness.deployments import job_of, variant
 
-from forebay.autoscale.shares import Share
 from forebay.deploy.kubernetes import Deployment, render
 from forebay.deploy.kubernetes.metrics import (
     DEAD_LETTERS,
@@ -30,6 +29,7 @@ from forebay.deploy.kubernetes.metrics import (
 from forebay.deploy.kubernetes.monitoring import rules
 from forebay.deploy.kubernetes.scaling import gateway_query, held_query, total_query, wanted_query
 from forebay.deploy.kubernetes.settings import ScalingSpec
+from forebay.fleet.autoscale.shares import Share
 from forebay.gateway.peak_load import PEAK_LOAD
 
 

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 import pytest
 from tests.harness.deployments import JOB, PIPELINE, VARIANTS, deployment_of, job_of, variant
 
-from forebay.config import load_spec, parse_spec
-from forebay.config.flink_options import is_option
 from forebay.deploy.kubernetes import Deployment, pipeline, render
 from forebay.deploy.kubernetes.pipeline import flink_configuration, job_document, quantity
-from forebay.documents.yaml import parse_yaml
 from forebay.errors import SettingError
 from forebay.fleet.endpoints import KubernetesReplicas
+from forebay.pipeline.flink_options import is_option
+from forebay.pipeline.load import load_spec, parse_spec
+from forebay.yaml_document import parse_yaml
 
 WITH_PIPELINE = [name for name, settings in VARIANTS.items() if "pipeline" in settings]
 

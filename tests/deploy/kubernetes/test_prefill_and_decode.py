@@ -15,21 +15,21 @@ from benchmarks.kubernetes.plane import ControlPlane
 from tests.harness.deployments import variant
 from yarl import URL
 
-from forebay.config import parse_spec
 from forebay.deploy.kubernetes import render
 from forebay.deploy.kubernetes.api import open_api
 from forebay.deploy.kubernetes.cluster import apply_all
-from forebay.documents.yaml import parse_yaml
 from forebay.engine.replica import HttpReplica
 from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import DisaggregatedEngine, DisaggregatedEngineFactory
 from forebay.fleet.engine import FleetEngine
 from forebay.gateway.spec import load_gateway
+from forebay.pipeline.inference import call_of
+from forebay.pipeline.load import parse_spec
 from forebay.records import Message, Request, Sampling
-from forebay.runtime.inference import call_of
 from forebay.testing import wait_until
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Fixed
+from forebay.yaml_document import parse_yaml
 
 SCRIPT = ReplicaScript(models=("smollm2",), delay=Fixed(0.0), block_chars=16, cache_blocks=1000)
 PREFILL, DECODE = "triage-engine-prefill", "triage-engine-decode"

@@ -11,13 +11,13 @@ from tests.harness.deployments import ENGINE, JOB, VARIANTS, deployment_of, job_
 from typer.testing import CliRunner
 
 from forebay.cli import application
+from forebay.clients.ray.engines import is_fleet
 from forebay.deploy.kubernetes import Deployment, render
 from forebay.deploy.kubernetes.ray import ray_fleet
 from forebay.deploy.ray.config import whole_config
 from forebay.deploy.ray.load import load_fleet
 from forebay.errors import SettingError
 from forebay.fleet.ray_replicas import RayPlace
-from forebay.ray_serve.engines import is_fleet
 
 RAY = {"gateway_class": "istio", "token_secret": "ray"}
 SCALED = VARIANTS["ray, scaled"]

@@ -13,11 +13,11 @@ from aiohttp.test_utils import TestServer
 from tests.harness.clock import ManualClock
 from tests.harness.ray_serve import ScriptedServe, application, body
 
-from forebay.autoscale.base import Limits
 from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
 from forebay.deploy.ray.autoscale import FleetPart, RayScaler, read_text
 from forebay.errors import DeployError
+from forebay.fleet.autoscale.base import Limits
 from forebay.gateway.peak_load import PEAK_LOAD
 
 TWO = application("fleet", states=("RUNNING", "RUNNING"))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.harness.ray_serve import application, body
 
+from forebay.clients.ray.instance import ServeInstance
 from forebay.deploy.ray.config import fleet_config, whole_config, with_fleet, without_fleet
 from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.errors import DeployError
-from forebay.ray_serve.instance import ServeInstance
 
 SPEC = RayFleetSpec(name="fleet", model="org/model", args=("--max-model-len=8",), replicas=2, gpu=1.0)
 

@@ -8,10 +8,10 @@ import pytest
 from tests.harness.clock import ManualClock
 from tests.harness.ray_serve import ScriptedServe, application, body
 
+from forebay.clients.ray.rest import ServeRest
 from forebay.deploy.ray.fleet import apply_fleet, fleet_status, remove_fleet, scale_fleet
 from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.errors import DeployError
-from forebay.ray_serve.rest import ServeRest
 
 SPEC = RayFleetSpec(name="fleet", model="m", replicas=2, startup_s=100, drain_s=20)
 OLD = application("fleet", states=("RUNNING", "RUNNING"), deployed_s=5.0)

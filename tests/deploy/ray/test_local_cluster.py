@@ -10,10 +10,10 @@ import pytest
 from tests.harness.clock import ManualClock
 from tests.harness.ray_serve import ScriptedServe, application, body
 
+from forebay.clients.ray.rest import ServeRest
 from forebay.deploy.ray.local_cluster import find_ray, start_local_cluster, until_it_answers
 from forebay.errors import DeployError
 from forebay.ports import free_port
-from forebay.ray_serve.rest import ServeRest
 
 SCRIPT = """#!/bin/sh
 echo "$RAY_AUTH_MODE $RAY_ADDRESS $@" >> {folder}/calls

@@ -17,9 +17,9 @@ from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.prompt import largest_call_tokens
 from forebay.apps.summaries.state import KeyState
 from forebay.apps.summaries.values import Refused, Summary, WindowKind
-from forebay.documents.fields import AnyInt, FieldPath, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
 from forebay.engine.context import ContextNeed
 from forebay.errors import SettingError
+from forebay.fields import AnyInt, FieldPath, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
 from forebay.json_numbers import dump_json
 from forebay.records import JSON, Event, Sampling
 from forebay.stateful.program import Answer, Ask, Failure, Moment, Output, Program, Step, Timer

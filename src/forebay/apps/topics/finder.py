@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from forebay.apps.samples import Keys, distinct_words, keys_of
 from forebay.apps.topics.lives import TopicLives
 from forebay.apps.topics.values import (
     BLOCK,
@@ -26,7 +27,6 @@ from forebay.apps.topics.values import (
     TopicEvent,
     TopicSettings,
 )
-from forebay.detect.samples import Keys, distinct_words, keys_of
 from forebay.errors import MalformedRecord
 
 Floats = npt.NDArray[np.float32]

@@ -9,11 +9,11 @@ from typing import Any
 from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext
 
 from forebay.apps.graph import InferenceOptions, with_answers
+from forebay.apps.topics.embedding import NoEmbedding, OpenEmbedder, OpenMiniLM, find_embedding_model
 from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
 from forebay.apps.topics.settings import PROMPT, SCHEMA, Topics, labelled, to_prompt_event, to_result
 from forebay.apps.topics.values import TopicSettings
 from forebay.codec import decode
-from forebay.embed import NoEmbedding, OpenEmbedder, OpenMiniLM, find_embedding_model
 from forebay.errors import RecordError, SetupError
 from forebay.flink.infer import InferenceStreams
 from forebay.flink.keying import EventText, TextField, key_of

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from forebay.apps.samples import SAMPLE_CHARS
 from forebay.apps.topics.centres import Centres
 from forebay.apps.topics.values import BLOCK, Kind, TopicEvent, TopicSettings
-from forebay.detect.rates import ArrivalPace, SlowestClock, ratio, rise
-from forebay.detect.samples import SAMPLE_CHARS
+from forebay.stateful.rates import ArrivalPace, SlowestClock, ratio, rise
 
 SAMPLES = 5
 

@@ -11,10 +11,10 @@ from pydantic import Field
 
 from forebay.apps.base import ApplicationSettings, Page, PipelineView, Preset
 from forebay.apps.page import readable
+from forebay.apps.samples import pick
 from forebay.apps.topics.values import ShardEvent, TopicSettings, topic_name
-from forebay.detect.samples import pick
-from forebay.documents.fields import FieldPath, PositiveFloat, PositiveInt, Switch
 from forebay.engine.prompt import PromptTemplate
+from forebay.fields import FieldPath, PositiveFloat, PositiveInt, Switch
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.records import JSON, Event, Message, Result, Usage
 from forebay.untrusted_text import RULE, quoted_posts

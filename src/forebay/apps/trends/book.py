@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from forebay.apps.samples import MAX_SAMPLES, keep, pick
 from forebay.apps.trends.rising import worth
 from forebay.apps.trends.terms import forms, part_of, same_term, shortest_name
 from forebay.apps.trends.values import Report, Rise, TrendEvent, TrendKind, TrendSettings
-from forebay.detect.rates import rise
-from forebay.detect.samples import MAX_SAMPLES, keep, pick
+from forebay.stateful.rates import rise
 
 TRACE_TICKS = 32
 """Ticks for which the posts of a warm term are kept."""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from forebay.apps.samples import Keys, keys_of
 from forebay.apps.trends.values import Counts, Entry, Report, Rise, Seen, TrendSettings, joined
-from forebay.detect.rates import Doubles, rise
-from forebay.detect.samples import Keys, keys_of
+from forebay.stateful.rates import Doubles, rise
 
 ROWS = 3
 # Odd factors of multiply-shift hashing (Dietzfelbinger et al. 1997), one per row.

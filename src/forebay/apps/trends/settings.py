@@ -13,8 +13,8 @@ from forebay.apps.base import ApplicationSettings, Page, PipelineView, Preset
 from forebay.apps.page import readable
 from forebay.apps.trends.values import TrendEvent, TrendSettings
 from forebay.connectors.files.settings import FileSource
-from forebay.documents.fields import FieldPath, NotNegativeFloat, PositiveFloat, Switch
 from forebay.engine.prompt import PromptTemplate
+from forebay.fields import FieldPath, NotNegativeFloat, PositiveFloat, Switch
 from forebay.records import JSON, Event, Message, Result, Usage
 from forebay.untrusted_text import RULE, quoted_posts, quoted_words
 

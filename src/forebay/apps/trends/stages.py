@@ -16,6 +16,7 @@ from typing import Any
 import msgpack
 import orjson
 
+from forebay.apps.samples import SAMPLE_CHARS
 from forebay.apps.trends.book import TrendBook
 from forebay.apps.trends.rising import RisingTerms
 from forebay.apps.trends.terms import terms_of
@@ -30,7 +31,6 @@ from forebay.apps.trends.values import (
     added,
     whole,
 )
-from forebay.detect.samples import SAMPLE_CHARS
 from forebay.errors import MalformedRecord
 
 OPEN_TICKS = 1 << 20

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from forebay.detect.samples import keys_of
+from forebay.apps.samples import keys_of
 
 
 @dataclass(frozen=True, slots=True)

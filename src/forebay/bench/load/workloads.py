@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from forebay.bench.load.lengths import Lengths
 from forebay.bench.load.request import LoadRequest
 from forebay.errors import SettingError
-from forebay.simulate.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
+from forebay.planning.simulate.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
 
 FIRST_ID, LAST_ID = 1_000, 30_000
 """Ids of made-up prompts: after the special tokens, which come first in common vocabularies, and within the

@@ -13,9 +13,9 @@ import psutil
 
 from forebay.bench.engine_signals import EngineSignals
 from forebay.bench.processor import process_use
-from forebay.config.spec import PipelineSpec
 from forebay.engine.launch import Replicas, local_replicas
 from forebay.errors import LaunchError, SettingError
+from forebay.pipeline.spec import PipelineSpec
 from forebay.processes import descendants
 from forebay.settings import Settings, read_secret
 

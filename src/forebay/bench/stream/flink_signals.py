@@ -12,7 +12,7 @@ from forebay.bench.stream.records import Checkpoint
 from forebay.errors import LaunchError
 from forebay.flink.rest import FlinkRest
 from forebay.flink.tls_keys import TlsKeys
-from forebay.runtime.run_state import RunState
+from forebay.pipeline.run_state import RunState
 
 WATERMARK = ".currentOutputWatermark"
 GAUGES = ("in_flight", "pending")

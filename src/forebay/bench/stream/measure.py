@@ -45,11 +45,11 @@ from forebay.bench.stream.records import StreamRun
 from forebay.bench.stream.result_book import ManyToOne, ResultBook, book_of
 from forebay.bench.stream.sinks import file_clock_s
 from forebay.bench.stream.windows import Sent, least_span_s
-from forebay.config.spec import PipelineSpec
 from forebay.engine.launch.spec import usable_cores
 from forebay.errors import LaunchError, RecordError, SettingError
 from forebay.flink.tls_keys import tls_keys
-from forebay.runtime.state_store import open_store
+from forebay.pipeline.spec import PipelineSpec
+from forebay.pipeline.state_store import open_store
 from forebay.settings import load_settings
 
 Note = Callable[[str], None]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from forebay.bench.load.schedules import MAX_SECONDS, Constant, Schedule, check_requests
+from forebay.clients.s3.location import S3Path
 from forebay.errors import SettingError
-from forebay.s3.location import S3Path
 
 Until = Literal["answered", "committed"]
 """The moment that ends an event's latency for its objective."""

@@ -12,12 +12,12 @@ from typing import Any
 
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.bench.stream.events import DUE_US, ID
-from forebay.config import load_spec, parse_spec, set_values
-from forebay.config.plan import resolved
-from forebay.config.spec import PipelineSpec
+from forebay.clients.s3.location import Location, S3Path
 from forebay.documents import known_paths
 from forebay.errors import ForebayError
-from forebay.s3.location import Location, S3Path
+from forebay.pipeline.load import load_spec, parse_spec, set_values
+from forebay.pipeline.plan import resolved
+from forebay.pipeline.spec import PipelineSpec
 
 ASKED = ("ordering", "capacity", "shards", "parallelism", "task_managers", "key", "routing")
 """Keys of the pipeline that a report names."""
@@ -52,7 +52,7 @@ def state_folder(state: S3Path | None, note: Callable[[str], None]) -> Iterator[
     if state is None:
         yield None
         return
-    from forebay.s3.client import S3Client
+    from forebay.clients.s3.client import S3Client
 
     home = state / f"bench-{uuid.uuid4().hex[:8]}"
     client = S3Client(home.bucket)

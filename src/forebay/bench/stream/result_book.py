@@ -18,8 +18,8 @@ from forebay.bench.stream.pipeline import Places
 from forebay.bench.stream.records import ResultRecord
 from forebay.bench.stream.sinks import Committed, read_letter, read_result
 from forebay.bench.stream.windows import KeyWindow, Sent, key_windows, window_name
-from forebay.config.spec import PipelineSpec
 from forebay.json_numbers import read_json
+from forebay.pipeline.spec import PipelineSpec
 
 SETTLE_S = 2.0
 """How long after its last event a detector may still work on a batch."""

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from forebay.connectors.base import Connector, Enveloped, Headers, PipelineView, WebSocketUrl, without_query
 from forebay.connectors.formats import Format
-from forebay.documents.fields import HttpUrl, PositiveFloat, Secret
 from forebay.errors import SettingError
+from forebay.fields import HttpUrl, PositiveFloat, Secret
 from forebay.settings import SecretRef
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from forebay.clients.s3.location import location_of
 from forebay.connectors.base import (
     RESULTS,
     Connector,
@@ -25,7 +26,8 @@ from forebay.connectors.base import (
 from forebay.connectors.encodings import UTF_8, canonical_encoding
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.registry_settings import RegistrySpec
-from forebay.documents.fields import (
+from forebay.errors import SettingError
+from forebay.fields import (
     FieldPath,
     Folder,
     LocalPath,
@@ -35,9 +37,7 @@ from forebay.documents.fields import (
     Switch,
     wrong,
 )
-from forebay.errors import SettingError
 from forebay.records import DeadLetter, Event
-from forebay.s3.location import location_of
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment

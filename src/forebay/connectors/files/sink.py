@@ -16,8 +16,8 @@ from pyflink.datastream.connectors.file_system import (
     RollingPolicy,
 )
 
-from forebay.s3.client import S3Client
-from forebay.s3.location import Location, uri_of
+from forebay.clients.s3.client import S3Client
+from forebay.clients.s3.location import Location, uri_of
 
 COMMITTED = re.compile(r"part-(.+)-(\d+)\.jsonl")
 JOB_CHARS = 12

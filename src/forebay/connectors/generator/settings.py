@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, Strict
 
 from forebay.connectors.base import Connector, PipelineView, SourceSettings
-from forebay.documents.fields import AnyInt, Model, NotNegativeFloat, PositiveFloat, PositiveInt, Switch
+from forebay.fields import AnyInt, Model, NotNegativeFloat, PositiveFloat, PositiveInt, Switch
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment

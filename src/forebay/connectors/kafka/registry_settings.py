@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from forebay.connectors.kafka.registry import Registry, registry_auth, require_registry
-from forebay.documents.fields import HttpUrl, LocalPath, Model, SecretField
 from forebay.errors import SettingError
+from forebay.fields import HttpUrl, LocalPath, Model, SecretField
 
 
 class RegistrySpec(Model):

@@ -24,7 +24,8 @@ from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.registry_settings import RegistrySpec
 from forebay.connectors.kafka.sizes import RecordLimit
 from forebay.connectors.kafka.start import AS_FIRST, TopicStart
-from forebay.documents.fields import (
+from forebay.errors import SettingError
+from forebay.fields import (
     Model,
     PositiveFloat,
     Scalar,
@@ -32,7 +33,6 @@ from forebay.documents.fields import (
     Switch,
     wrong,
 )
-from forebay.errors import SettingError
 from forebay.settings import SecretRef, read_secret
 
 if TYPE_CHECKING:

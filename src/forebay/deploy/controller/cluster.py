@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from forebay.clients.kubernetes.refusal import plain, refusal, unreachable
 from forebay.deploy.controller.decision import DeploymentState
 from forebay.deploy.controller.lease import LeaseState
 from forebay.errors import DeployError
-from forebay.kube.refusal import plain, refusal, unreachable
 
 if TYPE_CHECKING:
     import httpx2

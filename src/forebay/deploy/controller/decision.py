@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.autoscale.base import Decision, Limits, ReplicaSpeed, Scaler, Signals
-from forebay.autoscale.proportional import Hold
-from forebay.autoscale.shares import WHOLE, Share
 from forebay.deploy.controller.exposition import ObservedLoad
 from forebay.errors import DeployError
+from forebay.fleet.autoscale.base import Decision, Limits, ReplicaSpeed, Scaler, Signals
+from forebay.fleet.autoscale.proportional import Hold
+from forebay.fleet.autoscale.shares import WHOLE, Share
 
 ANY_SPEED_S = 1.0
 """The wanted number comes from the load, so no speed is measured here."""

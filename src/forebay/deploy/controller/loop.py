@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from forebay.autoscale.base import Limits
-from forebay.autoscale.shares import limits_of_pools, shares
 from forebay.clock import Clock
 from forebay.counted import counted
 from forebay.deploy.controller.cluster import Changed, ClusterCalls, metrics_url
@@ -18,6 +16,8 @@ from forebay.deploy.controller.lease import Leadership
 from forebay.deploy.controller.scrape import Scrape
 from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, METRICS_PORT
 from forebay.errors import DeployError
+from forebay.fleet.autoscale.base import Limits
+from forebay.fleet.autoscale.shares import limits_of_pools, shares
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from forebay.clients.kubernetes.connection import TIMEOUT_S, find_cluster, open_client
+from forebay.clients.kubernetes.refusal import Refusal, plain, refusal, unreachable
 from forebay.deploy.kubernetes.manifest import Manifest
 from forebay.errors import DeployError
-from forebay.kube.connection import TIMEOUT_S, find_cluster, open_client
-from forebay.kube.refusal import Refusal, plain, refusal, unreachable
 
 if TYPE_CHECKING:
     import httpx2

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.autoscale.base import Limits
-from forebay.autoscale.shares import WHOLE, Share, limits_of_pools, shares
-from forebay.config.spec import PipelineSpec
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.deploy.fields import SecretKey
 from forebay.deploy.kubernetes.names import POOL, instance_name, labels, selector
 from forebay.deploy.kubernetes.pod_settings import EnginePods, PipelinePods, PoolSpec
 from forebay.deploy.kubernetes.settings import DeploymentSpec
-from forebay.documents.fields import Secret
+from forebay.fields import Secret
+from forebay.fleet.autoscale.base import Limits
+from forebay.fleet.autoscale.shares import WHOLE, Share, limits_of_pools, shares
 from forebay.gateway.spec import GatewaySpec
+from forebay.pipeline.spec import PipelineSpec
 
 ENGINE, GATEWAY, PIPELINE, RAY = "engine", "gateway", "pipeline", "ray"
 PREFILL, DECODE = "prefill", "decode"

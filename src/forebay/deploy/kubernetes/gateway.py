@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from forebay.config.plan import to_yaml as document_yaml
 from forebay.deploy.kubernetes.deployment import GATEWAY, GATEWAY_PORT, METRICS_PORT, Deployment
 from forebay.deploy.kubernetes.manifest import Manifest, manifest
 from forebay.deploy.kubernetes.pod_settings import GatewayPods
@@ -26,6 +25,7 @@ from forebay.deploy.kubernetes.pods import (
 )
 from forebay.deploy.kubernetes.rbac import ENDPOINTS, role
 from forebay.gateway.spec import DrainSpec
+from forebay.pipeline.plan import to_yaml as document_yaml
 
 FILE = "gateway.yaml"
 NOTICE_S = 10.0

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from forebay.config import parse_spec, set_values
-from forebay.config.spec import PipelineSpec
 from forebay.connectors.stdout import StdoutSink
 from forebay.deploy.kubernetes.deployment import Deployment, Job
 from forebay.deploy.kubernetes.gateway import gateway_document
@@ -18,10 +16,12 @@ from forebay.deploy.kubernetes.pod_settings import PodSpec
 from forebay.deploy.kubernetes.pods import CONFIG_PATH
 from forebay.deploy.kubernetes.settings import DeploymentSpec
 from forebay.documents import Where, check_document, known_paths, read_document
-from forebay.documents.fields import secret_variables
 from forebay.errors import SettingError
+from forebay.fields import secret_variables
 from forebay.fleet.places import PLACES
 from forebay.gateway.spec import GatewaySpec
+from forebay.pipeline.load import parse_spec, set_values
+from forebay.pipeline.spec import PipelineSpec
 from forebay.secret_text import secrets_written_in
 
 FILE = "deploy.yaml"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from forebay.config.plan import to_yaml
-from forebay.config.spec import PipelineSpec
 from forebay.deploy.kubernetes.deployment import ENGINE, GATEWAY, PIPELINE, Deployment
 from forebay.deploy.kubernetes.manifest import Manifest, manifest
 from forebay.deploy.kubernetes.metrics import (
@@ -22,6 +20,8 @@ from forebay.deploy.kubernetes.metrics import (
 )
 from forebay.deploy.kubernetes.names import COMPONENT, INSTANCE, POOL
 from forebay.deploy.kubernetes.scaling import total_query
+from forebay.pipeline.plan import to_yaml
+from forebay.pipeline.spec import PipelineSpec
 
 PART = "monitoring"
 RULES_FILE = "forebay.rules.yaml"

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from forebay.config.plan import to_yaml as document_yaml
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, PIPELINE, Deployment, Job
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
@@ -27,6 +26,7 @@ from forebay.deploy.kubernetes.pods import (
 from forebay.deploy.kubernetes.rbac import ENDPOINTS, Rule, role
 from forebay.fleet.places import PLACES
 from forebay.flink.buffers import FEW_RECORDS
+from forebay.pipeline.plan import to_yaml as document_yaml
 
 FLINK_VERSION = "v2_3"
 QUEUE = "queue"
@@ -34,7 +34,7 @@ QUEUE_PORT = 8082
 """Where the job manager reports what waits in topics."""
 JOB_MANAGER = {"component": "jobmanager"}
 DRIVER = "org.apache.flink.client.python.PythonDriver"
-MODULE = "forebay.runtime.application"
+MODULE = "forebay.pipeline.application"
 FILE = "pipeline.yaml"
 MAIN_CONTAINER = "flink-main-container"
 """The operator's name for the container that runs Flink."""

@@ -22,7 +22,7 @@ from forebay.deploy.fields import (
     Text,
     Variable,
 )
-from forebay.documents.fields import LocalPath, Model, Switch, wrong
+from forebay.fields import LocalPath, Model, Switch, wrong
 
 MAX_ENTRIES = 100
 

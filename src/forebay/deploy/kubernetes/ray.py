@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from forebay.config.plan import to_yaml
 from forebay.deploy.kubernetes.deployment import DASHBOARD_PORT, ENGINE, RAY, Deployment
 from forebay.deploy.kubernetes.engine import claim_template, engine_environment, engine_volumes
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
@@ -30,6 +29,7 @@ from forebay.deploy.kubernetes.pods import (
 from forebay.deploy.kubernetes.settings import RaySpec
 from forebay.deploy.ray.config import whole_config
 from forebay.deploy.ray.settings import RayFleetSpec
+from forebay.pipeline.plan import to_yaml
 
 PART = RAY
 HEAD_CPU, HEAD_MEMORY = "2", "4Gi"

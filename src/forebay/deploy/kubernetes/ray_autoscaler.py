@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay.config.plan import to_yaml
 from forebay.deploy.kubernetes.autoscaler import AUTOSCALER, autoscaler_container
 from forebay.deploy.kubernetes.deployment import (
     FLINK_METRICS_PORT,
@@ -23,6 +22,7 @@ from forebay.deploy.kubernetes.pods import (
     with_volumes,
 )
 from forebay.deploy.kubernetes.settings import ScalingSpec
+from forebay.pipeline.plan import to_yaml
 
 FILE = "fleet.yaml"
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from forebay.autoscale.shares import Share
 from forebay.deploy.kubernetes.autoscaler import autoscaler_manifests
 from forebay.deploy.kubernetes.deployment import Deployment, Pool
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
@@ -27,6 +26,7 @@ from forebay.deploy.kubernetes.metrics import (
 from forebay.deploy.kubernetes.names import INSTANCE
 from forebay.deploy.kubernetes.ray_autoscaler import ray_autoscaler_manifests
 from forebay.deploy.kubernetes.settings import ScalingSpec
+from forebay.fleet.autoscale.shares import Share
 
 PART = "scaling"
 POLL_S = 5

@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from forebay.autoscale.base import Limits
-from forebay.autoscale.shares import limits_of_pools
 from forebay.deploy.fields import MAX_REPLICAS, Count, Image, Label, ObjectName, Port, Replicas, Seconds
 from forebay.deploy.kubernetes.pod_settings import MAX_ENTRIES, EnginePods, GatewayPods, PipelinePods
-from forebay.documents.fields import HttpUrl, Model, Switch, wrong
+from forebay.fields import HttpUrl, Model, Switch, wrong
+from forebay.fleet.autoscale.base import Limits
+from forebay.fleet.autoscale.shares import limits_of_pools
 
 
 class ScalingSpec(Model):

@@ -14,6 +14,11 @@ from dataclasses import dataclass, field, replace
 
 import aiohttp
 
+from forebay.clients.ray.addresses import each_address
+from forebay.clients.ray.engines import fleet_application
+from forebay.clients.ray.instance import DEPLOY_FAILED, ServeApplication, ServeDeployment
+from forebay.clients.ray.ports import DEPLOYMENT
+from forebay.clients.ray.rest import ServeRest
 from forebay.clock import Clock
 from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.controller.exposition import (
@@ -24,11 +29,6 @@ from forebay.deploy.controller.exposition import (
     shown,
 )
 from forebay.errors import DeployError
-from forebay.ray_serve.addresses import each_address
-from forebay.ray_serve.engines import fleet_application
-from forebay.ray_serve.instance import DEPLOY_FAILED, ServeApplication, ServeDeployment
-from forebay.ray_serve.ports import DEPLOYMENT
-from forebay.ray_serve.rest import ServeRest
 
 log = logging.getLogger(__name__)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from forebay.clients.ray.engines import is_fleet
+from forebay.clients.ray.instance import DECLARATIVE
+from forebay.clients.ray.ports import DEPLOYMENT, IMPORT_PATH
 from forebay.deploy.ray.stats import STATS_PERIOD_S
 from forebay.errors import DeployError
-from forebay.ray_serve.engines import is_fleet
-from forebay.ray_serve.instance import DECLARATIVE
-from forebay.ray_serve.ports import DEPLOYMENT, IMPORT_PATH
 
 if TYPE_CHECKING:
+    from forebay.clients.ray.instance import ServeApplication, ServeInstance
     from forebay.deploy.ray.settings import RayFleetSpec
-    from forebay.ray_serve.instance import ServeApplication, ServeInstance
 
 AFTER_DRAIN_S = 10
 HEALTH_TIMEOUT_S = 10

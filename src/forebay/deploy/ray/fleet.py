@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from forebay.clients.ray.engines import engine_urls, fleet_application, is_fleet
+from forebay.clients.ray.instance import DEPLOY_FAILED, RUNNING, ServeApplication
+from forebay.clients.ray.ports import DEPLOYMENT
+from forebay.clients.ray.rest import ServeRest
 from forebay.clock import Clock, SystemClock
 from forebay.counted import counted
 from forebay.deploy.ray.config import with_fleet, without_fleet
 from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.errors import DeployError
-from forebay.ray_serve.engines import engine_urls, fleet_application, is_fleet
-from forebay.ray_serve.instance import DEPLOY_FAILED, RUNNING, ServeApplication
-from forebay.ray_serve.ports import DEPLOYMENT
-from forebay.ray_serve.rest import ServeRest
 
 LOOK_S = 0.5
 BESIDE_START_S = 60

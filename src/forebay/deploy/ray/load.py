@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from forebay.config import set_values
 from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.documents import Where, check_document, known_paths, read_document
 from forebay.errors import SettingError
+from forebay.pipeline.load import set_values
 from forebay.secret_text import secrets_written_in
 
 WHAT = "Ray fleet"

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from forebay.clients.ray.rest import ServeRest, TokenRefused
 from forebay.clock import Clock, SystemClock
 from forebay.deploy.ray.fleet import Say, Sleep
 from forebay.errors import DeployError, SettingError
 from forebay.ports import port_is_free
-from forebay.ray_serve.rest import ServeRest, TokenRefused
 from forebay.settings import AWS_SECRETS, load_settings, ray_token
 from forebay.untrusted_text import replace_controls
 

@@ -22,9 +22,9 @@ from urllib.error import HTTPError
 import ray
 from ray import serve
 
+from forebay.clients.ray.ports import DEPLOYMENT, Ports
 from forebay.deploy.drain import DIRECT, drain
 from forebay.deploy.ray.stats import replica_metadata, routing_stats
-from forebay.ray_serve.ports import DEPLOYMENT, Ports
 
 PR_SET_PDEATHSIG = 1
 NOTICE_S = 3.0

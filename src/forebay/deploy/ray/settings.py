@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict
 
+from forebay.clients.ray.ports import MAX_PORTS
 from forebay.deploy.fields import Label, ResourceName, Seconds, Text, Variable
-from forebay.documents.fields import HttpUrl, Model, NotNegativeFloat, wrong
-from forebay.ray_serve.ports import MAX_PORTS
+from forebay.fields import HttpUrl, Model, NotNegativeFloat, wrong
 
 MAX_ENTRIES = 100
 PLACES = ("{host}", "{port}")

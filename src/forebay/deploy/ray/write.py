@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forebay.config.plan import to_yaml
 from forebay.errors import SettingError
+from forebay.pipeline.plan import to_yaml
 
 FILE = "serve.yaml"
 HEAD = "# Made by `forebay deploy ray`: change the fleet file, then run it again.\n"

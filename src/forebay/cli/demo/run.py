@@ -1,0 +1,277 @@
+"""Runs a demo: measures the engine first and chooses a demo of the right size."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass, replace
+from itertools import count
+
+from forebay.cli.demo.kafka import Topics, demo_kafka, run_between_topics
+from forebay.cli.demo.plan import Demo, DemoOptions, Summary, demo_of, summarize
+from forebay.cli.demo.topics import weighs_topics
+from forebay.clock import Clock, SystemClock
+from forebay.connectors.generator.posts import TOPICS, post, topic_of
+from forebay.engine import Engine
+from forebay.engine.client import HttpEngine
+from forebay.engine.launch import Replicas
+from forebay.errors import EngineError
+from forebay.pipeline.flink_process import FlinkLauncher
+from forebay.pipeline.inference import served_by
+from forebay.pipeline.run import OpenEngine, RunOptions, run_pipeline
+from forebay.pipeline.snapshot import WAITING, Snapshot
+from forebay.pipeline.spec import PipelineSpec
+from forebay.records import Request
+from forebay.settings import Settings, read_secret
+
+MEASURE_S = 1.0
+LEAST_S = 1e-3
+MOST_S = 15.0
+"""If the engine has not answered its first question by then, do not wait any longer."""
+IN_FLIGHT = 8
+SEED_APART = 1_000_003
+"""Added to the demo's seed, so that measuring does not fill the prefix cache with the demo's prompts."""
+MOST_EVENTS, LEAST_EVENTS = 300, 60
+RUN_S = 60.0
+WAIT_S = 1.0
+MOST_CAPACITY, LEAST_CAPACITY = 32, IN_FLIGHT
+START_S = 8.0
+"""Approximate time for Flink to start a job on two cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`example`: the first post and its answer."""
+
+    answers: int
+    per_s: float
+    example: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    events: int
+    capacity: int
+    seconds: float
+
+
+def fit(measured: Measured | None, *, events: int | None = None, capacity: int | None = None) -> Fit:
+    """The size of the demo for an engine of that speed.
+
+    At most about a minute of answers; in flight is what the engine answers in a second, for an early first
+    answer, but at least as many as measured with. The user's own values are kept. An engine without an answer
+    gets the smallest demo.
+    """
+    per_s = measured.per_s if measured is not None else 1 / MOST_S
+    fitted = min(MOST_EVENTS, max(LEAST_EVENTS, int(per_s * RUN_S))) if events is None else events
+    return Fit(
+        fitted,
+        min(MOST_CAPACITY, max(LEAST_CAPACITY, int(per_s * WAIT_S))) if capacity is None else capacity,
+        START_S + fitted / per_s,
+    )
+
+
+def measure_engine(
+    spec: PipelineSpec, url: str, *, model: str, text_field: str, seed: int
+) -> Measured | None:
+    """Send the prompt of `spec` about other generated posts to `url` for a second or two.
+
+    Blocks for at most twice `MOST_S`. None if there was no answer.
+    """
+    secret = spec.engine.secret()
+
+    async def run() -> Measured | None:
+        engine = HttpEngine(url, api_key=None if secret is None else read_secret(secret), stream=False)
+        try:
+            return await measure(engine, spec, model=model, text_field=text_field, seed=seed)
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())
+
+
+async def measure(
+    engine: Engine,
+    spec: PipelineSpec,
+    *,
+    model: str,
+    text_field: str,
+    seed: int,
+    clock: Clock | None = None,
+) -> Measured | None:
+    """Like `measure_engine`. Ignores the first answer, because it is slower."""
+    now, numbers, apart = clock or SystemClock(), count(), seed + SEED_APART
+    done: list[tuple[str, str]] = []
+
+    async def ask() -> None:
+        index = next(numbers)
+        topic = topic_of(apart, index, burst_topic="outage", share=1 / len(TOPICS))
+        text = post(apart, index, topic)["text"]
+        request = _request(spec, model, text_field, text, index)
+        done.append((text, (await engine.complete(request, timeout_s=MOST_S)).text.strip()))
+
+    async def ask_until(end_s: float) -> None:
+        while now.monotonic_s() < end_s:
+            await ask()
+
+    begin_s = now.monotonic_s()
+    try:
+        await ask()
+    except EngineError:
+        return None
+    first_s, begin_s = now.monotonic_s() - begin_s, now.monotonic_s()
+    with suppress(EngineError, asyncio.TimeoutError):
+        several = (ask_until(begin_s + MEASURE_S) for _ in range(IN_FLIGHT))
+        await asyncio.wait_for(asyncio.gather(*several), MOST_S)
+    took_s, answers = now.monotonic_s() - begin_s, len(done) - 1
+    if not answers:
+        return Measured(1, 1 / max(first_s, LEAST_S), done[0])
+    return Measured(answers, answers / max(took_s, LEAST_S), done[0])
+
+
+def _request(spec: PipelineSpec, model: str, text_field: str, text: str, index: int) -> Request:
+    template = spec.prompt_template()
+    assert template is not None
+    rendered = template.render({text_field: text})
+    named = {"prompt": rendered} if isinstance(rendered, str) else {"messages": rendered}
+    return Request(
+        id=f"demo-measure-{index}",
+        model=model,
+        sampling=spec.sampling.value(),
+        schema=spec.output.json_schema if spec.output is not None else None,
+        **named,
+    )
+
+
+SAID_CHARS = 100
+SLOW_PER_S = 5.0
+"""Below this rate, the user is told why and what to do."""
+Watch = Callable[[Snapshot], None]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`first_answer_s`: from the engine being ready to the job's first answer."""
+
+    last: Snapshot
+    summary: Summary
+    measured: Measured | None
+    first_answer_s: float | None
+    topics: Topics | None = None
+
+
+def run_demo(
+    options: DemoOptions,
+    engine: OpenEngine,
+    settings: Settings,
+    *,
+    kafka: str | None = None,
+    name: str = "demo",
+    watch: Watch = lambda _: None,
+    tell: Tell = lambda _: None,
+) -> Outcome:
+    """Run the demo for `options`, as checked by `plan_demo`; blocks.
+
+    Measures `engine` and chooses events and capacity, unless given, so that the demo takes about a minute at
+    most. `kafka`: as for `demo_kafka`, or None for files; topics contain `name`. Raises what `run_pipeline`
+    raises.
+    """
+    with ExitStack() as open_:
+        launcher = None
+        if kafka is None:
+            # Flink starts while the engine does, which takes longer.
+            launcher = open_.enter_context(FlinkLauncher(settings))
+            launcher.start_ahead(())
+        urls = open_.enter_context(engine)
+        ready_s = time.monotonic()
+        first = _FirstAnswer(watch, ready_s)
+        demo, measured = _fitted(options, urls, watch, tell)
+        running = nullcontext(urls)
+        if kafka is None:
+            last = run_pipeline(
+                demo.spec, running, RunOptions(fresh=True), settings, first, launcher=launcher
+            )
+            return Outcome(last, summarize(demo), measured, first.after_s)
+        with demo_kafka(kafka, settings, options.out / "kafka") as bootstrap:
+            last, summary, topics = run_between_topics(
+                demo, bootstrap, name, engine=running, settings=settings, watch=first
+            )
+        return Outcome(last, summary, measured, first.after_s, topics)
+
+
+def _fitted(
+    options: DemoOptions, urls: Sequence[str], watch: Watch, tell: Tell
+) -> tuple[Demo, Measured | None]:
+    served = served_by(
+        demo_of(options).spec,
+        urls,
+        lambda words, waited_s: watch(Snapshot(waited_s, WAITING, engine_failure=words)),
+    )
+    asked = replace(options, by_likelihood=weighs_topics(served.model))
+    demo = demo_of(asked)
+    measured = measure_engine(
+        demo.spec, urls[0], model=served.model, text_field=demo.text_field, seed=options.seed
+    )
+    size = fit(measured, events=options.events, capacity=options.capacity)
+    tell(expectation(measured, size, replayed=options.speed is not None, slow=_why_slow(urls)))
+    return demo_of(replace(asked, events=size.events, capacity=size.capacity)), measured
+
+
+def expectation(measured: Measured | None, size: Fit, *, replayed: bool, slow: str) -> str:
+    if measured is None:
+        return (
+            f"The engine answered no question in time ({slow}). {size.events} posts, at most "
+            f"{size.capacity} at a time; this may take many minutes."
+        )
+    speed = f"The engine answers about {_number(measured.per_s)} posts a second here"
+    if measured.per_s < SLOW_PER_S:
+        speed += f" ({slow})"
+    text, answer = map(_printable, measured.example)
+    took = (
+        "at the times of your file"
+        if replayed
+        else f"about {_duration(size.seconds)}, including Flink's start"
+    )
+    return (
+        f"{speed}; its first answer: “{text}” → {answer}\n"
+        f"{size.events} posts, at most {size.capacity} at a time: {took}."
+    )
+
+
+def _why_slow(urls: Sequence[str]) -> str:
+    chosen = urls.dtype if isinstance(urls, Replicas) else None
+    if chosen is None:
+        return "it is slow, or busy with something else"
+    return (
+        f"this processor is slow or busy; the engine computes in {chosen.name}, {chosen.reason}; "
+        "to use one on another machine: --engine URL"
+    )
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text[:SAID_CHARS])
+
+
+def _number(per_s: float) -> str:
+    return f"{per_s:.0f}" if per_s >= 10 else f"{per_s:.1f}"
+
+
+def _duration(seconds: float) -> str:
+    rounded = max(5, 5 * round(seconds / 5))
+    return f"{rounded} s" if rounded < 120 else f"{round(seconds / 60)} min"
+
+
+class _FirstAnswer:
+    def __init__(self, watch: Watch, ready_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._watch = watch
+        self._ready_s = ready_s
+        self._now_s = now_s
+        self.after_s: float | None = None
+
+    def __call__(self, now: Snapshot) -> None:
+        if self.after_s is None and now.results:
+            self.after_s = round(self._now_s() - self._ready_s, 1)
+        self._watch(now)

@@ -1,0 +1,256 @@
+"""Hold the lock of `lease.py`: a thread renews it until it is released, or taken by another run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from forebay.clients.s3.client import Changed, S3Client, StoreAway
+from forebay.clients.s3.lease import (
+    BEAT_S,
+    BEAT_TIMEOUT_S,
+    HOLD_S,
+    MAX_LOCK_BYTES,
+    RETRY_S,
+    Claim,
+    Lock,
+    Seen,
+    decode_lock,
+    encode_lock,
+)
+from forebay.clients.s3.location import S3Path
+from forebay.clock import Clock, SystemClock, uptime_s
+from forebay.errors import PipelineFailed, SettingError
+
+LOOK_S = 0.25
+PATIENCE_S = 30.0
+"""How long a claimer waits for a store that does not answer."""
+OWN_WRITES = 3
+"""How often the holder retries after it found its own write whose answer was lost."""
+
+
+class Fenced(PipelineFailed):
+    """Another run has taken over; this one must write nothing more."""
+
+
+class Hold:
+    """A lock that is held. `unfenced`: its last holder did not release it, and its job may still run.
+
+    `renewed_s` is when the last confirmed renewal was sent, by the clock `uptime_s`.
+    """
+
+    def __init__(
+        self,
+        client: S3Client,
+        path: S3Path,
+        lock: Lock,
+        etag: str,
+        *,
+        renewed_s: float,
+        uptime_s: Callable[[], float],
+    ) -> None:
+        self.unfenced = lock.unfenced
+        self._client = client
+        self._path = path
+        self._lock = lock
+        self._etag = etag
+        self._uptime_s = uptime_s
+        self._renewed_s = renewed_s
+        self._trouble = ""
+        self._lost = threading.Event()
+        self._report: Callable[[float], None] = lambda until_s: None
+        self._reporting = threading.Lock()
+
+    @property
+    def holder(self) -> str:
+        return self._lock.holder
+
+    @property
+    def trouble(self) -> str:
+        """Why the lock cannot be renewed now; empty if it can."""
+        return self._trouble
+
+    @property
+    def lost(self) -> bool:
+        return self._lost.is_set()
+
+    @property
+    def until_s(self) -> float:
+        """Until when nobody else can hold the lock, by the clock `uptime_s`."""
+        return self._renewed_s + HOLD_S
+
+    @property
+    def certain(self) -> bool:
+        """Whether nobody else can hold the lock now."""
+        return self._uptime_s() < self.until_s
+
+    def check(self) -> None:
+        if self.lost:
+            raise Fenced(
+                f"another run of pipeline {self._lock.pipeline!r} has taken over its state in "
+                f"{self._path.parent}; this one has stopped"
+            )
+
+    def report_renewals(self, report: Callable[[float], None]) -> None:
+        """Call `report` with `until_s`, now and after each renewal, from the thread that renews."""
+        with self._reporting:
+            self._report = report
+            report(self.until_s)
+
+    def renew(self, *, released: bool = False) -> bool:
+        """Write the lock again. False if the store does not answer and another try may succeed soon; if it
+        refuses (see `trouble`), somebody has to fix that."""
+        sent_s = self._uptime_s()
+        lock = self._lock.renewed(released=released, unfenced=self.unfenced)
+        try:
+            self._write(lock)
+        except Changed:
+            self._lost.set()
+        except StoreAway as error:
+            if self._uptime_s() - self._renewed_s >= HOLD_S:
+                self._trouble = str(error)
+            return False
+        except SettingError as error:
+            self._trouble = str(error)
+            self._look()
+        except Exception as error:
+            # Whatever the bug is, retrying is better than a lock that is not renewed.
+            self._trouble = f"the lock {self._path} cannot be renewed: {type(error).__name__}: {error}"
+        else:
+            with self._reporting:
+                self._lock, self._renewed_s, self._trouble = lock, sent_s, ""
+                self._report(self.until_s)
+        return True
+
+    def _look(self) -> None:
+        """Detect whether another run has taken a lock that this one can read but not write."""
+        try:
+            self._etag = self._own_etag()
+        except Changed:
+            self._lost.set()
+        except (StoreAway, SettingError):
+            pass
+
+    def _write(self, lock: Lock) -> None:
+        for _ in range(OWN_WRITES):
+            try:
+                self._etag = self._client.put(self._path.key, encode_lock(lock), replacing=self._etag)
+                return
+            except Changed:
+                # The answer to an earlier write may have been lost.
+                self._etag = self._own_etag()
+        raise Changed
+
+    def _own_etag(self) -> str:
+        """The ETag of the lock in the store. Raises `Changed` if another run has taken it."""
+        found = self._client.get(self._path.key, MAX_LOCK_BYTES)
+        if found is None:
+            raise Changed
+        with suppress(ValueError):
+            if decode_lock(found.content).holder == self.holder:
+                return found.etag
+        raise Changed
+
+
+@contextmanager
+def held_lock(
+    path: S3Path,
+    pipeline: str,
+    *,
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    uptime_s: Callable[[], float] = uptime_s,
+) -> Iterator[Hold]:
+    """Hold the lock at `path` for `pipeline` while the block runs. Blocks until it is taken: at once if
+    nobody holds it, else for some seconds.
+
+    Raises `SettingError` if a living run or another pipeline holds it, or if the object is not a lock;
+    `StoreAway` if the store does not answer for half a minute.
+    """
+    client = S3Client(path.bucket, timeout_s=BEAT_TIMEOUT_S, attempts=1)
+    hold = _taken(client, path, pipeline, clock or SystemClock(), sleep=sleep, uptime_s=uptime_s)
+    ended = threading.Event()
+
+    def beat() -> None:
+        pause_s = BEAT_S
+        while not ended.wait(pause_s) and not hold.lost:
+            pause_s = BEAT_S if hold.renew() else RETRY_S
+
+    thread = threading.Thread(target=beat, name="s3-lock", daemon=True)
+    thread.start()
+    try:
+        yield hold
+    finally:
+        ended.set()
+        thread.join()
+        if not hold.lost:
+            hold.renew(released=True)
+
+
+def _taken(
+    client: S3Client,
+    path: S3Path,
+    pipeline: str,
+    clock: Clock,
+    *,
+    sleep: Callable[[float], None],
+    uptime_s: Callable[[], float],
+) -> Hold:
+    claim = Claim()
+    ours = Lock(pipeline, f"{socket.gethostname()}, process {os.getpid()}")
+    answered_s = clock.monotonic_s()
+    while True:
+        sent_s = uptime_s()
+        try:
+            found = client.get(path.key, MAX_LOCK_BYTES)
+            answered_s = clock.monotonic_s()
+            there = None if found is None else _read(found.content, path, pipeline)
+            seen = None
+            if found is not None and there is not None:
+                if there.holder == ours.holder:
+                    # The store took it, and its answer was lost. It cannot be relied on before the next
+                    # renewal.
+                    return Hold(client, path, there, found.etag, renewed_s=sent_s - HOLD_S, uptime_s=uptime_s)
+                seen = Seen(found.etag, there.released)
+            decision = claim.look(seen, answered_s)
+            if decision == "refuse":
+                raise _running(path, pipeline, there)
+            if decision == "take":
+                taken = replace(ours, unfenced=there is not None and there.leaves_unfenced)
+                with suppress(Changed):
+                    etag = client.put(
+                        path.key, encode_lock(taken), replacing=None if seen is None else seen.etag
+                    )
+                    return Hold(client, path, taken, etag, renewed_s=sent_s, uptime_s=uptime_s)
+                # Another run was faster, and the next look shows which.
+                claim = Claim()
+        except StoreAway:
+            claim.unanswered()
+            if clock.monotonic_s() - answered_s >= PATIENCE_S:
+                raise
+        sleep(LOOK_S)
+
+
+def _read(content: bytes, path: S3Path, pipeline: str) -> Lock:
+    try:
+        lock = decode_lock(content)
+    except ValueError as error:
+        raise SettingError(f"{path} is not the lock of a pipeline ({error}); name another prefix") from None
+    if lock.pipeline != pipeline:
+        raise SettingError(
+            f"{path.parent} holds the state of pipeline {lock.pipeline[:80]!r}, not of {pipeline!r}; name "
+            f"another prefix"
+        )
+    return lock
+
+
+def _running(path: S3Path, pipeline: str, there: Lock | None) -> SettingError:
+    by = f" ({there.where[:200]})" if there is not None else ""
+    return SettingError(
+        f"pipeline {pipeline!r} is running already{by}, with its state in {path.parent}; end that run first"
+    )

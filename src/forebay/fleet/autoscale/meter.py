@@ -1,0 +1,226 @@
+"""The backlog of one subtask and its expected cost: each event from its acceptance to its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from forebay.fleet.autoscale.base import ServiceClass, Tokens
+
+PARTS = 12
+"""The backlog of one class of service is reported in this many parts per SLO."""
+MOST_PARTS = 160
+"""Maximum of parts in total: enough for nine classes."""
+FADE = 0.02
+"""Weight of one answer in the expected cost of the next ones."""
+CHARS_PER_TOKEN = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Waiting requests that are due at about the same wall-clock moment."""
+
+    due_ms: int
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class DemandReport:
+    """The state of one subtask at `at_ms` by the wall clock.
+
+    `arrived` and `done` are totals since it began; `by_class` is what was accepted of each class of service,
+    including restored events. Prompts count whole: cache hits are part of the replicas' speed.
+
+    `at_replicas`: requests in flight at each replica, by URL, also at leaving ones; `usable`: how many
+    replicas may get requests; `full`: whether none of them has room for more. `listing` is the version of its
+    list of replicas.
+    """
+
+    at_ms: int
+    waiting: tuple[Waiting, ...] = ()
+    running: int = 0
+    running_tokens: float = 0.0
+    kv_usage: float = 0.0
+    arrived: Tokens = field(default_factory=Tokens)
+    by_class: Mapping[str, Tokens] = field(default_factory=dict)
+    done: Tokens = field(default_factory=Tokens)
+    listing: int = 0
+    at_replicas: Mapping[str, int] = field(default_factory=dict)
+    usable: int = 0
+    full: bool = False
+
+    @property
+    def backlog_tokens(self) -> float:
+        return sum(part.tokens.prompt + part.tokens.output for part in self.waiting)
+
+    def times(self, factor: int) -> DemandReport:
+        """The sum of `factor` subtasks like this one."""
+        return replace(
+            self,
+            waiting=tuple(Waiting(part.due_ms, part.tokens.times(factor)) for part in self.waiting),
+            running=self.running * factor,
+            running_tokens=self.running_tokens * factor,
+            arrived=self.arrived.times(factor),
+            by_class={name: tokens.times(factor) for name, tokens in self.by_class.items()},
+            done=self.done.times(factor),
+        )
+
+
+Mean = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class LengthsMemory:
+    """The number of answers, and means over them: characters of the event `x`, tokens of the prompt `y`,
+    their product, tokens of the answer."""
+
+    count: Annotated[int, Field(ge=0)]
+    x: Mean
+    y: Mean
+    xx: Mean
+    xy: Mean
+    output: Mean
+
+
+_MEMORY: TypeAdapter[LengthsMemory] = TypeAdapter(LengthsMemory)
+
+
+class AnswerLengths:
+    """Expected tokens of prompts and answers, learned from earlier ones: a prompt has a fixed part, the
+    template, and one proportional to the event."""
+
+    def __init__(self, answer_tokens: float) -> None:
+        self.output = answer_tokens
+        self._count = 0
+        self._x = self._y = self._xx = self._xy = 0.0
+
+    def prompt(self, chars: int) -> float:
+        if not self._count:
+            return max(chars / CHARS_PER_TOKEN, 1.0)
+        spread = self._xx - self._x * self._x
+        slope = (self._xy - self._x * self._y) / spread if spread > 1.0 else 0.0
+        slope = min(max(slope, 0.0), 2.0)
+        return max(self._y + slope * (chars - self._x), 1.0)
+
+    def learn(self, chars: int, prompt_tokens: int, output_tokens: int) -> None:
+        self._count += 1
+        share = max(FADE, 1 / self._count)
+        for name, value in (
+            ("_x", float(chars)),
+            ("_y", float(prompt_tokens)),
+            ("_xx", float(chars) * chars),
+            ("_xy", float(chars) * prompt_tokens),
+            ("output", float(output_tokens)),
+        ):
+            old = getattr(self, name)
+            setattr(self, name, old + share * (value - old))
+
+    def remembers(self) -> Mapping[str, object]:
+        """Valid for the same model."""
+        return asdict(LengthsMemory(self._count, self._x, self._y, self._xx, self._xy, self.output))
+
+    def recall(self, memory: Mapping[str, object]) -> None:
+        """Empty if no answer had come. Raises `ValueError` for an unusable memory, and is then unchanged."""
+        found = _MEMORY.validate_python(memory)
+        if found.count:
+            self._count, self.output = found.count, found.output
+            self._x, self._y, self._xx, self._xy = found.x, found.y, found.xx, found.xy
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    request_id: str
+    chars: int
+    due_ms: int
+    service: ServiceClass
+
+
+class DemandMeter:
+    """Tracks the events of one subtask, each under a number that is unique while it is here.
+
+    `accept` may be called from another thread than the rest. `answer_tokens` is expected of an answer before
+    the first one. Restored events wait, but have not arrived.
+    """
+
+    def __init__(self, answer_tokens: float) -> None:
+        self.lengths = AnswerLengths(answer_tokens)
+        self._here: dict[int, _Accepted] = {}
+        self._arrived = self._done = Tokens()
+        self._by_class: dict[str, Tokens] = {}
+
+    def accept(
+        self,
+        number: int,
+        request_id: str,
+        chars: int,
+        read_ms: int,
+        service: ServiceClass,
+        *,
+        again: bool = False,
+    ) -> None:
+        due_ms = read_ms + round(service.slo_s * 1000)
+        self._here[number] = _Accepted(request_id, chars, due_ms, service)
+        tokens = self._expected(chars)
+        before = self._by_class.get(service.name, Tokens())
+        self._by_class = {**self._by_class, service.name: before + tokens}
+        if not again:
+            self._arrived += tokens
+
+    def finish(self, number: int, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
+        """The event was answered or given up; with the tokens that the engine counted, if it was called."""
+        event = self._here.pop(number, None)
+        if prompt_tokens:
+            self.lengths.learn(0 if event is None else event.chars, prompt_tokens, output_tokens)
+            self._done += Tokens(1, prompt_tokens, output_tokens)
+
+    def report(
+        self,
+        now_ms: int,
+        *,
+        sent: Collection[str],
+        kv_usage: float = 0.0,
+        listing: int = 0,
+        at_replicas: Mapping[str, int] | None = None,
+        usable: int = 0,
+        full: bool = False,
+    ) -> DemandReport:
+        """The state at `now_ms`, of the wall clock. Events whose requests are among `sent` are at replicas;
+        all others wait."""
+        # Copied in one step: another thread adds to it.
+        here = list(self._here.values())
+        waiting = [event for event in here if event.request_id not in sent]
+        running = len(here) - len(waiting)
+        each = self.lengths.prompt(round(sum(event.chars for event in here) / len(here))) if here else 0.0
+        return DemandReport(
+            at_ms=now_ms,
+            waiting=self._parts(waiting),
+            running=running,
+            running_tokens=running * (each + self.lengths.output / 2),
+            kv_usage=kv_usage,
+            arrived=self._arrived,
+            by_class=self._by_class,
+            done=self._done,
+            listing=listing,
+            at_replicas=dict(at_replicas or {}),
+            usable=usable,
+            full=full,
+        )
+
+    def _parts(self, waiting: Iterable[_Accepted]) -> tuple[Waiting, ...]:
+        parts: dict[int, Tokens] = {}
+        for event in waiting:
+            step_ms = max(round(event.service.slo_s * 1000) // PARTS, 1)
+            due_ms = event.due_ms // step_ms * step_ms
+            parts[due_ms] = parts.get(due_ms, Tokens()) + self._expected(event.chars)
+        found = sorted(parts.items())
+        if len(found) > MOST_PARTS:
+            # All work that is long overdue counts the same.
+            early = sum((tokens for _, tokens in found[:-MOST_PARTS]), Tokens())
+            found = [(found[-MOST_PARTS][0], found[-MOST_PARTS][1] + early), *found[1 - MOST_PARTS :]]
+        return tuple(Waiting(due_ms, tokens) for due_ms, tokens in found)
+
+    def _expected(self, chars: int) -> Tokens:
+        return Tokens(1, self.lengths.prompt(chars), self.lengths.output)

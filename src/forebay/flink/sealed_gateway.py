@@ -1,0 +1,81 @@
+"""A Py4J gateway that nobody else can connect to.
+
+Py4J (0.10.9) reads a whole line before it checks a connection's token, and creates a thread for each
+connection: any user of this machine could fill the JVM's heap. So all connections are opened at once; then
+the JVM stops listening, and closes those that are not ours.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway
+from py4j.protocol import Py4JNetworkError
+
+CONNECTIONS = 10
+"""Each is a thread of the JVM; as many calls run at once."""
+WAIT_S = 60.0
+
+
+class SealedClient(GatewayClient):
+    """Opens all its connections at once. A call waits for a free one, and raises `Py4JNetworkError` after
+    `WAIT_S`.
+
+    The connection that was used last is used first: Flink's planner must be called on the thread that
+    created it.
+    """
+
+    def __init__(self, parameters: GatewayParameters, connections: int) -> None:
+        super().__init__(gateway_parameters=parameters)
+        self._given_back = threading.Condition()
+        self.release: SealedClient | None = None
+        self.deque.extend(self._create_connection() for _ in range(connections))
+
+    def ports(self) -> set[int]:
+        """Our ends of the connections that are free now."""
+        return {connection.socket.getsockname()[1] for connection in self.deque}
+
+    def _get_connection(self) -> GatewayConnection:
+        with self._given_back:
+            if not self._given_back.wait_for(lambda: self.deque or not self.is_connected, WAIT_S):
+                raise Py4JNetworkError(f"no connection to the JVM was free within {WAIT_S:.0f} s")
+            if not self.is_connected:
+                raise Py4JNetworkError("the gateway is not connected")
+            return self.deque.pop()
+
+    def _give_back_connection(self, connection: GatewayConnection) -> None:
+        with self._given_back:
+            self.deque.append(connection)
+            self._given_back.notify()
+
+
+class SealedGateway(JavaGateway):
+    """Blocks until the JVM answers and no longer listens. Raises Py4J's errors."""
+
+    def __init__(self, parameters: GatewayParameters, connections: int = CONNECTIONS) -> None:
+        self._connections = connections
+        super().__init__(gateway_parameters=parameters)
+        self._seal()
+
+    def _create_gateway_client(self) -> SealedClient:
+        client = SealedClient(self.gateway_parameters, self._connections)
+        client.release = SealedClient(self.gateway_parameters, 1)
+        return client
+
+    def _seal(self) -> None:
+        client = self._gateway_client
+        ours = client.ports() | client.release.ports()
+        server = self.java_gateway_server
+        fields = server.getClass()
+        self._field(fields, "sSocket").get(server).close()
+        for connection in self.jvm.java.util.ArrayList(self._field(fields, "connections").get(server)):
+            socket = connection.getSocket()
+            if socket.getPort() not in ours:
+                socket.close()
+
+    @staticmethod
+    def _field(fields: Any, name: str) -> Any:
+        field = fields.getDeclaredField(name)
+        field.setAccessible(True)
+        return field

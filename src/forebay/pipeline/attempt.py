@@ -1,0 +1,262 @@
+"""One attempt at a pipeline's job, in this process's JVM: check Kafka, build the job, submit it, watch it.
+
+An attempt leaves no state for the next one: its supervisor keeps the record of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+
+from forebay.clients.s3.location import Location, location_of
+from forebay.connectors.jars import plugins
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
+from forebay.connectors.kafka.settings import transaction_prefix
+from forebay.errors import LaunchError
+from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
+from forebay.flink.job import RunningJob, end_job, submit
+from forebay.flink.jvm import collect_garbage, jvm_process, load_file_systems, reach_file_system
+from forebay.flink.rest import FlinkRest
+from forebay.flink.task_managers import standalone_cluster
+from forebay.pipeline.inference import Served
+from forebay.pipeline.job_graph import build, connector_jars
+from forebay.pipeline.kafka_offsets import GroupOffsets, settlement
+from forebay.pipeline.kafka_recovery import end_transactions
+from forebay.pipeline.kafka_start import KafkaStart, begin, resumed
+from forebay.pipeline.kafka_transactions import NAMES, CommitWatch, Start, Topic
+from forebay.pipeline.preflight import await_brokers
+from forebay.pipeline.reports import AwaitsKafka, NewTopics, Ready, Report, ResumesEarlier, Skipped
+from forebay.pipeline.resume import check_same_kafka, fingerprint
+from forebay.pipeline.run_state import RunState
+from forebay.pipeline.snapshot import Snapshot
+from forebay.pipeline.spec import PipelineSpec
+from forebay.pipeline.state_store import number_of, open_store
+from forebay.pipeline.watch import CANCEL_S, POLL_S, StopRequests, lag_watched, watch_until_end
+from forebay.ports import free_port
+from forebay.settings import Settings
+
+ARRIVAL_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """Inputs of an attempt that do not depend on its starting point. Runs in this process if `cluster` is
+    None.
+    """
+
+    spec: PipelineSpec
+    settings: Settings
+    cluster: str | None = None
+    file_systems: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSpec(Preparation):
+    """Run job `job_id` from `restore_from`, or from the beginning.
+
+    `state` is the record of earlier runs, ignored by a `fresh` start. A checkpoint `chosen` by hand is used
+    unchanged. All attempts of a run share `run_id`.
+    """
+
+    state: RunState
+    job_id: str
+    run_id: str = ""
+    restore_from: Location | None = None
+    chosen: bool = False
+    fresh: bool = False
+
+
+class Attempt:
+    """The steps of an attempt, in order. The connectors' jars must be on the JVM's class path.
+
+    `report` receives progress and may block; an exception from it ends the attempt.
+    """
+
+    def __init__(self, order: AttemptSpec, report: Callable[[Report], None], wishes: StopRequests) -> None:
+        self._order = order
+        self._report = report
+        self._wishes = wishes
+        self._kafka: str | None = None
+        self._topics = KafkaStart()
+
+    def check(self) -> None:
+        """Wait for Kafka, check topics and access, and end the previous job's transactions.
+
+        Raises as `await_brokers`, `end_transactions` and `resumed`, and `SettingError` if the checkpoint is
+        from another Kafka.
+        """
+        order = self._order
+        self._kafka = await_brokers(
+            order.spec, lambda words, waited_s: self._report(AwaitsKafka(words, waited_s))
+        )
+        recovered = end_transactions(order.spec, order.state, order.restore_from, chosen=order.chosen)
+        if recovered.reason:
+            order = self._order = replace(order, restore_from=recovered.checkpoint)
+            self._report(ResumesEarlier(str(recovered.checkpoint), recovered.reason))
+        if order.restore_from is not None:
+            check_same_kafka(order.state.kafka, self._kafka)
+            topics = order.state.topics
+            self._begin_at(resumed(order.spec, order.restore_from, topics, order.job_id, chosen=order.chosen))
+
+    def run(self, served: Served) -> Snapshot:
+        """Build, submit and watch the job; return its last snapshot. Submits after `report(Ready)` returns.
+
+        Raises `SettingError` if Flink rejects an option, and as `watch_until_end`.
+        """
+        port = free_port()
+        config = _config(self._order, port, replaces_offsets=self._topics.replaces_offsets)
+        with standalone_cluster(config, archive_dir=self._order.settings.java):
+            return self._run(served, config, port)
+
+    def _run(self, served: Served, config: FlinkConfig, port: int) -> Snapshot:
+        order, spec = self._order, self._order.spec
+        until = self._ends()
+        env = flink_environment(config)
+        commits = _commit_watch(order)
+        build(
+            spec,
+            env,
+            replicas=served.replicas,
+            model=served.model,
+            scaling=served.scaling,
+            job=order.job_id,
+            transactions=order.job_id,
+            run=order.run_id,
+            topics=self._topics.start,
+        )
+        noted = tuple((end.topic, end.partition, end.offset) for end in until)
+        rest_port = None if order.cluster else port
+        generations = dict(self._topics.start.generations)
+        self._report(Ready(jvm_process(), self._kafka, noted, generations, rest_port))
+        rest = FlinkRest(f"http://{order.cluster}") if order.cluster else embedded_rest(config, port)
+        try:
+            job = submit(env, spec.name, rest)
+        except KeyboardInterrupt:
+            # The submission may still be in progress; a cluster would run the job with nobody watching.
+            with suppress(LaunchError):
+                end_job(rest, order.job_id, CANCEL_S, unknown_s=ARRIVAL_S)
+            raise
+        return self._watch(job, until, commits)
+
+    def _watch(self, job: RunningJob, until: tuple[Place, ...], commits: CommitWatch) -> Snapshot:
+        order, spec = self._order, self._order.spec
+        offsets = GroupOffsets(
+            spec,
+            until,
+            job.checkpoints,
+            settlement(spec, cluster=order.cluster is not None),
+            ids=self._topics.ids,
+            seen=lambda ids: self._report(NewTopics(dict(ids))),
+        )
+        waits = lag_watched(spec, job, restored=order.restore_from is not None)
+        with closing(offsets), closing(commits), waits as waiting:
+            last = watch_until_end(
+                job,
+                self._report,
+                self._wishes,
+                location_of(spec.checkpoint.dir) / job.id,
+                one_each=spec.application is None,
+                waiting=waiting,
+                answered=offsets,
+                committed=commits,
+                awaits=lambda: offsets.awaits,
+                at_rest=collect_garbage if order.cluster is None else _nothing,
+            )
+            commits.finished()
+            with suppress(KafkaAway, KafkaRefused):
+                offsets.finished()
+        return last
+
+    def _ends(self) -> tuple[Place, ...]:
+        """Return where the topics ended at the first start; without a checkpoint, also set the start
+        position.
+        """
+        spec, state = self._order.spec, self._order.state
+        noted = None if state.ends is None else tuple(Place(*end) for end in state.ends)
+        first = False
+        if self._order.restore_from is None:
+            first = self._order.fresh or noted is None or state.traits != fingerprint(spec)
+            self._begin_at(begin(spec, state.topics, first=first))
+        return self._topics.ends if first or noted is None else self._topics.end(noted)
+
+    def _begin_at(self, topics: KafkaStart) -> None:
+        self._topics = topics
+        if topics.gaps:
+            records = sum(gap.records for gap in topics.gaps)
+            self._report(Skipped(tuple(map(str, topics.gaps)), records))
+
+
+def _nothing() -> None: ...
+
+
+def _commit_watch(order: AttemptSpec) -> CommitWatch:
+    spec = order.spec
+    topics = (
+        Topic(key, sink, transaction_prefix(spec.name, NAMES[key], order.job_id))
+        for key, sink in spec.topics().items()
+        if sink.guarantee == "exactly-once"
+    )
+    start = Start(
+        number=0 if order.restore_from is None else number_of(order.restore_from),
+        subtasks=spec.parallelism,
+        checkpoint=order.restore_from,
+    )
+    return CommitWatch(topics, start, open_store(location_of(spec.checkpoint.dir)).kept(order.job_id))
+
+
+def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkConfig:
+    spec, settings = order.spec, order.settings
+    local = {
+        "rest.port": str(port),
+        "rest.bind-port": str(port),
+        # Maximum age of the metrics from the REST service; ten seconds by default.
+        "metrics.fetcher.update-interval": f"{round(POLL_S * 500)} ms",
+        "rest.cache.checkpoint-statistics.timeout": f"{round(POLL_S * 500)} ms",
+        # A task that does not end after a cancel kills its task manager, here all of Flink, which is then
+        # restarted; after three minutes by default.
+        "task.cancellation.timeout": "30 s",
+    }
+    return FlinkConfig(
+        parallelism=spec.parallelism,
+        task_managers=spec.task_managers,
+        checkpoint_dir=location_of(spec.checkpoint.dir),
+        checkpoint_interval_s=spec.checkpoint.interval_s,
+        restore_from=order.restore_from,
+        restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
+        cluster=order.cluster,
+        log_dir=settings.run / "flink",
+        jars=connector_jars(spec, settings),
+        plugins=plugins(settings.connectors) if order.file_systems else None,
+        options={
+            **({} if order.cluster else local),
+            **order.file_systems,
+            # Set before submission, so that the job can be found after a kill at any moment.
+            "$internal.pipeline.job-id": order.job_id,
+            # The state of the replaced source.
+            **({"execution.state-recovery.ignore-unclaimed-state": "true"} if replaces_offsets else {}),
+            "execution.checkpointing.timeout": f"{round(spec.checkpoint.timeout_s * 1000)} ms",
+            **{key: flink_value(value) for key, value in spec.flink.items()},
+        },
+    )
+
+
+def load_ahead(preparation: Preparation, loaded: Callable[[], None]) -> None:
+    """Load the needed file systems into this process's JVM, call `loaded`, and send a first request.
+
+    Blocks for seconds: call it on its own thread. Errors are ignored, because the job reports them too.
+    """
+    try:
+        with suppress(Exception):
+            options = {key: flink_value(value) for key, value in preparation.spec.flink.items()}
+            load_file_systems(
+                plugins(preparation.settings.connectors), {**preparation.file_systems, **options}
+            )
+    finally:
+        loaded()
+    with suppress(Exception):
+        reach_file_system(preparation.spec.checkpoint.dir)
+
+
+def flink_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

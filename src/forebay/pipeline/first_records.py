@@ -1,0 +1,137 @@
+"""Check the first records of a source against a pipeline's templates before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from forebay.connectors.files.settings import CsvSource, FileSource
+from forebay.engine.prompt import FieldMissing, fields_in, names_of
+from forebay.errors import SettingError, TemplateFailed
+from forebay.pipeline.spec import PipelineSpec
+from forebay.records import JSON, DeadLetter, Event
+
+MOST_RECORDS = 100
+MOST_CHARS = 300
+
+
+def first_record_warning(spec: PipelineSpec) -> str | None:
+    """Return why none of the first records can be used or has the requested `key`; None if one does or none
+    can be read.
+
+    Reads at most a hundred records of files that are not followed; blocks. Raises `SettingError` if the
+    source cannot be read, or a CSV file lacks a column that a template or an application names.
+    """
+    spec.source.check("source")
+    look = _Templates(spec)
+    found: list[_Doubt] = []
+    letters: list[DeadLetter] = []
+    for record in islice(spec.source.first_records(), MOST_RECORDS):
+        why = look(record)
+        if why is None:
+            return None
+        found.append(why)
+        if isinstance(record, DeadLetter):
+            letters.append(record)
+    if not found:
+        return None
+    which = f"none of the first {len(found)} records" if len(found) > 1 else "not even the first record"
+    keyless = next((why for why in found if why.usable), None)
+    if keyless is not None:
+        return f"source: {which} has a key: {keyless.text[:MOST_CHARS]}"
+    first = found[0].text[:MOST_CHARS]
+    if isinstance(spec.source, CsvSource) and not letters and spec.source.has_one_header():
+        raise SettingError(f"{first}; it is so in every row of {spec.source.path}")
+    instead = likely_instead([letter.raw for letter in letters]) if len(letters) == len(found) else ""
+    return f"source: {which} can be used: {first}{'; ' if instead else ''}{instead}"
+
+
+def reads_nothing(spec: PipelineSpec) -> bool:
+    """Whether the source is files read to their end, without a record; blocks."""
+    source = spec.source
+    return (
+        isinstance(source, FileSource) and not source.follow and not any(True for _ in source.first_records())
+    )
+
+
+class _Doubt(NamedTuple):
+    """`usable`: the record only lacks a key and would be answered without one."""
+
+    text: str
+    usable: bool = False
+
+
+class _Templates:
+    """Renders every template of a pipeline against a record.
+
+    A record without its class of service would be answered, but if no record has one, the template is wrong.
+    """
+
+    def __init__(self, spec: PipelineSpec) -> None:
+        fields = (
+            spec.id_template(),
+            spec.priority_template(),
+            spec.answer_tokens_template(),
+            spec.class_template(),
+        )
+        self._fields = [template for template in fields if template is not None]
+        self._key = spec.key_template()
+        self._needs_key = spec.application is not None and spec.application.needs_key
+        # A missing column is missing in every row.
+        self._columns = fields_in(spec.key or "") if isinstance(spec.source, CsvSource) else frozenset()
+        self._prompt = spec.prompt_template()
+        self._text = None if spec.application is None else spec.application.text_field
+
+    def __call__(self, record: Event | DeadLetter) -> _Doubt | None:
+        if isinstance(record, DeadLetter):
+            return _Doubt(record.detail)
+        keyless = None
+        try:
+            key = None
+            try:
+                if self._key is not None:
+                    key = self._key.render(record.fields, time_ms=record.time_ms)
+            except FieldMissing as error:
+                if self._needs_key or self._columns - record.fields.keys():
+                    raise
+                keyless = _Doubt(str(error), usable=True)
+            for template in self._fields:
+                template.render(record.fields, time_ms=record.time_ms)
+            if self._prompt is not None:
+                self._prompt.render(record.fields, key=key, time_ms=record.time_ms)
+        except TemplateFailed as error:
+            return _Doubt(str(error))
+        if self._text is not None and not _has(record.fields, self._text):
+            return _Doubt(
+                f"application.text: field {self._text!r} is missing; the event has {names_of(record.fields)}"
+            )
+        return keyless
+
+
+def _has(value: JSON, path: str) -> bool:
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return False
+        value = value[name]
+    return True
+
+
+SEPARATORS = {b",": "", b";": ' and `delimiter: ";"`', b"\t": ' and `delimiter: "\\t"`'}
+
+
+def likely_instead(lines: Sequence[bytes]) -> str:
+    """Guess the format of a file whose first `lines` (without line ends) contain no JSON object; empty if
+    unknown.
+    """
+    first = next((line.strip() for line in lines if line.strip()), b"")
+    if first.startswith(b"["):
+        return "it looks like a JSON array, and JSON lines have one object a line: jq -c '.[]' makes them"
+    if first.startswith(b"{"):
+        return (
+            "it looks like JSON over several lines, and JSON lines have one object a line: jq -c . makes them"
+        )
+    for separator, option in SEPARATORS.items():
+        if separator in first and all(separator in line for line in lines[:2]):
+            return f"it looks like CSV: use `type: csv`{option}"
+    return ""

@@ -1,0 +1,313 @@
+"""The supervisor's side of the process that holds Flink, and forwarding of its JVM's standard output."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forebay.connectors.jars import plugins
+from forebay.errors import PipelineFailed
+from forebay.json_numbers import read_json
+from forebay.pipeline.flink_protocol import CANCEL, DRAIN, GO, ChildArgs, end_of
+from forebay.pipeline.lease_guard import MOMENT
+from forebay.pipeline.reports import Lost, Report, decode_report
+from forebay.processes import module_command, own_name
+from forebay.settings import Settings
+from forebay.untrusted_text import replace_controls
+
+if TYPE_CHECKING:
+    from forebay.pipeline.attempt import AttemptSpec, Preparation
+    from forebay.pipeline.inference import Served
+
+
+CHUNK_BYTES = 1 << 16
+STDOUT, STDERR = 1, 2
+
+
+class StdoutResults:
+    """Forwards, on a thread, the output of a JVM started within `taken`, or of processes given `fileno`.
+
+    Result lines go to `out`, all others to `odd`. `closed` is set once nobody reads `out`; later results are
+    dropped. Nothing is forwarded from a JVM that was already running.
+    """
+
+    def __init__(self, out: int = STDOUT, odd: int = STDERR) -> None:
+        self.results = self.prompt_tokens = self.completion_tokens = 0
+        self.closed = False
+        self._read, write = os.pipe()
+        self._write: int | None = write
+        self._out, self._odd = os.dup(out), os.dup(odd)
+        self._seen = os.isatty(out)
+        self._ended = False
+        self._lock = threading.Lock()
+        threading.Thread(target=self._pass_on, name="printed-results", daemon=True).start()
+
+    def fileno(self) -> int:
+        assert self._write is not None
+        return self._write
+
+    def close(self) -> None:
+        """Accept no more processes; the thread ends with the last one that was given `fileno`."""
+        if self._write is not None:
+            os.close(self._write)
+            self._write = None
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Make our pipe the standard output of processes started in this block. May be called once."""
+        sys.stdout.flush()
+        saved = os.dup(STDOUT)
+        os.dup2(self.fileno(), STDOUT)
+        self.close()
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            os.dup2(saved, STDOUT)
+            os.close(saved)
+
+    def check(self) -> None:
+        if self.closed:
+            raise PipelineFailed(
+                "standard output was closed, and the job is cancelled; run the same command to "
+                "resume from the newest checkpoint"
+            )
+
+    def settle(self) -> None:
+        """Block until all output before this call is forwarded and counted."""
+        while True:
+            with self._lock:
+                if self._ended or not select.select([self._read], [], [], 0)[0]:
+                    return
+            time.sleep(0.001)
+
+    def _pass_on(self) -> None:
+        rest = b""
+        while not self._ended:
+            select.select([self._read], [], [])
+            # Under the lock, so that whenever the lock is free, all data read is counted.
+            with self._lock:
+                chunk = os.read(self._read, CHUNK_BYTES)
+                *lines, rest = (rest + chunk).split(b"\n")
+                results: list[bytes] = []
+                odd: list[bytes] = []
+                for line in filter(None, lines):
+                    (results if self._count(line) else odd).append(line)
+                self._pass_results(results)
+                if odd:
+                    with suppress(OSError):
+                        os.write(self._odd, _plain(b"\n".join((*odd, b""))))
+                self._ended = not chunk
+        for end in (self._read, self._out, self._odd):
+            os.close(end)
+
+    def _count(self, line: bytes) -> bool:
+        try:
+            usage = read_json(line)["usage"]
+            self.prompt_tokens += usage["prompt_tokens"]
+            self.completion_tokens += usage["completion_tokens"]
+        except (ValueError, TypeError, KeyError, IndexError):
+            return False
+        self.results += 1
+        return True
+
+    def _pass_results(self, lines: list[bytes]) -> None:
+        text = b"".join(line + b"\n" for line in lines)
+        left = memoryview(_plain(text) if self._seen else text)
+        try:
+            while left and not self.closed:
+                left = left[os.write(self._out, left) :]
+        except OSError:
+            self.closed = True
+
+
+def _plain(text: bytes) -> bytes:
+    """For a terminal: JSON allows some control characters, and other lines may contain any."""
+    return replace_controls(text.decode("utf-8", "replace")).encode()
+
+
+GONE_S = 30.0
+
+_numbers = itertools.count(1)
+
+
+class FlinkProcess:
+    """A process that holds Flink for one attempt, with its JVM. Both log to `settings.run / "flink"`.
+
+    The kernel kills it when the thread that started it ends. The JVM writes to the file descriptor `stdout`
+    and has `jars` on its class path, and Flink's table planner with any jars or if `planner` is set.
+    """
+
+    def __init__(
+        self, settings: Settings, stdout: int, jars: Sequence[Path] = (), *, planner: bool = False
+    ) -> None:
+        self.jars = tuple(jars)
+        self.planner = planner or bool(jars)
+        log_dir = settings.run / "flink"
+        log_dir.mkdir(parents=True, exist_ok=True)
+        self.log = log_dir / f"flink-client-{own_name()}-{next(_numbers)}.log"
+        self._reports, reports = os.pipe()
+        confirmations, confirm = os.pipe()
+        os.set_blocking(confirm, False)
+        self._confirm: int | None = confirm
+        self._confirming = threading.Lock()
+        folder = plugins(settings.connectors)
+        post = ChildArgs(
+            os.getpid(),
+            reports,
+            confirmations,
+            str(log_dir),
+            str(settings.java),
+            tuple(map(str, jars)),
+            self.planner,
+            str(folder) if folder.is_dir() else None,
+        )
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                module_command("forebay.pipeline.flink_main", post.encode()),
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                stderr=log,
+                pass_fds=(reports, confirmations),
+            )
+        os.close(reports)
+        os.close(confirmations)
+        self._read = b""
+        self._ended = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, what: Preparation | AttemptSpec | Served) -> None:
+        """Send a `Preparation` (optional), an `AttemptSpec` and, after its `Checked` report, the replicas."""
+        self._write(pickle.dumps(what))
+
+    def confirm_lease(self, until_s: float) -> None:
+        """Report that this run holds its state's lease until `until_s` (see `LeaseGuard`). Thread-safe;
+        ignored after `kill`.
+        """
+        with self._confirming:
+            if self._confirm is not None:
+                # Full if the process is stopped: it then reads older moments first, and waits for a newer
+                # one.
+                with suppress(BrokenPipeError, BlockingIOError):
+                    os.write(self._confirm, MOMENT.pack(until_s))
+
+    def go(self) -> None:
+        """Submit the job that was reported `Ready`."""
+        self._write(GO)
+
+    def drain(self) -> None:
+        """Complete and commit the records already read, then end the job."""
+        self._write(DRAIN)
+
+    def receive(self, timeout_s: float) -> Report | None:
+        """Return the next report, or None after `timeout_s`; `Lost` if the process ended without a final
+        one.
+        """
+        until_s = time.monotonic() + timeout_s
+        while b"\n" not in self._read:
+            left_s = until_s - time.monotonic()
+            if left_s < 0 or not select.select([self._reports], [], [], left_s)[0]:
+                return None
+            data = os.read(self._reports, CHUNK_BYTES)
+            if not data:
+                return Lost(f"the process that holds Flink {end_of(self._process.wait(GONE_S))}")
+            self._read += data
+        line, _, self._read = self._read.partition(b"\n")
+        return decode_report(line)
+
+    def cancel(self, timeout_s: float) -> None:
+        """Cancel the job, waiting at most `timeout_s`, and end the process; blocks until it is gone."""
+        self._write(CANCEL)
+        until_s = time.monotonic() + timeout_s
+        while (left_s := until_s - time.monotonic()) > 0 and select.select([self._reports], [], [], left_s)[
+            0
+        ]:
+            if not os.read(self._reports, CHUNK_BYTES):
+                break
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the process and its JVM; blocks until they are gone. Idempotent."""
+        if self._ended:
+            return
+        self._ended = True
+        with self._confirming:
+            if self._confirm is not None:
+                os.close(self._confirm)
+                self._confirm = None
+        if self._process.poll() is None:
+            # It may not lead its group yet.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        os.close(self._reports)
+
+    def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        # If it has ended, `receive` reports that.
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+
+
+class FlinkLauncher:
+    """Starts a run's processes, the first one optionally ahead of time, because starting is the slowest step.
+
+    A context manager: an unused process ends with the block. JVM output goes through `printed`.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.printed = StdoutResults()
+        self._settings = settings
+        self._ahead: FlinkProcess | None = None
+
+    def start_ahead(self, jars: Sequence[Path], *, planner: bool = False) -> None:
+        """Start a process for the next `take`, with its likely `jars` and `planner`; returns immediately."""
+        if self._ahead is None:
+            self._ahead = self._started(jars, planner)
+
+    def prepare(self, preparation: Preparation, jars: Sequence[Path], *, planner: bool = False) -> None:
+        """Let the process that was started ahead prepare for its order, with the arguments of the next
+        `take`.
+        """
+        if self._ahead is not None:
+            self._ahead = self.take(jars, planner=planner)
+            self._ahead.send(preparation)
+
+    def take(self, jars: Sequence[Path], *, planner: bool = False) -> FlinkProcess:
+        """Return an unused process with exactly `jars`, and the planner if requested; the caller ends it."""
+        taken, self._ahead = self._ahead, None
+        if taken is not None and (taken.jars != tuple(jars) or (planner and not taken.planner)):
+            taken.kill()
+            taken = None
+        return taken or self._started(jars, planner)
+
+    def _started(self, jars: Sequence[Path], planner: bool) -> FlinkProcess:
+        return FlinkProcess(self._settings, self.printed.fileno(), jars, planner=planner)
+
+    def __enter__(self) -> FlinkLauncher:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._ahead is not None:
+            self._ahead.kill()
+            self._ahead = None
+        self.printed.close()

@@ -1,0 +1,169 @@
+"""How events become answers, in a job and in `forebay ask`: replicas, model, engine and calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from forebay.clock import Clock
+from forebay.engine import EngineFactory
+from forebay.engine.context import ContextNeed, answer_need, check_context
+from forebay.engine.inference_gateway import InferenceGatewayFactory
+from forebay.engine.replica import ServedModel
+from forebay.errors import SettingError
+from forebay.fleet.autoscale.settings import ScalingLink
+from forebay.fleet.cache_subscriber import require_zmq
+from forebay.fleet.config import FleetConfig, stall_s_for
+from forebay.fleet.disaggregated import engine_factory
+from forebay.fleet.discovery import FixedReplicas, ReplicaList, Say, discover_model
+from forebay.fleet.prefill_check import check_prefill
+from forebay.flink.request_handler import InferenceSpec
+from forebay.flink.service_class import EventClasses
+from forebay.pipeline.spec import PipelineSpec
+
+NO_ENGINE = "http://none.invalid"
+"""Replica address of a pipeline that uses no model; the job never calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    replicas: ReplicaList
+    model: str
+    scaling: ScalingLink | None = None
+
+
+def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, waited_s: None) -> Served:
+    """Return the replicas at `urls`, or the pipeline's own if it is empty; blocks.
+
+    Raises as `served_model` and `check_prefill`, and `SettingError` if the model's context is too short.
+    Sends nothing for a pipeline without a model.
+    """
+    if not spec.asks_model:
+        return Served(FixedReplicas((NO_ENGINE,)), "none")
+    replicas = FixedReplicas(tuple(urls)) if urls else spec.engine.replicas()
+    if replicas is None:
+        raise SettingError("engine.url: expected the address of an engine, found none")
+    found = served_model(spec, replicas, say)
+    check_context(context_need(spec), found)
+    model = found.name
+    prefill = _prefill(spec, replicas)
+    if prefill is not None:
+        words = check_prefill(
+            prefill,
+            model,
+            chat=spec.engine.api == "chat",
+            api_key=spec.engine.secret(),
+            key="engine.prefill",
+        )
+        if words:
+            say(words, 0.0)
+    return Served(replicas, model, published_scaling(spec))
+
+
+def context_need(spec: PipelineSpec) -> ContextNeed:
+    if spec.application is not None:
+        return spec.application.context_need(spec.sampling.max_tokens)
+    # Each event has its own answer length.
+    return answer_need(1 if spec.answer_tokens is not None else spec.sampling.max_tokens)
+
+
+def _prefill(spec: PipelineSpec, replicas: ReplicaList) -> ReplicaList | None:
+    # The file's prefill servers belong to the file's replicas only.
+    prefill = spec.engine.prefill if replicas == spec.engine.replicas() else None
+    return None if prefill is None else prefill.replicas()
+
+
+def published_scaling(spec: PipelineSpec) -> ScalingLink | None:
+    """How replicas that something else starts are scaled: the job itself publishes how many it needs."""
+    if spec.scaling is None:
+        return None
+    return ScalingLink(
+        spec.scaling.settings(spec.sampling.max_tokens),
+        subtasks=spec.parallelism,
+        asks_each=spec.application is None or not spec.application.own_clock,
+    )
+
+
+def served_model(
+    spec: PipelineSpec,
+    replicas: ReplicaList,
+    say: Say = lambda words, waited_s: None,
+    *,
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> ServedModel:
+    """Return the model to request; blocks and raises as `discover_model`. A gateway is queried only if no
+    model is named.
+    """
+    if spec.engine.model is not None and _is_gateway(spec, replicas):
+        return ServedModel(spec.engine.model)
+    return discover_model(
+        replicas,
+        spec.engine.model,
+        api_key=spec.engine.secret(),
+        retry=spec.retry.policy(),
+        deadline_s=spec.deadline_s,
+        keys=("engine.url", "engine.model"),
+        say=say,
+        clock=clock,
+        sleep=sleep,
+    )
+
+
+def engine_of(
+    spec: PipelineSpec, replicas: ReplicaList, model: str, *, scaled: bool = False
+) -> EngineFactory:
+    """Return a fleet, two if one prefills, or the inference gateway. `scaled`: replicas start on demand."""
+    gateway = spec.engine.inference_gateway
+    if gateway is not None and _is_gateway(spec, replicas):
+        return InferenceGatewayFactory(spec.engine.url[0], gateway.headers(), spec.engine.secret())
+    kv_events = spec.engine.kv_events
+    if kv_events is not None:
+        require_zmq()
+    fleet = FleetConfig(
+        replicas,
+        model=model,
+        api_key=spec.engine.secret(),
+        routing=spec.routing,
+        kv_events=kv_events,
+        stall_s=stall_s_for(spec.timeout_s),
+        capacity=spec.capacity,
+        deadline_s=spec.deadline_s,
+        scaled=scaled,
+    )
+    return engine_factory(fleet, _prefill(spec, replicas))
+
+
+def _is_gateway(spec: PipelineSpec, replicas: ReplicaList) -> bool:
+    """Whether `replicas` are the file's inference gateway, not an override."""
+    return spec.engine.inference_gateway is not None and replicas == spec.engine.replicas()
+
+
+def call_of(
+    spec: PipelineSpec, *, replicas: ReplicaList, model: str, scaling: ScalingLink | None = None
+) -> InferenceSpec:
+    return InferenceSpec(
+        engine=engine_of(spec, replicas, model, scaled=scaling is not None),
+        model=model,
+        prompt=spec.prompt_template(),
+        schema=None if spec.output is None else spec.output.json_schema,
+        sampling=spec.sampling.value(),
+        timeout_s=spec.timeout_s,
+        deadline_s=spec.deadline_s,
+        retry=spec.retry.policy(),
+        journal=None if spec.journal is None else spec.journal.config(),
+        priority=spec.priority_template(),
+        send_priority=spec.engine.priority,
+        answer_tokens=spec.answer_tokens_template(),
+        scaling=scaling,
+        classes=None if scaling is None else _classes(spec, scaling),
+    )
+
+
+def _classes(spec: PipelineSpec, scaling: ScalingLink) -> EventClasses | None:
+    template = spec.class_template()
+    if template is None:
+        return None
+    default, *others = scaling.settings.classes
+    return EventClasses(template, default, tuple(others))

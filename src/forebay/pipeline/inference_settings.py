@@ -1,0 +1,222 @@
+"""A pipeline's calls of the engine: prompts, output schema, sampling, retries, journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, JsonValue, Strict, ValidationInfo
+
+from forebay.engine.answer import AnswerCheck
+from forebay.engine.inference_gateway import PickerHeaders
+from forebay.engine.journal import JournalConfig
+from forebay.engine.prompt import FieldTemplate, PromptTemplate
+from forebay.engine.retry import RetryPolicy
+from forebay.errors import SettingError
+from forebay.fields import (
+    AnyInt,
+    LocalPath,
+    Model,
+    NotNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    SecretField,
+    Switch,
+    wrong,
+)
+from forebay.fleet.config import ByUrl, KvEvents, Urls
+from forebay.fleet.places import PrefillSpec, ReplicaSource
+from forebay.records import Sampling
+from forebay.settings import SecretRef
+
+
+def _schema(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    try:
+        AnswerCheck(value)
+    except SettingError as error:
+        raise wrong(f"expected a JSON schema; {error}") from None
+    return value
+
+
+def _prompt(text: str) -> str:
+    return _compiles(lambda: PromptTemplate(text), text)
+
+
+def _field_template(text: str, info: ValidationInfo) -> str:
+    return _compiles(lambda: FieldTemplate(text, what=info.field_name or "template"), text)
+
+
+def _compiles(compile_: Any, text: str) -> str:
+    try:
+        compile_()
+    except SettingError as error:
+        raise wrong(f"expected a template; {error}") from None
+    return text
+
+
+ObjectiveName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+FairnessId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}$")]
+PromptText = Annotated[str, Field(min_length=1), AfterValidator(_prompt)]
+FieldText = Annotated[str, Field(min_length=1), AfterValidator(_field_template)]
+
+
+class MessageSpec(Model):
+    """One message of the prompt."""
+
+    role: Literal["system", "user", "assistant"] = Field(description="Role of the message.")
+    content: PromptText = Field(description="Template of the message.")
+
+
+class OutputSpec(Model):
+    """The form of an answer."""
+
+    json_schema: Annotated[dict[str, JsonValue], AfterValidator(_schema)] = Field(
+        alias="schema",
+        description="JSON schema (draft 2020-12) that answers must satisfy; it is also sent to the engine. "
+        "Patterns are RE2's.",
+    )
+
+
+class InferenceGatewaySpec(Model):
+    """An inference gateway of Kubernetes' Gateway API at `engine.url`: its endpoint picker chooses the
+    replica. Forebay does not route, and each request has headers with its urgency."""
+
+    objectives: Annotated[dict[ObjectiveName, AnyInt], Field(max_length=100)] = Field(
+        {},
+        description="InferenceObjectives of the pool, each with the `priority` from which on requests have "
+        "it: `{urgent: 0, batch: 10}`; lower ones have the first. None: the picker treats all the same.",
+    )
+    fairness_id: FairnessId | None = Field(
+        None, description="Name under which the picker shares capacity among its callers; null: none is sent."
+    )
+
+    def model_post_init(self, context: Any, /) -> None:
+        if len(set(self.objectives.values())) < len(self.objectives):
+            raise wrong("expected 'objectives' with priorities that differ")
+
+    def headers(self) -> PickerHeaders:
+        return PickerHeaders(tuple(self.objectives.items()), self.fairness_id)
+
+
+class EngineSpec(ReplicaSource):
+    """The engine that answers. A URL or a list of URLs can replace this mapping."""
+
+    url: Urls = Field(
+        (),
+        description="Address of an OpenAI-compatible server, or a list of them; null: the local engine that "
+        "Forebay starts, if none of `file`, `dns`, `kubernetes` and `ray` is given.",
+        json_schema_extra={"derived": "`null`"},
+    )
+    prefill: Annotated[PrefillSpec | None, ByUrl] = Field(
+        None,
+        description="Servers that prefill prompts and hand over their KV cache; those above then decode. An "
+        "address, a list of them, or another place, such as `{kubernetes: SERVICE}`. For vLLM with a KV "
+        "connector; see `forebay plan`. null: the same servers do both.",
+    )
+    model: Annotated[str, Field(min_length=1, max_length=500)] | None = Field(
+        None, description="Name of the model; null: the only one that the engine serves."
+    )
+    api: Literal["chat", "completions"] = Field(
+        "chat", description="Which endpoint of the OpenAI protocol is used."
+    )
+    priority: Switch = Field(
+        False,
+        description="Send each request's priority along; for servers that schedule by it "
+        "(vLLM with `--scheduling-policy priority`).",
+    )
+    inference_gateway: InferenceGatewaySpec | None = Field(
+        None,
+        description="Headers of each request for an inference gateway at `url`; null: `url` names replicas, "
+        "among which Forebay chooses.",
+    )
+    kv_events: KvEvents | None = Field(
+        None,
+        description="Where each replica publishes the events of its KV cache: `tcp://{host}:5557`, or "
+        "`tcp://{host}:{port+200}` for a port at this offset from that of its URL; null: no subscription.",
+    )
+    api_key: SecretField | None = Field(
+        None, description="Where the API key is: `{env: NAME}` or `{file: PATH}`; never the key itself."
+    )
+
+    def model_post_init(self, context: Any, /) -> None:
+        given = self.given()
+        if len(given) > 1:
+            raise wrong("expected one of 'url', 'file', 'dns', 'kubernetes' and 'ray', found several")
+        if self.prefill is not None and not given:
+            raise wrong(
+                "expected 'prefill' together with the servers that decode ('url', 'file', …), found it alone"
+            )
+        if self.inference_gateway is not None:
+            if len(self.url) != 1:
+                raise wrong("expected one 'url' with 'inference_gateway', the gateway's")
+            for name in ("prefill", "kv_events"):
+                if getattr(self, name):
+                    raise wrong(f"expected no {name!r} with 'inference_gateway', which chooses the replica")
+
+    def secret(self) -> SecretRef | None:
+        """The reference to the API key; None if the engine needs none."""
+        return self.api_key.ref() if self.api_key is not None else None
+
+
+class SamplingSpec(Model):
+    """How the engine picks tokens."""
+
+    max_tokens: PositiveInt = Field(128, description="Longest answer, in tokens.")
+    temperature: NotNegativeFloat = Field(0.0, description="0: always the likeliest token.")
+    top_p: Annotated[float, Strict(), Field(gt=0, le=1)] | None = Field(
+        None, description="Choose among the likeliest tokens that together have this probability."
+    )
+    seed: AnyInt | None = Field(None, description="Seed of the engine's random numbers.")
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="Texts that end the answer."
+    )
+    extra: dict[str, JsonValue] = Field(
+        default_factory=dict, description="More keys of the request, passed on as they are (`ignore_eos`)."
+    )
+
+    def value(self) -> Sampling:
+        return Sampling(**dict(self))
+
+
+RETRY = RetryPolicy()
+
+
+class RetrySpec(Model):
+    """When a failed call is retried. Only failures that may pass are, and never beyond the deadline."""
+
+    max_attempts: PositiveInt = Field(
+        RETRY.max_attempts,
+        description="Calls per record after failures that may lie in the record, the first one counted. "
+        "An engine that is out of reach or overloaded is tried until the deadline.",
+    )
+    max_invalid_answers: PositiveInt = Field(
+        RETRY.max_invalid_answers,
+        description="Calls per record whose answers broke the schema or were empty.",
+    )
+    base_s: PositiveFloat = Field(RETRY.base_s, description="Longest wait before the second call.")
+    factor: Annotated[float, Strict(), Field(ge=1)] = Field(
+        RETRY.factor, description="How much longer each wait may be than the one before."
+    )
+    max_backoff_s: PositiveFloat = Field(RETRY.max_backoff_s, description="Longest wait of all.")
+
+    def policy(self) -> RetryPolicy:
+        return RetryPolicy(**dict(self))
+
+
+class JournalSpec(Model):
+    """Answers on disk: the same request gets the same answer without a second call."""
+
+    path: LocalPath = Field(description="SQLite file on this machine; relative to the pipeline file.")
+    max_entries: PositiveInt = Field(1_000_000, description="Maximum answers; the oldest are removed first.")
+    max_mb: PositiveInt = Field(1024, description="Maximum size in MB (10^6 bytes); the oldest go first.")
+    max_age_s: PositiveFloat | None = Field(
+        604_800.0, description="Answers older than this are removed; null: never."
+    )
+
+    def config(self) -> JournalConfig:
+        return JournalConfig(
+            path=Path(self.path),
+            max_entries=self.max_entries,
+            max_bytes=self.max_mb * 1_000_000,
+            max_age_s=self.max_age_s,
+        )

@@ -1,0 +1,92 @@
+"""Builds the Flink job of a checked specification: source, inference, sinks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forebay.apps.graph import InferenceOptions
+from forebay.connectors.base import DEAD_LETTERS, RESULTS, Written
+from forebay.connectors.jars import KAFKA, installed_jar
+from forebay.connectors.kafka.settings import KafkaSource
+from forebay.connectors.kafka.start import AS_FIRST, TopicStart
+from forebay.engine.prompt import FieldTemplate
+from forebay.fleet.autoscale.settings import ScalingLink
+from forebay.fleet.discovery import ReplicaList
+from forebay.flink.infer import infer
+from forebay.flink.watermarks import with_event_time
+from forebay.pipeline.inference import call_of
+from forebay.pipeline.spec import PipelineSpec
+from forebay.records import Event
+from forebay.settings import Settings
+
+if TYPE_CHECKING:
+    from pyflink.datastream import StreamExecutionEnvironment
+
+OPERATOR = "infer"
+
+
+@dataclass(frozen=True)
+class TextOf:
+    """A picklable template function for keys and ids."""
+
+    template: FieldTemplate
+
+    def __call__(self, event: Event) -> str:
+        return self.template.render(event.fields, time_ms=event.time_ms)
+
+
+def build(
+    spec: PipelineSpec,
+    env: StreamExecutionEnvironment,
+    *,
+    replicas: ReplicaList,
+    model: str,
+    scaling: ScalingLink | None = None,
+    job: str = "",
+    transactions: str = "",
+    run: str = "",
+    topics: TopicStart = AS_FIRST,
+) -> None:
+    """Add the pipeline to `env`; nothing runs until it is executed.
+
+    Files are named after `job`, the job's future id, Kafka transactions after `transactions`; `run` is the
+    run's id, `topics` a Kafka source's start.
+    """
+    if isinstance(spec.source, KafkaSource):
+        stream = spec.source.stream(env, spec, topics)
+    else:
+        stream = spec.source.stream(env, spec)
+    # Flink's generated names change with operator chaining, and checkpoint state is assigned by name.
+    stream.uid(spec.source.uid)
+    has_clock = spec.application is not None and spec.application.own_clock
+    if spec.event_time is not None and not has_clock:
+        late_ms = round(spec.event_time.out_of_orderness_s * 1000)
+        stream = with_event_time(stream, out_of_orderness_ms=late_ms)
+    key, id = spec.key_template(), spec.id_template()
+    parts = InferenceOptions(
+        call_of(spec, replicas=replicas, model=model, scaling=scaling),
+        key=None if key is None else TextOf(key),
+        id=None if id is None else TextOf(id),
+        capacity=spec.capacity,
+        shards=spec.shards,
+        event_time=spec.event_time is not None,
+        timeline=spec.timeline,
+        parallelism=spec.parallelism,
+        name=OPERATOR,
+    )
+    if spec.application is None:
+        answered = infer(stream, ordering=spec.ordering, **vars(parts))
+    else:
+        answered = spec.application.build(stream, parts)
+    refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, transactions, run))
+    letters = answered.dead_letters if refused is None else answered.dead_letters.union(refused)
+    spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, job, transactions, run))
+
+
+def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:
+    """Return the connector jars for the class path. Raises `SettingError` if one is missing."""
+    if isinstance(spec.source, KafkaSource) or spec.topics():
+        return (installed_jar(KAFKA, settings.connectors),)
+    return ()

@@ -1,0 +1,185 @@
+"""From a pipeline file to a checked `PipelineSpec`, or to one `SettingError` with all mistakes.
+
+`--set key=value` on the command line overrides the file. `forebay run NAME` uses an application's preset
+instead of a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from forebay.apps import APPLICATIONS
+from forebay.documents import Where, check_document, describe, known_paths, read_document, suggestion
+from forebay.errors import SettingError
+from forebay.pipeline.spec import PipelineSpec
+from forebay.yaml_document import MAX_DEPTH
+
+MAX_CHARS = 65_536
+DOTTED = frozenset(("flink", "properties"))
+"""Mappings whose own keys contain dots: the rest of the path is one key."""
+
+
+def load_spec(path: str | Path, settings: Sequence[str] = ()) -> PipelineSpec:
+    """Read and check the pipeline file at `path`; blocks on the file system.
+
+    `settings` are `path.to.key=value` and override the file. Relative paths in both are relative to the
+    file's folder. Raises `SettingError` with one line per mistake: `file:line: key.path: what was expected,
+    what was found`.
+    """
+    value, lines = read_document(path, "pipeline")
+    given: list[Where] = []
+    if isinstance(value, dict):
+        given = set_values(value, settings, known_paths(PipelineSpec, value))
+    base = Path(path).resolve().parent
+    return parse_spec(value, base=base, name=str(Path(path)), lines=lines, given=given)
+
+
+def parse_spec(
+    data: Any,
+    *,
+    base: Path | None = None,
+    name: str = "pipeline",
+    lines: Mapping[Where, int] | None = None,
+    given: Collection[Where] = (),
+) -> PipelineSpec:
+    """Check `data`, the value of a pipeline file. Relative paths are relative to `base`, if given; `given`
+    are the paths that come from the command line instead of the file."""
+    return check_document(PipelineSpec, data, what="pipeline", base=base, name=name, lines=lines, given=given)
+
+
+def set_values(document: dict[str, Any], settings: Iterable[str], known: Iterable[Where]) -> list[Where]:
+    """Put each `path.to.key=value` of `settings` into `document`; the last one wins. Returns their paths.
+
+    A value is JSON if it parses as such, else a text. `known` are the existing paths, for the message about a
+    setting without a value. Raises `SettingError`.
+    """
+    return [_set(document, setting, known) for setting in settings]
+
+
+def _set(document: dict[str, Any], setting: str, known: Iterable[Where]) -> Where:
+    if len(setting) > MAX_CHARS:
+        raise SettingError(f"--set: expected at most {MAX_CHARS} characters, found {len(setting)}")
+    name, equals, value = setting.partition("=")
+    if not equals or not re.fullmatch(r"\w[\w-]*(\.[\w-]+)*", name):
+        raise SettingError(
+            f"--set: expected key.in.the.pipeline=VALUE, found {setting[:80]!r}{_meant(name, known)}"
+        )
+    path = _path(name)
+    if len(path) > MAX_DEPTH:
+        raise SettingError(f"--set: {name[:80]}: expected at most {MAX_DEPTH} levels, found {len(path)}")
+    *above, last = path
+    at = document
+    for depth, step in enumerate(above):
+        inner = at.get(step)
+        if inner is None:
+            inner = at[step] = {}
+        if (*path[:depth], step) == ("engine",) and isinstance(inner, str | list):
+            inner = at[step] = {"url": inner}
+        if not isinstance(inner, dict):
+            place = ".".join(path[: depth + 1])
+            raise SettingError(
+                f"--set: {name} lies within a value that is not a mapping: {place} is {describe(inner)}; "
+                f"set {place} as a whole"
+            )
+        at = inner
+    try:
+        at[last] = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        at[last] = value
+    return tuple(path)
+
+
+def _path(name: str) -> list[str]:
+    steps = name.split(".")
+    for at, step in enumerate(steps[:-1]):
+        if step in DOTTED:
+            return [*steps[: at + 1], ".".join(steps[at + 1 :])]
+    return steps
+
+
+def _meant(name: str, known: Iterable[Where]) -> str:
+    if not re.fullmatch(r"[\w.-]{1,80}", name):
+        return ""
+    paths = {".".join(map(str, path)): path for path in known}
+    if name in paths:
+        return f"; write {name}=VALUE"
+    same = [path for path in paths if path.rpartition(".")[2] == name]
+    return f"; did you mean {same[0]}=VALUE?" if len(same) == 1 else suggestion(name, paths)
+
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "wikimedia": {"type": "sse", "preset": "wikimedia"},
+    "jetstream": {"type": "websocket", "preset": "jetstream"},
+    "generator": {"type": "generator"},
+}
+KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationOptions:
+    """Options of the command line. `source`: a file or folder, or one of `SOURCES`. `key` and `time` name
+    fields; `settings` are `path.to.key=value`, which win."""
+
+    source: str
+    out: Path
+    key: str | None = None
+    time: str | None = None
+    settings: Sequence[str] = field(default=())
+
+
+def preset_spec(name: str, wish: ApplicationOptions) -> PipelineSpec:
+    """The pipeline of the application `name`. Its results, dead letters and state are in `wish.out`.
+
+    Relative paths are relative to the working directory. Raises `SettingError` if an option is invalid, and
+    if there is no such application or it cannot be loaded.
+    """
+    application = APPLICATIONS.find(name)
+    if application is None:
+        raise SettingError(
+            f"there is no application {name[:80]!r}; expected {', '.join(APPLICATIONS.names())}"
+        )
+    document: dict[str, Any] = {
+        **orjson.loads(orjson.dumps(dict(application.preset.document))),
+        "name": name.replace("_", "-"),
+        "application": {"type": name},
+        "source": _source(wish),
+        "sink": {"type": "jsonl", "path": "results"},
+        "dead_letters": {"type": "jsonl", "path": "dead-letters"},
+        "checkpoint": {"dir": "state"},
+    }
+    if wish.key is not None:
+        document["key"] = "{{ " + wish.key + " }}"
+    if wish.time is not None:
+        document.setdefault("event_time", {})
+    given = set_values(document, wish.settings, known_paths(PipelineSpec, document))
+    read = document["source"]
+    if application.needs_event_time and _is_files(read) and read.get("time") is None:
+        raise SettingError(f"forebay run {name}: name the field with the time: --time FIELD")
+    return parse_spec(document, base=wish.out.resolve(), name=f"run {name}", given=given)
+
+
+def _is_files(source: object) -> bool:
+    return isinstance(source, dict) and source.get("type") in KINDS.values()
+
+
+def _source(wish: ApplicationOptions) -> dict[str, Any]:
+    if wish.source in SOURCES:
+        return dict(SOURCES[wish.source])
+    path = Path(wish.source)
+    if not path.exists():
+        raise SettingError(
+            f"--source: there is no {path}; expected a file, or one of {', '.join(SOURCES)}"
+            f"{suggestion(wish.source, SOURCES)}"
+        )
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    kinds = {KINDS[file.suffix] for file in files if file.suffix in KINDS}
+    if len(kinds) != 1:
+        raise SettingError(f"--source: expected .jsonl or .csv files, found {path}")
+    timed = {} if wish.time is None else {"time": wish.time}
+    return {"type": kinds.pop(), "path": str(path.resolve()), **timed}

@@ -1,0 +1,128 @@
+"""Counts a run's output: an embedded cluster's last metrics vanish when its job ends."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from forebay.apps.base import FAILURES
+from forebay.clients.s3.client import StoreAway, StoreRefused
+from forebay.clients.s3.location import Location, location_of
+from forebay.connectors.base import DEAD_LETTERS, RESULTS
+from forebay.connectors.files.sink import Part, committed_parts
+from forebay.connectors.written_counts import EndNote, WrittenCounts, noted_counts
+from forebay.engine.content import CUT
+from forebay.json_numbers import read_json
+from forebay.pipeline.flink_process import StdoutResults
+from forebay.pipeline.snapshot import Snapshot
+from forebay.pipeline.spec import PipelineSpec
+from forebay.pipeline.state_store import StateStore
+
+log = logging.getLogger(__name__)
+
+
+class OutputCounts:
+    """Create it before the run starts: files already in the sinks are not counted."""
+
+    def __init__(self, spec: PipelineSpec, printed: StdoutResults | None) -> None:
+        self._printed = printed
+        self._one_each = spec.application is None
+        written = {key: location_of(path) for key, path in spec.directories().items()}
+        self._results = written.get("sink.path")
+        self._letters = written.get("dead_letters.path")
+        self._before = {*self._parts(self._results), *self._parts(self._letters)}
+
+    def since(self, last: Snapshot, notes: Sequence[EndNote] = ()) -> Snapshot:
+        """Return `last` with exact numbers if available, from files, printed results and the sinks'
+        `notes`.
+        """
+        letters, results = self._dead_letters_written(notes), self._results_written(notes)
+        failed, cut = Counter[str](), last.cut_answers
+        if letters is not None:
+            failed += letters.failed
+            last = replace(last, dead_letters=letters.dead_letters)
+        if self._results is not None:
+            cut, named = self._failures_in_results()
+            failed += named
+        elif results is not None and self._printed is None:
+            cut = results.cut_answers
+        if letters is None or (self._results is None and not self._one_each):
+            # Some are in no file; only the metrics count those.
+            failed |= Counter(last.failed)
+        last = replace(last, failed=dict(failed), cut_answers=cut)
+        if results is None:
+            return last
+        return replace(
+            last,
+            results=results.results,
+            # An application's results do not correspond to single events.
+            accepted=results.results + last.dead_letters if self._one_each else last.accepted,
+            in_flight=0,
+            pending=0,
+            prompt_tokens=results.prompt_tokens,
+            completion_tokens=results.completion_tokens,
+        )
+
+    def _dead_letters_written(self, notes: Sequence[EndNote]) -> WrittenCounts | None:
+        if self._letters is None:
+            return noted_counts(notes, DEAD_LETTERS)
+        failed = Counter(read_json(line)["cause"] for line in self.dead_letters())
+        return WrittenCounts(dead_letters=failed.total(), failed=failed)
+
+    def _results_written(self, notes: Sequence[EndNote]) -> WrittenCounts | None:
+        if self._printed is not None:
+            return self._results_printed(self._printed)
+        return noted_counts(notes, RESULTS) if self._results is None else self._results_in_files()
+
+    def _failures_in_results(self) -> tuple[int, Counter[str]]:
+        failed, cut = Counter[str](), 0
+        for line in self._lines(self._results):
+            result = read_json(line)
+            cut += result.get("finish_reason") == CUT
+            if not self._one_each:
+                failed.update(result["answer"].get(FAILURES) or {})
+        return cut, failed
+
+    def dead_letters(self) -> Iterator[bytes]:
+        return self._lines(self._letters)
+
+    def _results_in_files(self) -> WrittenCounts:
+        found = WrittenCounts()
+        for line in self._lines(self._results):
+            usage = read_json(line)["usage"]
+            found.results += 1
+            found.prompt_tokens += usage["prompt_tokens"]
+            found.completion_tokens += usage["completion_tokens"]
+        return found
+
+    @staticmethod
+    def _results_printed(printed: StdoutResults) -> WrittenCounts | None:
+        """None if there were none, or a JVM from an earlier run of this process printed them."""
+        printed.settle()
+        if not printed.results:
+            return None
+        return WrittenCounts(
+            results=printed.results,
+            prompt_tokens=printed.prompt_tokens,
+            completion_tokens=printed.completion_tokens,
+        )
+
+    def _lines(self, path: Location | None) -> Iterator[bytes]:
+        for part in self._parts(path):
+            if part not in self._before:
+                yield from part.lines()
+
+    @staticmethod
+    def _parts(path: Location | None) -> list[Part]:
+        return [] if path is None else committed_parts(path)
+
+
+def end_notes(store: StateStore, job: str) -> list[EndNote]:
+    """Return the sinks' notes at the end of `job`; empty if they cannot be read now."""
+    try:
+        return [EndNote.decode(note) for note in store.end_notes(job)]
+    except (OSError, StoreAway, StoreRefused) as error:
+        log.warning("cannot read the counts that job %s wrote at its end: %s", job, error)
+        return []

@@ -1,0 +1,136 @@
+"""Reports from an attempt at a pipeline's job to its supervisor, and their encoding for a pipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import orjson
+from pydantic import Field, TypeAdapter
+
+from forebay.pipeline.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsKafka:
+    words: str
+    waited_s: float
+    kind: Literal["awaits kafka"] = "awaits kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Kafka is available and has what the job needs, or the job needs no Kafka."""
+
+    kind: Literal["checked"] = "checked"
+
+
+@dataclass(frozen=True, slots=True)
+class ResumesEarlier:
+    checkpoint: str
+    reason: str
+    kind: Literal["resumes earlier"] = "resumes earlier"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Records that Kafka no longer has are skipped; `records` is an upper bound."""
+
+    gaps: tuple[str, ...]
+    records: int
+    kind: Literal["skipped"] = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopics:
+    ids: dict[str, str]
+    kind: Literal["new topics"] = "new topics"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The job is built, and is submitted once this report is recorded.
+
+    `jvm`: process id and start time. `kafka`: id of the source's cluster. `ends`: the topics' ends at the
+    first start. `topics`: all ids that topics have had. `rest_port`: of an embedded Flink's REST service.
+    """
+
+    jvm: tuple[int, float]
+    kafka: str | None = None
+    ends: tuple[tuple[str, int, int], ...] = ()
+    topics: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    rest_port: int | None = None
+    kind: Literal["ready"] = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """Signs that a job is alive.
+
+    `answers`: Flink's REST service answered; if not, the rest is its last answer. `looked_ms`: when the
+    operator's thread last checked requests in flight, in the slowest subtask, on a machine's clock; constant
+    if a thread hangs. `held_back_ms`: total backpressure time of the operator. `checkpoint_ms`: wall-clock
+    trigger time of the newest completed checkpoint.
+    """
+
+    answers: bool = True
+    task_managers: int = 1
+    looked_ms: int = 0
+    held_back_ms: int = 0
+    checkpoint_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    snapshot: Snapshot
+    signs: Signs = field(default_factory=Signs)
+    kind: Literal["look"] = "look"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    snapshot: Snapshot
+    kind: Literal["finished"] = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt failed in a way that another would, too; `error` is its class."""
+
+    error: str
+    message: str
+    kind: Literal["failed"] = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The job's process or cluster is gone or broken: another attempt may succeed."""
+
+    cause: str
+    kind: Literal["lost"] = "lost"
+
+
+Report = (
+    AwaitsKafka
+    | ResumesEarlier
+    | Skipped
+    | Checked
+    | Ready
+    | NewTopics
+    | JobStatus
+    | Finished
+    | Failed
+    | Lost
+)
+
+_ANY: TypeAdapter[Report] = TypeAdapter(Annotated[Report, Field(discriminator="kind")])
+
+
+def encode_report(report: Report) -> bytes:
+    """Return one line, including its line end."""
+    return orjson.dumps(report, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def decode_report(line: bytes) -> Report:
+    """Decode a line of `encode_report`; raises `ValueError` for any other."""
+    return _ANY.validate_json(line)

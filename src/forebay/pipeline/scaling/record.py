@@ -1,0 +1,131 @@
+"""The record of a run's scaling: its state, for `forebay fleet status`, and one line per decision."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from forebay.files import private_folder, read_stamp, write_stamp
+from forebay.fleet.autoscale.base import Tokens
+from forebay.fleet.autoscale.loop import ScalingStep
+from forebay.processes import birth_s, is_same, pid_space
+from forebay.settings import Settings
+
+STATUS, COURSE, LISTING = "status.json", "course.jsonl", "replicas.json"
+MOST_BYTES = 16 << 20
+"""Beyond this size, decisions go to a new file; one old one is kept."""
+
+
+def scaling_folder(settings: Settings, name: str, state: str) -> Path:
+    mark = hashlib.sha256(state.encode()).hexdigest()[:8]
+    return settings.run / "scaling" / f"{name}-{mark}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    url: str
+    state: str
+    since_s: float
+    cores: tuple[int, ...]
+    in_flight: int
+    log: str
+
+
+class ScalingRecord:
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = private_folder(folder)
+        self._name = name
+        self._born_s = birth_s(os.getpid()) or 0.0
+        self._steps: dict[str, Any] = {}
+
+    def begin(self, at_ms: int) -> None:
+        """Start a run's lines after those of earlier ones, the last of which may be cut off."""
+        self._append({"at_ms": at_ms, "begin": True}, before=b"\n")
+
+    def step(self, step: ScalingStep, at_ms: int) -> None:
+        self._steps = step_document(step, at_ms)
+        self._append(self._steps)
+
+    def status(self, replicas: Sequence[ReplicaStatus], at_ms: int) -> None:
+        write_stamp(
+            self._folder / STATUS,
+            {
+                "pipeline": self._name,
+                "pid": os.getpid(),
+                "born_s": self._born_s,
+                "space": pid_space(),
+                "at_ms": at_ms,
+                "decision": self._steps,
+                "replicas": [
+                    {name: getattr(one, name) for name in ReplicaStatus.__slots__} for one in replicas
+                ],
+            },
+        )
+
+    def end(self) -> None:
+        (self._folder / STATUS).unlink(missing_ok=True)
+
+    def _append(self, line: dict[str, Any], *, before: bytes = b"") -> None:
+        path = self._folder / COURSE
+        if path.exists() and path.stat().st_size > MOST_BYTES:
+            path.replace(path.with_suffix(".old.jsonl"))
+        with path.open("ab") as file:
+            file.write(before + orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def step_document(step: ScalingStep, at_ms: int) -> dict[str, Any]:
+    signals, decision = step.signals, step.decision
+    waits = sum((part.tokens for part in signals.backlog), Tokens())
+    late = sum((part.tokens for part in signals.backlog if part.due_in_s <= 0), Tokens())
+    arrived = sum((tokens for _, tokens in signals.arrived), Tokens())
+    return {
+        "at_ms": at_ms,
+        "ready": signals.ready,
+        "starting": len(signals.starting),
+        "draining": signals.draining,
+        "booted_s": list(signals.booted_s),
+        "waiting": round(waits.requests),
+        "backlog_tokens": round(waits.prompt + waits.output),
+        "late": round(late.requests),
+        "next_deadline_s": round(signals.backlog[0].due_in_s, 1) if signals.backlog else None,
+        "arrived": round(arrived.requests, 1),
+        "running": signals.running,
+        "wanted": decision.wanted,
+        "reason": decision.reason,
+        "failure": step.failure,
+    }
+
+
+def running_statuses(settings: Settings) -> Iterator[dict[str, Any]]:
+    """The status of each scaled run on this machine, without those left by killed runs. `course` is its file
+    of decisions.
+    """
+    for path in sorted((settings.run / "scaling").glob(f"*/{STATUS}")):
+        found: dict[str, Any] = dict(read_stamp(path))
+        pid, born_s = found.get("pid"), found.get("born_s")
+        if found.get("space") != pid_space() or not (isinstance(pid, int) and isinstance(born_s, float)):
+            continue
+        if is_same(pid, born_s):
+            yield {**found, "course": str(path.parent / COURSE)}
+
+
+def read_course(path: Path) -> list[dict[str, Any]]:
+    """Return the decisions of the last run in the file, in order; incomplete lines are skipped."""
+    lines: list[dict[str, Any]] = []
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                found = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if found.get("begin"):
+                lines.clear()
+            else:
+                lines.append(found)
+    return lines

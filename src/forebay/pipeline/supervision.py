@@ -1,0 +1,227 @@
+"""Decides when and how often a run restarts its stalled job, and restarts local replicas.
+
+The job's part is pure: it receives what was observed, and when.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+from forebay.clock import Clock, SystemClock
+from forebay.engine.launch import Replica
+from forebay.errors import LaunchError, PipelineFailed
+from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.flink.metrics import NOTHING_READ_MS
+from forebay.pipeline.reports import JobStatus
+from forebay.pipeline.snapshot import Scaling, Snapshot
+
+NOT_RUNNING = frozenset(("CREATED", "INITIALIZING", "RESTARTING", "FAILING", "CANCELLING", "SUSPENDED"))
+"""Flink's states of a job that neither runs nor has ended."""
+
+MUTE = "Flink's REST service did not answer"
+NO_TASK_MANAGER = "Flink had no task manager"
+TOO_FEW = "Flink lacked a task manager"
+HALTED = "the job did not run"
+STILL = "the operator did not check its requests"
+UNANSWERED = "no result, failure or retry of the requests in flight"
+
+
+# How long each sign of trouble may last without a break before a job is restarted.
+SILENT_S = 180.0
+"""Nothing was received from the process that watches the job."""
+MUTE_S = 60.0
+NO_TASK_MANAGER_S = 20.0
+"""If Flink is one process."""
+TOO_FEW_S = 60.0
+"""If each task manager is a process, which is restarted."""
+NOT_RUNNING_S = 120.0
+"""The job is being cancelled, failed or restarted; Flink pauses up to 30 s between restarts."""
+STILL_S = 300.0
+"""Only without backpressure; a Kafka that does not answer blocks a later task for two minutes."""
+UNANSWERED_S = 300.0
+"""In addition to a record's deadline, under the same condition."""
+
+
+class JobStallDetector:
+    """Watches one attempt at a job for signs of a stall that it will not recover from.
+
+    A slow engine or an idle source is not a stall: each call ends within `deadline_s`, and an operator checks
+    its calls several times a second. Only an `embedded` cluster is checked: others recover lost processes
+    themselves. With one of `task_managers` it is a single process.
+    """
+
+    def __init__(
+        self,
+        now_s: float,
+        deadline_s: float,
+        *,
+        embedded: bool = True,
+        task_managers: int = 1,
+    ) -> None:
+        self._deadline_s = deadline_s
+        self._embedded = embedded
+        self._task_managers = task_managers
+        self._heard_s = now_s
+        self._before: JobStatus | None = None
+        self._since_s: dict[str, float] = {}
+
+    def heard(self, now_s: float, look: JobStatus | None = None, *, served: bool = True) -> None:
+        """Record a message from the attempt, with a `look` once its job runs. While it is not `served`
+        because its replicas are starting, requests in flight make no progress.
+        """
+        self._heard_s = now_s
+        if look is not None:
+            signs = set(self._signs(look))
+            if not served:
+                signs.discard(UNANSWERED)
+            self._since_s = {sign: self._since_s.get(sign, now_s) for sign in signs}
+            self._before = look
+
+    def excuse(self, now_s: float) -> None:
+        """Reset all signs of trouble: the attempt is suspended until its lease is renewed."""
+        self._heard_s = now_s
+        self._since_s = {}
+
+    def stalled(self, now_s: float) -> str | None:
+        """Return why the attempt must be replaced, or None."""
+        silent_s = now_s - self._heard_s
+        if silent_s >= SILENT_S:
+            return f"Flink's process sent nothing for {silent_s:.0f} s"
+        for sign, since_s in self._since_s.items():
+            if now_s - since_s >= self._limit_s(sign):
+                return f"{sign} for {now_s - since_s:.0f} s"
+        return None
+
+    def _signs(self, look: JobStatus) -> Iterator[str]:
+        now, signs = look.snapshot, look.signs
+        if not self._embedded:
+            return
+        if not signs.answers:
+            # All other signs are as old as the last answer.
+            yield MUTE
+            return
+        if signs.task_managers < self._task_managers:
+            yield NO_TASK_MANAGER if self._task_managers == 1 else TOO_FEW
+        if now.state in NOT_RUNNING:
+            yield HALTED
+        before = self._before
+        if before is None or now.state != "RUNNING" or not (_awaits(now) and _awaits(before.snapshot)):
+            return
+        if signs.held_back_ms != before.signs.held_back_ms:
+            return
+        if signs.looked_ms == before.signs.looked_ms:
+            yield STILL
+        if _moved(now) == _moved(before.snapshot):
+            yield UNANSWERED
+
+    def _limit_s(self, sign: str) -> float:
+        return {
+            MUTE: MUTE_S,
+            NO_TASK_MANAGER: NO_TASK_MANAGER_S,
+            TOO_FEW: TOO_FEW_S,
+            HALTED: NOT_RUNNING_S,
+            STILL: STILL_S,
+            UNANSWERED: self._deadline_s + UNANSWERED_S,
+        }[sign]
+
+
+def _awaits(now: Snapshot) -> bool:
+    """Whether answers are pending. (Unknown at first after a restore.)"""
+    return now.in_flight > 0 or 0 < now.oldest_read_ms < NOTHING_READ_MS
+
+
+def _moved(now: Snapshot) -> tuple[int, ...]:
+    return now.accepted, now.results, now.dead_letters, now.retries, now.restored_calls, now.restarts
+
+
+LONGEST_PAUSE_S = 30.0
+
+
+class Restarts:
+    """Limits how often a run restarts Flink: at most `most` times within `within_s`.
+
+    The first restart is immediate; then the pause is 1 s, doubled each time up to `LONGEST_PAUSE_S`.
+    """
+
+    def __init__(self, most: int = 10, within_s: float = 600.0) -> None:
+        self.most = most
+        self.within_s = within_s
+        self._made_s: deque[float] = deque()
+
+    @property
+    def recent(self) -> int:
+        """Includes the one just granted."""
+        return len(self._made_s)
+
+    def grant(self, now_s: float) -> float | None:
+        """Return the pause before another restart in seconds, or None if there were too many."""
+        while self._made_s and now_s - self._made_s[0] >= self.within_s:
+            self._made_s.popleft()
+        if len(self._made_s) >= self.most:
+            return None
+        pause_s = min(LONGEST_PAUSE_S, 2.0 ** (self.recent - 1)) if self._made_s else 0.0
+        self._made_s.append(now_s)
+        return pause_s
+
+
+MAX_RESTARTS = 3
+WITHIN_S = 600.0
+
+Say = Callable[[str], None]
+
+
+@runtime_checkable
+class SupervisedEngine(Protocol):
+    @property
+    def replicas(self) -> Sequence[Replica]: ...
+
+    def restart(self, index: int) -> None:
+        """Restart a replica at its URL; blocks until it is healthy. Raises `LaunchError`."""
+        ...
+
+
+class EngineSupervisor:
+    """Restarts dead replicas that this process started; engines at URLs are left alone."""
+
+    def __init__(self, engine: object, clock: Clock | None = None) -> None:
+        self._owned = engine if isinstance(engine, SupervisedEngine) else None
+        self._clock = clock or SystemClock()
+        self._restarted_s: deque[float] = deque()
+        self.failed = 0
+        """Replicas that have ended."""
+
+    serves = True
+    """Whether a replica may answer."""
+    scaling: Scaling | None = None
+
+    def heard(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
+        """Ignored: the number of replicas is fixed."""
+
+    def mend(self, say: Say = lambda _: None) -> None:
+        """Restart every dead replica, reporting each to `say` first; blocks until they are healthy.
+
+        Raises `PipelineFailed` if one cannot be started, or after `MAX_RESTARTS` restarts within ten minutes:
+        records would become dead letters through no fault of theirs.
+        """
+        if self._owned is None:
+            return
+        for index, replica in enumerate(self._owned.replicas):
+            if replica.alive:
+                continue
+            now_s = self._clock.monotonic_s()
+            while self._restarted_s and now_s - self._restarted_s[0] >= WITHIN_S:
+                self._restarted_s.popleft()
+            if len(self._restarted_s) == MAX_RESTARTS:
+                raise PipelineFailed(
+                    f"the local engine ended {MAX_RESTARTS + 1} times within {WITHIN_S / 60:.0f} minutes; "
+                    f"its log is {replica.log}"
+                )
+            self._restarted_s.append(now_s)
+            self.failed += 1
+            say(f"the local engine at {replica.url} ended and is being restarted; its log was {replica.log}")
+            try:
+                self._owned.restart(index)
+            except LaunchError as error:
+                raise PipelineFailed(f"the local engine ended and cannot be restarted: {error}") from None

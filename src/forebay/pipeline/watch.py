@@ -1,0 +1,386 @@
+"""Watches a submitted job until it ends: reports, drains, cancels, and counts its backlog on another
+thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from forebay.clients.s3.location import Location
+from forebay.clock import Clock, SystemClock
+from forebay.connectors.feeds.feed import FeedRefused
+from forebay.connectors.kafka.admin import KafkaRefused, Place, kafka_admin
+from forebay.connectors.kafka.gaps import LOST_POSITION
+from forebay.connectors.kafka.lag import LagProbe, is_place
+from forebay.connectors.kafka.registry import RegistryRefused
+from forebay.connectors.kafka.settings import KafkaSource
+from forebay.errors import LaunchError, PipelineFailed, TooLargeForSink
+from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, REPLACED_FILES, Checkpoints, RunningJob, end_job
+from forebay.flink.metrics import FAILED, KV_COUNTERS, NOTHING_READ_MS, TOO_LARGE
+from forebay.flink.rest import RestSilent
+from forebay.pipeline.reports import JobStatus, Signs
+from forebay.pipeline.snapshot import KvTransfers, Snapshot, Spent, SpentInAll, estimate
+from forebay.pipeline.spec import PipelineSpec
+
+log = logging.getLogger("forebay")
+
+POLL_S = 0.5
+STILL_LOOKS, SETTLED_LOOKS = 10, 15
+RESTING_ROUNDS, SETTLED_ROUNDS = 3, 9
+CANCEL_S = 60.0
+REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
+"""Prefixes of failures that no restart fixes."""
+BROKEN = (
+    "NoResourceAvailableException",
+    "OutOfMemoryError",
+    "TimeoutException: The heartbeat of TaskManager",
+    *LOST_POSITION,
+)
+"""In causes of failures that a new Flink fixes, but a restart in the old one does not."""
+
+
+class JobLost(PipelineFailed):
+    """Flink, or a part of it, is gone or broken: a new attempt may succeed."""
+
+
+class Cancelled(BaseException):
+    """The supervisor has requested the end of the attempt."""
+
+
+@dataclass(slots=True)
+class StopRequests:
+    """The supervisor's requests; set by one thread and read by another.
+
+    `drain`: complete and commit what was read, then end. `cancel`: end now.
+    """
+
+    drain: bool = False
+    cancel: bool = False
+
+
+def watch_until_end(
+    job: RunningJob,
+    tell: Callable[[JobStatus], None],
+    wishes: StopRequests,
+    savepoints: Location,
+    *,
+    one_each: bool,
+    waiting: LastCount,
+    answered: Callable[[Snapshot], bool],
+    committed: Callable[[Checkpoints], None],
+    awaits: Callable[[], bool] = lambda: False,
+    at_rest: Callable[[], None] = lambda: None,
+) -> Snapshot:
+    """Look at `job` every half second, or less often while idle (`Rests`), until it ends; return the last
+    snapshot.
+
+    Each look goes to `tell`, with the backlog from `waiting`. `one_each`: each event gives one result or dead
+    letter. The job is drained to `savepoints` on request, at the source's limit, or if `answered` returns
+    true. `committed` receives the checkpoints, and raises if results were lost. `awaits` prevents rests;
+    `at_rest` is called once per idle period.
+
+    An exception ends the job first: `PipelineFailed` if the job failed or a restart would not help, `JobLost`
+    if a new Flink would, `Cancelled` on request.
+    """
+    started_s = time.monotonic()
+    last, signs = Snapshot(0.0, "CREATED"), Signs()
+    silent = False
+    failed_commits, rests, limit = FailedCommits(), Rests(), ReachedLimit()
+    try:
+        # Calls to Java have no time-out, so not while Flink's REST service in the same JVM is silent.
+        while silent or (cause := job.ended()) is None:
+            time.sleep(POLL_S)
+            if wishes.cancel:
+                raise Cancelled
+            last = replace(last, elapsed_s=time.monotonic() - started_s)
+            silent = False
+            if rests.passes() and not wishes.drain:
+                tell(JobStatus(last, signs))
+                continue
+            try:
+                before = last
+                last, signs = _look(job, last, failed_commits, limit, one_each=one_each, committed=committed)
+                last = replace(last, backlog=waiting.backlog(last))
+                rests.looked(before, last, awaits=awaits())
+                if rests.settled:
+                    at_rest()
+                if wishes.drain or limit.answered or answered(last):
+                    job.drain(savepoints)
+            except LaunchError as error:
+                # If it refuses connections, it may be ending with its job; the next round shows that.
+                silent = isinstance(error, RestSilent)
+                signs = replace(signs, answers=False)
+            tell(JobStatus(last, signs))
+    except BaseException:
+        # A job left running would continue to write, and nothing else would end it on a cluster.
+        with suppress(LaunchError):
+            end_job(job.rest, job.id, CANCEL_S)
+        raise
+    if cause:
+        failed = JobLost if any(words in cause for words in BROKEN) else PipelineFailed
+        raise failed(f"the Flink job failed: {cause}")
+    # A checkpoint in progress failed when its tasks ended; the final one follows it.
+    last = replace(last, checkpoint_failure="")
+    return replace(last, state="FINISHED", elapsed_s=time.monotonic() - started_s, oldest_read_ms=0)
+
+
+class Rests:
+    """Decides which rounds skip the look at an idle job: three of four after ten looks at a running job
+    without requests in flight, backlog or changed counts, nine of ten after fifteen. A look takes half a
+    dozen REST requests, most of an idle run's CPU time.
+    """
+
+    def __init__(self) -> None:
+        self._still = self._left = 0
+
+    def looked(self, before: Snapshot, now: Snapshot, *, awaits: bool = False) -> None:
+        """Record a look; `awaits`: the next ones are needed."""
+        same = replace(now, elapsed_s=before.elapsed_s, backlog=before.backlog) == before
+        waits = awaits or _awaits_answers(now) or (now.backlog is not None and now.backlog.records)
+        self._still = self._still + 1 if same and now.state == "RUNNING" and not waits else 0
+        settled = self._still >= SETTLED_LOOKS
+        self._left = SETTLED_ROUNDS if settled else RESTING_ROUNDS if self._still >= STILL_LOOKS else 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last look was the one that established that the job is idle."""
+        return self._still == SETTLED_LOOKS
+
+    def passes(self) -> bool:
+        """Whether the round that begins skips its look."""
+        self._left -= 1
+        return self._left >= 0
+
+
+class ReachedLimit:
+    """Decides when to end a job whose feed, which has no end, has reached its limit.
+
+    `answered` requires two consecutive looks with the limit reached and no pending answer, because counts may
+    be older than the last record. A draining job completes only its final savepoint, so an earlier drain
+    would delay all results.
+    """
+
+    def __init__(self) -> None:
+        self._found = 0
+
+    def looked(self, now: Snapshot, *, reached: bool) -> None:
+        self._found = self._found + 1 if reached and not _awaits_answers(now) else 0
+
+    @property
+    def answered(self) -> bool:
+        return self._found >= 2
+
+
+def _awaits_answers(now: Snapshot) -> bool:
+    return bool(now.in_flight or now.pending or 0 < now.oldest_read_ms < NOTHING_READ_MS)
+
+
+class FailedCommits:
+    """Counts the transactions that a job's sinks could not commit.
+
+    A restore repeats its checkpoint's commits, which usually succeeded: Kafka rejects them as an old
+    producer's, and Flink counts failures. So failures between a restore and the next checkpoint are ignored.
+    (Those of a resumed checkpoint are checked before the start.)
+    """
+
+    def __init__(self) -> None:
+        self._sum = self._last = 0
+        self._restored = 0
+        self._done_before = 0
+
+    def __call__(self, count: int, checkpoints: Checkpoints) -> int:
+        """Return the total, given Flink's counter, which restarts from 0 with each restart."""
+        if checkpoints.restored != self._restored:
+            self._restored, self._done_before, self._last = checkpoints.restored, checkpoints.newest_done, 0
+        if self._restored == 0 or checkpoints.newest_done > self._done_before:
+            self._sum += max(0, count - self._last)
+        self._last = count
+        return self._sum
+
+
+def _look(
+    job: RunningJob,
+    before: Snapshot,
+    failed_commits: FailedCommits,
+    limit: ReachedLimit,
+    *,
+    one_each: bool,
+    committed: Callable[[Checkpoints], None],
+) -> tuple[Snapshot, Signs]:
+    state, restarts = job.state(), job.restarts()
+    now = replace(before, state=state, restarts=restarts)
+    if restarts != before.restarts:
+        now = replace(now, failure=job.failure())
+        if any(words in now.failure for words in LOST_POSITION):
+            # A restart begins at the same offset. A new attempt compares it with the topic first.
+            raise JobLost(f"Kafka no longer has the next record: {now.failure}")
+        if before.accepted == before.restored and now.failure.startswith(REFUSED):
+            # The file is wrong; no restart fixes that.
+            raise PipelineFailed(now.failure)
+    checkpoints = job.checkpoints()
+    committed(checkpoints)
+    now = replace(now, checkpoint_failure=checkpoints.failure)
+    counts = job.counts()
+    signs = Signs(
+        task_managers=job.task_managers(),
+        looked_ms=int(counts.get("looked_ms", 0)),
+        held_back_ms=int(counts.get("held_back_ms", 0)),
+        checkpoint_ms=checkpoints.done[-1][0] if checkpoints.done else 0,
+    )
+    if not counts:
+        return now, signs
+    now = replace(now, failed_commits=failed_commits(int(counts.get(FAILED_COMMITS, 0)), checkpoints))
+    now = counted(now, counts, one_each=one_each)
+    limit.looked(now, reached=counts.get(LIMIT_REACHED, 0) > 0)
+    return now, signs
+
+
+def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Snapshot:
+    """Return `now` with `RunningJob.counts`; unchanged if they are empty."""
+    if not counts:
+        return now
+
+    def whole(name: str) -> int:
+        return int(counts.get(name, 0))
+
+    came_in, refused = whole("accepted") + whole("restored"), whole(TOO_LARGE)
+    # Flink's metrics in one look are not from the same moment.
+    left = came_in - whole("results") - whole("dead_letters") if one_each else came_in
+    return replace(
+        now,
+        accepted=came_in,
+        restored=whole("restored"),
+        results=max(0, whole("results") - refused),
+        dead_letters=whole("dead_letters") + refused,
+        replaced_files=whole(REPLACED_FILES),
+        in_flight=max(0, min(whole("in_flight"), left)),
+        pending=whole("pending"),
+        oldest_read_ms=whole("oldest_read_ms"),
+        retries=whole("retries"),
+        restored_calls=whole("restored_calls"),
+        prompt_tokens=whole("prompt_tokens"),
+        completion_tokens=whole("completion_tokens"),
+        event_p50_s=counts.get("event_p50_us", 0) / 1e6,
+        event_p99_s=counts.get("event_p99_us", 0) / 1e6,
+        kv_transfers=_kv_transfers(counts),
+        # Flink's counters start at 0 after each restart.
+        suspect_times=max(now.suspect_times, whole("suspect_times")),
+        cut_answers=whole("cut_answers"),
+        failed=_failed(counts) | ({TooLargeForSink.cause: refused} if refused else {}),
+    )
+
+
+def _failed(counts: Mapping[str, float]) -> dict[str, int]:
+    return {
+        name.removeprefix(FAILED): int(count)
+        for name, count in sorted(counts.items())
+        if name.startswith(FAILED) and count
+    }
+
+
+def _kv_transfers(counts: Mapping[str, float]) -> KvTransfers | None:
+    found = {handover: int(counts.get(name, 0)) for handover, name in KV_COUNTERS.items()}
+    return KvTransfers(**found) if any(found.values()) else None
+
+
+COUNT_EVERY_S = 3.0
+COUNT_END_S = 1.0
+
+
+def answered_records(now: Snapshot) -> int:
+    return now.results + now.dead_letters
+
+
+def taken_records(now: Snapshot) -> int:
+    """Completed records, if a result covers many; 0 before the first answer, while records in windows have
+    cost nothing.
+    """
+    return max(now.accepted - now.in_flight - now.pending, 0) if now.prompt_tokens else 0
+
+
+class LastCount:
+    """The newest backlog count, written by one thread and read by another.
+
+    `done` returns how many records a snapshot's tokens were spent on, 0 if unknown. It is None for an
+    application that chooses its own requests; then the cost is per record that the source has read.
+    """
+
+    def __init__(self, clock: Clock, done: Callable[[Snapshot], int] | None = answered_records) -> None:
+        self._clock = clock
+        self._done = done
+        self._counted: tuple[int, int, float] | None = None
+        self._spent = Spent()
+        self._in_all = SpentInAll()
+
+    def set(self, records: int, read: int = 0) -> None:
+        """Set the backlog, and the records read (`LagProbe.read`)."""
+        self._counted = (records, read, self._clock.monotonic_s())
+
+    def backlog(self, now: Snapshot) -> TopicBacklog | None:
+        """Return the backlog with its estimated tokens; None before the first count.
+
+        After a restart, the earlier mean counts until another record completes.
+        """
+        if self._done is not None and (done := self._done(now)):
+            self._spent = Spent(done, now.prompt_tokens, now.completion_tokens)
+        if self._counted is None:
+            return None
+        records, read, at_s = self._counted
+        if self._done is None:
+            self._spent = self._in_all.add(read, now.prompt_tokens, now.completion_tokens)
+        return estimate(records, self._spent, self._clock.monotonic_s() - at_s)
+
+
+@contextmanager
+def lag_watched(
+    spec: PipelineSpec,
+    job: RunningJob,
+    *,
+    restored: bool,
+    before: Sequence[Place] = (),
+    clock: Clock | None = None,
+) -> Iterator[LastCount]:
+    """Count the backlog of `job` every three seconds while the block runs, if its source is Kafka.
+
+    `restored` and `before` as in `LagProbe`. Counts on its own thread, with Kafka's and Flink's client
+    time-outs; if a count fails, the last one stays, and ages.
+    """
+    application = spec.application
+    done: Callable[[Snapshot], int] | None = answered_records
+    if application is not None:
+        done = None if application.own_clock else taken_records
+    last, ended = LastCount(clock or SystemClock(), done), threading.Event()
+    if not isinstance(spec.source, KafkaSource):
+        yield last
+        return
+    source = spec.source.topics_of(spec)
+    probe = LagProbe(source, lambda: job.highest(is_place), restored=restored, before=before)
+
+    def count() -> None:
+        while not ended.is_set():
+            try:
+                with kafka_admin(source.cluster) as admin:
+                    while not ended.is_set():
+                        waits = probe.count(admin)
+                        last.set(waits, probe.read)
+                        ended.wait(COUNT_EVERY_S)
+            except (LaunchError, KafkaRefused):
+                ended.wait(COUNT_EVERY_S)
+            except Exception:
+                # If this thread ended, the last count would stay forever.
+                log.exception("unexpected error counting the backlog; retrying")
+                ended.wait(COUNT_EVERY_S)
+
+    thread = threading.Thread(target=count, name="lag", daemon=True)
+    thread.start()
+    try:
+        yield last
+    finally:
+        ended.set()
+        thread.join(COUNT_END_S)

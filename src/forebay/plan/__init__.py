@@ -1,1 +1,0 @@
-"""How many replicas a workload needs, computed before any is started."""

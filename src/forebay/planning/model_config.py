@@ -1,0 +1,188 @@
+"""Sizes of a model's weights and KV cache, from its `config.json`. The file is not trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from forebay.errors import SettingError
+from forebay.files import read_bytes
+from forebay.planning.config_fields import MOST, MOST_LAYERS, Fields, type_bytes_of
+from forebay.planning.defaults import text_config
+from forebay.planning.images import image_weights
+from forebay.planning.kv_cache import BLOCK_TOKENS, CachedLayers, reserved_bytes
+from forebay.planning.layers import kind_of, layer_counts
+from forebay.planning.quantization import only_experts, quantized_bytes
+from forebay.planning.recurrent import state_bytes_of, states_of
+from forebay.planning.weights import attention_of, index_bytes_of, weights_of
+
+MAX_CONFIG_BYTES = 1 << 20
+MAX_INDEX_BYTES = 64 << 20
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Sizes of a model on one rank, or over all ranks after `over`.
+
+    Attributes:
+        caches: What the layers keep of a request, by kind of layer.
+        parameters: All weights of the text model, and those of images as far as they are known.
+        active_parameters: Weights that one token is multiplied with: without the experts that it passes over
+            and without the input embedding.
+        weight_bytes: Bytes of the weights.
+        pair_flops: Operations of attention for a pair of tokens, over all layers.
+        max_context: Tokens of a request at most; None if the config has no limit.
+        heads: Attention heads, which are divided among the ranks.
+    """
+
+    caches: tuple[CachedLayers, ...]
+    parameters: float
+    active_parameters: float
+    weight_bytes: float
+    pair_flops: float
+    max_context: int | None
+    heads: int
+
+    def kv_cache_bytes(self, tokens: float) -> float:
+        """Bytes of KV cache in which a request of `tokens` tokens is stored, and which each step reads."""
+        return sum(one.held_bytes(tokens) for one in self.caches)
+
+    def reserved_bytes(self, tokens: int, step_tokens: int, block: int = BLOCK_TOKENS) -> float:
+        """Bytes of KV cache that vLLM counts for a request of `tokens` tokens: see `kv_cache`."""
+        return reserved_bytes(self.caches, tokens, step_tokens, block)
+
+    def over(self, ranks: int) -> ModelShape:
+        """Split this model among `ranks` ranks (tensor parallelism).
+
+        Each holds its part of the KV cache's heads, at least one, and a whole latent. Weights and states are
+        assumed to split evenly. Raises `SettingError` for heads that cannot be split.
+        """
+        if self.heads % ranks:
+            raise SettingError(
+                f"--tensor-parallel: expected a divisor of the model's {self.heads} attention heads, found "
+                f"{ranks}"
+            )
+        caches = tuple(replace(one, token_bytes=one.token_bytes * _copies(one, ranks)) for one in self.caches)
+        return replace(self, caches=caches)
+
+
+def _copies(cached: CachedLayers, ranks: int) -> int:
+    heads = cached.kv_heads
+    if heads and heads % ranks and ranks % heads:
+        raise SettingError(
+            f"--tensor-parallel: expected a divisor or a multiple of the model's {heads} KV heads, found "
+            f"{ranks}"
+        )
+    return max(1, ranks // heads) if heads else ranks
+
+
+def read_shape(path: Path, *, kv_type: str | None = None) -> ModelShape:
+    """The shape of the model whose `config.json`, or whose folder, is at `path`.
+
+    If the folder has the weights as safetensors, their size is taken from there. `kv_type` is the number type
+    of the KV cache, by default the model's. Raises `SettingError` for a file that is missing, larger than 1
+    MiB, not a JSON object or out of range, and for an unknown type of model.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    data = read_bytes(file, MAX_CONFIG_BYTES, f"model: {file}")
+    try:
+        config: Any = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise SettingError(f"model: {file} is not JSON: {error.msg} in line {error.lineno}") from None
+    if not isinstance(config, dict):
+        raise SettingError(f"model: {file}: expected a JSON object, found another value")
+    shape = shape_of(config, str(file), kv_type=kv_type)
+    stored = float(_stored_bytes(file.parent))
+    found = Fields(text_config(config), str(file))
+    if quantized_bytes(found) is None:
+        stored *= found.type_bytes() / found.stored_type_bytes()
+    return replace(shape, weight_bytes=stored) if stored else shape
+
+
+def _stored_bytes(folder: Path) -> int:
+    """Bytes of the weights in a folder, from their index or the sizes of the files; 0 if there are none.
+
+    `consolidated*` is a second copy of the same weights, for another program.
+    """
+    try:
+        index: Any = orjson.loads(read_bytes(folder / INDEX, MAX_INDEX_BYTES, f"model: {folder / INDEX}"))
+        total = index["metadata"]["total_size"]
+        if type(total) is int and total > 0:
+            return total
+    except (SettingError, orjson.JSONDecodeError, LookupError, TypeError):
+        pass  # There is no index, or it has no size.
+    try:
+        sizes = {each.name: each.stat().st_size for each in folder.glob("*.safetensors")}
+    except OSError:
+        return 0
+    shards = [size for name, size in sizes.items() if not name.startswith("consolidated")]
+    return sum(shards or sizes.values())
+
+
+def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = None) -> ModelShape:
+    """`where` names the file in messages."""
+    found = Fields(text_config(config), where)
+    kind = kind_of(found)
+    layers = found.number("num_hidden_layers", most=MOST_LAYERS)
+    counts = layer_counts(found, layers)
+    full, windowed = attention_of(found), attention_of(found, windowed=True)
+    bytes_each = found.type_bytes()
+    kv_each = bytes_each if kv_type is None else type_bytes_of(kv_type, "--kv-cache-type")
+    weights = weights_of(found, counts, full, windowed)
+    images = image_weights(config, where)
+    quantized = quantized_bytes(found)
+    if quantized is None:
+        stored = (weights.total + images) * bytes_each
+    else:
+        outer = weights.unquantized + (weights.attention if only_experts(found) else 0)
+        stored = (weights.total - outer) * quantized + (outer + images) * bytes_each
+    index_bytes = index_bytes_of(found, layers, kv_each) / layers
+    caches = [
+        CachedLayers(counts.full - counts.shared_full, full.kv_values * kv_each + index_bytes, full.kv_heads),
+        CachedLayers(
+            counts.windowed - counts.shared_windowed,
+            windowed.kv_values * kv_each,
+            windowed.kv_heads,
+            counts.window,
+            counts.chunked,
+        ),
+    ]
+    if counts.recurrent:
+        state_bytes = state_bytes_of(found, kind, bytes_each)
+        caches.append(CachedLayers(counts.recurrent, state_bytes=state_bytes, states=states_of(kind)))
+    return ModelShape(
+        caches=tuple(one for one in caches if one.layers),
+        parameters=float(weights.total + images),
+        active_parameters=float(weights.active),
+        weight_bytes=float(stored),
+        pair_flops=float(counts.full * full.pair_flops + counts.windowed * windowed.pair_flops),
+        max_context=_max_context(found),
+        heads=full.heads,
+    )
+
+
+def _max_context(found: Fields) -> int | None:
+    """Maximum tokens of a request.
+
+    As in vLLM, a linear or dynamic scale of the positions multiplies the length in the config, except in
+    Gemma 3, whose length is after scaling. So it is with YaRN, unless the original length times the factor is
+    more.
+    """
+    length = found.number("max_position_embeddings", 0)
+    scaling = found.get("rope_scaling") or found.get("rope_parameters")
+    if not length or not isinstance(scaling, dict) or found.get("model_type") == "gemma3_text":
+        return length or None
+    kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
+    if not isinstance(factor, int | float) or not 1 <= factor <= MOST:
+        return length
+    if kind in ("linear", "dynamic"):
+        return int(length * factor)
+    original = scaling.get("original_max_position_embeddings")
+    if kind == "yarn" and isinstance(original, int) and 0 < original <= MOST:
+        return max(length, int(original * factor))
+    return length

@@ -1,0 +1,201 @@
+"""A simulation: a trace, a fleet of simulated replicas, and a dispatcher."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
+from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
+from forebay.fleet.state import Fleet, ReplicaLimits
+from forebay.planning.simulate.engine import EngineModel
+from forebay.planning.simulate.figures import Figures, Slo, figures
+from forebay.planning.simulate.replica import Sequence, SimulatedReplica
+from forebay.planning.simulate.traces import TraceRequest
+from forebay.records import ReplicaLoad
+
+
+def fleet_of(models: Many[EngineModel]) -> Fleet:
+    """A fleet with what a vLLM server reports of each replica."""
+    limits = [
+        ReplicaLimits(str(number), model.kv_tokens, model.max_num_seqs) for number, model in enumerate(models)
+    ]
+    return Fleet(limits, block_tokens=models[0].block_tokens)
+
+
+class Simulation:
+    """Replicas, their fleet, and the dispatcher that sends requests to them.
+
+    With `report_every_s`, replicas report their load at the first arrival after each interval. Deterministic:
+    the same requests give the same times, bit for bit.
+    """
+
+    def __init__(
+        self,
+        models: Many[EngineModel],
+        fleet: Fleet,
+        dispatcher: Dispatcher[Sequence],
+        *,
+        report_every_s: float | None = None,
+        watch_every_s: float | None = None,
+    ) -> None:
+        self.replicas = [SimulatedReplica(model) for model in models]
+        self.fleet = fleet
+        self.dispatcher = dispatcher
+        self._report_every_s = report_every_s
+        self._report_s = math.inf if report_every_s is None else 0.0
+        self.given_up: list[Sequence] = []
+        """Requests whose deadline passed before they were sent."""
+        self.watched: list[tuple[float, int]] = []
+        """With `watch_every_s`: how many requests waited in all engines, at the first arrival after each
+        interval."""
+        self._watch_every_s = watch_every_s
+        self._watch_s = math.inf if watch_every_s is None else 0.0
+        self._tickets: dict[Sequence, InFlightRequest] = {}
+        self._due: list[tuple[float, int]] = []
+
+    def run(self, requests: Many[Sequence]) -> None:
+        """Serve `requests`, ordered by arrival, to their end. Sets their times."""
+        self.advance(requests, math.inf)
+        self.given_up += self.dispatcher.expired()
+
+    def advance(self, requests: Many[Sequence], end_s: float) -> None:
+        """Take `requests`, ordered by arrival and all before `end_s`, and simulate until then."""
+        dispatcher, due = self.dispatcher, self._due
+        add, until = dispatcher.add, self._run_until
+        for request in requests:
+            now_s = request.arrived_s
+            if (due and due[0][0] < now_s) or dispatcher.wake_s < now_s:
+                until(now_s)
+            if now_s >= self._report_s:
+                self._report(now_s)
+            if now_s >= self._watch_s:
+                self._watch(now_s)
+            add(request, request.demand, now_s)
+            self._send(now_s)
+        until(end_s)
+
+    def _run_until(self, end_s: float) -> None:
+        due, replicas, tickets = self._due, self.replicas, self._tickets
+        dispatcher, fleet = self.dispatcher, self.fleet
+        first: list[Sequence] = []
+        finished: list[Sequence] = []
+        while True:
+            wake_s = dispatcher.wake_s
+            if not due or wake_s < due[0][0]:
+                if wake_s >= end_s:
+                    return
+                self._send(wake_s)
+                continue
+            if due[0][0] >= end_s:
+                return
+            now_s, number = heappop(due)
+            replica = replicas[number]
+            if replica.next_s != now_s:
+                continue  # its run was cut short since
+            replica.fire(first, finished)
+            if replica.next_s < math.inf:
+                heappush(due, (replica.next_s, number))
+            if first or finished:
+                for sequence in first:
+                    fleet.first_token(tickets[sequence], now_s)
+                for sequence in finished:
+                    fleet.finish(tickets.pop(sequence), now_s, sequence.output_tokens)
+                first.clear()
+                finished.clear()
+                if len(dispatcher):
+                    self._send(now_s)
+
+    def _send(self, now_s: float) -> None:
+        for sequence, ticket in self.dispatcher.ready(now_s):
+            self._tickets[sequence] = ticket
+            number = sequence.replica = ticket.replica
+            replica = self.replicas[number]
+            before_s = replica.next_s
+            replica.submit(sequence, now_s)
+            if replica.next_s != before_s:
+                heappush(self._due, (replica.next_s, number))
+
+    def _watch(self, now_s: float) -> None:
+        assert self._watch_every_s is not None
+        self._watch_s = now_s + self._watch_every_s
+        self.watched.append((now_s, sum(replica.waiting for replica in self.replicas)))
+
+    def _report(self, now_s: float) -> None:
+        assert self._report_every_s is not None
+        self._report_s = now_s + self._report_every_s
+        for number, replica in enumerate(self.replicas):
+            load = ReplicaLoad(now_s, replica.running, replica.waiting, replica.kv_usage)
+            self.fleet.report(number, load)
+
+
+NEVER_HELD = f"{DEFAULT_POLICY}_at_once"
+"""The default's routing without its admission: each request is sent on arrival."""
+NAMES = (*POLICIES.own, NEVER_HELD)
+REPORT_EVERY_S = 0.05
+"""Interval of load reports for the policies that use them: llm-d's default."""
+REPORT_READERS = frozenset(("llm_d",))
+
+MakeDispatcher = Callable[[Fleet], Dispatcher[Sequence]]
+
+
+def dispatcher_for(name: str, *, seed: int = 0) -> MakeDispatcher:
+    """The dispatcher of a policy in `forebay`: the default holds back requests while no replica has room,
+    every other policy sends each on arrival. Raises `SettingError` for an unknown name."""
+    if name == DEFAULT_POLICY:
+        return Admission
+    policy = make_policy(DEFAULT_POLICY if name == NEVER_HELD else name, seed=seed)
+    return lambda fleet: ImmediateDispatcher(fleet, policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    trace: Many[TraceRequest]
+    model: EngineModel
+    replicas: int = 8
+    slo: Slo = field(default_factory=Slo)
+    seed: int = 0
+
+    def capacity_per_s(self) -> float:
+        """Requests per second of the fleet if the whole trace waits at the start, assigned round-robin and
+        without cached prefixes: its capacity independent of the policy."""
+        bare = [TraceRequest(0.0, one.prompt_tokens, one.output_tokens) for one in self.trace]
+        requests = self.offer(bare, 0.0)
+        self.serve(requests, dispatcher_for("round_robin"))
+        return len(requests) / max(request.finished_s for request in requests)
+
+    def time_scale(self, load: float, capacity_per_s: float) -> float:
+        """The factor on arrival times with which the mean rate is `load` times the capacity."""
+        span_s = self.trace[-1].arrived_s - self.trace[0].arrived_s
+        return len(self.trace) / (load * capacity_per_s * span_s) if span_s else 1.0
+
+    def offer(self, trace: Many[TraceRequest], scale: float) -> list[Sequence]:
+        """New requests like those of the trace, due by the SLO. Raises `SettingError` for one too large."""
+        made = []
+        for index, one in enumerate(trace):
+            self.model.check(one.prompt_tokens, one.output_tokens)
+            arrived_s = one.arrived_s * scale
+            due_s = self.slo.due_s(arrived_s, one.prompt_tokens, self.model)
+            demand = RoutingRequest(one.prompt_tokens, one.blocks, due_s=due_s)
+            made.append(Sequence(index, arrived_s, demand, one.output_tokens))
+        return made
+
+    def serve(
+        self, requests: Many[Sequence], make: MakeDispatcher, *, report_every_s: float | None = None
+    ) -> Simulation:
+        models = [self.model] * self.replicas
+        fleet = fleet_of(models)
+        simulation = Simulation(models, fleet, make(fleet), report_every_s=report_every_s)
+        simulation.run(requests)
+        return simulation
+
+    def run(self, name: str, scale: float = 1.0) -> Figures:
+        requests = self.offer(self.trace, scale)
+        report_every_s = REPORT_EVERY_S if name in REPORT_READERS else None
+        make = dispatcher_for(name, seed=self.seed)
+        simulation = self.serve(requests, make, report_every_s=report_every_s)
+        return figures(requests, simulation.replicas, self.slo)

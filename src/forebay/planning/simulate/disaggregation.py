@@ -1,0 +1,128 @@
+"""A fleet of two pools: some replicas prefill, the KV cache is sent over the network, the others decode.
+
+Decode replicas never delay prefill replicas, so the pools are simulated one after the other: a prompt reaches
+the decode pool once it is prefilled and transferred. A prefill replica frees a prompt's KV cache as soon as
+it is computed; one that had to keep it until it is fetched would have less room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from forebay.errors import SettingError
+from forebay.fleet.admission import ImmediateDispatcher
+from forebay.fleet.estimate import fullness
+from forebay.fleet.expected_ttft import ExpectedTtft, least
+from forebay.fleet.routing_request import RoutingRequest, Vector
+from forebay.fleet.state import Fleet
+from forebay.planning.simulate import Simulation, fleet_of
+from forebay.planning.simulate.engine import EngineModel
+from forebay.planning.simulate.figures import Slo
+from forebay.planning.simulate.replica import Sequence
+from forebay.planning.simulate.traces import TraceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Transfer of a prompt's KV cache: `latency_s`, then `bytes_per_token` for each token at `bandwidth`
+    bytes a second. Transfers do not slow one another down."""
+
+    bytes_per_token: float = 131_072.0
+    bandwidth: float = 12.5e9
+    latency_s: float = 0.005
+
+    def __post_init__(self) -> None:
+        if not (self.bytes_per_token >= 0 and self.bandwidth > 0 and 0 <= self.latency_s < math.inf):
+            raise SettingError(
+                "transfer: expected bytes and a latency of at least 0 and a bandwidth above 0, found "
+                f"{self.bytes_per_token:g}, {self.latency_s:g} and {self.bandwidth:g}"
+            )
+
+    def seconds(self, tokens: int) -> float:
+        return self.latency_s + tokens * self.bytes_per_token / self.bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The numbers of replicas that prefill and that decode; at least one each."""
+
+    prefill: int
+    decode: int
+
+    def __post_init__(self) -> None:
+        if min(self.prefill, self.decode) < 1:
+            raise SettingError(
+                f"split: expected at least one replica in each pool, found {self.prefill} that prefill and "
+                f"{self.decode} that decode"
+            )
+
+
+class LeastFull:
+    """The replica with the most room for one more request that decodes: see `fullness`."""
+
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+        return least(fullness(fleet), fleet)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPools:
+    trace: Many[TraceRequest]
+    model: EngineModel
+    slo: Slo = field(default_factory=Slo)
+    transfer: Transfer = field(default_factory=Transfer)
+
+    def goodput(self, split: Split, scale: float = 1.0) -> float:
+        """The share of requests within the SLO, arrival times scaled by `scale`.
+
+        Each phase has its own estimate: a prompt is sent to the replica with the earliest expected first
+        token, a prefilled one to the least full replica. Raises `SettingError` for a request that fits no
+        replica.
+        """
+        answered = self.serve(split, scale)
+        return sum(map(self.slo.met, answered)) / max(len(answered), 1)
+
+    def serve(self, split: Split, scale: float = 1.0) -> list[Sequence]:
+        """The requests of the decode pool; they arrive there with their KV cache."""
+        prompts = []
+        for index, one in enumerate(self.trace):
+            self.model.check(one.prompt_tokens, one.output_tokens)
+            arrived_s = one.arrived_s * scale
+            due_s = self.slo.due_s(arrived_s, one.prompt_tokens, self.model)
+            demand = RoutingRequest(one.prompt_tokens, one.blocks, due_s=due_s)
+            prompts.append(Sequence(index, arrived_s, demand, 1))
+        _run([self.model] * split.prefill, prompts, ExpectedTtft())
+        answers = []
+        for prompt in prompts:
+            here_s = prompt.first_token_s + self.transfer.seconds(prompt.prompt_tokens)
+            # Prefixes do not matter here: the whole KV cache comes over the network.
+            demand = replace(prompt.demand, blocks=())
+            answers.append(Sequence(prompt.index, here_s, demand, self.trace[prompt.index].output_tokens))
+        answers.sort(key=lambda answer: (answer.arrived_s, answer.index))
+        _run([decoder(self.model)] * split.decode, answers, LeastFull())
+        return answers
+
+
+def decoder(model: EngineModel) -> EngineModel:
+    """The engine with free prompts, as their KV cache exists: the first token takes a step."""
+    return replace(
+        model,
+        step_time=replace(model.step_time, prefill_s=0.0, attention_s=0.0, prefill_step_s=0.0),
+        max_num_batched_tokens=model.kv_tokens + model.max_num_seqs + 1,
+    )
+
+
+def at_rate(lengths: Many[TraceRequest], seed: int = 0) -> list[TraceRequest]:
+    """Requests with these lengths and random arrivals (Poisson), one per second on average."""
+    random, now_s, made = Random(seed), 0.0, []
+    for one in lengths:
+        made.append(TraceRequest(now_s, one.prompt_tokens, one.output_tokens))
+        now_s += random.expovariate(1.0)
+    return made
+
+
+def _run(models: Many[EngineModel], requests: Many[Sequence], policy: ExpectedTtft | LeastFull) -> None:
+    fleet = fleet_of(models)
+    Simulation(models, fleet, ImmediateDispatcher(fleet, policy)).run(requests)

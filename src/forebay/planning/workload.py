@@ -1,0 +1,183 @@
+"""How many replicas a workload needs for its SLO, by simulation; and what limits one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from forebay.errors import SettingError
+from forebay.fleet.policies import DEFAULT_POLICY
+from forebay.planning.accelerators import Accelerator
+from forebay.planning.memory import MemoryPlan
+from forebay.planning.model_config import ModelShape
+from forebay.planning.simulate import Scenario
+from forebay.planning.simulate.engine import EngineModel, StepTime
+from forebay.planning.simulate.figures import Slo
+from forebay.planning.simulate.traces import TraceRequest
+
+ARITHMETIC, BANDWIDTH = 0.6, 0.8
+"""Shares of the data sheets' speed that engines reach."""
+STEP_S = 5e-4
+"""Fixed seconds of a step."""
+SAMPLE = 1000
+MOST_REPLICAS = 4096
+NEARLY = 0.8
+LIMITS = ("KV cache", "arithmetic", "memory bandwidth", "max_num_seqs")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadPlan:
+    """The replicas for a workload.
+
+    Attributes:
+        offered_per_s: Requests per second that are offered, on average.
+        requests_per_s: Maximum requests per second of one replica.
+        tokens_per_s: The same in tokens of prompts and answers.
+        replicas: The smallest number with which `goodput` is reached.
+        goodput: The share of requests within the SLO, with `replicas`.
+        prefill: Replicas that prefill alone would take, of `replicas`; the rest would decode.
+        decode: Replicas that decoding alone would take.
+        limit: The resource whose doubling gains most.
+        gain: The factor by which it then does more.
+    """
+
+    offered_per_s: float
+    requests_per_s: float
+    tokens_per_s: float
+    replicas: int
+    goodput: float
+    prefill: float
+    decode: float
+    limit: str
+    gain: float
+
+
+def engine_of(
+    shape: ModelShape,
+    accelerator: Accelerator,
+    memory: MemoryPlan,
+    *,
+    max_num_seqs: int = 128,
+    max_num_batched_tokens: int = 2048,
+) -> EngineModel:
+    """A simulated engine by the roofline model: weights and KV cache are read at memory speed, prompts
+    computed at arithmetic speed. Raises `SettingError` if the accelerator's speeds are unknown."""
+    if not accelerator.flops or not accelerator.bandwidth:
+        raise SettingError(
+            f"--accelerator: of {accelerator.name} only the memory is known, and a workload needs its speed: "
+            "give --tflops and --bandwidth, or name it"
+        )
+    flops, bandwidth = accelerator.flops * ARITHMETIC, accelerator.bandwidth * BANDWIDTH
+    time = StepTime(
+        step_s=STEP_S + shape.weight_bytes / bandwidth,
+        decode_s=2 * shape.active_parameters / flops,
+        context_s=memory.kv_bytes_per_token / bandwidth,
+        prefill_s=2 * shape.active_parameters / flops,
+        attention_s=shape.pair_flops / flops,
+    )
+    return EngineModel(
+        accelerator.name,
+        time,
+        kv_tokens=max(memory.kv_tokens, 32),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+
+
+def plan_workload(
+    trace: Sequence[TraceRequest], engine: EngineModel, slo: Slo, *, goal: float = 0.99
+) -> WorkloadPlan:
+    """Search for the smallest number of replicas with which `goal` of the requests meet the SLO.
+
+    Each candidate serves the whole trace in the simulator. Raises `SettingError` if no number is enough, or a
+    request is too long for the KV cache.
+    """
+    if not 0 < goal < 1:
+        raise SettingError(f"--goal: expected a share between 0 and 1, found {goal:g}")
+    every = -(-len(trace) // SAMPLE)
+    sample = [TraceRequest(0.0, one.prompt_tokens, one.output_tokens) for one in trace[::every]]
+    capacity = Scenario(sample, engine, 1).capacity_per_s()
+    tokens = sum(one.prompt_tokens + one.output_tokens for one in sample) / len(sample)
+    span_s = trace[-1].arrived_s - trace[0].arrived_s
+    offered = len(trace) / span_s if span_s else float(len(trace))
+    replicas, goodput = _search(trace, engine, slo, goal, max(1, int(offered / capacity)))
+    prefill, decode = _phases(sample, engine)
+    limit, gain = _limit(sample, engine, capacity)
+    whole = prefill + decode
+    return WorkloadPlan(
+        offered_per_s=offered,
+        requests_per_s=capacity,
+        tokens_per_s=capacity * tokens,
+        replicas=replicas,
+        goodput=goodput,
+        prefill=replicas * prefill / whole,
+        decode=replicas * decode / whole,
+        limit=limit,
+        gain=gain,
+    )
+
+
+def _search(
+    trace: Sequence[TraceRequest], engine: EngineModel, slo: Slo, goal: float, first: int
+) -> tuple[int, float]:
+    found: dict[int, float] = {}
+
+    def goodput(replicas: int) -> float:
+        if replicas not in found:
+            found[replicas] = Scenario(trace, engine, replicas, slo).run(DEFAULT_POLICY).goodput
+        return found[replicas]
+
+    low, high = 0, first
+    while goodput(high) < goal:
+        if high >= MOST_REPLICAS or (high > 64 and goodput(high) <= goodput(low) + 1e-9):
+            raise SettingError(
+                f"the SLO is out of reach: with {high} replicas {goodput(high):.1%} of the requests meet it, "
+                f"and {goal:.1%} are required; allow more time, or take a faster accelerator"
+            )
+        low, high = high, min(2 * high, MOST_REPLICAS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if goodput(middle) >= goal:
+            high = middle
+        else:
+            low = middle
+    return high, goodput(high)
+
+
+def _phases(sample: Sequence[TraceRequest], engine: EngineModel) -> tuple[float, float]:
+    """Seconds of a replica per request that only prefills, and per one that only decodes."""
+    prefill = sum(engine.alone_s(one.prompt_tokens) for one in sample) / len(sample)
+    outputs = sum(one.output_tokens for one in sample)
+    context = sum(one.output_tokens * (one.prompt_tokens + one.output_tokens / 2) for one in sample) / outputs
+    batch = min(engine.max_num_seqs, max(engine.kv_tokens / max(context, 1.0), 1.0))
+    time = engine.step_time
+    each = time.step_s / batch + time.decode_s + context * time.context_s
+    return prefill, each * outputs / len(sample)
+
+
+def _limit(sample: Sequence[TraceRequest], engine: EngineModel, capacity: float) -> tuple[str, float]:
+    time = engine.step_time
+    tried = (
+        replace(engine, kv_tokens=2 * engine.kv_tokens),
+        replace(
+            engine,
+            step_time=replace(
+                time,
+                decode_s=time.decode_s / 2,
+                prefill_s=time.prefill_s / 2,
+                attention_s=time.attention_s / 2,
+            ),
+        ),
+        replace(engine, step_time=replace(time, step_s=time.step_s / 2, context_s=time.context_s / 2)),
+        replace(
+            engine,
+            max_num_seqs=2 * engine.max_num_seqs,
+            max_num_batched_tokens=engine.max_num_batched_tokens + engine.max_num_seqs,
+        ),
+    )
+    gains = [Scenario(sample, each, 1).capacity_per_s() / capacity - 1 for each in tried]
+    # If the batch is too small, each step is expensive, so a faster memory gains as much as a larger batch.
+    # Then the batch is the limit: report the setting that bounds it before anything that costs money.
+    enough = NEARLY * max(gains)
+    best = next(at for at in (3, 0, 1, 2) if gains[at] >= enough)
+    return LIMITS[best], gains[best]

@@ -1,0 +1,154 @@
+"""How fast an engine is measured to be, and the demo that is made to fit."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.harness.clock import ManualClock
+
+from forebay.cli.demo.plan import DemoOptions, demo_of
+from forebay.cli.demo.run import (
+    IN_FLIGHT,
+    LEAST_CAPACITY,
+    LEAST_EVENTS,
+    MOST_CAPACITY,
+    MOST_EVENTS,
+    RUN_S,
+    WAIT_S,
+    Fit,
+    Measured,
+    _FirstAnswer,
+    expectation,
+    fit,
+    measure,
+)
+from forebay.connectors.generator.posts import post, topic_of
+from forebay.engine import Deadline
+from forebay.errors import AttemptTimeout, EngineError, Unreachable
+from forebay.pipeline.snapshot import Snapshot
+from forebay.records import Completion, Request, Timing, Usage
+
+
+class Paced:
+    """An engine that works on one request at a time, `seconds` each, on a clock of its own; the first takes
+    `first_s`, and from call `fails_from` on it fails."""
+
+    def __init__(self, seconds: float, first_s: float = 1.0, fails_from: int | None = None) -> None:
+        self.clock = ManualClock()
+        self.requests: list[Request] = []
+        self.error: EngineError = AttemptTimeout("too slow")
+        self._seconds, self._first_s, self._fails_from = seconds, first_s, fails_from
+
+    async def complete(
+        self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
+    ) -> Completion:
+        self.requests.append(request)
+        if self._fails_from is not None and len(self.requests) > self._fails_from:
+            raise self.error
+        self.clock.advance(self._seconds if len(self.requests) > 1 else self._first_s)
+        await asyncio.sleep(0)
+        return Completion(" outage", "length", Usage(), Timing(0.0, 0.0))
+
+    async def close(self) -> None: ...
+
+
+async def measured(engine: Paced, tmp_path: Path, *, by_likelihood: bool = True) -> Measured | None:
+    demo = demo_of(DemoOptions(out=tmp_path, by_likelihood=by_likelihood))
+    return await measure(engine, demo.spec, model="m", text_field=demo.text_field, seed=1, clock=engine.clock)
+
+
+async def test_an_engine_is_asked_the_demos_question_about_other_posts(tmp_path: Path) -> None:
+    engine = Paced(0.02)
+    found = await measured(engine, tmp_path)
+    assert found is not None
+    assert found.per_s == pytest.approx(50, rel=0.15)
+    assert found.answers == len(engine.requests) - 1
+    text, answer = found.example
+    assert answer == "outage"
+    request = engine.requests[0]
+    assert request.prompt == f"Post: {text}\nThe topic of this post is"
+    assert (request.model, request.sampling.max_tokens) == ("m", 1)
+    own = {post(1, index, topic_of(1, index))["text"] for index in range(MOST_EVENTS)}
+    asked = {str(request.prompt).removeprefix("Post: ").split("\n")[0] for request in engine.requests}
+    assert len(asked & own) < len(asked) / 10, "the prefix cache would answer the demo's"
+
+
+async def test_a_chat_is_measured_with_its_schema(tmp_path: Path) -> None:
+    engine = Paced(0.5)
+    assert await measured(engine, tmp_path, by_likelihood=False) is not None
+    assert engine.requests[0].messages[1].content.startswith("Post: ")
+    assert engine.requests[0].schema is not None
+
+
+async def test_an_engine_too_slow_for_more_than_one_answer_is_as_fast_as_that(tmp_path: Path) -> None:
+    found = await measured(Paced(9.0, first_s=8.0, fails_from=1), tmp_path)
+    assert found is not None
+    assert (found.answers, found.per_s) == (1, pytest.approx(1 / 8))
+
+
+@pytest.mark.parametrize("error", [AttemptTimeout("slow"), Unreachable("away")])
+async def test_an_engine_that_answers_nothing_is_not_measured(tmp_path: Path, error: EngineError) -> None:
+    engine = Paced(0.1, fails_from=0)
+    engine.error = error
+    assert await measured(engine, tmp_path) is None
+    assert len(engine.requests) == 1 <= IN_FLIGHT
+
+
+@given(st.floats(1e-3, 1e4))
+def test_a_demo_takes_about_a_minute_where_the_engine_lets_it(per_s: float) -> None:
+    size = fit(Measured(1, per_s, ("", "")))
+    assert LEAST_EVENTS <= size.events <= MOST_EVENTS
+    assert LEAST_CAPACITY <= size.capacity <= MOST_CAPACITY
+    assert size.events <= max(LEAST_EVENTS, per_s * RUN_S)
+    assert size.capacity <= max(LEAST_CAPACITY, per_s * WAIT_S)
+
+
+def test_what_the_user_gave_stays_and_an_unknown_engine_gets_little() -> None:
+    given_ = fit(Measured(1, 0.1, ("", "")), events=5000, capacity=64)
+    assert (given_.events, given_.capacity) == (5000, 64)
+    assert given_.seconds > 50_000
+    unknown = fit(None)
+    assert (unknown.events, unknown.capacity) == (LEAST_EVENTS, LEAST_CAPACITY)
+
+
+WHY = "this processor is slow"
+
+
+def test_what_to_expect_is_said_and_why_where_it_is_slow() -> None:
+    fast = Measured(50, 48.4, ("The power is out.", "outage"))
+    said = expectation(fast, Fit(300, 32, 14.2), replayed=False, slow=WHY)
+    assert "about 48 posts a second here; its first answer: “The power is out.” → outage" in said
+    assert "300 posts, at most 32 at a time: about 15 s, including Flink's start." in said
+    assert WHY not in said
+    slow = expectation(Measured(2, 0.52, ("a", "b")), Fit(60, 8, 123.0), replayed=False, slow=WHY)
+    assert f"about 0.5 posts a second here ({WHY})" in slow
+    assert "about 2 min" in slow
+    assert "at the times of your file" in expectation(fast, Fit(300, 32, 1.0), replayed=True, slow=WHY)
+
+
+def test_what_an_engine_says_cannot_touch_the_terminal() -> None:
+    hostile = Measured(50, 48.4, ("a", "\x1b[31m" + "x" * 500))
+    said = expectation(hostile, Fit(300, 32, 14.2), replayed=False, slow=WHY)
+    assert "\x1b" not in said
+    assert len(said) < 300
+
+
+def test_an_engine_that_answered_nothing_is_said_to() -> None:
+    said = expectation(None, Fit(60, 8, 900.0), replayed=False, slow=WHY)
+    assert f"answered no question in time ({WHY})" in said
+    assert "60 posts" in said
+
+
+def test_the_first_answer_is_noted_once_and_all_is_passed_on() -> None:
+    told: list[Snapshot] = []
+    times = iter((12.0, 20.0))
+    watch = _FirstAnswer(told.append, 10.0, lambda: next(times))
+    snapshots = [Snapshot(float(n), "RUNNING", results=n) for n in range(3)]
+    for snapshot in snapshots:
+        watch(snapshot)
+    assert watch.after_s == 2.0
+    assert told == snapshots

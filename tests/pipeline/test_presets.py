@@ -1,0 +1,137 @@
+"""Applications without a pipeline file: the command line becomes a checked pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from forebay.apps.sessions import Sessions
+from forebay.apps.summaries.settings import Summaries
+from forebay.cli import application
+from forebay.errors import SettingError
+from forebay.pipeline.load import ApplicationOptions, preset_spec
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "chat.jsonl"
+    path.write_text('{"user": "a", "text": "hello"}\n')
+    return path
+
+
+def made(file: Path, out: Path, *settings: str, **wish: Any) -> Any:
+    return preset_spec("sessions", ApplicationOptions(str(file), out, settings=settings, **wish))
+
+
+def test_the_defaults_and_the_places(file: Path, tmp_path: Path) -> None:
+    spec = made(file, tmp_path / "out")
+    assert spec.application is not None
+    assert spec.application.settings() == Sessions()
+    assert (spec.name, spec.key, spec.source.path) == ("sessions", "{{ user }}", str(file))
+    assert spec.directories() == {
+        "sink.path": str(tmp_path / "out" / "results"),
+        "dead_letters.path": str(tmp_path / "out" / "dead-letters"),
+    }
+    assert spec.checkpoint.dir == str(tmp_path / "out" / "state")
+    assert spec.event_time is None
+    assert spec.routing == "session_affinity"
+
+
+def test_wishes_win(file: Path, tmp_path: Path) -> None:
+    settings = ("application.budget_tokens=300", "application.system=Be kind.", "flink.x.y=1")
+    with pytest.raises(SettingError, match="flink"):
+        made(file, tmp_path, "flink.x.y=1")
+    spec = made(file, tmp_path, *settings[:2], key="from.name", time="at")
+    assert (spec.application.budget_tokens, spec.application.system) == (300, "Be kind.")
+    assert (spec.key, spec.source.time) == ("{{ from.name }}", "at")
+    assert spec.event_time is not None
+
+
+def test_summaries_of_a_file_need_the_field_with_the_time(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingError, match=r"^forebay run summary: name the field with the time: --time FIELD$"
+    ):
+        preset_spec("summary", ApplicationOptions(str(file), tmp_path))
+    spec = preset_spec("summary", ApplicationOptions(str(file), tmp_path, settings=["source.time=at"]))
+    assert spec.event_time is not None
+
+
+@pytest.mark.parametrize("source", ["wikimedia", "jetstream", "generator"])
+def test_named_sources(source: str, tmp_path: Path) -> None:
+    spec = preset_spec("sessions", ApplicationOptions(source, tmp_path, settings=["application.idle_s=null"]))
+    assert spec.source.type in {"sse", "websocket", "generator"}
+    assert spec.application is not None
+    assert spec.application.settings().idle_s is None
+
+
+def test_a_folder_of_files_is_read_by_their_kind(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.csv").write_text("user,text\n")
+    assert (
+        preset_spec("sessions", ApplicationOptions(str(tmp_path / "in"), tmp_path / "out")).source.type
+        == "csv"
+    )
+    (tmp_path / "in" / "2.jsonl").write_text("")
+    with pytest.raises(SettingError, match=r"expected \.jsonl or \.csv files"):
+        preset_spec("sessions", ApplicationOptions(str(tmp_path / "in"), tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("application.budget_tokens", "expected key.in.the.pipeline=VALUE"),
+        ("=5", "expected key.in.the.pipeline=VALUE"),
+        ("name.x=5", "lies within a value"),
+        ("application.budget_tokens=-1", "application.budget_tokens"),
+        ("prompt=hello", "expected none with 'application'"),
+        ("ordering=key", "expected none with 'application'"),
+        ("engine.api=completions", "expected chat with 'application'"),
+        ("key=null", "expected a template with application sessions"),
+    ],
+)
+def test_wrong_settings_are_told(setting: str, said: str, file: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=said):
+        made(file, tmp_path, setting)
+
+
+def test_a_source_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"there is no nowhere\.jsonl"):
+        preset_spec("sessions", ApplicationOptions("nowhere.jsonl", tmp_path))
+
+
+def said(*words: str) -> str:
+    error = CliRunner().invoke(application(), ["run", *words]).exception
+    assert isinstance(error, SettingError)
+    return str(error)
+
+
+def test_an_application_needs_a_source_and_a_file_takes_no_wishes(tmp_path: Path) -> None:
+    assert "name the source with --source" in said("sessions")
+    (tmp_path / "p.yaml").write_text("name: p")
+    assert said(str(tmp_path / "p.yaml"), "--key", "x").startswith("--key: only for applications")
+
+
+def test_summaries_need_a_key_and_event_time(file: Path, tmp_path: Path) -> None:
+    spec = preset_spec(
+        "summary", ApplicationOptions(str(file), tmp_path, time="at", settings=["application.window=session"])
+    )
+    assert spec.application is not None
+    assert spec.application.settings() == Summaries(window="session")
+    assert (spec.key, spec.event_time is not None) == ("{{ channel }}", True)
+    for wrong, said in (
+        ("event_time=null", "event_time"),
+        ("key=null", "key"),
+        ("application.window=sliding", "step_ms"),
+        ("application.work_tokens=100", "work_tokens"),
+    ):
+        settings = [wrong, "application.step_s=1000"]
+        with pytest.raises(SettingError, match=said):
+            preset_spec("summary", ApplicationOptions(str(file), tmp_path, time="at", settings=settings))
+
+
+def test_a_source_that_is_almost_one_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="did you mean 'wikimedia'"):
+        preset_spec("trends", ApplicationOptions("wikimeda", tmp_path))

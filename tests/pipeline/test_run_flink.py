@@ -1,0 +1,81 @@
+"""Runs on a real Flink."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.engine.launch import Registry, Replicas
+from forebay.engine.launch.spec import Launch
+from forebay.errors import PipelineFailed, SettingError
+from forebay.ports import free_port
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
+
+pytestmark = pytest.mark.flink
+
+
+@pytest.mark.parametrize(
+    ("flink", "kind", "says"),
+    [
+        # At the environment, when the job is translated, and when it is submitted.
+        (
+            {"restart-strategy.exponential-delay.attempts-before-reset-backoff": "x"},
+            SettingError,
+            "found 'x'",
+        ),
+        ({"python.fn-execution.bundle.size": "many"}, SettingError, "bundle.size, found 'many'"),
+        ({"taskmanager.memory.network.min": "soon"}, SettingError, "network.min, found 'soon'"),
+        ({"taskmanager.numberOfTaskSlots": 0}, PipelineFailed, "Flink refused the job: .*slots"),
+    ],
+)
+def test_rejected_flink_options_are_one_sentence(
+    pipelines: Any, flink: dict[str, Any], kind: type[Exception], says: str
+) -> None:
+    pipelines.write({"text": "a"})
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.0))) as replica, pytest.raises(kind, match=says) as caught:
+        pipelines.run(pipelines.spec(flink=flink), replica.url)
+    assert "\n" not in str(caught.value)
+
+
+def fake_replica(port: int, cores: tuple[int, ...]) -> Launch:
+    command = (sys.executable, "-m", "forebay.testing.replica", "--port", str(port), "--delay", "1:0.05")
+    return Launch(command)
+
+
+def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_logs: Path) -> None:
+    from forebay.flink.jvm import start_jvm
+    from forebay.pipeline.run import RunOptions, run_pipeline
+    from forebay.pipeline.snapshot import Snapshot
+    from forebay.settings import Settings
+
+    start_jvm(flink_logs, heap_mb=768)
+    spec = pipelines.spec(
+        source={"type": "generator", "rate": 20.0}, prompt="{{ text }}", retry={"base_s": 0.1}
+    )
+    said: set[str] = set()
+    killed_at: list[int] = []
+    with Replicas(Registry(pipelines.folder / "replicas.json"), fake_replica, model="fake") as replicas:
+        replicas.start([()], port_base=free_port())
+
+        def watch(now: Snapshot) -> None:
+            said.add(now.engine_failure)
+            if now.results >= 10 and not killed_at:
+                killed_at.append(now.results)
+                replicas.kill(0)
+
+        def enough(now: Snapshot) -> bool:
+            return now.engine_restarts == 1 and now.results >= killed_at[0] + 40
+
+        settings = Settings(home=pipelines.folder / "home", python=Path())
+        last = run_pipeline(
+            spec, nullcontext(replicas), RunOptions(enough=enough, in_process=True), settings, watch
+        )
+    assert (last.dead_letters, last.engine_restarts) == (0, 1)
+    assert any("ended and is being restarted" in words for words in said)
+    positions = sorted(line["position"] for line in pipelines.lines())
+    assert positions == sorted(f"generator@{n}" for n in range(last.results))

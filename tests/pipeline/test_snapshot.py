@@ -1,0 +1,104 @@
+"""A run's limit, rate and remaining time in words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.pipeline.snapshot import OVER_S, Snapshot, Spent, Throughput, estimate
+
+COUNTS = st.integers(0, 10**9)
+
+
+@pytest.mark.parametrize(
+    ("records", "spent", "tokens"),
+    [
+        (200, Spent(10, 500, 120), (10_000, 2400)),
+        (1, Spent(3, 10, 11), (3, 4)),
+        (0, Spent(10, 500, 120), (0, 0)),
+        (5, Spent(10, 0, 0), (0, 0)),
+        (200, Spent(0, 0, 0), (None, None)),
+        (200, Spent(0, 500, 120), (None, None)),
+    ],
+)
+def test_backlog_costs_like_earlier_records(
+    records: int, spent: Spent, tokens: tuple[int | None, int | None]
+) -> None:
+    assert estimate(records, spent, 1.5) == TopicBacklog(records, *tokens, age_s=1.5)
+
+
+@given(records=COUNTS, done=st.integers(1, 10**9), prompt=COUNTS, completion=COUNTS)
+def test_estimate_is_within_half_a_token_of_the_formula(
+    records: int, done: int, prompt: int, completion: int
+) -> None:
+    found = estimate(records, Spent(done, prompt, completion))
+    assert found.prompt_tokens is not None
+    assert found.completion_tokens is not None
+    # Whole numbers, where floats have run out of digits.
+    slack = done + records * prompt // 10**14 * done
+    assert abs(2 * (found.prompt_tokens * done - records * prompt)) <= slack
+    slack = done + records * completion // 10**14 * done
+    assert abs(2 * (found.completion_tokens * done - records * completion)) <= slack
+
+
+def run(
+    throughput: Throughput, per_s: float, seconds: int, *, pending: int = 0, since_s: int = 0, done: float = 0
+) -> Snapshot:
+    for passed_s in range(seconds + 1):
+        now = Snapshot(
+            float(since_s + passed_s),
+            "RUNNING",
+            results=round(done + passed_s * per_s),
+            in_flight=64,
+            pending=pending,
+            backlog=TopicBacklog(1000, None, None, 1.0) if pending else None,
+        )
+        throughput.add(now)
+    return now
+
+
+def test_waiting_events_mean_the_engine_limits() -> None:
+    throughput = Throughput()
+    now = run(throughput, 4.0, 20, pending=36)
+    assert throughput.limit(now) == "limited by the engine: 4.0 events/s, backlog done in 5 min"
+    assert throughput.limited(now) == "limited by the engine: 4.0 events/s"
+
+
+def test_engine_does_not_limit_without_waiting_events() -> None:
+    throughput = Throughput()
+    now = run(throughput, 4.0, 20)
+    assert (throughput.limit(now), throughput.limited(now)) == ("", "")
+
+
+def test_no_remaining_time_without_a_backlog() -> None:
+    throughput = Throughput()
+    run(throughput, 25.0, 10)
+    now = Snapshot(11.0, "RUNNING", results=275, pending=1)
+    throughput.add(now)
+    assert throughput.limit(now) == "limited by the engine: 25 events/s"
+    assert throughput.limited(now) == "", "for one second of eleven"
+
+
+def test_rate_covers_the_last_half_minute() -> None:
+    throughput = Throughput()
+    run(throughput, 30.0, 100)
+    run(throughput, 3.0, int(OVER_S), since_s=100, done=3000)
+    assert throughput.per_s == pytest.approx(3.0)
+
+
+def test_restart_resets_the_rate() -> None:
+    throughput = Throughput()
+    run(throughput, 30.0, 100)
+    throughput.add(Snapshot(101.0, "RUNNING", results=0))
+    assert throughput.per_s is None
+    run(throughput, 2.0, 10, since_s=102)
+    assert throughput.per_s == pytest.approx(20 / 11)
+
+
+def test_silent_engine_has_no_remaining_time() -> None:
+    throughput = Throughput()
+    now = run(throughput, 0.0, 20, pending=8)
+    assert throughput.limit(now) == "limited by the engine: 0.0 events/s"
+    assert throughput.limited(Snapshot(0.0, "FAILED")) == ""

@@ -1,0 +1,381 @@
+"""Watching a running job: counts, backlog, rests, drains."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.harness.clock import ManualClock
+
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
+from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.flink.job import Checkpoints
+from forebay.flink.metrics import NOTHING_READ_MS
+from forebay.pipeline import watch as module
+from forebay.pipeline.kafka_offsets import GroupOffsets, OffsetObservation, OffsetSettlement
+from forebay.pipeline.load import parse_spec
+from forebay.pipeline.reports import JobStatus
+from forebay.pipeline.snapshot import KvTransfers, Snapshot
+from forebay.pipeline.watch import (
+    LastCount,
+    Rests,
+    StopRequests,
+    counted,
+    lag_watched,
+    watch_until_end,
+)
+from forebay.testing.waiting import wait_until
+
+NOW = Snapshot(1.0, "RUNNING", results=8, dead_letters=2, prompt_tokens=500, completion_tokens=100)
+
+
+def test_results_rejected_by_the_sink_are_dead_letters() -> None:
+    counts = {"accepted": 9.0, "results": 7.0, "dead_letters": 2.0, "too_large": 3.0}
+    now = counted(NOW, counts, one_each=True)
+    assert (now.accepted, now.results, now.dead_letters) == (9, 4, 5)
+    assert now.failed == {"too_large_for_sink": 3}
+    assert counted(NOW, counts | {"results": 0.0}, one_each=True).results == 0
+
+
+def test_count_ages_and_keeps_its_records() -> None:
+    clock = ManualClock()
+    last = LastCount(clock)
+    assert last.backlog(NOW) is None
+    last.set(30)
+    clock.advance(7.0)
+    assert last.backlog(NOW) == TopicBacklog(30, 1500, 300, 7.0)
+    last.set(20)
+    assert last.backlog(NOW) == TopicBacklog(20, 1000, 200, 0.0)
+
+
+def test_restarted_job_is_estimated_by_its_earlier_cost() -> None:
+    last = LastCount(ManualClock())
+    last.set(30)
+    assert last.backlog(Snapshot(0.0, "CREATED")) == TopicBacklog(30, None, None, 0.0)
+    last.backlog(NOW)
+    assert last.backlog(Snapshot(2.0, "RESTARTING")) == TopicBacklog(30, 1500, 300, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("application", "backlog"),
+    [
+        # A result stands for many records: they are through once their calls are.
+        ({"type": "sessions"}, TopicBacklog(30, 150, 30, 0.0)),
+        # It asks about what it finds: all that it asked, over all that was read.
+        ({"type": "trends"}, TopicBacklog(30, 60, 12, 0.0)),
+    ],
+)
+def test_application_results_do_not_count_as_records(
+    application: dict[str, Any], backlog: TopicBacklog
+) -> None:
+    document = {
+        "name": "p",
+        "source": {"type": "sse", "url": "http://127.0.0.1:1/e", "time": "t"},
+        "key": "{{ user }}",
+        "application": application,
+        "sink": {"type": "jsonl", "path": "out"},
+    }
+    now = replace(NOW, accepted=115, in_flight=10, pending=5, dead_letters=0)
+    job: Any = None
+    with lag_watched(parse_spec(document), job, restored=False, clock=ManualClock()) as last:
+        last.set(30, read=250)
+        # What was taken in has cost nothing until the first answer.
+        assert last.backlog(replace(now, prompt_tokens=0, completion_tokens=0)) == TopicBacklog(
+            30, None, None, 0.0
+        )
+        assert last.backlog(now) == backlog
+
+
+def test_cost_of_topics_and_trends_adds_up_over_restarts() -> None:
+    last = LastCount(ManualClock(), None)
+
+    def expected(records: int, read: int, prompt: int, completion: int) -> tuple[int | None, int | None]:
+        last.set(records, read)
+        found = last.backlog(Snapshot(0.0, "RUNNING", prompt_tokens=prompt, completion_tokens=completion))
+        assert found is not None
+        assert found.records == records
+        return found.prompt_tokens, found.completion_tokens
+
+    assert expected(100, 200, 0, 0) == (None, None)
+    assert expected(100, 400, 800, 40) == (200, 10)
+    # The job has restarted, and its counts with it: until it has asked again, what it asked before counts.
+    assert expected(100, 400, 0, 0) == (200, 10)
+    assert expected(100, 500, 200, 10) == (200, 10)
+    assert expected(100, 1000, 200, 10) == (100, 5)
+
+
+def spec(folder: Path, **changes: Any) -> Any:
+    access = {"type": "kafka", "bootstrap": "h:1"}
+    document = {
+        "name": "p",
+        "source": {**access, "topics": ["in"]},
+        "prompt": "x",
+        "sink": {"type": "jsonl", "path": "out"},
+    }
+    return parse_spec({**document, **changes}, base=folder)
+
+
+def test_failed_count_keeps_the_last_one_and_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unforeseen = TypeError("'NoneType' object is not subscriptable")
+    answers: Iterator[Any] = iter([5, KafkaAway("gone"), KafkaRefused("no more"), unforeseen, 3])
+    seen: list[tuple[Any, Any]] = []
+    begun, over = threading.Event(), threading.Event()
+
+    class Probe:
+        read = 0
+
+        def __init__(self, *arguments: object, **more: object) -> None:
+            pass
+
+        def count(self, admin: object) -> int:
+            begun.wait(60.0)
+            answer = next(answers, None)
+            if answer is None:
+                over.wait(60.0)
+                return 99
+            if isinstance(answer, Exception):
+                seen.append((answer, last.backlog(NOW)))
+                raise answer
+            return int(answer)
+
+    @contextmanager
+    def admin(cluster: object) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(module, "LagProbe", Probe)
+    monkeypatch.setattr(module, "kafka_admin", admin)
+    monkeypatch.setattr(module, "COUNT_EVERY_S", 0.0)
+    monkeypatch.setattr(module, "COUNT_END_S", 60.0)
+    job: Any = None
+    with lag_watched(spec(tmp_path), job, restored=False, clock=ManualClock()) as last:
+        begun.set()
+        wait_until(lambda: last.backlog(NOW) == TopicBacklog(3, 150, 30, 0.0))
+        over.set()
+    assert [backlog for _, backlog in seen] == [TopicBacklog(5, 250, 50, 0.0)] * 3
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [str(unforeseen)]
+    assert not any(thread.name == "lag" for thread in threading.enumerate())
+
+
+def test_other_sources_have_no_backlog(tmp_path: Path) -> None:
+    job: Any = None
+    files = spec(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})
+    with lag_watched(files, job, restored=False) as last:
+        assert not any(thread.name == "lag" for thread in threading.enumerate())
+        assert last.backlog(NOW) is None
+
+
+STILL = Snapshot(1.0, "RUNNING", results=8)
+
+
+def looks(rests: Rests, rounds: int, now: Snapshot) -> list[bool]:
+    """For each round, whether it made a look (which saw `now`)."""
+    made = []
+    for _ in range(rounds):
+        made.append(not rests.passes())
+        if made[-1]:
+            rests.looked(STILL, now)
+    return made
+
+
+def test_idle_job_is_polled_more_rarely() -> None:
+    rests = Rests()
+    later = replace(STILL, elapsed_s=9.0, backlog=TopicBacklog(0, None, None, 1.0))
+    assert looks(rests, 10, later) == [True] * 10
+    assert looks(rests, 20, later) == [False, False, False, True] * 5
+    assert looks(rests, 20, later) == [*[False] * 9, True] * 2
+    moved = replace(STILL, results=9)
+    assert looks(rests, 10, moved) == [*[False] * 9, True]
+    assert looks(rests, 10, later) == [True] * 10, "one look that saw something counts for ten"
+
+
+@pytest.mark.parametrize(
+    "awaits",
+    [
+        {"in_flight": 1},
+        {"pending": 1},
+        {"oldest_read_ms": 5},
+        {"backlog": TopicBacklog(1, None, None, 0.0)},
+        {"state": "RESTARTING"},
+    ],
+    ids=str,
+)
+def test_job_with_pending_answers_is_polled_every_round(awaits: dict[str, Any]) -> None:
+    seen = replace(STILL, **awaits)
+    rests = Rests()
+    for _ in range(40):
+        assert not rests.passes()
+        rests.looked(seen, seen)
+
+
+def test_operator_without_records_awaits_nothing() -> None:
+    rests = Rests()
+    idle = replace(STILL, oldest_read_ms=NOTHING_READ_MS)
+    for _ in range(10):
+        assert not rests.passes()
+        rests.looked(idle, idle)
+    assert rests.passes()
+
+
+def test_idle_job_settles_once() -> None:
+    rests, settled = Rests(), []
+    for now in (*[STILL] * 40, replace(STILL, results=9), *[STILL] * 40):
+        rests.looked(STILL, now)
+        settled.append(rests.settled)
+    assert [at for at, yes in enumerate(settled) if yes] == [14, 55]
+
+
+def test_needed_looks_happen_every_round() -> None:
+    rests = Rests()
+    for _ in range(40):
+        assert not rests.passes()
+        rests.looked(STILL, STILL, awaits=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "awaits"),
+    [({"until_latest": True}, True), ({}, False), ({"type": "jsonl", "path": "in"}, False)],
+)
+def test_bounded_topic_needs_every_look(tmp_path: Path, source: dict[str, Any], awaits: bool) -> None:
+    kafka = {"type": "kafka", "bootstrap": "h:1", "topics": ["in"]}
+    read = spec(tmp_path, source=source if "type" in source else {**kafka, **source})
+    settling: OffsetSettlement[Any] = OffsetSettlement(3.0)
+    nothing: Any = None
+    offsets = GroupOffsets(read, (), nothing, settling, clock=ManualClock())
+    assert offsets.awaits == awaits
+    settling.look(OffsetObservation(0.0, 0, 0, 0, 0, 0, 0), ("somewhere",))
+    assert settling.settles
+    assert offsets.awaits == (read.source.type == "kafka")
+
+
+class Job:
+    """A job without work, until `rounds` have passed."""
+
+    id = "a"
+    rest: Any = None
+
+    def __init__(self, rounds: int, **counts: float) -> None:
+        self._counts = counts
+        self.looks: list[int] = []
+        self.drained: list[int] = []
+        self.round = -1
+        self._rounds = rounds
+
+    def ended(self) -> str | None:
+        self.round += 1
+        return "" if self.round == self._rounds else None
+
+    def state(self) -> str:
+        self.looks.append(self.round)
+        return "RUNNING"
+
+    def restarts(self) -> int:
+        return 0
+
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(0, 0, ())
+
+    def task_managers(self) -> int:
+        return 1
+
+    def counts(self) -> dict[str, float]:
+        return {"accepted": 8, "results": 8, **self._counts}
+
+    def drain(self, savepoints: Path) -> None:
+        self.drained.append(self.round)
+
+
+def test_kv_transfers_are_reported_once_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[KvTransfers | None] = []
+    for counts in ({}, {"kv_transfers": 5.0, "kv_fallbacks_no_server": 2.0, "kv_fallbacks_no_kv_cache": 1.0}):
+        watched(Job(3, **counts), monkeypatch, seen=lambda now: found.append(now.kv_transfers))
+    assert found[0] is None
+    assert found[-1] == KvTransfers(transferred=5, no_server=2, no_kv_cache=1)
+    assert found[-1].fallbacks == 3
+
+
+def watched(
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    drain_at: int = -1,
+    seen: Callable[[Snapshot], object] = lambda now: None,
+    **more: Any,
+) -> list[tuple[int, str]]:
+    """Every report of the job, with its round; the run is asked to drain at `drain_at`."""
+    wishes, told = StopRequests(), list[tuple[int, str]]()
+
+    def tell(look: JobStatus) -> None:
+        told.append((job.round, look.snapshot.state))
+        seen(look.snapshot)
+        wishes.drain = wishes.drain or job.round == drain_at
+
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    any_job: Any = job
+    last = watch_until_end(
+        any_job,
+        tell,
+        wishes,
+        Path("savepoints"),
+        one_each=True,
+        waiting=LastCount(ManualClock()),
+        answered=lambda now: False,
+        committed=lambda checkpoints: None,
+        **more,
+    )
+    assert (last.state, last.results) == ("FINISHED", 8)
+    return told
+
+
+def test_idle_rounds_report_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, rests = Job(60), list[int]()
+    told = watched(job, monkeypatch, at_rest=lambda: rests.append(job.round))
+    assert told == [(n, "RUNNING") for n in range(60)]
+    # The first look sees what came before it.
+    assert job.looks == [*range(11), *range(14, 34, 4), *range(40, 60, 10)]
+    assert rests == [job.looks[15]]
+    job = Job(60)
+    watched(job, monkeypatch, awaits=lambda: True, at_rest=lambda: pytest.fail("it is awaited"))
+    assert job.looks == list(range(60))
+
+
+def test_idle_job_is_drained_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(40)
+    watched(job, monkeypatch, drain_at=31)
+    assert 31 not in job.looks
+    assert job.drained[0] == 32
+
+
+def test_checkpoint_failed_at_the_jobs_end_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    ended = iter([None, ""])
+    job: Any = SimpleNamespace(
+        ended=lambda: next(ended),
+        state=lambda: "RUNNING",
+        restarts=lambda: 0,
+        counts=dict,
+        checkpoints=lambda: Checkpoints(1, 1, (), failure="declined (task is closing)"),
+        task_managers=lambda: 1,
+    )
+    told: list[JobStatus] = []
+    last = watch_until_end(
+        job,
+        told.append,
+        StopRequests(),
+        tmp_path,
+        one_each=True,
+        waiting=LastCount(ManualClock()),
+        answered=lambda _: False,
+        committed=lambda _: None,
+    )
+    assert [look.snapshot.checkpoint_failure for look in told] == ["declined (task is closing)"]
+    assert (last.state, last.checkpoint_failure) == ("FINISHED", "")

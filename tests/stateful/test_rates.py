@@ -1,0 +1,83 @@
+"""When a rate has risen, and what the stream's time is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from forebay.stateful.rates import ArrivalPace, EventClock, decay, ratio, rise
+
+counts = st.floats(0, 1e6)
+exposures = st.floats(1e-3, 1e9)
+
+
+@example(3.0, 1.0, 5e-324, 2.0)
+@given(counts, exposures, counts, exposures)
+def test_evidence_is_finite_and_never_negative(k: float, n: float, b: float, m: float) -> None:
+    found = float(rise(k, n, b, m))
+    assert math.isfinite(found)
+    # Of the least numbers that there are, a product has no digits left.
+    assert found >= -1e-6 * (k + b) - 1e-300
+
+
+@given(st.floats(0, 1e4), exposures, st.floats(1, 1e4), exposures)
+def test_no_evidence_where_the_share_has_not_risen(k: float, n: float, b: float, m: float) -> None:
+    if k / n < b / m:
+        assert rise(k, n, b, m) == 0
+
+
+def test_the_streams_own_rise_is_no_evidence() -> None:
+    assert rise(50, 5000, 10, 1000) == pytest.approx(0)
+    assert rise(50, 1000, 10, 1000) > 10
+
+
+def test_a_known_value() -> None:
+    # 20 against 5 at equal exposure: 20 ln(20/12.5) + 5 ln(5/12.5).
+    assert float(rise(20, 100, 5, 100)) == pytest.approx(20 * math.log(1.6) + 5 * math.log(0.4))
+
+
+def test_something_new_is_measured_by_the_streams_history() -> None:
+    assert rise(8, 100, 0, 100_000) > 40
+    assert rise(8, 100, 0, 1) < 1
+    assert rise(8, 100, 0, 0) == 0
+
+
+def test_history_is_without_the_present() -> None:
+    pace = ArrivalPace()
+    pace.add(10, 0, 1000, 100_000)
+    assert (pace.recent, pace.history) == (10, 0)
+    pace.add(0, 5000, 1000, 100_000)
+    assert pace.recent == pytest.approx(10 / 32)
+    assert pace.history == pytest.approx(10 * 0.5**0.05 - 10 / 32)
+
+
+@given(st.floats(-1e15, 1e15), st.floats(1, 1e12))
+def test_decay_stays_between_nothing_and_all(elapsed: float, half_life: float) -> None:
+    assert 0 <= decay(elapsed, half_life) <= 1
+
+
+def test_ratio() -> None:
+    assert ratio(10, 100, 10, 1000) == pytest.approx(10)
+    assert ratio(1, 100, 0, 1000) == math.inf
+    assert ratio(0, 100, 5, 1000) == 0
+
+
+def test_single_events_from_elsewhere_do_not_move_the_clock() -> None:
+    clock = EventClock()
+    for second in range(100):
+        clock.see(second * 1000)
+        if second % 10 == 5:
+            clock.see(-(10**12))
+            clock.see(10**15)
+    assert 75_000 < clock.now_ms < 99_000
+
+
+def test_the_clock_goes_on_as_before_from_its_state() -> None:
+    clock = EventClock()
+    for second in range(50):
+        clock.see(second)
+    other = EventClock.restore(clock.state())
+    assert [clock.see(t) for t in (70, 71, 72)] == [other.see(t) for t in (70, 71, 72)]

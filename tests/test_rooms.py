@@ -1,0 +1,23 @@
+"""A newcomer can draw the package from memory: few rooms, each with its purpose and what it may import."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "forebay"
+ROOMS = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
+
+
+def test_at_most_sixteen_rooms() -> None:
+    assert len(ROOMS) <= 16
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_room_states_purpose_and_imports(room: Path) -> None:
+    text = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    # A docstring that also explains a registry may be longer.
+    assert 2 <= len(text.splitlines()) <= 8
+    assert "ay import" in text or "import from" in text

@@ -1,0 +1,106 @@
+"""The YAML of pipeline files: a small, bounded part of the language, with lines."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from io import StringIO
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from forebay.errors import SettingError
+from forebay.yaml_document import MAX_BYTES, parse_yaml
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", None),
+        ("# note", None),
+        ("a: 1", {"a": 1}),
+        ("a: -1.5e3", {"a": -1500.0}),
+        ("a: '1'", {"a": "1"}),
+        ("a: true\nb: False\nc: ~\nd:", {"a": True, "b": False, "c": None, "d": None}),
+        ("a: yes\nb: on", {"a": "yes", "b": "on"}),
+        ("on: 1", {"on": 1}),
+        ("a: 2026-01-01", {"a": "2026-01-01"}),
+        ("a: 0x10", {"a": "0x10"}),
+        ("a: [1, {b: c}]", {"a": [1, {"b": "c"}]}),
+        ("a: |\n  x\n  y\n", {"a": "x\ny\n"}),
+        ("'1': 2", {"1": 2}),
+        ("a: " + "9" * 200, {"a": "9" * 200}),
+    ],
+)
+def test_values(text: str, value: Any) -> None:
+    assert parse_yaml(text, "f")[0] == value
+
+
+def test_every_key_and_item_knows_its_line() -> None:
+    lines = parse_yaml("a: 1\nb:\n  - x\n  - c: 2\n", "f")[1]
+    assert lines == {(): 1, ("a",): 1, ("b",): 2, ("b", 0): 3, ("b", 1): 4, ("b", 1, "c"): 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\nb: 2\na: 3", "f:3: found key 'a' a second time"),
+        ("x: 1\na: &x 1", "f:2: found an anchor"),
+        ("a: *x", "f:1: found an alias"),
+        ("? *x\n: 1", "f:1: found an alias"),
+        ("a: !!python/object/apply:os.system [x]", "f:1: found a tag"),
+        ("a: !!str 1", "f:1: found a tag"),
+        ("!foo a: 1", "f:1: found a tag"),
+        ("<<: {a: 1}", "f:1: found a merge key"),
+        ("1: 2", "f:1: found a key that is not a text"),
+        ("null: 2", "f:1: found a key that is not a text"),
+        ("[a]: 2", "f:1: found a key that is not a text"),
+        ("a: 1\n---\nb: 2", "f:2: found a second document"),
+        ("a: [", "f:1: not valid YAML"),
+        ("a: b: c", "f:1: not valid YAML"),
+        ("\x00", "f: not valid YAML"),
+        ("[" * 100_000, "f:1: found more than 64 levels"),
+        ("- " * 1000 + "x", "f:1: found more than 64 levels"),
+        ("# " + "x" * MAX_BYTES, "the limit for a pipeline file is 1048576"),
+    ],
+)
+def test_what_is_refused(text: str, words: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        parse_yaml(text, "f")
+    assert words in str(caught.value)
+
+
+def test_errors_do_not_quote_values() -> None:
+    for text in ("api_key: sk-secret: x", "api_key: 'sk-secret", "api_key: [sk-secret", "a: !sk-secret x"):
+        with pytest.raises(SettingError) as caught:
+            parse_yaml(text, "f")
+        assert "sk-secret" not in str(caught.value)
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=15,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), plain, max_size=4))
+def test_reads_what_a_yaml_library_writes(value: dict[str, Any]) -> None:
+    library = YAML(typ="safe", pure=True)
+    library.representer.ignore_aliases = lambda data: True
+    stream = StringIO()
+    try:
+        library.dump(value, stream)
+        written = library.load(stream.getvalue())
+    except Exception:  # characters that YAML cannot hold
+        return
+    if written == value and "!!" not in stream.getvalue():
+        assert parse_yaml(stream.getvalue(), "f")[0] == value
+
+
+@given(st.text(alphabet="ab:-? \n[]{}&*!|>'\"#%,1.~<", max_size=40) | st.text(max_size=40))
+def test_no_text_makes_it_raise_anything_else(text: str) -> None:
+    with suppress(SettingError):
+        parse_yaml(text, "f")
