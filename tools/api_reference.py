@@ -75,8 +75,9 @@ def pages() -> dict[str, str]:
     head = ["## Types\n", "What these names in signatures stand for. They cannot be imported.\n"]
     types = [f"- `{name}` is `{_definition(name, at)}`. {_meaning(name, at)}" for name, at in TYPES.items()]
     return {
-        "forebay.md": _page("forebay.md", forebay, [*_areas(FOREBAY, forebay), *head, *types]),
-        "errors.md": _page("errors.md", errors, [*_error_sections()]),
+        "forebay.md": _page(
+            "forebay.md", forebay, [*_areas(FOREBAY, forebay), *head, *types, "", *_error_tree()]
+        ),
         "testing.md": _page("testing.md", testing, [*_areas(TESTING, testing)]),
     }
 
@@ -109,23 +110,21 @@ def _section(name: str, value: Any) -> Iterator[str]:
         yield from _prose(inspect.getdoc(getattr(value, method)) or "", name)
 
 
-def _error_sections() -> Iterator[str]:
-    """The tree of the errors, each with its text; links lead to its anchor."""
+def _error_tree() -> Iterator[str]:
+    """All errors as a list. Those without a section on the page have an anchor for the links to them."""
     public = [each for each in vars(errors).values() if inspect.isclass(each)]
-    yield "## The tree\n"
+    yield f"## `{errors.__name__}`\n"
+    yield from _prose(inspect.getdoc(errors) or "", errors.__name__)
     rows: list[str] = []
-    examples: list[str] = []
     for each in _tree([each for each in public if issubclass(each, ForebayError)]):
         name = each.__name__
-        text, *more = re.split(r"\n\n(?=>>> )", inspect.getdoc(each) or "")
+        text = re.split(r"\n\n(?=>>> )", inspect.getdoc(each) or "")[0]
         cause, retryable = getattr(each, "cause", None), getattr(each, "retryable", False)
         ends = f" Cause: `{cause}`, {'retried' if retryable else 'not retried'}." if cause is not None else ""
         indent = "    " * (len(each.__mro__) - 4)
-        anchor = f'<a id="{name.lower()}"></a>'
+        anchor = "" if name in forebay.__all__ else f'<a id="{name.lower()}"></a>'
         rows.append(f"{indent}- {anchor}**`{name}`**: {_sentence(text, name)}{ends}")
-        examples += more
     yield "\n".join(rows) + "\n"
-    yield from (f"```pycon\n{example}\n```\n" for example in examples)
 
 
 def _sentence(doc: str, at: str) -> str:
@@ -175,9 +174,7 @@ def _linked(text: str, at: str) -> str:
 
 def _link(name: str) -> str:
     """The name, as a link if the pages have a section of it."""
-    if inspect.isclass(vars(errors).get(name)):
-        page = "errors.md"
-    elif name in forebay.__all__:
+    if name in forebay.__all__ or inspect.isclass(vars(errors).get(name)):
         page = "forebay.md"
     elif name in testing.__all__:
         page = "testing.md"

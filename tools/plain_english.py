@@ -41,7 +41,7 @@ CLEAN = (
 
 TREE = ("src", "tests", "benchmarks", "tools", "docs", "examples", "README.md", "CONTRIBUTING.md")
 NOT_CHECKED = re.compile(
-    r"docs/reference/(?:forebay|errors|testing)\.md|tests/corpus/|tools/plain_english|tests/tools/test_plain_english"
+    r"docs/reference/(?:forebay|testing)\.md|tests/corpus/|tools/plain_english|tests/tools/test_plain_english"
 )
 
 PROMPT = "a prompt: other words change the answers"

@@ -46,4 +46,4 @@ def name_of(cell: Mapping[str, Any]) -> str:
     return f"{cell['factor']}, {cell['value']}"
 
 
-PAGE = Page("interplay", "What do a stream's settings do to the engine, and back?", (RECORD, WINDOWS), render)
+PAGE = Page("grid", "What do a stream's settings do to the engine, and back?", (RECORD, WINDOWS), render)
