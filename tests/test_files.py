@@ -65,15 +65,66 @@ def test_somebody_elses_folder_is_refused(tmp_path: Path) -> None:
         check_nobody_else_writes(tmp_path)
 
 
-def test_state_that_others_may_write_is_refused(tmp_path: Path) -> None:
+def test_state_that_others_may_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_nobody_else_writes(tmp_path / "missing")
     for allowed in (0o700, 0o755):
         tmp_path.chmod(allowed)
         check_nobody_else_writes(tmp_path)
+    monkeypatch.setattr(files, "_is_own_group", lambda gid: False)
     for refused in (0o770, 0o707, 0o722):
         tmp_path.chmod(refused)
         with pytest.raises(SettingError, match=r"others may write to .* \(chmod go-w\)"):
             check_nobody_else_writes(tmp_path)
+
+
+def test_own_group_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some systems let each user's group, which has only this user, write by default."""
+    monkeypatch.setattr(files, "_is_own_group", lambda gid: True)
+    tmp_path.chmod(0o775)
+    check_nobody_else_writes(tmp_path / "missing")
+    check_nobody_else_writes(tmp_path)
+    tmp_path.chmod(0o777)
+    with pytest.raises(SettingError, match="others may write"):
+        check_nobody_else_writes(tmp_path)
+
+
+def test_folder_above_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    inner = tmp_path / "shared" / "mine" / "state"
+    inner.mkdir(parents=True)
+    (tmp_path / "shared").chmod(0o777)
+    for check in (private_folder, check_nobody_else_writes):
+        with pytest.raises(SettingError, match=r"others may write to .*/shared and replace .*state"):
+            check(inner)
+    # As /tmp is: others may create files there, but not replace mine.
+    (tmp_path / "shared").chmod(0o1777)
+    check_nobody_else_writes(private_folder(inner))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder away")
+def test_folder_above_that_belongs_to_another_user_is_refused(tmp_path: Path) -> None:
+    inner = tmp_path / "shared" / "theirs" / "mine"
+    inner.mkdir(parents=True)
+    (tmp_path / "shared").chmod(0o1777)
+    os.chown(inner.parent, 12345, -1)
+    for check in (private_folder, check_nobody_else_writes):
+        with pytest.raises(SettingError, match=r"theirs belongs to user 12345, who could replace .*mine"):
+            check(inner)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a link away")
+def test_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "state").mkdir(parents=True)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (shared / "link").symlink_to("../mine")
+    check_nobody_else_writes(shared / "link" / "state")
+    os.chown(shared / "link", 12345, -1, follow_symlinks=False)
+    with pytest.raises(SettingError, match=r"link belongs to user 12345"):
+        check_nobody_else_writes(shared / "link" / "state")
+    (shared / "loop").symlink_to("loop")
+    with pytest.raises(SettingError, match="too many links"):
+        check_nobody_else_writes(shared / "loop" / "state")
 
 
 def test_a_stamp_comes_back_as_it_was_written(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import grp
 import hashlib
 import os
+import pwd
 import shutil
 import stat
 import tempfile
@@ -22,12 +24,13 @@ def private_folder(path: Path) -> Path:
     """Create `path` and missing parents with mode 0700, or make an existing `path` private; returns `path`.
 
     Raises `SettingError` if it is a link, not a folder, or belongs to another user, who could then read or
-    redirect what is written there.
+    redirect what is written there, or if another user could replace it.
     """
     try:
         for missing in reversed([parent for parent in path.parents if not parent.exists()]):
             missing.mkdir(mode=0o700, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
+        check_ancestors(path, "is private")
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode):
             raise SettingError(f"{path}: expected a folder, found a link or a file; remove it")
@@ -41,16 +44,18 @@ def private_folder(path: Path) -> Path:
 
 
 RUNS_CODE = "can run code as you"
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+MAX_LINKS = 40
 
 
-def check_nobody_else_writes(
-    path: Path, risk: str = RUNS_CODE, *, by: int = stat.S_IWGRP | stat.S_IWOTH
-) -> None:
-    """Raise `SettingError` if others may write to `path`, or its owner is neither this user nor root.
+def check_nobody_else_writes(path: Path, risk: str = RUNS_CODE, *, by: int = OTHERS) -> None:
+    """Raise `SettingError` if others may write to `path`, or replace it or a folder above it, or if its owner
+    is neither this user nor root.
 
-    `risk`: what a malicious content could do. `by`: mode bits that count as writable by others. A missing
-    `path` is fine.
+    `risk`: what a malicious content could do. `by`: mode bits that count as writable by others; a group that
+    has only this user does not count. A missing `path` is fine.
     """
+    check_ancestors(path, risk, by=by)
     with suppress(FileNotFoundError):
         found = path.stat()
         if found.st_uid not in {os.getuid(), 0}:
@@ -58,11 +63,63 @@ def check_nobody_else_writes(
                 f"{path} belongs to user {found.st_uid}, and its content {risk}: change the owner "
                 f"(chown) if you trust it"
             )
-        if stat.S_IMODE(found.st_mode) & by:
+        if _others_write(found, by):
             raise SettingError(
                 f"others may write to {path}, and its content {risk}: remove their permission "
                 f"(chmod go-w) if you trust it"
             )
+
+
+def check_ancestors(path: Path, risk: str, *, by: int = OTHERS) -> None:
+    """Raise `SettingError` if another user could replace `path`, or a folder or link on the way to it.
+
+    Folders that others may write are fine if they are sticky, as `/tmp` is, and what `path` needs of them
+    belongs to this user or root. If this user is root, the owners of other folders are trusted.
+    """
+    me, left = os.getuid(), list(reversed(path.absolute().parts))
+    current, links = Path(left.pop()), 0
+    while left:
+        child = current / left.pop()
+        folder = current.stat()
+        try:
+            found = child.lstat()
+        except FileNotFoundError:
+            return
+        shared = _others_write(folder, by)
+        if shared and not folder.st_mode & stat.S_ISVTX:
+            raise SettingError(
+                f"others may write to {current} and replace {path}, whose content {risk}: remove their "
+                f"permission (chmod go-w {current}), or choose another place"
+            )
+        if found.st_uid not in {me, 0} and (shared or me != 0):
+            raise SettingError(
+                f"{child} belongs to user {found.st_uid}, who could replace {path}, whose content {risk}: "
+                f"choose another place"
+            )
+        if stat.S_ISLNK(found.st_mode):
+            links += 1
+            if links > MAX_LINKS:
+                raise SettingError(f"{path}: too many links on the way")
+            target = current / child.readlink()
+            left += reversed(target.parts)
+            current = Path(left.pop())
+        else:
+            current = child
+
+
+def _others_write(found: os.stat_result, by: int) -> bool:
+    if stat.S_IMODE(found.st_mode) & by & stat.S_IWGRP and _is_own_group(found.st_gid):
+        by &= ~stat.S_IWGRP
+    return bool(stat.S_IMODE(found.st_mode) & by)
+
+
+def _is_own_group(gid: int) -> bool:
+    """Many systems give each user a group that nobody else is in, and let it write by default."""
+    try:
+        me, group = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return (gid, group.gr_name) == (me.pw_gid, me.pw_name) and set(group.gr_mem) <= {me.pw_name}
 
 
 MAX_STATE_BYTES = 1 << 20

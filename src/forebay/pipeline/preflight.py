@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -22,8 +23,11 @@ from forebay.connectors.kafka.admin import (
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
 from forebay.errors import SettingError
+from forebay.files import OTHERS, check_nobody_else_writes
 from forebay.pipeline.spec import PipelineSpec
 from forebay.settings import read_secret
+
+REDIRECTS = "decides which files are changed"
 
 
 def check_paths(spec: PipelineSpec, *, make: bool = True) -> None:
@@ -49,6 +53,10 @@ def check_paths(spec: PipelineSpec, *, make: bool = True) -> None:
             raise SettingError(f"{key}: {folder} cannot be created: {error.strerror}") from None
         if not os.access(place, os.W_OK | os.X_OK):
             raise SettingError(f"{key}: {folder} cannot be written: no permission")
+        try:
+            check_nobody_else_writes(folder, REDIRECTS, by=stat.S_IWOTH if key == "journal.path" else OTHERS)
+        except SettingError as error:
+            raise SettingError(f"{key}: {error}") from None
 
 
 def _check_bucket(key: str, folder: S3Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 
 from forebay.clients.s3.location import Location, location_of
 from forebay.connectors.stdout import StdoutSink
 from forebay.errors import SettingError
+from forebay.files import check_nobody_else_writes
 from forebay.flink.job import check_cluster
 from forebay.pipeline.attempt import Preparation
 from forebay.pipeline.file_systems import check_plugins, file_system_options
@@ -24,7 +26,7 @@ from forebay.pipeline.resume import (
 from forebay.pipeline.run_state import RunState
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import StateStore, number_of, open_store
+from forebay.pipeline.state_store import RISK, StateStore, number_of, open_store
 from forebay.pipeline.supervisor import Engine, RunOptions, Supervisor, Watch
 from forebay.settings import Settings
 
@@ -102,6 +104,8 @@ def _restore_from(
     if chosen is None:
         return checkpoint_to_resume(spec, store, state)
     try:
+        if isinstance(chosen, Path):
+            check_nobody_else_writes(chosen, RISK)
         number_of(chosen)
     except FileNotFoundError:
         raise SettingError(

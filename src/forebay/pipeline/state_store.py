@@ -124,6 +124,9 @@ class StateStore(Protocol):
         ...
 
 
+RISK = "decides what a job continues with"
+
+
 class LocalStore:
     """A folder on this machine. The lock is the kernel's, and ends with its holder."""
 
@@ -134,7 +137,7 @@ class LocalStore:
 
     @contextmanager
     def lock(self, pipeline: str) -> Iterator[None]:
-        check_nobody_else_writes(self.home)
+        check_nobody_else_writes(self.home, RISK)
         lock = try_lock(self.home / LOCK)
         if lock is None:
             raise SettingError(f"pipeline {pipeline!r} is running already, with its state in {self.home}")
@@ -171,7 +174,12 @@ class LocalStore:
         return [path.name for path in jobs_in(self.home)]
 
     def checkpoints(self, job: str) -> Sequence[Checkpoint[Path]]:
-        return checkpoints_of(self.home / job)
+        """Also raises `SettingError` if another user may have put one there."""
+        check_nobody_else_writes(self.home / job, RISK)
+        found = checkpoints_of(self.home / job)
+        for checkpoint in found:
+            check_nobody_else_writes(checkpoint.path, RISK)
+        return found
 
     def contents(self, checkpoint: Location) -> Contents:
         return contents(Path(str(checkpoint)))
