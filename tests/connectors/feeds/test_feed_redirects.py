@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from yarl import URL
 
-from forebay.connectors.feeds.feed import Feed, FeedRefused, Headers
+from forebay.connectors.feeds.feed import Feed, FeedRefused, Headers, _is_upgrade
 from forebay.connectors.feeds.jetstream import JetstreamFeed
 from forebay.connectors.feeds.sse import SseFeed
 from forebay.settings import SecretRef
@@ -107,11 +108,28 @@ async def test_headers_follow_a_redirect_within_their_origin(kind: str, secret: 
 
 @pytest.mark.parametrize("kind", FEEDS)
 @pytest.mark.parametrize("headers", [{}, {"User-Agent": "me"}])
-async def test_a_feed_without_headers_that_matter_may_move_anywhere(kind: str, headers: Headers) -> None:
-    async with serving(records) as other:
+async def test_feed_does_not_follow_a_redirect_to_another_origin(kind: str, headers: Headers) -> None:
+    """Such as an address that only this machine reaches."""
+    reached: list[str] = []
+
+    async def internal(request: web.Request) -> web.StreamResponse:
+        reached.append(request.path)
+        return await records(request)
+
+    async with serving(internal) as other:
 
         async def redirecting(request: web.Request) -> web.StreamResponse:
-            raise web.HTTPMovedPermanently(f"{other}/feed")
+            raise web.HTTPMovedPermanently(f"{other}/latest/meta-data")
 
         async with serving(redirecting) as url:
-            assert await first(FEEDS[kind](url, headers)) == b'{"time_us": 1}'
+            with pytest.raises(FeedRefused, match="another origin; set url to the final address"):
+                await first(FEEDS[kind](url, headers))
+    assert reached == []
+
+
+def test_same_host_may_be_changed_to_tls() -> None:
+    plain = URL("http://feed.example:8080/a")
+    assert _is_upgrade(plain, URL("https://feed.example/b"))
+    for target in ("https://feed.example:8443/", "https://other.example/", "http://feed.example/"):
+        assert not _is_upgrade(plain, URL(target))
+    assert not _is_upgrade(URL("https://feed.example/"), URL("http://feed.example/"))

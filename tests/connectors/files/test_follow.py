@@ -265,6 +265,19 @@ def test_a_packed_file_that_stays_damaged_is_a_dead_letter(folder: Path) -> None
     assert read(run, after_s=99.0) == []
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a link away")
+def test_link_of_another_user_is_a_dead_letter(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "private").write_bytes(b"secret\n")
+    for name in ("mine", "theirs"):
+        (folder / name).symlink_to(tmp_path / "private")
+    os.chown(folder / "theirs", 12345, -1, follow_symlinks=False)
+    run = Run(folder)
+    assert read(run) == [("in/mine@1", b"secret")]
+    (letter,) = run.all(after_s=SETTLED_S)
+    assert letter.cause == "unread_file"
+    assert "it is a link of user 12345, which is not followed; copy the file" in letter.detail
+
+
 def test_members_of_an_archive_are_read_in_order(folder: Path) -> None:
     (folder / "a.zip").write_bytes(zipped(y=b"2\n3\n", x=b"1\n"))
     run = Run(folder, room=Room(False, False))

@@ -34,6 +34,7 @@ def test_the_command_line_of_vllm(tmp_path: Path) -> None:
     assert launch.command[-4:] == ("--enable-prompt-tokens-details", "--enforce-eager", "--seed", "7")
     assert options["--dtype"] == "bfloat16"
     assert launch.environment["OMP_NUM_THREADS"] == "2"
+    assert launch.environment["TORCHINDUCTOR_CACHE_DIR"] == "/e/torch-cache"
     assert launch.environment["TORCH_COMPILE_DISABLE"] == "1"
     assert launch.environment["HF_HUB_OFFLINE"] == "1"
     assert launch.cores == (2, 3)

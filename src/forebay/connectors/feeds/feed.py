@@ -92,28 +92,34 @@ def header_values(headers: Headers) -> dict[str, str]:
 
 
 def redirects(headers: Headers) -> list[aiohttp.TraceConfig]:
-    """Make a session send `headers` to the configured origin only.
+    """Make a session stay at the configured origin; raises `FeedRefused` for a redirect to another one.
 
-    A redirect to another scheme, host or port raises `FeedRefused`, unless all headers are harmless.
+    A server could otherwise have addresses read that only this machine reaches. Without secret headers, the
+    same host may be changed to TLS.
     """
-    if HARMLESS.issuperset(name.lower() for name in headers):
-        return []
+    upgrade = HARMLESS.issuperset(name.lower() for name in headers)
+
+    async def stay(session: object, context: object, params: aiohttp.TraceRequestRedirectParams) -> None:
+        answer = params.response.headers
+        try:
+            target = params.url.join(URL(answer.get("Location") or answer.get("URI") or ""))
+        except ValueError:
+            raise FeedRefused("the server redirects to an invalid URL") from None
+        if _origin(target) == _origin(params.url) or (upgrade and _is_upgrade(params.url, target)):
+            return
+        raise FeedRefused(
+            f"the server redirects to {target.scheme}://{target.host}, which is another origin; set url to "
+            "the final address"
+        )
+
     tracing = aiohttp.TraceConfig()
-    tracing.on_request_redirect.append(_stay)
+    tracing.on_request_redirect.append(stay)
     return [tracing]
 
 
-async def _stay(session: object, context: object, params: aiohttp.TraceRequestRedirectParams) -> None:
-    answer = params.response.headers
-    try:
-        target = params.url.join(URL(answer.get("Location") or answer.get("URI") or ""))
-    except ValueError:
-        raise FeedRefused("the server redirects to an invalid URL") from None
-    if _origin(target) != _origin(params.url):
-        raise FeedRefused(
-            f"the server redirects to {target.scheme}://{target.host}, but the feed's headers are sent "
-            "only to the origin of its url; set url to the final address"
-        )
+def _is_upgrade(before: URL, target: URL) -> bool:
+    plain, safe = _origin(before), _origin(target)
+    return (plain[0], safe[0]) == ("http", "https") and plain[1] == safe[1] and target.is_default_port()
 
 
 def _origin(url: URL) -> tuple[str, str | None, int | None]:

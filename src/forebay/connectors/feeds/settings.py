@@ -40,8 +40,8 @@ class FeedSource(Enveloped):
     headers: Headers = Field(
         default_factory=dict,
         description="Headers of the request. A text for harmless ones such as `User-Agent`; for others, such "
-        "as `Authorization`, where the value is: `{env: NAME}` or `{file: PATH}`. They go to the origin of "
-        "`url` only: a redirect to another one is refused.",
+        "as `Authorization`, where the value is: `{env: NAME}` or `{file: PATH}`. Redirects to "
+        "another origin than that of `url` are refused.",
     )
     idle_timeout_s: PositiveFloat = Field(60.0, description="Reconnect after this long without a byte.")
 

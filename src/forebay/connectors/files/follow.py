@@ -21,7 +21,7 @@ from forebay.connectors.files.lines import Part, begins_as_read, name_in, why
 from forebay.connectors.files.reader import LineReader, header_of
 from forebay.connectors.files.rows import Rows
 from forebay.connectors.files.source import place_from, place_values
-from forebay.connectors.files.unpack import UNREADABLE, Unreadable, members_of, packing_of
+from forebay.connectors.files.unpack import UNREADABLE, Unreadable, check_link, members_of, packing_of
 from forebay.connectors.python_source import CallLimit, IdleWait
 from forebay.errors import SettingError, UnreadFile
 from forebay.flink.job import REPLACED_FILES
@@ -199,6 +199,7 @@ class FollowFolder(KeyedProcessFunction):
 
     def _parts(self, key: str, entry: Known) -> list[Part]:
         path = str(self._root / _path(key))
+        check_link(path)
         if packing_of(path) != "zip":
             return [Part(path, entry.name)]
         return [Part(path, f"{entry.name}/{member}", member) for member in members_of(path)]

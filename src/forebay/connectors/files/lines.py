@@ -13,6 +13,7 @@ from forebay.connectors.encodings import UTF_8, Encoding, encoding_of
 from forebay.connectors.files.unpack import (
     BLOCK_BYTES,
     UNREADABLE,
+    check_link,
     is_hidden,
     members_of,
     open_file,
@@ -98,6 +99,7 @@ def files_of(path: Path) -> Iterator[Part]:
     for file in data_files(path):
         name = name_in(path, file)
         try:
+            check_link(file)
             members: list[str | None] = [None]
             if packing_of(file) == "zip":
                 members = [*members_of(file)]

@@ -8,6 +8,7 @@ import io
 import lzma
 import os
 import re
+import stat
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -68,6 +69,15 @@ def members_of(path: str | Path) -> list[str]:
     if len(set(kept)) < len(kept):
         raise Unreadable("the archive has several files of one name; unpack it first")
     return kept
+
+
+def check_link(path: str | Path) -> None:
+    """Raise `Unreadable` if `path` is a link that another user made: it could lead to any file that only this
+    user may read.
+    """
+    found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode) and found.st_uid not in {os.getuid(), 0}:
+        raise Unreadable(f"it is a link of user {found.st_uid}, which is not followed; copy the file")
 
 
 def is_hidden(path: Path) -> bool:

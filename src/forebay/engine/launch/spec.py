@@ -116,7 +116,12 @@ def vllm_launch(python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[i
         # Report with each answer how many tokens the prefix cache held.
         "--enable-prompt-tokens-details",
     ]  # fmt: skip
-    environment = {"VLLM_NO_USAGE_STATS": "1", **compute_environment(python, threads)}
+    environment = {
+        "VLLM_NO_USAGE_STATS": "1",
+        # By default in a folder of /tmp that any user may create first, and what is in it is executed.
+        "TORCHINDUCTOR_CACHE_DIR": str(python.parent.parent / "torch-cache"),
+        **compute_environment(python, threads),
+    }
     if spec.eager:
         command.append("--enforce-eager")
         # Remaining compilation, such as of the ranks of log probabilities, would block all requests for a
