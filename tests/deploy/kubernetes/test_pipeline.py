@@ -222,6 +222,22 @@ def test_quantities(text: str, number: Fraction) -> None:
 
 
 def test_rights_are_least() -> None:
-    rules = objects(variant("everything"))["Role", "triage"]["rules"]
-    assert all("*" not in rule[key] for rule in rules for key in ("apiGroups", "resources", "verbs"))
-    assert not any("secrets" in rule["resources"] for rule in rules)
+    made = objects(variant("everything"))
+    for name in ("triage", "triage-pipeline-tasks"):
+        rules = made["Role", name]["rules"]
+        assert all("*" not in rule[key] for rule in rules for key in ("apiGroups", "resources", "verbs"))
+        assert not any("secrets" in rule["resources"] for rule in rules)
+    for rule in made["Role", "triage"]["rules"]:
+        if rule["apiGroups"] == ["apps"]:
+            assert rule["resourceNames"] == ["triage"]
+
+
+def test_task_managers_may_start_and_change_nothing() -> None:
+    made = objects(variant("everything"))
+    account = job(variant("everything"))["flinkConfiguration"]["kubernetes.taskmanager.service-account"]
+    assert account != job(variant("everything"))["serviceAccount"]
+    assert ("ServiceAccount", account) in made
+    (subject,) = made["RoleBinding", account]["subjects"]
+    assert subject["name"] == account
+    verbs = {verb for rule in made["Role", account]["rules"] for verb in rule["verbs"]}
+    assert verbs == {"get", "list", "watch"}

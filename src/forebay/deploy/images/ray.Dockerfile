@@ -1,6 +1,6 @@
 # Engines on Ray: vLLM with Ray Serve and Forebay. Build it in a folder that holds forebay-*.whl (make dist):
 #   docker build -f ray.Dockerfile -t REGISTRY/forebay-ray:1 .
-FROM vllm/vllm-openai:v0.10.0
+FROM vllm/vllm-openai:v0.32.0
 
 COPY forebay-*.whl /tmp/
 # What runs on the cluster needs nothing of what Forebay needs elsewhere.

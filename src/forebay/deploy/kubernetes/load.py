@@ -169,6 +169,11 @@ def _gateway_problems(deployment: Deployment) -> Iterator[str]:
     if deployment.job is not None:
         needed |= secret_variables(deployment.job.spec.engine)
     yield from _missing_secrets("gateway", settings.gateway, needed)
+    if not gateway.keys:
+        yield (
+            "gateway.config: keys: expected at least one, found none: every pod of the namespace could "
+            "use the engine; name a Secret with the key, as in docs/how-to/kubernetes.md"
+        )
     relay = (deployment.gateway_document or {}).get("relay") or {}
     if settings.scaling is not None and settings.scaling.min == 0 and relay.get("absent_s") is not None:
         yield (

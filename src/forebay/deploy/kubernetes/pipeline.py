@@ -30,6 +30,7 @@ from forebay.pipeline.plan import to_yaml as document_yaml
 
 FLINK_VERSION = "v2_3"
 QUEUE = "queue"
+TASKS = "pipeline-tasks"
 QUEUE_PORT = 8082
 """Where the job manager reports what waits in topics."""
 JOB_MANAGER = {"component": "jobmanager"}
@@ -72,10 +73,21 @@ def pipeline_manifests(deployment: Deployment) -> Iterator[Manifest]:
     )
     why = (
         "Flink's job manager starts its task managers (pods), keeps its leader and the newest checkpoint in "
-        "ConfigMaps, and makes its own Deployment the owner of both. The router sees replicas come and go "
-        "(endpointslices)."
+        "ConfigMaps, and makes its own Deployment the owner of both. The API server cannot limit the "
+        "names of pods and ConfigMaps that are created. The router watches replicas (endpointslices)."
     )
     yield from role(deployment, PIPELINE, _rules(deployment, job), why)
+    yield manifest(
+        PIPELINE,
+        "v1",
+        "ServiceAccount",
+        deployment.name(TASKS),
+        {},
+        labels=labels,
+        annotations=job.pods.service_account_annotations,
+    )
+    why = "Task managers run the model's input and start nothing; they watch who leads."
+    yield from role(deployment, PIPELINE, _task_rules(deployment, job), why, account=TASKS)
     data = _files(deployment, job)
     yield manifest(PIPELINE, "v1", "ConfigMap", name, {"data": data}, labels=labels)
     if _counts_topics(deployment, job):
@@ -111,6 +123,8 @@ def job_document(deployment: Deployment, job: Job) -> dict[str, Any]:
 
 
 def _rules(deployment: Deployment, job: Job) -> list[Rule]:
+    # Flink's Deployment is named after the FlinkDeployment.
+    own = [deployment.name(PIPELINE)]
     rules: list[Rule] = [
         {
             "apiGroups": [""],
@@ -122,12 +136,29 @@ def _rules(deployment: Deployment, job: Job) -> list[Rule]:
             "resources": ["configmaps"],
             "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
         },
-        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["delete", "get"]},
-        {"apiGroups": ["apps"], "resources": ["deployments/finalizers"], "verbs": ["update"]},
+        {
+            "apiGroups": ["apps"],
+            "resources": ["deployments"],
+            "resourceNames": own,
+            "verbs": ["delete", "get"],
+        },
+        {
+            "apiGroups": ["apps"],
+            "resources": ["deployments/finalizers"],
+            "resourceNames": own,
+            "verbs": ["update"],
+        },
     ]
-    if _watches_endpoints(job_document(deployment, job).get("engine")):
-        rules.append(ENDPOINTS)
-    return rules
+    return rules + _endpoints(deployment, job)
+
+
+def _task_rules(deployment: Deployment, job: Job) -> list[Rule]:
+    leaders = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}
+    return [leaders, *_endpoints(deployment, job)]
+
+
+def _endpoints(deployment: Deployment, job: Job) -> list[Rule]:
+    return [ENDPOINTS] if _watches_endpoints(job_document(deployment, job).get("engine")) else []
 
 
 def _watches_endpoints(engine: Any) -> bool:
@@ -185,6 +216,7 @@ def flink_configuration(deployment: Deployment, job: Job) -> dict[str, str]:
         **(PROGRAM_MEMORY if _counts_topics(deployment, job) else {}),
         "web.submit.enable": "false",
         "web.cancel.enable": "false",
+        "kubernetes.taskmanager.service-account": deployment.name(TASKS),
         "kubernetes.operator.job.autoscaler.enabled": "false",
         "kubernetes.operator.deployment.rollback.enabled": "false",
     }
@@ -236,6 +268,9 @@ def _flink_deployment(deployment: Deployment, job: Job) -> Manifest:
         ),
         (*options, "jobmanager.memory.jvm-overhead.min"): (
             "The pipeline's program stays in the job manager's pod to count what waits, outside of the heap."
+        ),
+        (*options, "kubernetes.taskmanager.service-account"): (
+            "The job manager's account may start pods; task managers must not."
         ),
         (*options, "web.submit.enable"): "Flink's web page cannot add or end jobs.",
         (*options, "kubernetes.operator.job.autoscaler.enabled"): (

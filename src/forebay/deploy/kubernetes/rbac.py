@@ -17,9 +17,11 @@ ENDPOINTS: Rule = {
 }
 
 
-def role(deployment: Deployment, component: str, rules: Sequence[Rule], why: str) -> Iterator[Manifest]:
-    """A Role with these rules, bound to the component's service account."""
-    name, labels = deployment.name(component), deployment.labels(component)
+def role(
+    deployment: Deployment, component: str, rules: Sequence[Rule], why: str, *, account: str | None = None
+) -> Iterator[Manifest]:
+    """A Role with these rules, bound to the component's service account, or to its `account`."""
+    name, labels = deployment.name(account or component), deployment.labels(component)
     version = f"{GROUP}/v1"
     yield manifest(
         component, version, "Role", name, {"rules": list(rules)}, labels=labels, notes={("rules",): why}
