@@ -34,6 +34,8 @@ PYTHON = $(shell for python in $(CANDIDATES); do \
 
 TOOLS := build/tools
 ENGINE_LOCKS := src/forebay/engine/launch/locks
+IMAGES := src/forebay/deploy/images
+IMAGE_EXTRAS := $(foreach extra,gateway kubernetes kv-events otel registry s3,--extra $(extra))
 INSTALL := python -m pip install --no-deps --require-hashes
 COMPILE = $(TOOLS)/bin/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url \
 	--no-python-downloads --custom-compile-command 'make lock'
@@ -114,6 +116,8 @@ lock: $(TOOLS)/ready
 	$(COMPILE) --python-version 3.10 -o locks/tools.txt locks/tools.in
 	$(COMPILE) --python-version 3.10 -o locks/ray.txt locks/ray.in
 	$(COMPILE) --python-version 3.10 --extra dev --extra plot -o locks/project.txt pyproject.toml
+	$(COMPILE) --python-version 3.10 -c locks/project.txt $(IMAGE_EXTRAS) -o $(IMAGES)/requirements.txt pyproject.toml
+	cp locks/build.txt $(IMAGES)/build.txt
 	$(COMPILE) --python-version 3.11 --override $(ENGINE_LOCKS)/engine-without.in \
 		-o $(ENGINE_LOCKS)/engine.txt $(ENGINE_LOCKS)/engine.in
 	$(COMPILE) --python-version 3.11 -c $(ENGINE_LOCKS)/engine.txt -o $(ENGINE_LOCKS)/torch.txt $(ENGINE_LOCKS)/torch.in

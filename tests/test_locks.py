@@ -186,3 +186,23 @@ def test_images_name_the_locked_version_of_vllm() -> None:
     ]
     named = {tag for path in texts for tag in re.findall(r"vllm/vllm-openai:v([\w.]+)", path.read_text())}
     assert named == {locked}
+
+
+def test_images_install_what_was_tested() -> None:
+    images = ROOT / "src" / "forebay" / "deploy" / "images"
+    assert (images / "build.txt").read_text() == (ROOT / "locks" / "build.txt").read_text()
+    tested = {(pin.name, str(pin.specifier)) for pin in pins((ROOT / "locks" / "project.txt").read_text())}
+    installed = {(pin.name, str(pin.specifier)) for pin in pins((images / "requirements.txt").read_text())}
+    assert installed <= tested
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = ("gateway", "kubernetes", "kv-events", "otel", "registry", "s3")
+    wanted = [
+        *asked["dependencies"],
+        *(each for extra in extras for each in asked["optional-dependencies"][extra]),
+    ]
+    lock = (images / "requirements.txt").read_text()
+    assert disagreements(wanted, lock, "forebay (pyproject.toml)", PYTHONS) == []
+    for name in ("gateway", "pipeline"):
+        text = (images / f"{name}.Dockerfile").read_text()
+        assert text.count("--require-hashes") == 1
+        assert "[" not in text.partition("pip install")[2].partition("\n")[0]

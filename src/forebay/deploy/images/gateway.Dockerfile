@@ -4,9 +4,13 @@ FROM python:3.12-slim
 
 COPY forebay-*.whl /tmp/
 RUN python -m venv /opt/forebay \
- && wheel=$(ls /tmp/forebay-*.whl) \
- && /opt/forebay/bin/pip install --no-cache-dir "$wheel[gateway,kubernetes,kv-events,otel]" \
- && rm /tmp/forebay-*.whl \
+ # The wheel has the locks of what was tested; each file is checked by its hash.
+ && /opt/forebay/bin/python -m zipfile -e /tmp/forebay-*.whl /tmp/wheel \
+ && locked='/opt/forebay/bin/pip install --no-cache-dir --no-deps --require-hashes' \
+ && $locked -r /tmp/wheel/forebay/deploy/images/build.txt \
+ && $locked --no-build-isolation -r /tmp/wheel/forebay/deploy/images/requirements.txt \
+ && /opt/forebay/bin/pip install --no-cache-dir --no-deps /tmp/forebay-*.whl \
+ && rm -r /tmp/forebay-*.whl /tmp/wheel \
  # A gateway runs no Flink: 329 MB less.
  && rm -rf /opt/forebay/lib/python3.12/site-packages/pyflink/lib \
            /opt/forebay/lib/python3.12/site-packages/pyflink/opt

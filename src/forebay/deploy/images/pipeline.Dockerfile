@@ -9,9 +9,13 @@ RUN apt-get update \
 
 COPY forebay-*.whl /tmp/
 RUN python3 -m venv /opt/forebay \
- && wheel=$(ls /tmp/forebay-*.whl) \
- && /opt/forebay/bin/pip install --no-cache-dir "$wheel[kubernetes]" \
- && rm /tmp/forebay-*.whl \
+ # The wheel has the locks of what was tested; each file is checked by its hash.
+ && /opt/forebay/bin/python -m zipfile -e /tmp/forebay-*.whl /tmp/wheel \
+ && locked='/opt/forebay/bin/pip install --no-cache-dir --no-deps --require-hashes' \
+ && $locked -r /tmp/wheel/forebay/deploy/images/build.txt \
+ && $locked --no-build-isolation -r /tmp/wheel/forebay/deploy/images/requirements.txt \
+ && /opt/forebay/bin/pip install --no-cache-dir --no-deps /tmp/forebay-*.whl \
+ && rm -r /tmp/forebay-*.whl /tmp/wheel \
  # Flink itself is in this image already. What runs Python inside it belongs into lib/, once: brought along by
  # the job, it could be loaded only once in the life of a task manager.
  && site=$(/opt/forebay/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
