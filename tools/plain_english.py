@@ -35,23 +35,16 @@ CLEAN = (
     "docs/ray-fleet.md",
     "docs/recovery.md",
     "docs/security.md",
-    "src/forebay/api",
-    "src/forebay/clients",
-    "src/forebay/connectors",
-    "src/forebay/deploy",
-    "src/forebay/engine",
-    "src/forebay/fleet/autoscale",
-    "src/forebay/flink",
-    "src/forebay/gateway",
-    "src/forebay/pipeline",
-    "src/forebay/planning",
-    "src/forebay/stateful",
+    "src/forebay",
     "tests/flink",
     "tests/pipeline",
     "tests/tools",
     "tools",
 )
 """Files and folders that are checked. Add a line when one is clean."""
+
+NOT_YET = re.compile(r"src/forebay/(?:fleet/(?!autoscale/)|bench/report/)")
+"""Files in `CLEAN` that still have findings; they are checked only if they are named."""
 
 TREE = ("src", "tests", "benchmarks", "tools", "docs", "examples", "README.md", "CONTRIBUTING.md")
 NOT_CHECKED = re.compile(r"docs/reference/|tests/corpus/|tools/plain_english|tests/tools/test_plain_english")
@@ -67,6 +60,7 @@ ALLOWED = {
     ("src/forebay/apps/topics/settings.py", "what it is"): PROMPT,
     ("src/forebay/apps/trends/settings.py", "say"): PROMPT,
     ("src/forebay/connectors/generator/posts.py", "so much"): "a generated post",
+    ("src/forebay/untrusted_text.py", "say"): PROMPT,
     ("tests/flink/test_request_handler.py", "say"): PROMPT,
     ("tests/pipeline/test_spec.py", "Say"): PROMPT,
     ("tests/flink/test_root_cause.py", "told"): CODE_IN_TEXT,
@@ -203,6 +197,8 @@ def main(arguments: list[str]) -> int:
     counts = "--counts" in arguments
     paths = [argument for argument in arguments if argument != "--counts"]
     wrong, used = check(paths or (TREE if counts else CLEAN))
+    if not paths and not counts:
+        wrong = [each for each in wrong if not NOT_YET.match(each.path)]
     if counts:
         rooms, reasons = (
             Counter(each.path.rpartition("/")[0] for each in wrong),

@@ -81,7 +81,7 @@ def test_a_run_without_flink_is_sent_to_the_doctor(tmp_path: Path) -> None:
     done = without_flink(tmp_path, "run", str(tmp_path / "p.yaml"))
     assert done.returncode == 1
     assert done.stderr in {
-        f"forebay: {name} is not installed: `forebay doctor` says how to install it\n"
+        f"forebay: {name} is not installed: run `forebay doctor` to see how to install it\n"
         for name in ("pyflink", "py4j")
     }
 

@@ -103,7 +103,7 @@ def test_a_run_that_is_too_short_for_its_answers_says_so() -> None:
     events = even(80, 4.0, stages_s=(0.001, 0.002, 0.003, 0.01, 6.0, 0.2, 0.001, 0.5))
     verdict = judge_stream(stream_run(events))
     assert verdict.valid
-    assert any("19.8 s are too short to tell" in note and "--seconds 69 " in note for note in verdict.notes)
+    assert any("19.8 s are too short to judge" in note and "--seconds 69 " in note for note in verdict.notes)
 
 
 def test_a_run_whose_lag_scatters_too_much_says_so() -> None:
@@ -117,7 +117,7 @@ def test_a_run_whose_lag_scatters_too_much_says_so() -> None:
 
 
 def test_few_events_leave_the_lag_unchecked_and_say_so() -> None:
-    assert any("49 events are too few to tell" in note for note in judge_stream(stream_run(even(49))).notes)
+    assert any("49 events are too few to judge" in note for note in judge_stream(stream_run(even(49))).notes)
     assert not any("too few" in note for note in judge_stream(stream_run(even(50))).notes)
 
 
