@@ -1,4 +1,4 @@
-"""Static and continuous batching, and many short requests at once."""
+"""Static and continuous batching, and bursts of short requests."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ QUICK = "batching-quick.json"
 LATENCY = "batching-latency.json"
 BURST = "burst.json"
 PUBLISHED_BURST = (5000, 26.07, 0.15)
-"""Of the original: prompts in one request, its seconds, and those of a request alone."""
+"""Of the original: prompts in one request, its seconds, and those of a single request."""
 
 
 def render(records: Records) -> Rendered:
-    """Throughput and latency of both systems, the burst, and where each document comes from."""
     large = merged([records[name] for name in LARGE])
     quick, burst, waited = records[QUICK], records[BURST], records[LATENCY]
     model = large["provenance"]["model"]
@@ -44,7 +43,7 @@ def render(records: Records) -> Rendered:
 
 
 def published(ratios: Sequence[float], limits: Sequence[str], burst: Mapping[str, Any]) -> str:
-    """Our multiples, each within one machine, beside those of the studies."""
+    """Our ratios, each within one machine, next to those of the studies."""
     ours = ", ".join(f"{ratio:.1f} (limit {limit})" for limit, ratio in zip(limits, ratios, strict=True))
     theirs, theirs_s, alone_s = PUBLISHED_BURST
     return (
@@ -55,7 +54,7 @@ def published(ratios: Sequence[float], limits: Sequence[str], burst: Mapping[str
 
 
 def medians(document: Mapping[str, Any]) -> str:
-    """The median latency of both systems at each rate, those of INVALID loads in brackets."""
+    """Median latency of both systems at each rate; INVALID ones in brackets."""
     told = []
     for rate, of in document["latency"].items():
         static, continuous = (
@@ -69,7 +68,7 @@ def medians(document: Mapping[str, Any]) -> str:
 
 
 def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Documents of other limits or rates as one, limits in order; what they do not share is the first's."""
+    """Documents of other limits or rates as one, limits in order; everything else is from the first."""
     found = dict(documents[0])
     for key in ("throughput", "output_throughput", "ratio", "latency", "reasons", "others_cores", "settings"):
         parts = {name: value for document in documents for name, value in document[key].items()}
@@ -79,7 +78,7 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def throughput_table(document: Mapping[str, Any]) -> str:
-    """Tokens per second by system and limit; what is INVALID stands in brackets."""
+    """Tokens per second by system and limit; INVALID ones in brackets."""
     throughput, reasons = document["throughput"], document["reasons"]
 
     def shown(words: str, limit: str, *systems: str) -> str:
@@ -112,7 +111,7 @@ def throughput_table(document: Mapping[str, Any]) -> str:
 
 
 def latency_table(document: Mapping[str, Any]) -> str:
-    """Latency by system and rate: the percentiles that so many requests can give, and the longest."""
+    """Latency by system and rate: the percentiles that the number of requests allows, and the maximum."""
     rows = []
     for rate, of in document["latency"].items():
         for system in SYSTEMS:
@@ -132,7 +131,7 @@ def latency_table(document: Mapping[str, Any]) -> str:
 
 
 def burst_table(document: Mapping[str, Any]) -> str:
-    """What each form of sending took, beside what was published."""
+    """Seconds for each way to send, next to the published ones."""
     count, alone = document["requests"], document["alone"]["p50_s"]
     theirs, theirs_s, alone_s = PUBLISHED_BURST
     rows: list[list[object]] = [

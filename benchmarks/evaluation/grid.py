@@ -1,4 +1,4 @@
-"""Throughput, latency and use of the machine over models, replicas, arrivals and lengths."""
+"""Throughput, latency and resources over models, replicas, arrivals and lengths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ Document = Mapping[str, Any]
 
 
 def render(records: Records) -> Rendered:
-    """What each engine can do, every cell, what is INVALID, and both pictures."""
     documents = {name.removesuffix(".json"): found for name, found in records.items()}
     tables = {"origin": origin(records)}
     for name, document in documents.items():
@@ -39,7 +38,7 @@ def render(records: Records) -> Rendered:
 
 
 def throughput(documents: Any) -> str:
-    """The valid engines' output tokens per second, by how uneven the answers are; how many are not valid."""
+    """The valid engines' output tokens per second, by tail of the answers; the number of invalid ones."""
     engines = [engine for document in documents for engine in document["engines"]]
     said = []
     for engine in engines:
@@ -56,7 +55,7 @@ def throughput(documents: Any) -> str:
 
 
 def latency(cells: list[Any]) -> str:
-    """The medians of the valid streams."""
+    """Medians of the valid streams."""
     said = [
         f"{in_words(cell)}: {answered:.2f} s to the answer and {committed:.2f} s to the commit, medians."
         for cell in _streams(cells)
@@ -80,13 +79,12 @@ def resources(cells: list[Any]) -> str:
 
 
 def name_of(one: Document) -> str:
-    """An engine or a cell in words."""
     name = f"{short_model(one['model'])}, {parallelism_name(one['parallelism'])}"
     return f"{name}, {one['arrival']}, {one['tail']}" if "arrival" in one else f"{name}, all at once"
 
 
 def in_words(one: Document) -> str:
-    """The same for the front page, where no table says what the numbers are."""
+    """Like `name_of`, for the front page, which has no table that explains the numbers."""
     of = one["parallelism"]
     cores = "" if of["cores_each"] is None else f" on {of['cores_each']} core{'s' * (of['cores_each'] > 1)}"
     name = f"{short_model(one['model'])}, {of['replicas']} replica{'s' * (of['replicas'] > 1)}{cores}"

@@ -1,4 +1,4 @@
-"""What a stream's settings do to the engine, and back."""
+"""Effects of a stream's settings on the engine, and the reverse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ WINDOWS = "interplay-windows.json"
 
 
 def render(records: Records) -> Rendered:
-    """Every point, what is INVALID, and the picture."""
     document = records[RECORD]
     cells = document["cells"]
     rows = point_rows(document)
@@ -46,7 +45,7 @@ def render(records: Records) -> Rendered:
 
 
 def checkpoints(cells: list[Any]) -> str:
-    """How long checkpoints took over all points."""
+    """Duration of checkpoints over all points."""
     took = [cell["stream"]["checkpoint_s"]["p50"] * 1000 for cell in cells]
     return (
         f"Checkpoints took {min(took):.0f} to {max(took):.0f} ms with requests in flight (medians of the "
@@ -55,7 +54,7 @@ def checkpoints(cells: list[Any]) -> str:
 
 
 def shared(cells: list[Any]) -> str:
-    """What the prefix cache found."""
+    """Hit shares of the prefix cache."""
     found = [
         f"{cell['stream']['resources']['prefix_hit_share'] * 100:.0f} % ({cell['value']})"
         for cell in cells
@@ -65,13 +64,13 @@ def shared(cells: list[Any]) -> str:
 
 
 def queue(cells: list[Any]) -> str:
-    """Where requests waited in the engine."""
+    """Points at which requests waited in the engine."""
     waited = [name_of(cell) for cell in cells if cell["stream"]["resources"]["waiting_max"]]
     return f"Valid points at which requests waited in vLLM: {'; '.join(waited) or 'none'}."
 
 
 def batches(cells: list[Any]) -> str:
-    """How many calls ran at once in windows of few and of many keys."""
+    """Concurrent calls in windows of few and of many keys."""
     found = [
         f"{cell['stream']['resources']['running_mean']:.1f} ({cell['value']})"
         for cell in cells

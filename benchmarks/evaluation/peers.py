@@ -1,4 +1,4 @@
-"""Other systems at the same work."""
+"""Other systems on the same work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ LATENCY, REFUSALS, KILL = "latency", "refusals", "kill"
 
 
 def render(records: Records) -> Rendered:
-    """One table for each part, where the runs come from, and the picture of the latency added."""
     document = records[RECORD]
     parts = document["parts"]
     measured, titles = parts[LATENCY]["peers"], {name: of["title"] for name, of in document["peers"].items()}
@@ -46,7 +45,7 @@ def render(records: Records) -> Rendered:
 
 
 def in_order(measured: Any) -> list[tuple[str, Any]]:
-    """Those with figures that are valid, the least latency first."""
+    """Peers with valid figures, by latency."""
     found = [(name, of) for name, of in measured.items() if "added_ms_p50" in of and doubt(of) is None]
     return sorted(found, key=lambda one: float(one[1]["added_ms_p50"]))
 
@@ -64,12 +63,12 @@ def told(value_ms: float) -> str:
 
 
 def least(found: Any) -> str:
-    """A sign that the figure is a lower bound, where events had no result."""
+    """A sign that the figure is a lower bound, because events had no result."""
     return "≥ " if found["unanswered"] else ""
 
 
 def runs(document: Any) -> str:
-    """The runs that were put together into the document."""
+    """The runs merged into the document."""
     return "".join(origin({RECORD: {"provenance": provenance}}) for provenance in document["runs"])
 
 

@@ -109,7 +109,7 @@ pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps(repor
 def test_an_end_without_a_word_is_seen(tmp_path: Path) -> None:
     around = Surroundings(command=(sys.executable, "-c", "raise SystemExit(1)"))
     (problem,) = play(replace(SMALL, faults=()), tmp_path / "work", around).problems
-    assert "ended with status 1 and without a word" in problem
+    assert "ended with status 1 without a message" in problem
 
 
 NAMES_A_GAP = """
