@@ -153,9 +153,7 @@ def outage(tmp_path_factory: pytest.TempPathFactory, flink_logs: Path, key_file:
 
 
 @pytest.mark.parametrize("name", GIVEN_UP)
-def test_a_record_that_is_given_up_is_a_dead_letter_with_its_cause_tries_and_input(
-    run: Run, name: str
-) -> None:
+def test_a_failed_record_is_a_dead_letter_with_cause_attempts_and_input(run: Run, name: str) -> None:
     line, cause, attempts, words = GIVEN_UP[name]
     letter = run.letters[run.at(line)]
     assert letter["cause"] == cause

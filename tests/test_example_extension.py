@@ -80,7 +80,7 @@ def run(environment: dict[str, str], folder: Path, *words: str) -> subprocess.Po
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_its_parts_are_exactly_once_over_a_kill_and_a_checkpoint_is_bound_to_the_keys_of_its_source(
+def test_it_is_exactly_once_over_a_kill_and_its_source_settings_are_bound(
     tmp_path: Path, environment: dict[str, str], replica: ReplicaThread
 ) -> None:
     expected = write_logs(tmp_path)

@@ -142,7 +142,7 @@ def test_what_a_connector_finds_missing_is_told_before_the_start(
             check_paths(parse_spec(pipeline(source={"type": "numbers", "first": first}), base=tmp_path))
 
 
-def test_one_that_does_not_load_is_told_with_its_line_and_only_where_it_is_named(
+def test_one_that_does_not_load_is_reported_with_its_line_only_if_named(
     install_package: Install, tmp_path: Path
 ) -> None:
     install_package("forebay.connectors", "broken", "import not_there", numbers="SOURCE")

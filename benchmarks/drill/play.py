@@ -106,7 +106,7 @@ class _Player:
             if left := wait_gone(self._machine.run.processes("all") | self._orphans, GONE_S):
                 yield f"processes outlived the command: {[_words(process) for process in left]}"
         except ForebayError as error:
-            yield f"{error}; the run said: {self._machine.run.said()}"
+            yield f"{error}; its output: {self._machine.run.said()}"
             self._machine.run.kill("all")
             return
         self._check_report()
@@ -213,7 +213,7 @@ class _Player:
             words = f"nothing moved for {self._around.patience_s:.0f} s, after {moved[0]} requests"
             if endless:
                 # The comparison will show what is lost.
-                self._problems.append(f"{words}; the run said: {run.said()}")
+                self._problems.append(f"{words}; its output: {run.said()}")
                 return self._stopped()
             raise PipelineFailed(words)
         return True

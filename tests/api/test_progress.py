@@ -183,7 +183,7 @@ ALL_DEAD = {"accepted": 20.0, "dead_letters": 19.0, "in_flight": 1.0}
 SHOUT = "sort: all of the first 19 events became dead letters"
 
 
-def test_that_all_becomes_dead_letters_is_said_once_also_where_nobody_listens_to_info(
+def test_only_dead_letters_is_reported_once_even_without_info_logging(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = FakeJob([{}] * JUDGE_EVERY + [{"sort": ALL_DEAD}] * 10)
@@ -208,7 +208,7 @@ def test_dead_letters_beside_others_are_no_alarm(
     assert said(caplog, FakeJob([{"sort": found}] * 10), logging.WARNING) == []
 
 
-def test_where_nobody_listens_counts_are_asked_for_until_there_is_a_result() -> None:
+def test_without_a_listener_counts_are_polled_until_the_first_result() -> None:
     none_yet = {"sort": {"accepted": 3.0, "dead_letters": 0.0}}
     rounds = [*[{}] * JUDGE_EVERY, *[none_yet] * JUDGE_EVERY, *[{"sort": COUNTS}] * 10]
     job = FakeJob(rounds)

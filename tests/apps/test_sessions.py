@@ -181,7 +181,7 @@ def test_no_script_exceeds_the_budget_by_much_nor_fails(text: str) -> None:
     assert "\ufffd" not in text_of(machine.asked[0].ask)
 
 
-def test_a_message_of_more_tokens_than_its_length_lets_expect_is_shortened_again() -> None:
+def test_a_message_with_more_tokens_than_expected_is_shortened_again() -> None:
     machine = sessions(Sessions(budget_tokens=1536))
     machine.event("a", 0, text="😀" * 4000)
     answer_within(machine, 1024)
@@ -266,7 +266,7 @@ def test_by_the_clock_a_session_that_the_input_ends_was_not_idle() -> None:
     assert machine.stores.keys == {}
 
 
-def test_a_call_that_failed_after_long_ends_no_session_that_has_messages_waiting() -> None:
+def test_a_late_failure_ends_no_session_with_waiting_messages() -> None:
     machine = sessions()
     converse(machine, "a", 0, "hello")
     machine.event("a", 1, text="and now?")
@@ -307,7 +307,7 @@ def test_a_message_without_a_time_does_not_stay_for_ever() -> None:
     assert machine.results[-1].answer == {"ended": "idle", "turns": 1, "summary": ""}
 
 
-def test_event_time_ends_a_session_by_its_own_gaps_though_no_watermark_has_come() -> None:
+def test_event_time_gaps_end_a_session_without_a_watermark() -> None:
     machine = sessions(event_time=True)
     for number, time_ms in enumerate((0, 10_000, 500_000)):
         converse(machine, "a", number, "hello", time_ms=time_ms)

@@ -305,7 +305,7 @@ def test_figures_do_not_hang_on_the_clocks_zero_and_scale_with_its_unit(
 
 
 @given(st.lists(records(), min_size=1, max_size=8), MS, MS)
-def test_goodput_is_a_share_that_looser_objectives_raise_and_a_failure_lowers(
+def test_looser_objectives_raise_goodput_and_a_failure_lowers_it(
     answers: list[RequestRecord], one_s: float, other_s: float
 ) -> None:
     low_s, high_s = sorted((one_s, other_s))

@@ -50,7 +50,7 @@ def render(records: Records) -> Rendered:
 ONE = Page("one", "How many?", ("one.json",), render)
 
 
-def test_tables_are_written_between_their_markers_and_nothing_else_changes(folder: Path) -> None:
+def test_tables_are_written_between_markers_and_nothing_else_changes(folder: Path) -> None:
     assert [path.name for path in write(evaluation(folder, [ONE]))] == ["one.md", "README.md"]
     numbers = "| a | b |\n| --- | --- |\n| 7 | – |\n"
     assert (folder / "one.md").read_text() == "# One\n" + MARKER.format("numbers", numbers) + "the rest\n"
@@ -121,7 +121,7 @@ def cell(**values: Any) -> dict[str, Any]:
     return {"requests": 200, "rate_per_s": 0.25, "cdf_s": [0.1 * n for n in range(1, 201)]} | values
 
 
-def test_batching_tables_bracket_what_is_invalid_and_leave_out_what_cannot_be_told() -> None:
+def test_batching_tables_bracket_invalid_and_omit_unknown_figures() -> None:
     document = {
         "throughput": {"32": {"static": 100.0, "continuous": 250.0}, "128": {"continuous": 90.4}},
         "latency": {"1": {"static": cell(), "continuous": cell(cdf_s=[1.0, 2.0, 3.0], requests=3)}},

@@ -71,7 +71,7 @@ def test_a_scale_that_is_seen_before_the_wish_followed_it_at_once() -> None:
     assert seen.scaled_up_s() == [0.0], "of the second nobody saw a wish"
 
 
-def test_a_request_to_a_replica_that_stops_is_seen_and_one_that_was_on_its_way_is_not() -> None:
+def test_a_late_request_to_a_stopping_replica_counts_unless_in_flight() -> None:
     replica = ReplicaSeen("a")
     replica.metrics(vllm(2, 5), 9.9)
     replica.pod(pod("10.0.0.2", ready=True, stopping=True), 10.0)

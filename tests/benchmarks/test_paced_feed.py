@@ -86,7 +86,7 @@ class Counted(Pace):
         return super().take()
 
 
-async def test_a_client_that_waits_hears_of_a_new_rate_and_asks_for_nothing_before() -> None:
+async def test_a_waiting_client_gets_a_new_rate_without_asking() -> None:
     pace = Counted()
     async with TestClient(TestServer(PacedFeed(pace).application())) as client:
         response = await client.get("/stream")

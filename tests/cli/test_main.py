@@ -128,7 +128,7 @@ cli.serve(app)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_the_status_of_a_command_that_is_stopped_in_the_middle_of_an_import(
+def test_the_status_of_a_command_that_is_stopped_during_an_import(
     tmp_path: Path, number: int, status: int
 ) -> None:
     """An import may run code that is made of a text, as that of a dataclass does."""

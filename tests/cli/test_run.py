@@ -115,7 +115,7 @@ def stopped(spec: PipelineSpec, watch: Any) -> Snapshot:
     raise KeyboardInterrupt
 
 
-def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over(
+def test_a_run_stopped_before_its_first_checkpoint_reports_a_fresh_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(monkeypatch, stopped)

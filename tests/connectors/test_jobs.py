@@ -57,9 +57,7 @@ def raws(lines: list[list[str]], kind: str | None = None) -> list[bytes]:
     return [ast.literal_eval(line[1]) for line in lines if kind is None or line[0] == kind]
 
 
-def test_every_line_of_a_file_is_an_event_or_a_dead_letter_with_its_exact_bytes(
-    jobs: Any, tmp_path: Path
-) -> None:
+def test_every_line_is_an_event_or_a_dead_letter_with_its_exact_bytes(jobs: Any, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(b"\n".join(BAD_LINES))
     env = jobs.environment(parallelism=2)
@@ -70,9 +68,7 @@ def test_every_line_of_a_file_is_an_event_or_a_dead_letter_with_its_exact_bytes(
     assert [line[3] for line in lines][-1] == "in.jsonl@13"
 
 
-def test_rows_of_several_lines_are_assembled_and_an_open_one_is_a_dead_letter(
-    jobs: Any, tmp_path: Path
-) -> None:
+def test_multi_line_rows_are_assembled_and_an_open_one_is_a_dead_letter(jobs: Any, tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_bytes(
         b'id,text\r\n1,"two\r\nlines"\r\n2,5" disk\r\n3,a,b\r\n\xff,x\r\n4,"open\r\n5,good\r\nfor ever'
@@ -224,9 +220,7 @@ def test_a_replay_gives_every_record_in_order_and_ends(jobs: Any, tmp_path: Path
     assert raws(lines) == [*records[:100], b"broken", *records[100:]]
 
 
-def test_a_replayed_directory_goes_on_in_its_file_though_others_came_before_it(
-    jobs: Any, tmp_path: Path
-) -> None:
+def test_a_replayed_directory_continues_in_its_file_despite_new_ones(jobs: Any, tmp_path: Path) -> None:
     from forebay.flink.types import BYTES
 
     source, gate = tmp_path / "in", tmp_path / "gate"
@@ -262,7 +256,7 @@ FEEDS = {
 
 
 @pytest.mark.parametrize("feed", ["sse", "jetstream"])
-def test_a_feed_that_drops_connections_gives_each_event_once_across_a_restore(jobs: Any, feed: str) -> None:
+def test_a_feed_that_disconnects_gives_each_event_once_over_a_restore(jobs: Any, feed: str) -> None:
     make, message = FEEDS[feed]
     total = 3000
     records = [{"n": n, "u": "é"} for n in range(total)]

@@ -103,7 +103,7 @@ class Scene:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["feed", "replay", "file", "generator"])
-def test_checkpoints_get_through_while_nothing_is_answered_and_a_restore_gives_each_record_once(
+def test_checkpoints_complete_without_answers_and_restores_are_exact(
     jobs: Any, tmp_path: Path, kind: str
 ) -> None:
     scene = Scene(jobs, tmp_path, kind)

@@ -75,7 +75,7 @@ def test_the_replicas_own_wish_is_respected() -> None:
     assert delay(errors.RateLimited("x", retry_after_s=40.0), left_s=30.0) is None
 
 
-def test_after_a_time_that_was_named_it_is_tried_however_often_it_failed_before() -> None:
+def test_after_a_named_time_it_is_tried_however_often_it_failed() -> None:
     assert delay(errors.RateLimited("x", retry_after_s=1.0), attempt=50) == 1.0
     assert delay(errors.RateLimited("x", retry_after_s=1.0), attempt=50, jitter_unit=0.5) == 1.125
     assert delay(errors.RateLimited("x", retry_after_s=0.9), attempt=50) == POLICY.max_backoff_s

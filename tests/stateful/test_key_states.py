@@ -75,7 +75,7 @@ def test_nothing_stays_of_a_key_that_was_forgotten_once_its_time_has_come() -> N
     assert left_over(machine) == []
 
 
-def test_a_timer_that_fires_often_before_one_that_is_far_notes_the_far_one_once() -> None:
+def test_a_frequent_timer_before_a_far_one_records_the_far_one_once() -> None:
     def tick(state: Any, name: str, now: Moment) -> Step[Any]:
         timers = {"near": Timer(now.wall_ms + 100, "wall")} if name == "near" else {"near": None}
         return Step(state, outputs=(Output(name),), timers=timers)

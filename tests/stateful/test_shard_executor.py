@@ -155,7 +155,7 @@ class IdleEnds(Remember):
         return Step(None, outputs=(Output("ended"),))
 
 
-def test_a_timer_that_is_due_waits_for_the_call_and_is_dropped_when_set_anew() -> None:
+def test_a_due_timer_waits_for_the_call_and_is_dropped_when_set_again() -> None:
     machine = Machine(IdleEnds())
     machine.event("a", 0)
     machine.answer("a")
@@ -477,7 +477,7 @@ def test_timers_of_many_keys_that_are_due_at_once_fire_as_there_is_room(dies: bo
     assert (machine.held, machine.stores.work, machine.stores.due) == ({}, {}, {})
 
 
-def test_a_timer_that_is_due_comes_before_an_event_that_comes_later_though_there_is_no_room() -> None:
+def test_without_room_a_due_timer_still_precedes_a_later_event() -> None:
     machine = Machine(AskLater(), room=1)
     for n in range(2 * PER_CHUNK):
         machine.event(f"k{n}", n, time_ms=0)
@@ -493,7 +493,7 @@ def test_a_timer_that_is_due_comes_before_an_event_that_comes_later_though_there
     assert len(machine.results) == 2 * PER_CHUNK
 
 
-def test_a_timer_that_is_set_again_for_a_time_that_is_past_lets_all_others_go_first() -> None:
+def test_a_timer_set_again_in_the_past_lets_all_others_go_first() -> None:
     again = Scripted(
         on_event=lambda state, event, now: Step({}, timers={"t": Timer(1_000)}),
         on_timer=lambda state, name, time_ms, now: Step(
@@ -536,7 +536,7 @@ class Counting(DictStore):
         return super().items()
 
 
-def test_an_event_and_an_answer_look_at_state_as_often_however_many_wait_under_the_key() -> None:
+def test_state_accesses_do_not_depend_on_how_many_events_wait() -> None:
     machine = Machine(Scripted(lambda state, event, now: Step(state, ask())))
     stores = Counting(), Counting(), Counting()
     machine.stores = Stores(*stores)

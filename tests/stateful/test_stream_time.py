@@ -83,7 +83,7 @@ def test_every_event_is_judged_once_and_the_same_after_restores(stream: list[See
 
 
 @given(st.one_of(moments.map(one), streams))
-def test_the_clock_never_goes_back_and_nothing_in_time_is_behind_the_watermark(stream: list[Seen]) -> None:
+def test_the_clock_never_goes_back_and_no_event_in_time_is_late(stream: list[Seen]) -> None:
     clock = None
     for number, each in judge(stream).items():
         if clock is not None:
@@ -158,7 +158,7 @@ def test_the_clock_is_the_slowest_partitions() -> None:
     assert 40_000 < clocks[-1] <= 60_000
 
 
-def test_a_partition_with_few_events_holds_the_clock_no_longer_than_they_take_to_come() -> None:
+def test_a_sparse_partition_holds_the_clock_only_until_its_next_event() -> None:
     """Its clock is its newest event's, not the median of the last 33, which are half an hour old."""
     many = [(100 * tenth, "t/0", 100) for tenth in range(36_000)]
     few = [(20_000 * number, "t/1", 0) for number in range(180)]

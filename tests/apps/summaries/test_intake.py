@@ -110,7 +110,7 @@ def test_a_session_that_nearly_ends_many_times_stays_within_its_budget() -> None
     assert 10 < summary.calls < 60
 
 
-def test_sessions_that_are_joined_again_and_again_stay_within_their_budget() -> None:
+def test_sessions_that_merge_repeatedly_stay_within_their_budget() -> None:
     driven = Driven(
         SummaryProgram(SummaryPlan(Windows.session(MINUTE))), restarts=False, out_of_order_ms=5 * MINUTE
     )

@@ -45,7 +45,7 @@ def lines(machine: Machine) -> list[bytes]:
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.sampled_from((0.05, 0.5, 0.95)))
-def test_whatever_dies_and_whenever_answers_come_the_summaries_are_the_same(seed: int, pace: float) -> None:
+def test_kills_and_answer_times_do_not_change_the_summaries(seed: int, pace: float) -> None:
     """Also where the watermark comes in other steps, as Flink's does."""
     rng = random.Random(seed)
     machine = Machine(SMALL.program(event_time=True), wall_ms=BEGIN_MS + 10**9)
@@ -106,7 +106,7 @@ def test_a_call_that_is_given_up_leaves_its_events_counted_as_failed() -> None:
     assert machine.letters == []
 
 
-def test_a_window_whose_statements_cannot_be_kept_has_its_summary_though_no_event_follows() -> None:
+def test_a_window_that_cannot_keep_statements_still_has_its_summary() -> None:
     program = Summaries(window="sliding", size_s=120.0, step_s=60.0).program(event_time=True)
     machine = Machine(program, Limits(max_state_bytes=400))
     machine.event("k", 1, time_ms=1_000, text="one")
@@ -143,7 +143,7 @@ def test_a_key_that_is_quiet_is_closed_by_the_clock() -> None:
     assert list(machine.stores.keys.items()) == []
 
 
-def test_a_running_summary_that_the_clock_has_brought_up_to_date_goes_on_as_before() -> None:
+def test_a_running_summary_updated_by_the_clock_continues_as_before() -> None:
     machine = Machine(Summaries(window="rolling", idle_s=60.0).program(event_time=True))
     machine.event("k", 0, time_ms=0, text="one")
     machine.pass_time(wall_ms=61_000, watermark_ms=1_000)

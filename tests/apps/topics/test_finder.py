@@ -150,9 +150,7 @@ def test_a_subject_that_starts_to_boil_is_emerging() -> None:
 
 @pytest.mark.parametrize("start_ms", [10**12, -(10**12)])
 @pytest.mark.parametrize("first", [[], [10**15], [10**15, -(10**15), 10**15]])
-def test_a_stream_that_begins_with_a_wrong_time_has_the_same_emergence_and_deaths(
-    start_ms: int, first: list[int]
-) -> None:
+def test_a_wrong_first_time_changes_neither_emergence_nor_deaths(start_ms: int, first: list[int]) -> None:
     finder = TopicFinder(replace(SMALL, review_every=64, idle_s=6_000), WIDTH)
     finder.add(["storm lisbon"] * len(first), np.stack([embedding("storm lisbon")] * 3)[: len(first)], first)
     quiet = [text for text, _ in stream(1500)]

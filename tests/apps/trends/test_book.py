@@ -197,7 +197,7 @@ def test_terms_that_share_nothing_with_a_trend_are_not_held_against_it(
     assert len(compared) < 100
 
 
-def test_where_more_terms_rise_than_are_kept_those_with_the_least_evidence_wait() -> None:
+def test_if_too_many_terms_rise_those_with_the_least_evidence_wait() -> None:
     rising = RisingTerms(TrendSettings(width_bits=14, max_warm=5))
     for tick in range(400):
         terms = {f"calm{n}": (1, n, n) for n in range(40)}

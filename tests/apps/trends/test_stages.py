@@ -121,7 +121,7 @@ def test_the_number_of_shards_changes_no_trend(shards: int) -> None:
         assert abs(one.onset_ms - other.onset_ms) < 5_000
 
 
-def test_the_order_of_messages_and_the_moments_of_watermarks_change_nothing() -> None:
+def test_message_order_and_watermark_times_change_nothing() -> None:
     assert run(stream(), 4, shuffle=True) == found()
     assert run(stream(), 4, shuffle=True, watermarks=7) == found()
 

@@ -62,7 +62,7 @@ def test_moments_and_counts_of_each_event(tmp_path: Path) -> None:
     assert third.lost
 
 
-def test_a_result_that_comes_twice_counts_twice_and_keeps_its_first_moment(tmp_path: Path) -> None:
+def test_a_duplicate_result_counts_twice_and_keeps_its_first_time(tmp_path: Path) -> None:
     places = Places("http://feed", tmp_path)
     book = EventBook(places)
     book.expect(sent(["e0"]))

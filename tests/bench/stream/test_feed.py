@@ -46,7 +46,7 @@ def test_a_late_feed_says_so() -> None:
     assert emitted.report() == b"e0 1500 9000\n"
 
 
-def test_an_event_that_nobody_was_there_for_could_not_have_been_written_before() -> None:
+def test_an_event_without_a_client_could_not_have_been_written_earlier() -> None:
     clock = Clock()
     emitted = loaded(clock, 1500, 3000)
     clock.us = 2100

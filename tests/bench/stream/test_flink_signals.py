@@ -47,7 +47,7 @@ def test_the_record_is_read_every_ten_seconds() -> None:
     assert set(flink.asked) == {OLD}
 
 
-def test_a_job_that_flink_does_not_know_any_more_is_looked_up_at_the_next_sample() -> None:
+def test_a_job_unknown_to_flink_is_looked_up_at_the_next_sample() -> None:
     flink = Flink()
     flink.signals()
     flink.job = flink.knows = NEW

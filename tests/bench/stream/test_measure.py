@@ -153,9 +153,7 @@ def test_a_load_in_which_no_window_ends_is_refused() -> None:
 @pytest.mark.long
 @pytest.mark.flink
 @pytest.mark.xdist_group("object-store")
-def test_with_its_state_in_an_object_store_the_same_is_measured_and_nothing_stays_there(
-    store: Any, s3_plugin: Path
-) -> None:
+def test_state_in_an_object_store_changes_no_figure_and_is_deleted(store: Any, s3_plugin: Path) -> None:
     with ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))) as replica:
         load = EventLoad(schedule=Constant(20.0), events=20)
         options = StreamOptions(
@@ -172,7 +170,7 @@ def test_with_its_state_in_an_object_store_the_same_is_measured_and_nothing_stay
     assert S3Client(store.bucket).entries(store.key) == []
 
 
-def test_a_bucket_that_is_not_there_is_told_before_the_pipeline_is_started(store: Any) -> None:
+def test_a_missing_bucket_is_reported_before_the_pipeline_starts(store: Any) -> None:
     with ReplicaProcess(ReplicaScript()) as replica:
         options = StreamOptions(pipeline=PIPELINE, engine=(replica.url,), state=S3Path("no-such-bucket", "p"))
         with pytest.raises(SettingError, match="no-such-bucket"):

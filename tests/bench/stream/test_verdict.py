@@ -80,13 +80,13 @@ def test_what_is_wrong_is_said(changes: dict[str, Any], reason: str) -> None:
     assert not verdict.valid
 
 
-def test_a_commit_may_be_dated_before_by_as_much_as_the_file_clock_is_coarse() -> None:
+def test_a_commit_may_be_early_by_the_resolution_of_the_file_clock() -> None:
     events = [event(n, n / 10, (0.001, 0.002, 0.003, 0.01, 0.1, 0.2, 0.001, -0.003)) for n in range(200)]
     assert judge_stream(stream_run(events, resolution_s=0.004)).valid
     assert not judge_stream(stream_run(events, resolution_s=0.001)).valid
 
 
-def test_events_that_came_late_since_the_pipeline_was_away_are_not_the_feeds_fault() -> None:
+def test_events_late_because_the_pipeline_was_down_do_not_blame_the_feed() -> None:
     events = [
         event(n, n / 10, (max(0.0, 5.0 - n / 10) + 0.001, *STAGES_S[1:]), free_s=max(n / 10, 5.0))
         for n in range(100)

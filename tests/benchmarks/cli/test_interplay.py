@@ -53,7 +53,7 @@ def pipelines(monkeypatch: pytest.MonkeyPatch) -> ScriptedPipelines:
 
 
 @pytest.mark.long
-def test_a_server_that_runs_is_measured_without_its_kv_cache_being_changed(
+def test_a_running_server_is_measured_and_its_kv_cache_is_not_changed(
     tmp_path: Path, pipelines: ScriptedPipelines
 ) -> None:
     with ReplicaThread(ReplicaScript(delay=Fixed(0.001))) as replica:

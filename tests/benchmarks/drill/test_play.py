@@ -131,7 +131,7 @@ def test_a_command_that_names_a_gap_is_given_again(tmp_path: Path) -> None:
 def test_an_end_that_nothing_explains_is_seen(tmp_path: Path) -> None:
     around = Surroundings(command=(sys.executable, "-c", "raise SystemExit('no reason')"))
     (problem,) = play(replace(SMALL, faults=()), tmp_path / "work", around).problems
-    assert "ended with status 1 though nothing had happened" in problem
+    assert "ended with status 1 without a fault" in problem
     assert "no reason" in problem
 
 

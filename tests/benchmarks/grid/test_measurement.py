@@ -148,7 +148,7 @@ def streamed(pipelines: ScriptedPipelines, **changed: Any) -> dict[str, Any]:
     return grid_document(options, found, complete=measurement.complete, provenance={})
 
 
-def test_all_cells_of_an_engine_go_through_one_pipeline_for_each_number_of_subtasks() -> None:
+def test_an_engines_cells_share_one_pipeline_per_number_of_subtasks() -> None:
     pipelines = ScriptedPipelines()
     document = streamed(pipelines, subtasks=(1, 2))
     assert [asked[3] for asked in pipelines.opened] == [1, 2]

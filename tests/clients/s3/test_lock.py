@@ -51,7 +51,7 @@ def test_a_dead_holder_is_waited_for_and_taken_over(store: S3Path) -> None:
     assert sum(clock.slept_s) == LEASE_S
 
 
-def test_who_was_taken_over_knows_with_the_next_renewal_and_lets_go_of_nothing(store: S3Path) -> None:
+def test_a_holder_learns_of_a_takeover_at_renewal_and_releases_nothing(store: S3Path) -> None:
     with held_lock(store / "lock", "p") as hold:
         client = S3Client(store.bucket)
         etag = take(store)
@@ -95,7 +95,7 @@ def test_what_keeps_a_lock_from_being_renewed_is_told(store: S3Path, store_serve
         assert not hold.lost
 
 
-def test_a_takeover_that_the_server_did_not_confirm_is_found_to_be_ones_own(
+def test_an_unconfirmed_takeover_is_recognised_as_ones_own(
     store: S3Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left(store)
@@ -116,7 +116,7 @@ def test_a_takeover_that_the_server_did_not_confirm_is_found_to_be_ones_own(
     assert sum(clock.slept_s) == LEASE_S + LOOK_S
 
 
-def test_a_renewal_that_fails_in_an_unforeseen_way_is_told_and_not_the_last(
+def test_an_unexpected_error_of_a_renewal_is_reported_and_retried(
     store: S3Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def odd(*arguments: Any, **more: Any) -> str:

@@ -156,14 +156,14 @@ def test_a_time_that_is_far_ahead_moves_no_cursor() -> None:
         assert server.cursors[1] <= START_US + 30
 
 
-def test_messages_of_one_time_come_once_though_there_are_more_than_are_remembered() -> None:
+def test_messages_of_one_time_come_once_even_beyond_the_memory_limit() -> None:
     count = 2 * MAX_REMEMBERED
     times = [START_US + n // 3 for n in range(count)]
     server = Server(times, iter([(count // 2, 0), (count // 2, 7)]), by_time=False, inclusive=True)
     assert sorted(numbers(asyncio.run(read(server, count)))) == list(range(count))
 
 
-def test_a_server_that_cuts_before_it_has_repeated_all_does_not_stop_the_feed(
+def test_a_server_that_cuts_during_the_replay_does_not_stop_the_feed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     times = [START_US + n for n in range(60)]

@@ -144,9 +144,7 @@ def test_a_restore_between_any_two_calls_goes_on_right_behind(
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 12))
-def test_a_failure_at_any_moment_is_raised_by_a_call_or_at_the_end_of_the_input(
-    fails: int, limit: int, calls: int
-) -> None:
+def test_a_failure_at_any_time_is_raised_by_a_call_or_at_the_end(fails: int, limit: int, calls: int) -> None:
     """Whatever was handed on before: the job must not end as if all had been read."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         run = Run(monkeypatch, Scripted(12, fails), limit=limit + 1)
@@ -164,7 +162,7 @@ def test_a_failure_at_any_moment_is_raised_by_a_call_or_at_the_end_of_the_input(
         assert run.context.counted == (fails > limit)
 
 
-def test_a_feed_without_a_limit_that_has_failed_fails_a_job_that_is_drained(
+def test_a_failed_feed_without_a_limit_fails_a_drained_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = Run(monkeypatch, Scripted(3, fails=2), room=Room(False, False))
@@ -176,7 +174,7 @@ def test_a_feed_without_a_limit_that_has_failed_fails_a_job_that_is_drained(
     run.close()
 
 
-def test_a_feed_without_a_limit_is_left_where_it_is_when_the_job_is_drained(
+def test_a_feed_without_a_limit_keeps_its_position_in_a_drained_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = Run(monkeypatch, Endless(3))

@@ -130,7 +130,7 @@ def test_what_is_held_of_an_endless_line_is_bounded() -> None:
     assert len(decoder._line) < MAX_ID_BYTES + 100
 
 
-def test_an_id_stays_in_force_over_connections_until_an_empty_one_resets_it() -> None:
+def test_an_id_is_kept_over_connections_until_an_empty_one_resets_it() -> None:
     decoder = SseDecoder(last_id="7")
     events = [*decoder.feed(b"data: a\n\n"), *decoder.feed(b"id\ndata: b\n\n")]
     assert [(event.id, event.own_id) for event in events] == [("7", False), ("", True)]

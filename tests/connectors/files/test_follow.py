@@ -149,7 +149,7 @@ def test_a_rotated_log_is_read_once(folder: Path, caplog: pytest.LogCaptureFixtu
     assert caplog.text == ""
 
 
-def test_a_file_that_is_replaced_right_after_a_look_is_not_read_in_the_middle(folder: Path) -> None:
+def test_a_file_replaced_just_after_a_poll_is_not_read_in_the_middle(folder: Path) -> None:
     (folder / "a").write_bytes(b"1\n2\n3\n")
     run = Run(folder, room=Room(False, *[True] * 99))
     assert [record.raw for record in run.call()] == [b"1"]

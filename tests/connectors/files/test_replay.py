@@ -82,7 +82,7 @@ def test_what_was_late_is_made_up(tmp_path: Path) -> None:
     )
 
 
-def test_no_call_waits_for_long_and_none_hands_on_more_than_there_is_room_for(tmp_path: Path) -> None:
+def test_no_call_waits_long_or_emits_more_than_there_is_room_for(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b'{"at": 1}\n' * 5 + b'{"at": 9}\n')
     run = Run(tmp_path / "f", LineReader(FORM), room=Room(True, False, False))
     assert [len(run.call()) for _ in range(4)] == [2, 1, 2, 0]
@@ -107,7 +107,7 @@ def written(factory: pytest.TempPathFactory, files: list[list[bytes]], end: byte
 
 
 @given(FILES, READERS, st.sampled_from([b"\n", b"\r\n"]), st.data())
-def test_a_restore_between_any_two_calls_goes_on_right_behind_whatever_lies_there_now(
+def test_a_restore_between_any_two_calls_continues_at_the_same_place(
     tmp_path_factory: pytest.TempPathFactory,
     files: list[list[bytes]],
     reader: LineReader,

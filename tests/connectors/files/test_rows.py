@@ -148,7 +148,7 @@ def test_each_file_has_its_own_header(tmp_path: Path) -> None:
     ]
 
 
-def test_a_row_that_is_open_at_the_end_of_a_file_does_not_reach_into_the_next(tmp_path: Path) -> None:
+def test_an_open_row_at_a_files_end_does_not_extend_into_the_next(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b'1,"open\n2,b\n')
     (tmp_path / "b.csv").write_bytes(b'3,c"\n')
     assert [record.raw for record in read_file(tmp_path, CSV)] == [b'1,"open', b"2,b", b'3,c"']

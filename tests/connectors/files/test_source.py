@@ -27,7 +27,7 @@ READERS = st.sampled_from(
 
 
 @given(st.lists(LINES, max_size=4), READERS, st.integers(1, 200), st.data())
-def test_a_restore_between_any_two_pieces_goes_on_right_behind_whatever_lies_there_now(
+def test_a_restore_between_any_two_pieces_continues_at_the_same_place(
     tmp_path_factory: pytest.TempPathFactory,
     files: list[list[bytes]],
     reader: LineReader,

@@ -88,7 +88,7 @@ def test_posts_leave_when_they_are_due() -> None:
     assert max(run.clock.slept_s) <= WAIT_S
 
 
-def test_a_job_that_was_held_up_goes_on_where_it_stopped_and_makes_up_for_a_second() -> None:
+def test_a_delayed_job_continues_and_catches_up_one_second() -> None:
     run = Run(Generator(count=None, rate_per_s=10))
     run.call()
     run.clock.advance(0.5)

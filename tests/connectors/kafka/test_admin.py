@@ -72,7 +72,7 @@ def answers_of(bootstrap: str, topic: str, moment_ms: int) -> dict[str, Any]:
 
 
 @pytest.mark.flink
-def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
+def test_a_node_reports_topics_ends_and_limits_and_a_missing_one_is_named(
     node: Any, kafka_jar: Path, topic: Callable[..., str], flink_logs: Path
 ) -> None:
     name = topic(2)

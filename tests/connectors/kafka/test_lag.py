@@ -75,14 +75,14 @@ def test_committed_offsets_count_until_the_source_says_more() -> None:
     assert waits(answers, {metric("a", 0): 4.0}) == 9
 
 
-def test_committed_offsets_of_an_earlier_run_do_not_count_where_reading_begins_elsewhere() -> None:
+def test_an_earlier_runs_offsets_do_not_count_if_reading_starts_elsewhere() -> None:
     answers = Answers((Place("a", 0, 14), Place("a", 1, 14)))
     assert waits(answers, start="earliest") == 20
     assert waits(answers, start="earliest", restored=True) == 0
     assert waits(answers, {metric("a", 1): 13.0}, start="earliest") == 10
 
 
-def test_what_earlier_starts_had_read_does_not_wait_where_a_start_has_set_the_offsets_back() -> None:
+def test_records_read_before_do_not_wait_after_offsets_are_set_back() -> None:
     """Until the source says that it reads that again."""
     admin: Any = Answers((Place("a", 0, 4), Place("a", 1, 13)))
     config, said = KafkaSource(KafkaCluster("h:1"), topics=("a",), group="g"), dict[str, float]()
@@ -106,7 +106,7 @@ def test_a_partition_that_came_later_waits_from_its_first_record() -> None:
     assert probe.count(admin) == 3
 
 
-def test_what_the_job_has_taken_is_added_up_and_what_a_restart_takes_again_counts_again() -> None:
+def test_records_read_add_up_and_count_again_after_a_restart() -> None:
     answers, said = Answers((Place("a", 0, 6),)), dict[str, float]()
     config = KafkaSource(KafkaCluster("h:1"), topics=("a",), group="g")
     probe = LagProbe(config, lambda: said, restored=True)

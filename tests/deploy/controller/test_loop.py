@@ -132,7 +132,7 @@ def cluster(
         yield made
 
 
-def test_it_gives_each_pool_its_share_says_why_and_stays_within_its_limits(cluster: Cluster) -> None:
+def test_it_gives_each_pool_its_share_with_a_reason_and_within_limits(cluster: Cluster) -> None:
     controller = cluster.controller()
     controller.round()
     assert cluster.pools() == (1, 1)
@@ -238,7 +238,7 @@ def test_a_patch_of_an_old_version_is_refused(cluster: Cluster) -> None:
     assert cluster.replicas() == 2
 
 
-def test_rights_and_deployments_that_are_missing_are_named_and_the_others_scaled(
+def test_missing_rights_and_deployments_are_named_and_others_scaled(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.wanted = 4.0
@@ -286,7 +286,7 @@ def test_a_quota_that_refuses_pods_is_told_and_no_more_are_asked_for(cluster: Cl
     assert sum(each["involvedObject"]["name"] == DECODE for each in told) == 1
 
 
-def test_a_replica_that_does_not_get_ready_is_told_and_no_more_are_asked_for(cluster: Cluster) -> None:
+def test_a_replica_that_does_not_get_ready_is_reported_and_none_is_added(cluster: Cluster) -> None:
     nowhere = {"spec": {"nodeSelector": {"nowhere": "true"}}}
     patch = {"spec": {"progressDeadlineSeconds": 1, "template": nowhere}}
     cluster.kubectl("patch", f"deployment/{DECODE}", "--type=merge", "-p", _text(patch))

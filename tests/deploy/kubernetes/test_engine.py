@@ -83,7 +83,7 @@ def test_the_autoscaler_alone_owns_the_number_of_replicas() -> None:
             assert "replicas" not in each.body["spec"]
 
 
-def test_pools_have_a_deployment_a_service_and_a_budget_each_and_share_one_service() -> None:
+def test_each_pool_has_deployment_service_and_budget_and_one_is_shared() -> None:
     found = {(each.kind, each.name): each.body for each in render(variant("pools by dra"))}
     for pool in ("prefill", "decode"):
         name = f"triage-engine-{pool}"

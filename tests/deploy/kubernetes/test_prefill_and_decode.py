@@ -121,7 +121,7 @@ def cluster(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.Mon
     return Cluster(control_plane, tmp_path, monkeypatch)
 
 
-async def test_a_prompt_is_prefilled_in_one_pool_and_decoded_in_the_other_as_pods_come_and_go(
+async def test_one_pool_prefills_and_the_other_decodes_while_pods_change(
     cluster: Cluster,
 ) -> None:
     async with AsyncExitStack() as stack:

@@ -100,7 +100,7 @@ def test_kuberay_gets_what_its_incremental_upgrade_wants() -> None:
     )
 
 
-def test_a_step_of_an_upgrade_begins_from_the_most_where_an_autoscaler_says_how_many() -> None:
+def test_with_an_autoscaler_an_upgrade_step_starts_from_the_maximum() -> None:
     def configured(deployment: Deployment) -> int:
         (fleet,) = yaml.safe_load(service(deployment)["serveConfigV2"])["applications"]
         return int(fleet["deployments"][0]["num_replicas"])

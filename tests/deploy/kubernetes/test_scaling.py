@@ -55,7 +55,7 @@ def test_metrics_that_stop_change_nothing(ready: int | None, replicas: int, name
     COUNTS,
     st.sampled_from([(PIPELINE_ALONE, "held"), (GATEWAY_ALONE, "gateway")]),
 )
-def test_by_load_replicas_that_boot_are_not_ordered_twice_and_none_is_taken_away_for_them(
+def test_booting_replicas_are_not_ordered_twice_and_none_is_removed(
     requests: int, ready: int | None, replicas: int, source: tuple[str, str]
 ) -> None:
     name, trigger = source
@@ -115,7 +115,7 @@ def test_each_pool_has_an_autoscaler_of_its_own() -> None:
     assert targets == ["triage-engine-prefill", "triage-engine-decode"]
 
 
-def test_pools_together_have_what_is_wanted_and_stay_within_the_fleets_limits() -> None:
+def test_pools_add_up_to_the_wanted_number_within_the_fleets_limits() -> None:
     specs = [body["spec"] for body in of_kind("pools by dra", "HorizontalPodAutoscaler")]
     assert [(each["minReplicas"], each["maxReplicas"]) for each in specs] == [(1, 2), (1, 6)]
     targets = [each["metrics"][0]["external"]["target"]["averageValue"] for each in specs]

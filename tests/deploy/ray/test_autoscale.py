@@ -75,7 +75,7 @@ async def test_fewer_only_after_a_while() -> None:
     assert await rounds(Pipeline(), [body(TWO)], [1] * 6, settle_s=6.0) == [1, 1]
 
 
-async def test_a_first_version_that_begins_with_the_most_gets_what_the_pipeline_wants_at_once() -> None:
+async def test_a_first_version_at_the_maximum_gets_the_wanted_number_at_once() -> None:
     begun = body(application("fleet", states=("STARTING",) * 4))
     assert await rounds(Pipeline(), [begun], [None, 1], settle_s=60.0) == [1]
     assert await rounds(Pipeline(), [begun], [None, 1], settle_s=60.0, most=5) == [], "it has begun long ago"

@@ -91,7 +91,7 @@ async def waited_for(every_s: float, *states: tuple[str, ...]) -> float:
     return time.clock.monotonic_s() - begun_s
 
 
-async def test_as_long_as_one_replica_after_the_other_gets_ready_it_is_waited_for() -> None:
+async def test_it_waits_as_long_as_replicas_keep_getting_ready() -> None:
     one, two, three = (("RUNNING",) * many for many in (1, 2, 3))
     assert await waited_for(100.0, ("STARTING",), one, two, three) == 300.0
 

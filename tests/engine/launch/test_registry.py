@@ -54,7 +54,7 @@ def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
     assert registry.read() == []
 
 
-def test_replicas_that_died_with_their_owner_are_dropped_and_kept_ones_are_not(tmp_path: Path) -> None:
+def test_replicas_that_died_with_their_owner_are_dropped_except_kept_ones(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "replicas.json")
     with registry.changing() as registered:
         registered.update(

@@ -101,7 +101,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert escape_special_tokens(text) == text
 
 
-def test_what_the_template_says_itself_stays_and_a_trusted_author_may_say_more() -> None:
+def test_the_templates_own_text_stays_and_a_trusted_author_may_add_more() -> None:
     source = "<|im_start|>user\n{{ text }}<|im_end|>"
     fields = {"text": "[INST] hi <b>"}
     assert PromptTemplate(source, api="completions").render(fields) == (
@@ -192,7 +192,7 @@ json.dump({"own": own, "counts": counts}, sys.stdout)
 
 
 @pytest.mark.vllm
-def test_the_packaged_models_own_tokenizer_finds_no_special_token_in_any_prompt() -> None:
+def test_the_packaged_tokenizer_finds_no_special_token_in_any_prompt() -> None:
     """With its own special tokens, and with those of the other families added to them."""
     from forebay.engine.launch import Silent, ensure_engine
     from forebay.engine.launch.environment import engine_python
