@@ -47,7 +47,7 @@ def pytest_configure() -> None:
     # processor. A twentieth of what is left went into the verifying of classes that others have released.
     options = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
     os.environ.setdefault("JDK_JAVA_OPTIONS", options)
-    # For each command line that is tried, Typer would look anew at the parameters of all commands.
+    # Otherwise Typer inspects the parameters of all commands for each command line.
     typer.main.get_params_from_function = cache(typer.main.get_params_from_function)
 
 
@@ -102,7 +102,7 @@ def _has(item: pytest.Item, *marks: str) -> bool:
 
 @pytest.fixture(scope="session")
 def flink_logs(tmp_path_factory: pytest.TempPathFactory, connector: Path | None) -> Path:
-    """Where the session's JVM writes, which runs, with Kafka's connector where there is one."""
+    """The log folder of the session's running JVM, with Kafka's connector if that is installed."""
     from forebay.flink.jvm import start_jvm
 
     logs = tmp_path_factory.mktemp("flink-logs")
@@ -310,7 +310,7 @@ def install_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 @pytest.fixture(scope="session")
 def example_extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which the package in `examples/extension` was installed."""
-    # From a copy: building leaves folders beside the sources.
+    # From a copy: building leaves folders next to the sources.
     copy, folder = tmp_path_factory.mktemp("source") / "extension", tmp_path_factory.mktemp("site")
     shutil.copytree(Path(__file__).parents[1] / "examples" / "extension", copy)
     words = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(folder), str(copy)]

@@ -1,7 +1,7 @@
 """What bad input gets: every kind of it in a run of a real pipeline, and then fed in again.
 
-What is given up after so many tries is in one run, which has time for them on any machine; what is given up
-at its deadline is in another.
+One run has failures by number of attempts, with time for them on any machine; another has failures by
+deadline.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The documentation says what is true: its commands parse, its pipelines load, its Python runs."""
+"""The documentation is correct: its commands parse, its pipelines load, its Python runs."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_cheap_commands_run(words: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "forebay", *words], capture_output=True, text=True, timeout=400, check=False
     )
-    # 1: something is missing on this machine, which doctor then says.
+    # 1: something is missing on this machine, and doctor reports it.
     assert done.returncode == 0 or (words[0] == "doctor" and done.returncode == 1), done.stderr
     if words[0] == "doctor":
         assert json.loads(done.stdout)["findings"]

@@ -1,4 +1,4 @@
-"""What a package of its own may add, and what happens where it is wrong."""
+"""What a third-party package may add, and what happens if it is wrong."""
 
 from __future__ import annotations
 

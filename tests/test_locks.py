@@ -18,7 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# In the place of pip-audit, with a service that knows of nothing: it finds nothing wrong with anything.
+# Replaces pip-audit, with a service without any entries: it finds no vulnerability.
 BLIND_AUDIT = """#!/bin/sh
 echo "$@" >> {asked}
 echo 'No known vulnerabilities found' >&2
@@ -43,7 +43,7 @@ def pins(lock: str) -> list[Requirement]:
 
 
 def asked_directly(lock: str, source: str) -> set[str]:
-    """The packages of which the lock says that `source` asks for them."""
+    """The packages that `source` requests according to the lock."""
     names, name = set(), ""
     for line in lock.splitlines():
         if not line.startswith((" ", "#")):

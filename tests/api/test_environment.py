@@ -133,7 +133,7 @@ def test_a_job_that_has_finished_is_not_resumed_from_an_older_one(
     (tmp_path / SECOND).mkdir()
     forget_finished(tmp_path)
     assert resumed_checkpoint(tmp_path) == older
-    # The second job has resumed from the first one's checkpoint, and goes on.
+    # The second job has resumed from the first one's checkpoint, and continues.
     (tmp_path / SECOND / END_MARK).touch()
     newest = checkpoint(tmp_path, SECOND, 4)
     forget_finished(tmp_path)

@@ -1,4 +1,4 @@
-"""What becomes of an element that is no event, and of an event that `to_event` refuses or changes."""
+"""Elements that are not events, and events that `to_event` rejects or changes."""
 
 from __future__ import annotations
 

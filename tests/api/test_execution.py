@@ -81,7 +81,7 @@ env.execute("lines")
 
 
 def interrupted(process: subprocess.Popen[bytes], said: Path) -> str:
-    """What a program says that is interrupted once its job runs and has a checkpoint."""
+    """Interrupt a program once its job has a checkpoint; returns its output."""
     done = f"{said.parent}/state"
     wait_until(lambda: "the job runs" in said.read_text(), timeout_s=TIMEOUT_S)
     wait_until(lambda: any(Path(done).glob("*/chk-*/_metadata")), timeout_s=TIMEOUT_S)

@@ -169,7 +169,7 @@ def test_exactly_once_needs_checkpoints(flink_logs: Path, kafka_jar: Path, tmp_p
 
 @pytest.fixture
 def impatient(flink_logs: Path, kafka_jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A JVM with the connector, and no second try where no broker answers."""
+    """A JVM with the connector, without retries if no broker answers."""
     from forebay.api import kafka
     from forebay.flink.jvm import start_jvm
 

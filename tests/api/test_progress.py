@@ -1,4 +1,4 @@
-"""What a program's log says of its job, and which job is given up."""
+"""Log messages about a program's job, and when it is cancelled."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_only_dead_letters_is_reported_once_even_without_info_logging(
     job = FakeJob([{}] * JUDGE_EVERY + [{"sort": ALL_DEAD}] * 10)
     (line,) = said(caplog, job, logging.WARNING)
     assert line.startswith(SHOUT)
-    assert job.asked_counts == 2  # There is nothing more to say.
+    assert job.asked_counts == 2  # There is nothing more to report.
 
 
 @pytest.mark.parametrize(

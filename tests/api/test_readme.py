@@ -100,7 +100,7 @@ def test_functions_of_streams_of_objects(tmp_path: Path, flink_logs: Path) -> No
     written = {folder.name: read_values(folder) for folder in tmp_path.iterdir()}
     words = [line["answer"]["word"] for line in written["plain"]]
     assert {word.islower() for word in words} == {True}, (
-        "what the model said is written, not what was made of it"
+        "the model's answer is written, not the converted one"
     )
     shouted = sorted(word.upper() for word in words)
     assert sorted(written["map"]) == sorted(written["map-function"]) == sorted(written["keyed"]) == shouted
@@ -134,7 +134,7 @@ def test_the_same_program_resumes(tmp_path: Path, flink_logs: Path) -> None:
     job = program().execute_async("first")
     wait_until(lambda: len(lines_in(tmp_path / "out")) > 8, timeout_s=60)
     job.cancel()
-    with suppress(Exception):  # A cancelled job ends with an error that says so.
+    with suppress(Exception):  # A cancelled job ends with an error.
         job.get_job_execution_result().result()
     assert len(lines_in(tmp_path / "out")) < 200
     program().execute("second")

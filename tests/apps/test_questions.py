@@ -1,4 +1,4 @@
-"""Posts in prompts are data: whatever one says, the form of the question and other keys' answers stay."""
+"""Posts in prompts are data: none changes the question's form or other keys' answers."""
 
 from __future__ import annotations
 

@@ -368,7 +368,7 @@ def test_a_megabyte_of_text_is_shortened_and_said_to_be() -> None:
     assert "x end" in prompt
     assert "characters left out" in prompt
     assert machine.results[0].answer["cut"] is True
-    # What rests in state is what was asked, not the megabyte.
+    # State holds the shortened message, not the megabyte.
     assert max(map(len, machine.stores.keys.values())) < 10_000
 
 

@@ -22,7 +22,7 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 class Standstill:
     """How long something has got nowhere, in time in which this process could work.
 
-    A look that comes late says that the machine was busy: it counts as half a second, or as what the process
+    A late poll means that the machine was busy: it counts as half a second, or as what the process
     itself has computed since the look before. So a busy machine fails nothing, and a hang is found whether it
     waits or computes.
     """
@@ -45,8 +45,7 @@ class Standstill:
 
 
 async def without_standstill(work: Callable[[Callable[[], None]], Coroutine[None, None, T]]) -> T:
-    """What `work` returns, which calls its argument whenever it has got somewhere. Fails where it has not for
-    5 s."""
+    """The result of `work`, which must call its argument whenever it makes progress, at least every 5 s."""
     still = Standstill()
     task = asyncio.ensure_future(work(still.progress))
     try:
@@ -85,7 +84,7 @@ def within_bounds() -> Iterator[None]:
 
 
 def _peak_bytes(*, reset: bool = True) -> int:
-    """The most memory that the process has had since the last reset; 0 where the system does not tell."""
+    """Peak memory of the process since the last reset; 0 if the system does not report it."""
     try:
         if reset:
             CLEAR.write_text("5")

@@ -33,7 +33,7 @@ def _put(raw: bytes, a: int, b: int, words: Sequence[bytes]) -> bytes:
 
 
 def _replace(raw: bytes, a: int, b: int, words: Sequence[bytes]) -> bytes:
-    """What stands between two signs of punctuation gives way to a word."""
+    """Replace the text between two punctuation marks with a word."""
     at = _place(raw, a)
     begin = max(raw.rfind(sign, 0, at) for sign in (b":", b",", b" ", b"[", b"\n")) + 1
     ends = [raw.find(sign, at) for sign in (b",", b"}", b"]", b"\n", b"\r")]

@@ -112,7 +112,7 @@ def from_file(read: Callable[[Path], object], name: str) -> Callable[[Path, str]
 
 
 def record_read(form: Format) -> Read:
-    """A record on its way into a checkpoint and out of it again; what is no event is a dead letter."""
+    """Encode and decode a record as for a checkpoint; other records become dead letters."""
 
     def read(raw: bytes) -> object:
         record = form.read(raw, "in@1")

@@ -104,7 +104,7 @@ HIDING = {
     ),
     "chunks by another name": chunked(END, INNER, headers=(b"transfer-encoding: xchunked",)),
     "chunks and then another coding": chunked(END, INNER, headers=(b"transfer-encoding: chunked, identity",)),
-    "chunks behind a tab that is none": chunked(END, INNER, headers=(b"transfer-encoding:\x0bchunked",)),
+    "chunks after a vertical tab": chunked(END, INNER, headers=(b"transfer-encoding:\x0bchunked",)),
     "chunks by a folded header": chunked(
         END, INNER, headers=(b"transfer-encoding:\r\n chunked", b"content-length: 5")
     ),
@@ -112,7 +112,7 @@ HIDING = {
     "a chunk without a number": chunked(b"g\r\n", INNER),
     "a chunk below zero": chunked(b"-1\r\n", INNER),
     "a chunk beyond all": chunked(b"ffffffffffffffffff\r\n", INNER),
-    "a chunk that is longer than told": chunked(b"1\r\nab\r\n", END, INNER),
+    "a chunk that is longer than its size": chunked(b"1\r\nab\r\n", END, INNER),
     "a chunk that ends with a line feed only": chunked(b"1\nx\n0\n\n", INNER),
     "a header with NUL": call(b"x-a: 1\x002", b"content-length: 0", body=INNER),
     "a header without a name": chunked(INNER, headers=(b": 1", b"content-length: 0")),
@@ -129,17 +129,17 @@ REFUSED = {
     "all of it": b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n",
     "a path upwards": get(b"/../../etc/passwd"),
     "a path upwards, encoded": get(b"/v1/%2e%2e/%2e%2e/metrics%00"),
-    "a path that is no UTF-8": get(b"/%ff%fe/\xc3\x28"),
+    "a path that is not UTF-8": get(b"/%ff%fe/\xc3\x28"),
     "a long path": get(b"/" + b"a" * 40_000),
     "a method of its own": b"get /health HTTP/1.1\r\nhost: x\r\n\r\n",
     "ten thousand headers": get(b"/health", *(b"x-%d: 1" % number for number in range(10_000))),
     "a header of a megabyte": get(b"/health", b"x: " + b"a" * (1 << 20)),
     "a folded header": get(b"/nothing", b"x-a: 1\r\n  2\r\n\t3"),
-    "a body where none belongs": get(b"/nothing", b"content-length: 1000000"),
+    "an unexpected body": get(b"/nothing", b"content-length: 1000000"),
     "a million tokens for each of a million answers": call(
         body=BODY[:-1] + b',"n":1000000,"max_tokens":1e308}'
     ),
-    "a key that is none": call(body=BODY).replace(b"sk-right", b"\xff" * 300),
+    "an invalid key": call(body=BODY).replace(b"sk-right", b"\xff" * 300),
 }
 
 

@@ -1,4 +1,4 @@
-"""A standstill is found whether it waits or computes, and a busy machine is none."""
+"""A hang is detected whether it waits or computes; a busy machine does not count as one."""
 
 from __future__ import annotations
 

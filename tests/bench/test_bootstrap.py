@@ -10,7 +10,7 @@ from forebay.bench.bootstrap import bootstrap_difference
 
 
 def draws(mean: float, count: int, seed: int, alike: float = 0.0) -> list[float]:
-    """Normal samples around a mean; each is like the one before by so much."""
+    """Normal samples around a mean, with autocorrelation `alike`."""
     chance, found, last = random.Random(seed), [], 0.0
     for _ in range(count):
         last = alike * last + (1 - alike**2) ** 0.5 * chance.gauss(0, 1)

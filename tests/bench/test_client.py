@@ -314,7 +314,7 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
 
 @contextmanager
 def file_limit(soft: int, hard: int) -> Iterator[None]:
-    """Within it `getrlimit` says so, and `setrlimit` may go up to `hard`."""
+    """Patch `getrlimit` and `setrlimit` with these limits."""
     found = [(soft, hard)]
     patch = pytest.MonkeyPatch()
     patch.setattr(resource, "getrlimit", lambda _: found[-1])

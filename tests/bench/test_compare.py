@@ -1,4 +1,4 @@
-"""What differs between two benchmarks: found where it is, not where it is not, refused where it cannot be."""
+"""Differences between two benchmarks: found if real, not found by chance, refused if not comparable."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_faster_engine_is_found_in_one_run_each() -> None:
     assert ttft.low is not None
     assert ttft.high is not None
     assert ttft.low < ttft.after - ttft.before < ttft.high < 0
-    # Of throughput, one run each tells nothing about the next.
+    # One run each gives no interval for throughput.
     assert named(found, "requests/s").low is None
     assert named(found, "requests/s").beyond_noise is None
 

@@ -11,7 +11,7 @@ from forebay.errors import LaunchError
 
 
 class Ticks:
-    """Waits that end at once, so many times; then until the block's end."""
+    """Waits that end at once, a given number of times; then only with the block."""
 
     def __init__(self, count: int) -> None:
         self._left = count

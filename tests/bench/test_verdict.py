@@ -1,4 +1,4 @@
-"""A good run is VALID; each way in which a run can mislead is told, and no other."""
+"""A good run is VALID; each way in which a run can mislead is reported, and no other."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def poisson(count: int, seed: int, rate_per_s: float = RATE_PER_S) -> list[float
 
 
 def served(due_s: Sequence[float], places: int, service_s: Callable[[int], float]) -> list[RequestRecord]:
-    """What a server with so many places does: first come, first served."""
+    """Records of a first-come, first-served server with this many places."""
     free_s = [0.0] * places
     found = []
     for index, at_s in enumerate(due_s):
@@ -245,8 +245,10 @@ def burst(count: int, each_s: float, took_s: float, *, at_s: float = 0.0) -> lis
 
 
 def test_a_burst_may_take_its_own_time_to_be_sent() -> None:
-    """500 requests, sent within 50 ms: nothing where they are answered within 9 s, much within half a second.
-    It is the burst that counts: what others take does not matter."""
+    """500 requests, sent within 50 ms: little if they are answered within 9 s, much within half a second.
+
+    Only the burst's own answers count.
+    """
     schedule = {"kind": "burst", "size": 500}
     assert judge(run_of(burst(500, 0.0001, 9.0), schedule)).reasons == ()
     (late,) = judge(run_of(burst(500, 0.0001, 0.5), schedule)).reasons
@@ -283,7 +285,7 @@ def test_the_engines_own_counters_are_believed() -> None:
     assert judge(run_of(good, samples=right)).valid
     (reason,) = judge(run_of(good, samples=samples(generation_tokens=1000.0 + 300 * TOKENS))).reasons
     assert "the engine generated 6000 tokens during the run, and the answers have 4000" in reason
-    # Not where requests failed on the way, samples do not cover the run, or the engine started anew.
+    # Not if requests failed, samples do not cover the run, or the engine restarted.
     failed = changed(good, lambda i: i == 3, error="it broke")
     assert len(judge(run_of(failed, samples=samples(generation_tokens=7000.0))).reasons) == 1
     assert judge(run_of(good, samples=(right[0], EngineSample(5.0, {"generation_tokens": 9000.0})))).valid
@@ -373,7 +375,7 @@ def test_a_server_that_falls_behind_is_found(seed: int) -> None:
 
 
 def test_a_queue_that_fills_is_not_one_that_grows() -> None:
-    # All in flight at once for the whole run: too short to tell.
+    # All in flight at once for the whole run: too short to judge.
     assert judge(run_of([record_at(i, i / 10, service_s=30.0) for i in range(100)])).valid
 
 

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks applications` measures, and what it says of what it does not."""
+"""What `python -m benchmarks applications` measures, and how it reports skipped parts."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MARKER = "<!-- table: {} -->\n{}<!-- end -->\n"
 
 
 def test_every_table_and_plot_is_as_the_recorded_files_give_it() -> None:
-    """Where this fails: `python -m benchmarks evaluation` writes them anew."""
+    """If this fails, run `python -m benchmarks evaluation`, which regenerates them."""
     pytest.importorskip("matplotlib")
     files = evaluation(RESULTS, PAGES)
     assert [path.name for path in changed(files)] == []

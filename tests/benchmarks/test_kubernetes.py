@@ -149,7 +149,7 @@ CONTAINER = {
 def test_a_container_becomes_a_process() -> None:
     spec = {"containers": [CONTAINER]}
     mounted = mounts(spec, Path("/pods/a"))
-    # A program of this machine, which knows nothing of the volumes.
+    # A program of this machine, which is outside of the volumes.
     image = Image(entrypoint=("/data/program",), programs=Path("/programs"))
     command = command_of(spec, image, {"metadata.name": "a"}, {"PATH": "/bin"}, mounted)
     assert command.words == ("/data/program", "serve", "--dir=/pods/a/data", "/database", "a", "$(NONE)")

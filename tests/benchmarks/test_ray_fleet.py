@@ -1,4 +1,4 @@
-"""The fleet on Ray beside our gateway: the load, the client on scripted replicas, and the report."""
+"""The fleet on Ray against our gateway: the load, the client on scripted replicas, and the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run opens and writes is for nobody but who started it, and it takes no code from where it stands."""
+"""Files and ports of a run are private to its user, and it loads no code from the working directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REFUSALS = (
     b"!xsAuthentication error",
     b"!zsorg.apache.flink.api.python.shaded.py4j.Py4JException: Unknown command received",
 )
-"""An alert of TLS, the way to TLS, and what the gateway answers to a command and to what is none."""
+"""A TLS alert, a redirect to TLS, and the gateway's answers to a command and to other input."""
 MODULES = ("orjson", "psutil", "queue", "decimal", "sitecustomize", "google")
 PIPELINE = """
 parallelism: 2
@@ -98,7 +98,7 @@ def test_every_port_is_on_the_loopback_interface(attacked: Attacked) -> None:
 
 
 def _said(port: int, words: bytes) -> bytes:
-    """What is answered to `words`; nothing where the connection is ended, or nobody answers for a second."""
+    """The answer to `words`; empty if the connection is closed, or nothing arrives for a second."""
     with socket.create_connection(("127.0.0.1", port), 5) as connection:
         connection.settimeout(1)
         try:

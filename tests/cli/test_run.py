@@ -1,4 +1,4 @@
-"""`forebay run` as a command: what is on its standard output, and how it ends when told to."""
+"""`forebay run` as a command: its standard output, and how it ends on signals."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_jvm_that_is_started_first_has_what_the_files_look_says(
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, run: Callable[[PipelineSpec, Any], Snapshot]) -> None:
-    """Let `run`, told the pipeline and whom to show snapshots, take the place of what runs it."""
+    """Replace the pipeline's runner with `run`, which gets the pipeline and a callback for snapshots."""
 
     def run_pipeline(
         spec: PipelineSpec, _engine: object, _options: object, _settings: object, watch: Any, **_: object
@@ -236,7 +236,7 @@ class Run:
         return [json.loads(line)["position"] for line in read_jsonl_sink(self.folder / "out")]
 
     def await_results(self, more: int = 1) -> None:
-        """Block until so many more results are committed."""
+        """Block until this many more results are committed."""
         enough = len(self.positions()) + more
         wait_until(lambda: self.process.poll() is not None or len(self.positions()) >= enough)
         assert self.process.poll() is None, self.process.communicate()[1].decode()

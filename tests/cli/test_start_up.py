@@ -26,7 +26,7 @@ COMPLETION = {"_FOREBAY_COMPLETE": "complete_bash", "COMP_WORDS": "forebay ru", 
 
 
 def modules_of(folder: Path, *words: str, **environment: str) -> set[str]:
-    """The modules that a fresh process has loaded once it has done what `words` say."""
+    """The modules that a fresh process has loaded after the command `words`."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(words=words)],
         env={**os.environ, "FOREBAY_HOME": str(folder), **environment},

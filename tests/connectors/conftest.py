@@ -77,7 +77,7 @@ class Jobs:
         finally:
             if not end.done():
                 client.cancel()
-            with suppress(Exception):  # A cancelled job ends with an error that says so.
+            with suppress(Exception):  # A cancelled job ends with an error.
                 end.result()
 
 

@@ -75,7 +75,7 @@ def test_a_jar_comes_from_a_repository_and_is_kept(tmp_path: Path, serve: Callab
     assert seen[-1] == (len(BYTES), len(BYTES))
     assert installed_jar(JAR, tmp_path / "kept") == place
     assert [file.name for file in place.parent.iterdir()] == [place.name]
-    # The second time nothing is asked of anyone.
+    # The second time nothing is requested.
     assert install_jar(JAR, tmp_path / "kept", "http://127.0.0.1:9") == place
 
 

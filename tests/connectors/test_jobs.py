@@ -278,7 +278,7 @@ def test_a_feed_that_disconnects_gives_each_event_once_over_a_restore(jobs: Any,
 
 
 def drained(jobs: Any, env: Any, port: int) -> None:
-    """Run a job to its end; where a source tells that it has reached its limit, drain it."""
+    """Run a job to its end; drain it if a source reports that it has reached its limit."""
     job = submit(env, "test", jobs.rest(port))
     while (end := job.ended()) is None:
         with suppress(LaunchError):

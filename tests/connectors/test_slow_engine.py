@@ -1,5 +1,5 @@
-"""Sources in front of an engine that answers nothing, on an embedded cluster: checkpoints get through, and
-what they hold is exact."""
+"""Sources in front of an engine that answers nothing, on an embedded cluster: checkpoints complete, and
+their contents are exact."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Scene:
         (self._folder / "gates" / "gate").touch()
 
     def finish(self, job: RunningJob) -> None:
-        """Wait for the job's end; a source that tells that it has reached its limit is drained."""
+        """Wait for the job's end; drain a source that reports that it has reached its limit."""
         while (end := job.ended()) is None:
             with suppress(LaunchError):
                 if job.counts().get(LIMIT_REACHED):
@@ -109,7 +109,7 @@ def test_checkpoints_complete_without_answers_and_restores_are_exact(
     scene = Scene(jobs, tmp_path, kind)
     with scene.served():
         job = scene.start()
-        # All that the operator takes without a wait is taken, and the source stands.
+        # The operator has accepted all that it can without waiting, and the source is blocked.
         wait_until(lambda: job.counts().get("waited_ms", 0) > 0)
         for _ in range(3):
             done = job.checkpoints().newest_done

@@ -1,4 +1,4 @@
-"""What an inference gateway's endpoint picker is told."""
+"""What the endpoint picker of an inference gateway receives."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def opened(path: Path, clock: ManualClock | None = None, **bounds: object)
 
 
 def rows(path: Path) -> tuple[int, int]:
-    """Entries and bytes as they are, after checking that the file's own totals say the same."""
+    """Entries and bytes, after checking that the file's own totals are equal."""
     connection = sqlite3.connect(path / "journal.db")
     try:
         real = connection.execute("SELECT count(*), coalesce(sum(length(value)), 0) FROM answers").fetchone()

@@ -77,7 +77,7 @@ class Load:
             self.held = max(self.held, work.running + work.waiting)
 
     async def run(self, seconds: float) -> float:
-        """Goodput over so long: what was worked for answers over what could be."""
+        """Goodput over `seconds`: work for answers over possible work."""
         before = self.replica.work()
         await asyncio.sleep(seconds)
         after = self.replica.work()

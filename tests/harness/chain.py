@@ -35,7 +35,7 @@ class Operator:
     one_subtask: bool = False
     """At every parallelism, as readers have."""
     late_ms: int | None = None
-    """Where given, outputs are `(element, time in ms)`, and the operator makes watermarks of its own: so far
+    """If given, outputs are `(element, time in ms)`, and the operator emits its own watermarks: this far
     behind the greatest time, until the input ends."""
 
 
@@ -86,7 +86,7 @@ class Chain:
 
     `restored`: what an earlier run left. `parallelism`: of each operator. Outputs that are pairs of an
     `OutputTag` and a value leave the chain where they arise; those of the last operator, all of them.
-    `while_firing` is called between two processing-time timers: the world goes on meanwhile.
+    `while_firing` is called between two processing-time timers: other things happen meanwhile.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Chain:
     # What may happen next
 
     def read(self) -> bool:
-        """The source gives its next element, or its end; False where it has."""
+        """Read the source's next element, or its end; False if it has ended."""
         if self._ended:
             return False
         if self._read == len(self._elements):
@@ -214,7 +214,7 @@ class Chain:
                 for subtask in subtasks
                 for queue in subtask.inputs
                 for element in queue
-                # Flink says a watermark anew; that of the source follows from its place.
+                # Flink emits watermarks again; the source's follows from its position.
                 if not isinstance(element, _Watermark)
             )
             for subtasks in self._stages
@@ -231,7 +231,7 @@ class Chain:
                     self._fire_wall(stage, number)
 
     def finish(self, choose: Callable[[int], int] = lambda _: 0) -> None:
-        """Run to the end, taking elements as `choose` says, which is given how many there are."""
+        """Run to the end, taking elements as chosen by `choose`, a function of their number."""
         while self.read():
             pass
         while ready := self.ready():
@@ -294,7 +294,7 @@ class Chain:
             context = Context(subtask, self._clock, TimeDomain.PROCESSING_TIME)
             self.firings += 1
             self._give(stage, number, subtask.function.on_timer(time_ms, context))
-            # Where the clock was set back, a timer that is set anew fires in the same round, time and again.
+            # If the clock was set back, a timer that is set again would fire in the same round without end.
             self._clock.advance(0.001)
             self._while_firing()
         subtask.wakes_for_ms = None
@@ -312,7 +312,7 @@ class Chain:
             return
         first_ms = subtask.state.wall[0][0]
         if subtask.wakes_for_ms is None or first_ms < subtask.wakes_for_ms:
-            # By the wall clock of now: where that is set later, the wait is what it was.
+            # By the present wall clock: setting that later does not change the wait.
             wait_ms = max(0, first_ms - self._clock.wall_ms())
             subtask.wakes_for_ms, subtask.wakes_s = first_ms, self._clock.monotonic_s() + wait_ms / 1000
 

@@ -1,4 +1,4 @@
-"""Time in tests: a clock that moves only when told to, and an event loop whose time is counted and not waited
+"""Time in tests: a manual clock, and an event loop whose time is counted and not waited
 for.
 """
 
@@ -95,7 +95,7 @@ class _NoWait(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise RuntimeError("everything waits, and no timer is set: it would wait for ever")
+            raise RuntimeError("everything waits, and no timer is set: it would never end")
         self._loop.passed(timeout)
         return []
 
@@ -117,7 +117,7 @@ class LoopClock:
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on a `VirtualLoop` of its own. Raises `RuntimeError` where it would wait for ever."""
+    """Run `main` on its own `VirtualLoop`. Raises `RuntimeError` if it would never end."""
     loop = VirtualLoop()
     try:
         return loop.run_until_complete(main)

@@ -1,4 +1,4 @@
-"""An inference gateway in front of one replica: it forwards completions, and keeps what it was told."""
+"""An inference gateway in front of one replica: forwards completions, and records their headers."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from forebay.testing.script import ReplicaScript
 class InsideReplica:
     """Does what `FakeReplica` does with the same script; a `Replica` of the running event loop.
 
-    It has no prefix cache, and knows no faults but statuses, `refuse` and `hang`. `down`: it refuses all.
+    It has no prefix cache, and of faults only statuses, `refuse` and `hang`. `down`: it refuses all.
     """
 
     def __init__(self, script: ReplicaScript) -> None:

@@ -1,5 +1,5 @@
 """What Flink gives a keyed function, without Flink: state and timers by key, a clock that may be set, and
-calls that are answered when a test says so, on its own thread; and for sources, which have one key, state
+calls that a test answers, on its own thread; and for sources, which have one key, state
 that is kept as bytes between runs.
 """
 
@@ -186,7 +186,7 @@ AnswerTo = Callable[[KeyedEvent], Answer]
 class ChosenCalls(RequestPool):
     """`RequestPool` without its thread: slots, room and release are the real ones.
 
-    `out` are the calls in flight, in the order of their starts; `answer` answers one. Where the operator
+    `out` are the calls in flight, in the order of their starts; `answer` answers one. If the operator
     waits, time passes and the oldest is answered: nothing else could end its wait.
     """
 
@@ -214,7 +214,7 @@ class ChosenCalls(RequestPool):
         self.out.clear()
 
     def answer(self, which: int) -> bool:
-        """Answer a call in flight, counted round; False where there is none."""
+        """Answer call number `which` (modulo their number); False if none is in flight."""
         if not self.out:
             return False
         shard, item = self.out.pop(which % len(self.out))
@@ -303,7 +303,7 @@ def bytes_only(value: Any) -> bytes:
 
 
 class Room:
-    """Whether there is room, as a script says; where it has ended, there is."""
+    """Scripted room; always room after the script's end."""
 
     def __init__(self, *room: bool) -> None:
         self._room = list(room)

@@ -62,7 +62,7 @@ T = TypeVar("T")
 HOLD = re.compile(r"\(\(hold:([a-z0-9_-]+)\)\)")
 DEFECT = re.compile(r"\(\(defect(?::([a-z0-9_-]+))?\)\)")
 FRESH = {"web.refresh-interval": "100", "metrics.fetcher.update-interval": "100"}
-"""Without these, Flink's REST service says what was true three or ten seconds ago."""
+"""Without these, Flink's REST service reports values that are three or ten seconds old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class Runs:
         (self.folder / "fed" / name).rename(self.folder / "in" / name)
 
     def release(self, gate: str) -> None:
-        """Let the calls go on that are held by `gate`."""
+        """Continue the calls that are held by `gate`."""
         (self.folder / "gates" / gate).touch()
 
     def change(self, **settings: Any) -> None:

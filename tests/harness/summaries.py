@@ -62,7 +62,7 @@ class Driven:
         self._gave(self.program.on_event(self.key, self.state, event, self.watermark_ms, self.wall_ms))
 
     def watermark(self, to_ms: int) -> None:
-        """Wakes the program at each moment it wants on the way, as timers do."""
+        """Advance the watermark, and wake the program at each time that it set, like timers."""
         while True:
             wake = self.program.wake_ms(self.state)
             if wake is None or wake > to_ms:
@@ -70,7 +70,7 @@ class Driven:
             self.watermark_ms = max(wake, self.watermark_ms or wake)
             self._gave(self.program.on_watermark(self.key, self.state, self.watermark_ms))
             after = self.program.wake_ms(self.state)
-            assert after is None or after > wake, "it would be woken for ever"
+            assert after is None or after > wake, "it would be woken without end"
         self.watermark_ms = max(to_ms, self.watermark_ms or to_ms)
 
     def answer(self) -> bool:

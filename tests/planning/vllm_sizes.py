@@ -1,7 +1,7 @@
 """Prints how vLLM itself sizes models; runs in the engine's Python.
 
 Reads `[{"config": ..., "context": ..., "step_tokens": ...}]` from standard input. Each model is built without
-memory for its weights, so that its own layers say what they cache.
+memory for its weights, so that its own layers report their caches.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ DAY_MS = 86_400_000
 
 
 class Stepping(Program[Any]):
-    """Steps without calls, as functions say. A timer gives its name."""
+    """Scripted steps without calls. A timer emits its name."""
 
     def __init__(
         self, on_event: Callable[..., Step[Any]], on_timer: Callable[..., Step[Any]] | None = None

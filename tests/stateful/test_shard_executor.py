@@ -34,7 +34,7 @@ from forebay.testing.stateful import Machine
 
 
 class Scripted(Program[Any]):
-    """Each step is what a function says; the state is whatever it returns."""
+    """A function returns each step and the state."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ def test_a_firing_that_waits_is_not_that_of_a_timer_set_after_it() -> None:
     machine.event("a", 0)
     machine.event("a", 1)
     machine.pass_time(watermark_ms=300)
-    # The timer of event 0 has fired, and waits behind event 1, which sets it anew for a time that has come.
+    # The timer of event 0 has fired, and waits behind event 1, which sets it again for a past time.
     machine.answer("a")
     machine.pass_time()
     machine.answer("a")
@@ -192,7 +192,7 @@ def test_a_firing_that_waits_is_not_that_of_a_timer_set_after_it() -> None:
 
 
 class Restless(Program[int]):
-    """Sets timers at random, for times that have come as well; asks at random; tells each firing."""
+    """Sets timers at random, also for past times; makes calls at random; emits each firing."""
 
     def initial(self, key: str) -> int:
         return 0
@@ -468,7 +468,7 @@ def test_timers_of_many_keys_that_are_due_at_once_fire_as_there_is_room(dies: bo
     machine.pass_time(watermark_ms=5_000)
     while machine.calls:
         assert len(machine.calls) < 4 + PER_CHUNK
-        # Event time stays until the last of them is over, also where all that was in memory is lost.
+        # Event time is held until the last of them is over, even if everything in memory is lost.
         assert machine.held
         if dies and len(machine.results) % 7 == 0:
             machine.restart()
@@ -515,7 +515,7 @@ def test_a_timer_set_again_in_the_past_lets_all_others_go_first() -> None:
 
 
 class Counting(DictStore):
-    """Counts what is asked of it; reading it as a whole counts as much as it holds."""
+    """Counts accesses; reading it as a whole counts each entry."""
 
     looks = 0
 

@@ -60,7 +60,7 @@ class Shard:
         return dict(self.store), self.accepted, list(self.given)
 
     def die(self, saved: tuple[dict[str, bytes], int, list[tuple[int, str]]]) -> None:
-        """Back to what was saved: the source goes on from there, and what left since was never committed."""
+        """Return to the saved state: the source continues there, and later output was never committed."""
         store, self.accepted, given = saved
         self.store, self.given = DictStore(store), list(given)
         self.restart()

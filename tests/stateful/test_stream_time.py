@@ -1,5 +1,5 @@
-"""The stream's clock: what wrong times do to it, that partitions have clocks of their own, and that it says
-the same after a restore."""
+"""The stream's clock: what wrong times do to it, separate clocks of partitions, and equal
+verdicts after a restore."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Kept:
 
 
 def judge(stream: Sequence[Seen], *, restore_at: Iterable[int] = ()) -> dict[int, Judged]:
-    """What is said of each event, by its place, in the order in which it was said."""
+    """The verdict on each event by its place, in the order of verdicts."""
     kept, found = Kept(), []
     for number, seen in enumerate(stream):
         if number in restore_at:
@@ -186,7 +186,7 @@ def test_a_time_for_which_the_stream_is_held_up_makes_no_partition_idle() -> Non
 
 
 def test_a_batch_from_the_future_moves_the_clock_of_its_partition_alone() -> None:
-    """However many there are: the other partitions say what time it is."""
+    """However many there are: the other partitions determine the time."""
     right = read(*[[1000 * second for second in range(900)]] * 2)
     stream = [*right[:600], *((YEARS_MS + number, "t/1", 0) for number in range(200)), *right[600:]]
     for number, each in judge(stream).items():

@@ -1,4 +1,4 @@
-"""Over the budget events are sampled: by seed, from all of the window, and the result says how many."""
+"""Sampling over the budget: by seed, from the whole window, with counts in the result."""
 
 from __future__ import annotations
 

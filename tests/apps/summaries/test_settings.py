@@ -46,7 +46,7 @@ def lines(machine: Machine) -> list[bytes]:
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.sampled_from((0.05, 0.5, 0.95)))
 def test_kills_and_answer_times_do_not_change_the_summaries(seed: int, pace: float) -> None:
-    """Also where the watermark comes in other steps, as Flink's does."""
+    """Nor do other steps of the watermark, like Flink's."""
     rng = random.Random(seed)
     machine = Machine(SMALL.program(event_time=True), wall_ms=BEGIN_MS + 10**9)
     for event in EVENTS:

@@ -1,4 +1,4 @@
-"""Trends: found when they rise, together with what says the same, once; and bounded."""
+"""Trends: found once when they rise, grouped with related terms, and bounded."""
 
 from __future__ import annotations
 

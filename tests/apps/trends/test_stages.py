@@ -1,4 +1,4 @@
-"""The stages: together they find what one finder finds, whoever holds which shard, and after any restore."""
+"""The stages together find what one finder finds, for any assignment of shards and after any restore."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def saved(stage: Any, new: Callable[[], Any]) -> Any:
 def run(
     stream: list[Post], shards: int, *, save: Save = straight, shuffle: bool = False, watermarks: int = 1
 ) -> list[TrendEvent]:
-    """The stages as Flink would run them: a watermark after each so many ticks, messages in any order."""
+    """The stages as Flink would run them: a watermark every few ticks, messages in any order."""
     make = {
         "count": [lambda s=s: CountStage(SETTINGS, s, shards) for s in range(shards)],
         "rate": [lambda: RateStage(SETTINGS, shards)] * shards,

@@ -36,7 +36,7 @@ def test_a_distribution_rises_from_the_smallest_to_the_largest(values: list[floa
     assert len(found) <= CURVE_POINTS + 1
     assert found[0] == (min(values), 0.0)
     assert found[-1] == (max(values), 1.0)
-    # No point tells of a larger share than there is, nor of a smaller one.
+    # No point has a larger or a smaller share than the true one.
     for value, share in found[1:]:
         below = sum(one < value for one in values) / len(values)
         assert below < share <= sum(one <= value for one in values) / len(values) + 1e-12

@@ -1,4 +1,4 @@
-"""The page: it says what is true, loads nothing, lets nothing through, and stays small."""
+"""The page: correct, self-contained, escaped and small."""
 
 from __future__ import annotations
 

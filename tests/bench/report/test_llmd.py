@@ -1,4 +1,4 @@
-"""llm-d's Benchmark Report: held against its own schema where that is installed, and by hand."""
+"""llm-d's Benchmark Report: checked against its own schema if that is installed, and by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.bench.report.llmd import MOST_POINTS, benchmark_report
 
 
 def report(run: LoadRun, **values: Any) -> dict[str, Any]:
-    # As it is written: what is no JSON would not come through.
+    # As JSON: other values would fail here.
     found: dict[str, Any] = orjson.loads(orjson.dumps(benchmark_report(measured(run, **values), "0.1.0")))
     return found
 

@@ -15,7 +15,7 @@ OLD, NEW = "a" * 32, "b" * 32
 
 
 class Flink:
-    """A record that names one job, and a Flink that knows one; both without a network."""
+    """A record of one job, and a Flink that runs one; both without a network."""
 
     def __init__(self) -> None:
         self.job: str | None = OLD

@@ -1,4 +1,4 @@
-"""Which parts are killed, and what is told of it."""
+"""Which parts are killed, and the report of it."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def test_a_missing_bucket_is_reported_before_the_pipeline_starts(store: Any) -> 
 
 @pytest.fixture
 def undeletable(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> S3Path:
-    """A place in a bucket where nothing can be deleted."""
+    """A prefix in a bucket in which nothing can be deleted."""
 
     def refused(client: S3Client, prefix: str) -> None:
         raise StoreRefused("these keys may not delete")

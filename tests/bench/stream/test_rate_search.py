@@ -190,7 +190,7 @@ def test_a_trial_that_is_too_short_lasts_longer_the_next_time(enough: int, told:
         return EventLoad(schedule=Constant(rate_per_s), events=80 * round(times))
 
     class Slow:
-        """Answers take six seconds, so that a load of 20 s tells nothing."""
+        """Answers take six seconds, so that a load of 20 s is too short."""
 
         def measure(self, load: EventLoad) -> StreamRun:
             count = 320 if load.events >= 80 * enough else 80

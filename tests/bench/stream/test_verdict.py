@@ -15,7 +15,7 @@ from forebay.bench.stream.verdict import judge_stream
 
 
 def late(events: list[EventRecord], count: int, by_s: float) -> list[EventRecord]:
-    """The events, with so many of them written late."""
+    """The events, `count` of them written late."""
     return [
         replace(each, emitted_s=(each.free_s or 0.0) + by_s) if each.index < count else each
         for each in events

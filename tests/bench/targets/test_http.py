@@ -146,8 +146,8 @@ async def test_a_connection_is_used_again_while_it_is_good(monkeypatch: pytest.M
             await got(client)
         assert connections == 1
         await got(client)
-        assert connections == 2, "the server said that it closes the first"
-        # One that has been idle for longer than servers keep it.
+        assert connections == 2, "the server announced that it closes the first"
+        # One that was idle for longer than servers keep it.
         monkeypatch.setattr(http, "KEEPALIVE_S", 0.0)
         await got(client)
         assert connections == 3

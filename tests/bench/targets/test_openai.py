@@ -89,7 +89,7 @@ def test_what_is_asked_of_vllm(ask: Ask) -> None:
 
 
 def test_what_is_asked_of_a_server_without_extensions(ask: Ask) -> None:
-    """One that refuses what it does not know is asked with no more than OpenAI's own protocol has."""
+    """A server that rejects unknown fields gets only those of OpenAI's own protocol."""
 
     def strict(asked: Asked) -> Answer:
         if asked.method == "GET":

@@ -1,4 +1,4 @@
-"""The flow of work beside the simulator that goes step by step."""
+"""The flow simulator against the step-by-step simulator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def steady(load: Load, replicas: int, slo_s: float = 10.0) -> FleetRun:
 
 
 def even(seconds: int, rate: float) -> Load:
-    """So many busy replicas' worth of work in every second."""
+    """Work for this many busy replicas in every second."""
     count = rate / fitted().mean_work_s
     values = (count, count * 3000, count * 150, rate)
     return Load(*(np.full(seconds, value) for value in values))

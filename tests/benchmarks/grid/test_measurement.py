@@ -1,4 +1,4 @@
-"""A grid over scripted servers: cells that fail are told, and the others go on."""
+"""A grid over scripted servers: failed cells are reported, and the others continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program is told, and what is read of its results."""
+"""The order of a program, and the parsing of its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topic that breaks out in a stream: found where it is, and nowhere where there is none."""
+"""The topic that breaks out in a stream: found if there is one, else not."""
 
 from __future__ import annotations
 

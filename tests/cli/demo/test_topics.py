@@ -30,7 +30,7 @@ def test_only_the_default_model_is_asked_by_likelihood(tmp_path: Path) -> None:
     assert (spec.engine.api, spec.sampling.max_tokens, spec.output) == ("completions", 1, None)
     bias: Any = spec.sampling.extra["logit_bias"]
     assert all(50 < value <= 100 for value in bias.values())
-    assert bias["48579"] > bias["1114"], "a word that it says too rarely is helped more"
+    assert bias["48579"] > bias["1114"], "a word that the model predicts too rarely gets a higher bias"
 
 
 def test_a_file_of_ones_own_is_asked_about_by_schema(tmp_path: Path) -> None:

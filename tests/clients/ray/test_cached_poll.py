@@ -129,9 +129,7 @@ async def test_clusters_that_nobody_asks_any_more_are_forgotten() -> None:
     for address in "abc":
         await looks.instance(address, 2 * FORGET_S)
     clock.advance(FORGET_S + 1)
-    assert (await looks.instance("a", 2 * FORGET_S)).settings["number"] == 1, (
-        "there is nothing to look at anew"
-    )
+    assert (await looks.instance("a", 2 * FORGET_S)).settings["number"] == 1, "there is nothing to poll again"
     await looks.instance("d", 1.0)
     await looks.instance("b", 2 * FORGET_S)
     assert cluster.asked == Counter({"b": 2, "a": 1, "c": 1, "d": 1})

@@ -99,7 +99,7 @@ STEP_S = 0.25
 
 
 class Leases(RuleBasedStateMachine):
-    """A server, one holder that renews, and one that wants the lease, each of which may stand still."""
+    """A server, a holder that renews, and a candidate for the lease; each may pause."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class Leases(RuleBasedStateMachine):
             # Who lives, never stood still and reaches the server as others do is not taken for dead.
             assert not self.alive or self.was_paused
             assert self.now_s - self.heard_s >= LEASE_S
-            # Who took it holds it from now on, and another wants it.
+            # The candidate holds it from now on, and another takes its role.
             self.etag += 1000
             self.held, self.written_s, self.heard_s = self.etag, self.now_s, self.now_s
             self.alive, self.paused, self.was_paused = True, 0, False

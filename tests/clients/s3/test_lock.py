@@ -73,7 +73,7 @@ def test_an_outage_loses_no_lock(store: S3Path, store_server: Any) -> None:
 
 
 def test_what_keeps_a_lock_from_being_renewed_is_told(store: S3Path, store_server: Any) -> None:
-    """At once where the server refuses, and after some seconds where it does not answer."""
+    """At once if the server refuses, and after some seconds if it does not answer."""
     clock = ManualClock()
     with held_lock(store / "lock", "p", uptime_s=clock.monotonic_s) as hold:
         assert hold.trouble == ""
@@ -214,7 +214,7 @@ def test_a_renewal_whose_answer_was_lost_costs_nothing(
 
 
 def test_a_failed_takeover_leaves_the_warning(store: S3Path) -> None:
-    """A run that took over and ended before it fenced the silent one's job releases a lock that says so."""
+    """A run that took over and ended before it fenced the silent one's job records that in the lock."""
     left(store)
     clock = ManualClock()
     with held_lock(store / "lock", "p", clock=clock, sleep=clock.pause):

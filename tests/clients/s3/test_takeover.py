@@ -6,8 +6,8 @@ Whatever happens, each part of the stream is committed by one job. That is check
 defences alone.
 
 `guard`: Flink is suspended unless the lease is held. `fences`: the names of the next checkpoints are
-occupied. Without a guard, Flink's check that a name is free and its upload are one step: `docs/recovery.md`
-says what that leaves.
+occupied. Without a guard, Flink's check that a name is free and its upload are one step: see
+`docs/recovery.md` for the remaining risk.
 """
 
 from __future__ import annotations
@@ -381,7 +381,7 @@ class Takeover(RuleBasedStateMachine):
 
     @rule(number=run, in_order=st.booleans(), fails=st.booleans())
     def restart(self, number: int, in_order: bool, fails: bool) -> None:
-        """Another run takes the place of one that is killed, released in order, or left paused for ever."""
+        """Another run takes the place of one that is killed, released in order, or left paused."""
         run = self.runs[number]
         if in_order:
             run.release()
@@ -460,7 +460,7 @@ def test_the_model_finds_doubles_without_a_defence() -> None:
 
 
 def test_the_model_makes_progress() -> None:
-    """A run that takes over from a killed one goes on with the stream."""
+    """A run that takes over from a killed one continues the stream."""
     machine = Takeover()
     machine.time_passes(20, True)
     before = len(machine.world.committed)

@@ -58,7 +58,7 @@ def test_any_cut_gives_the_same_events(lines: list[tuple[bytes, bytes]], cuts: l
         (b"event: x\nevent: y\ndata: a\n\n", ["y"]),
         (b"event: x\nevent\ndata: a\n\n", ["message"]),
         (b"event:  \xc3\xa9\ndata: a\n\n", [" é"]),
-        # A block without data is no event, and its type ends with it.
+        # A block without data is not an event, and its type ends with it.
         (b"event: x\n\ndata: a\n\n", ["message"]),
         (b"event: " + b"x" * MAX_ID_BYTES + b"\ndata: a\n\n", ["x" * MAX_ID_BYTES]),
         (b"event: " + b"x" * (MAX_ID_BYTES + 1) + b"\ndata: a\n\n", [None]),

@@ -147,7 +147,7 @@ def test_a_file_that_is_added_before_the_one_in_hand_changes_nothing(tmp_path: P
 def test_the_calls_that_are_planned_are_enough(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[bytes]], room: list[bool], gap_s: int
 ) -> None:
-    """Whatever the room: nothing is left to the end of the input, where no checkpoint gets through."""
+    """With any room: nothing is left for the end of the input, when checkpoints are impossible."""
     lines = [b'{"at": %d}' % (gap_s * n) for n, _ in enumerate(line for lines in files for line in lines)]
     folder = written(tmp_path_factory, [lines], b"\n")
     planned = PlannedCalls()

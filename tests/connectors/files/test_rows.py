@@ -197,7 +197,7 @@ def test_column_names_are_distinct(names: list[str], expected: tuple[str, ...]) 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32-be", "cp1252", "shift_jis"])
 def test_json_lines_of_another_encoding_are_kept_as_utf_8(read: object, encoding: str) -> None:
     word = "カフェ" if encoding == "shift_jis" else "café"
-    lines = [f'{{"text": "{word}"}}', f"{word} is no JSON", ""]
+    lines = [f'{{"text": "{word}"}}', f"{word} is not JSON", ""]
     event, letter = read(LineReader(Format(), encoding=encoding), "\r\n".join(lines).encode(encoding))
     assert (event.fields, event.raw) == ({"text": word}, lines[0].encode())
     assert (letter.raw, letter.position) == (lines[1].encode(), "f@2")

@@ -30,7 +30,7 @@ def test_an_event_carries_what_is_needed_to_check_it() -> None:
 
 
 def test_the_words_do_not_change() -> None:
-    # Checkpoints and answers of old runs are compared by these: a seed must mean the same for ever.
+    # Checkpoints and answers of old runs are compared by these: a seed must always mean the same.
     assert post(0, 0, "outage") == {
         "id": "post-0000000",
         "user": "user382",

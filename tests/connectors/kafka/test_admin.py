@@ -1,4 +1,4 @@
-"""What a real node says of itself, and what is said where there is none."""
+"""Reports of a real Kafka node, and errors without one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.settings import SecretRef
 
 
 def answers_of(bootstrap: str, topic: str, moment_ms: int) -> dict[str, Any]:
-    """What clients of a node say, and of nodes that are away or refuse."""
+    """Answers of clients of a running node, of missing nodes and of ones that refuse."""
     answers: dict[str, Any] = {}
     with kafka_admin(KafkaCluster(bootstrap), timeout_s=120.0) as admin:
         answers["there"] = topic in admin.topics()

@@ -1,4 +1,4 @@
-"""How many records wait: what is made of what Flink and Kafka say."""
+"""The number of waiting records, computed from reports of Flink and Kafka."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_earlier_runs_offsets_do_not_count_if_reading_starts_elsewhere() -> N
 
 
 def test_records_read_before_do_not_wait_after_offsets_are_set_back() -> None:
-    """Until the source says that it reads that again."""
+    """Until the source reports that it reads them again."""
     admin: Any = Answers((Place("a", 0, 4), Place("a", 1, 13)))
     config, said = KafkaSource(KafkaCluster("h:1"), topics=("a",), group="g"), dict[str, float]()
     before = (Place("a", 0, 14), Place("a", 1, 12))
@@ -118,11 +118,11 @@ def test_records_read_add_up_and_count_again_after_a_restart() -> None:
         probe.count(admin)
         return probe.read
 
-    # Nothing was taken yet: the one goes on at 6, the other begins at 4.
+    # Nothing was read yet: one continues at 6, the other begins at 4.
     assert read() == 0
     assert read(p0=7) == 2
     assert read(p0=9, p1=5) == 6
-    # Nothing is told for a while; then both were set back by a restart, of which one has gone on.
+    # No report for a while; then a restart set both back, and one has continued.
     assert read() == 6
     assert read(p0=6, p1=8) == 9
     assert read(p0=9, p1=8) == 12

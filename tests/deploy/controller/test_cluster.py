@@ -1,4 +1,4 @@
-"""What the API server may answer at its worst: nothing is scaled then, and the next round goes on."""
+"""The worst answers of the API server: nothing is scaled, and the next round continues."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_a_new_controller_or_a_returning_pipeline_removes_none_at_once() -> None
 def test_replicas_that_all_boot_again_are_kept() -> None:
     decider = Decider(Limits(1, 9), settle_s=300.0)
     booting = replace(STATE, replicas=9, ready=0)
-    assert decider.decide(booting, 0.0).wanted == 9, "the pipeline has told nothing yet"
+    assert decider.decide(booting, 0.0).wanted == 9, "the pipeline has not reported yet"
     decider.observe(ObservedLoad(2, 0.0), 5.0)
     assert decider.decide(booting, 5.0).wanted == 9
     decider.observe(ObservedLoad(2, 0.0), 306.0)
@@ -112,7 +112,7 @@ def test_replicas_that_all_boot_again_are_kept() -> None:
 def test_the_most_that_a_fleet_begins_with_are_not_kept(replicas: int, ready: int, wanted: int) -> None:
     decider = Decider(Limits(1, 9), settle_s=300.0, begins_with_most=True)
     found = replace(STATE, replicas=replicas, ready=ready)
-    assert decider.decide(found, 0.0).wanted == replicas, "the pipeline has told nothing yet"
+    assert decider.decide(found, 0.0).wanted == replicas, "the pipeline has not reported yet"
     decider.observe(ObservedLoad(2, 0.0), 5.0)
     assert decider.decide(found, 5.0).wanted == wanted
 

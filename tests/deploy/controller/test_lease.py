@@ -112,7 +112,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(("one", "two", "away", "back", "wait"
 
 @given(STEPS)
 def test_never_do_two_have_it_and_someone_does_in_the_end(steps: list[tuple[str, float]]) -> None:
-    """Each asks before it acts. Who is told yes has it for `LENGTH_S` less `RENEW_S` at least."""
+    """Each asks before it acts. A holder has it for at least `LENGTH_S` less `RENEW_S`."""
     leases, clock = Leases(), ManualClock()
     every = {name: leadership(leases, name, clock) for name in ("one", "two")}
     sure: dict[str, float] = {}

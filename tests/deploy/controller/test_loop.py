@@ -32,12 +32,12 @@ SILENT = "http://10.9.9.8:9249/metrics"
 PREFILL, DECODE = "triage-engine-prefill", "triage-engine-decode"
 PARTS = {PREFILL: 1, DECODE: 2}
 SPLIT = {0: (0, 0), 1: (1, 1), 2: (1, 2), 3: (1, 2), 4: (2, 3), 5: (2, 4), 6: (2, 4), 9: (2, 4)}
-"""The replicas of the two, by how many the pipeline wants, of which there may be six."""
+"""Replicas of the two by the pipeline's wanted number, with a maximum of six."""
 
 
 class Cluster:
-    """A namespace with the engine's Deployments, the controller's rights, and a pod of the pipeline's, or of
-    the gateway's where there is no pipeline."""
+    """A namespace with the engine's Deployments, the controller's rights, and a pod of the pipeline, or of
+    the gateway if there is no pipeline."""
 
     def __init__(
         self, plane: ControlPlane, folder: Path, patch: pytest.MonkeyPatch, name: str = "controller"
@@ -74,7 +74,7 @@ class Cluster:
         }
         (self.folder / "pod.json").write_bytes(orjson.dumps(pod))
         self.kubectl("create", "-f", str(self.folder / "pod.json"))
-        # As a kubelet would say it.
+        # Like a kubelet.
         status = {"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}}
         self.kubectl("patch", "pod", name, "--subresource=status", "--type=merge", "-p", _text(status))
 
@@ -102,8 +102,10 @@ class Cluster:
         return self.replicas(PREFILL), self.replicas(DECODE)
 
     def scaled(self, controller: Controller, wanted: int) -> None:
-        """Have the pipeline want so many, and make rounds until each pool has its part: one may meet others
-        who write, as Kubernetes does."""
+        """Set the pipeline's wanted number, and make rounds until each pool has its part.
+
+        A round may conflict with other writers, such as Kubernetes.
+        """
         self.wanted = wanted
 
         def reached() -> bool:
@@ -314,7 +316,7 @@ def test_a_replica_that_does_not_get_ready_is_reported_and_none_is_added(cluster
 
 
 WANTED_FOR = {1: 1.0, 2: 3.0, 3: 4.0, 4: 6.0}
-"""What the pipeline wants, by the replicas that decode then."""
+"""The pipeline's wanted number, by the resulting decode replicas."""
 
 
 def drill(cluster: Cluster, rounds: int) -> list[float]:

@@ -98,7 +98,7 @@ def test_a_field_that_is_misspelt_is_refused(name: str, shared_api: KubeApi) -> 
 
 
 def fields(value: Any, where: Where = ()) -> Iterator[Where]:
-    """The paths of all fields that the server knows by name."""
+    """The paths of all fields that the server defines by name."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key in FREE and key != "selector":

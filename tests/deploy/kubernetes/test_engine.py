@@ -117,7 +117,7 @@ def test_replicas_that_prefill_and_those_that_decode_hand_over_kv_caches() -> No
     ordinary = container(made())
     assert not any(each.startswith("--kv-transfer") for each in ordinary["args"])
     assert "VLLM_NIXL_SIDE_CHANNEL_HOST" not in {each["name"] for each in ordinary["env"]}
-    # Whoever names another address means it.
+    # An explicit address is kept.
     pools = [{"name": "a", "role": "prefill"}, {"name": "b", "role": "decode"}]
     own = container(made("triage-engine-a", pools=pools, env={"VLLM_NIXL_SIDE_CHANNEL_HOST": "rdma"}))
     assert [each["value"] for each in own["env"] if each["name"].startswith("VLLM_NIXL")] == ["rdma"]

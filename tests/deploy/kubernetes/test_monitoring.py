@@ -1,4 +1,4 @@
-"""Alerts tell what a person can do, and Prometheus computes them, and KEDA's queries, as they are meant."""
+"""Alerts name what a person can do; Prometheus computes them, and KEDA's queries, as intended."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ IDLE = dict.fromkeys((*OPERATOR, GATEWAY), "0x60")
 CASES: dict[str, tuple[Mapping[str, str], str | None]] = {
     "idle": (IDLE, None),
     "it answers": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "0+10x60"}, None),
-    "it began anew": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "900+10x20 0+10x40"}, None),
+    "it restarted": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "900+10x20 0+10x40"}, None),
     "no metrics": ({GATEWAY: "0x60"}, "ForebayNoMetrics"),
     "no gateway": (dict.fromkeys(OPERATOR, "0x60"), "ForebayGatewayNoMetrics"),
     "no answers": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "10x60"}, "ForebayStuck"),
@@ -187,7 +187,7 @@ def test_the_queries_of_the_scaled_object_give_one_number_or_none(promtool: str,
         tmp_path,
         # The loads add up: three replicas for the pipeline, and 16 requests of the gateway, eight for each.
         case(told, {**asked, **loads, "total": 5}),
-        # What is not there is no number, but for replicas: none tells that it is ready.
+        # Missing metrics give no number, except for replicas: no replica reports that it is ready.
         case({}, {"ready": 0}),
         case(
             {name: value for name, value in told.items() if WANTED not in name},

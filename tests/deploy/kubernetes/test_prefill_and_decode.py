@@ -37,7 +37,7 @@ REQUESTS = 10
 
 
 class Cluster:
-    """A namespace with the Services and the rights of a deployment; the test says which pod is ready."""
+    """A namespace with the Services and the rights of a deployment; the test sets which pod is ready."""
 
     def __init__(
         self, plane: ControlPlane, folder: Path, patch: pytest.MonkeyPatch, account: str = "triage"

@@ -171,7 +171,7 @@ def test_an_old_cluster_stays_until_its_last_replica_may_have_finished() -> None
 )
 def test_a_changed_engine_is_a_new_cluster(changed: dict[str, Any], is_new: bool) -> None:
     def fixed(deployment: Deployment) -> dict[str, Any]:
-        """What of a worker KubeRay compares."""
+        """The part of a worker that KubeRay compares."""
         muted = ("replicas", "minReplicas", "maxReplicas")
         return {key: value for key, value in worker(deployment).items() if key not in muted}
 
@@ -239,7 +239,7 @@ def test_the_autoscaler_is_forebay_autoscale_ray(tmp_path: Path) -> None:
     wrong = [word for word in args if not word.startswith("--metrics")]
     wrong[2] = str(tmp_path / "fleet.yaml")
     refused = CliRunner().invoke(application(), [*wrong, "--metrics=nowhere"]).exception
-    assert "--metrics: expected an http:// address" in str(refused), "it knows all other options"
+    assert "--metrics: expected an http:// address" in str(refused), "all other options are valid"
 
 
 def test_without_scaling_nothing_scales_it() -> None:

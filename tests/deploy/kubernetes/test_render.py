@@ -79,7 +79,7 @@ def test_every_network_policy_and_budget_selects_pods_that_there_are(manifests: 
         for key in ("template", "podTemplate")
         if key in each.body.get("spec", {})
     ]
-    # Flink says of each of its pods which it is.
+    # Flink labels each of its pods.
     made += [{**labels, **JOB_MANAGER} for labels in made if labels[COMPONENT] == "pipeline"]
     for each in manifests:
         if each.kind == "RayService":

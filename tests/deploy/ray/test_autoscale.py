@@ -1,4 +1,4 @@
-"""A fleet gets the number of replicas that the pipeline wants, and keeps what it has where it tells none."""
+"""A fleet gets the number of replicas that the pipeline needs, and keeps its number if that is unknown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TWO = application("fleet", states=("RUNNING", "RUNNING"))
 
 
 class Pipeline:
-    """Metrics that say what they are told to say; None: nothing."""
+    """Scripted metrics; None: no answer."""
 
     def __init__(self) -> None:
         self.wanted: dict[str, float | None] = {"http://a/metrics": None}
@@ -198,7 +198,7 @@ class Clusters:
 
 
 def share(states: int, percent: float) -> ScriptedServe:
-    """A cluster with so many replicas, that is to have this share of the fleet."""
+    """A cluster with this many replicas and this share of the fleet."""
     found = body(application("fleet", states=("RUNNING",) * states))
     return ScriptedServe([{**found, "target_capacity": percent}])
 

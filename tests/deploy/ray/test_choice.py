@@ -17,7 +17,7 @@ PREFIX = "What all requests of a group have in common. " * 100
 
 
 class Program:
-    """A program that asks a chooser, which knows the replicas a, b and c."""
+    """A program that uses a chooser with the replicas a, b and c."""
 
     def __init__(self, *replicas: ReplicaSeen) -> None:
         self.clock = ManualClock()

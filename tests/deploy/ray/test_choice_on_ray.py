@@ -52,7 +52,7 @@ asyncio.run(main())
 
 
 class Program:
-    """The program as it runs: what it is sent, it asks the fleet `triage`."""
+    """The running program: it forwards requests to the fleet `triage`."""
 
     def __init__(self, process: subprocess.Popen[str], urls: tuple[str, ...]) -> None:
         self._process = process

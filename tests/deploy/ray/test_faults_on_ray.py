@@ -28,7 +28,7 @@ SENDERS = 4
 DEADLINE_S = 400.0
 """Longer than any of these clusters takes to recover, on a machine with much else to do."""
 SHORT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "20"}
-"""How long nodes look for their head; a minute where nobody says so."""
+"""How long nodes look for their head; the default is a minute."""
 
 
 class Load:
@@ -57,11 +57,11 @@ class Load:
 
     @property
     def client(self) -> Mapping[str, str]:
-        """Each replica that the router knows, and what is wrong with it."""
+        """The router's replicas, and what is wrong with each."""
         return self.engine.client.replicas()
 
     async def more(self, many: int) -> None:
-        """Return once so many more requests have ended."""
+        """Return once `many` more requests have ended."""
         until = len(self.outcomes) + many
         await wait(lambda: len(self.outcomes) >= until)
 
@@ -97,7 +97,7 @@ async def loaded(cluster: RayCluster) -> AsyncIterator[Load]:
 
 @contextmanager
 def cluster_of(head: int, node: int, environment: Mapping[str, str] | None = None) -> Iterator[RayCluster]:
-    """A head and another node, which have room for so many replicas."""
+    """A head and another node, with room for these numbers of replicas."""
     ray = find_ray()
     if ray is None:
         pytest.skip("Ray is missing: make ray")

@@ -74,7 +74,7 @@ async def test_a_replica_that_never_gets_ready() -> None:
 
 async def waited_for(every_s: float, *states: tuple[str, ...]) -> float:
     """Apply a fleet of three whose replicas have these states at one look after the other, `every_s` apart,
-    the last ones for ever. Returns how long that took."""
+    then the last ones. Returns how long that took."""
     time = Time()
 
     def look(found: tuple[str, ...]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def test_a_fleet_comes_grows_heals_and_goes(ray_cluster: RayCluster, tmp_path: P
     (first,) = urls()
     assert (first,) == tuple(fleet["engines"])
 
-    # It grows, and keeps its number when it is submitted anew, without a new start.
+    # It grows, and keeps its number when it is submitted again, without a restart.
     assert run("--replicas", "2").exit_code == 0
     wait_until(lambda: len(urls()) == 2)
     assert first in urls()
@@ -111,7 +111,7 @@ def test_an_engine_that_ends_at_once_is_told(ray_cluster: RayCluster, tmp_path: 
     command = ["deploy", "ray", str(path), "--address", ray_cluster.address]
     done = CliRunner().invoke(application(), [*command, "--apply"])
     assert isinstance(done.exception, DeployError)
-    # What a library of Ray's says of itself in the same process may stand between.
+    # Messages of Ray's libraries in the same process may be in between.
     said = str(done.exception)
     assert "the engine ended with 3 before it was healthy" in said
     assert "no such model" in said

@@ -82,7 +82,7 @@ TIMEOUT_S = 180.0
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for `condition`; fails the test where it does not come true."""
+    """Wait for `condition`; fails the test if it does not become true."""
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"

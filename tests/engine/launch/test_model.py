@@ -35,7 +35,7 @@ if "download" in sys.argv:
 else:
     source, target = map(pathlib.Path, sys.argv[-2:])
     if pathlib.Path(@HOME@, "broken").exists():
-        sys.exit("ValueError: this is no GGUF")
+        sys.exit("ValueError: this is not GGUF")
     target.mkdir()
     (target / "config.json").write_bytes(source.read_bytes())
 """
@@ -83,7 +83,7 @@ def test_another_wheel_than_the_known_one_is_refused(
 
 def test_a_failed_conversion_leaves_nothing_and_shows_why(settings: Settings) -> None:
     (settings.home / "broken").touch()
-    with pytest.raises(SetupError, match="this is no GGUF"):
+    with pytest.raises(SetupError, match="this is not GGUF"):
         ensure_default_model(settings, Silent())
     assert list(settings.models.iterdir()) == []
     (settings.home / "broken").unlink()

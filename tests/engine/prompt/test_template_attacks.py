@@ -71,7 +71,7 @@ ATTACKS = {
     "the parts of a text": "{% set a = 'ああb' * 1000 %}{% set a = a * 1500 %}{{ a.split('b') | length }}",
     "an indent for each of many lines": "{{ deep | tojson(indent=2) | length }}",
     "more numbers than the budget holds": "{{ range(2000000) | length }}",
-    "a loop that compares large texts, each time anew": (
+    "a loop that compares new large texts each time": (
         "{% set b = big ~ 'x' %}{% set c = big ~ 'x' %}"
         "{% for i in range(50000) %}{{ '' if loop.changed(b if i % 2 else c) }}{% endfor %}"
     ),

@@ -68,7 +68,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "a stop sequence, streamed": (CHAT, TALK | STOP | {"stop": ["\u0001never", "e"]} | STREAM),
     "a stop sequence that is kept": (CHAT, TALK | STOP | {"stop": "e", "include_stop_str_in_output": True}),
     "a stop sequence that never comes": (CHAT, TALK | {"stop": ["\u0001never"]}),
-    "stop is no text": (CHAT, TALK | {"stop": 3}),
+    "stop is not a text": (CHAT, TALK | {"stop": 3}),
     "logprobs": (CHAT, TALK | GREEDY | {"logprobs": True}),
     "top logprobs": (CHAT, TALK | GREEDY | {"logprobs": True, "top_logprobs": 2}),
     "top logprobs, streamed": (CHAT, TALK | GREEDY | {"logprobs": True, "top_logprobs": 2} | STREAM),
