@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis's settings, one JVM with one folder of logs, and one Kafka per session."""
+"""Shared by all tests: hypothesis's settings, one JVM with one log folder, and one Kafka per session."""
 
 from __future__ import annotations
 

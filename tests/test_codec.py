@@ -1,4 +1,4 @@
-"""Records as bytes."""
+"""Serialisation of records."""
 
 from __future__ import annotations
 

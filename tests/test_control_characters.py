@@ -1,4 +1,4 @@
-"""What comes from outside steers neither the terminal nor a page."""
+"""External text cannot control the terminal or a page."""
 
 from __future__ import annotations
 

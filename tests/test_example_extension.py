@@ -1,4 +1,4 @@
-"""The package in `examples/extension`, really installed: its connectors, application and policy run."""
+"""The installed package of `examples/extension`: its connectors, application and policy run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files in examples/ are listed, load and run, and are what the documentation shows."""
+"""The files in examples/ are listed, load and run, and match the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that nobody else reads, and those that nobody else may write."""
+"""Folders that nobody else can read, or write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every query of the Grafana dashboard asks for what real gateways, engines and pipelines export."""
+"""Every query of the Grafana dashboard matches metrics of real gateways, engines and pipelines."""
 
 from __future__ import annotations
 

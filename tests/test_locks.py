@@ -1,4 +1,4 @@
-"""The locks hold what is asked for, with a hash for each file; no network is needed to see that."""
+"""The locks match the requirements, with a hash for each file; checked without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the standard variables of OpenTelemetry do, with a collector on this machine."""
+"""The standard variables of OpenTelemetry, with a local collector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in processes of their own."""
+"""Runs programs in their own processes."""
 
 from __future__ import annotations
 

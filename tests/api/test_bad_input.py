@@ -1,4 +1,4 @@
-"""What is wrong is a plain error at the call, before anything starts."""
+"""Wrong arguments raise a clear error at the call, before anything starts."""
 
 from __future__ import annotations
 

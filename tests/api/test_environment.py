@@ -1,4 +1,4 @@
-"""A folder of checkpoints belongs to one process, and holds what the next start needs."""
+"""A checkpoint folder belongs to one process and has what the next start needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a program's job ends: by a failure, by Ctrl-C, and on a cluster that outlives the program."""
+"""Ends of a program's job: failure, Ctrl-C, and a cluster that outlives the program."""
 
 from __future__ import annotations
 

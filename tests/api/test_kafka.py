@@ -1,4 +1,4 @@
-"""From topic to topic with nothing but the front door."""
+"""Kafka to Kafka with only public names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written to Kafka for an object: its key, its value, its headers."""
+"""Key, value and headers of records written to Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import forebay as fb` offers, and what it costs."""
+"""Public names of `import forebay as fb`, and the cost of the import."""
 
 from __future__ import annotations
 

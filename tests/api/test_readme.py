@@ -1,4 +1,4 @@
-"""A program with nothing but `import forebay as fb`, end to end."""
+"""A program that only uses `import forebay as fb`, end to end."""
 
 from __future__ import annotations
 

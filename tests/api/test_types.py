@@ -1,4 +1,4 @@
-"""A user's program type-checks as strictly as a checker can, and its mistakes are seen."""
+"""A user's program passes strict type checks, and its mistakes are found."""
 
 from __future__ import annotations
 

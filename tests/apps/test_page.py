@@ -1,4 +1,4 @@
-"""Pages of results: nothing that a post holds becomes markup."""
+"""Pages of results: no text of a post becomes markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: prompts that only grow, folds that are rare, ends, and messages that are data."""
+"""Sessions: growing prompts, rare folds, ends, and messages as data."""
 
 from __future__ import annotations
 

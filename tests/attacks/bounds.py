@@ -1,4 +1,4 @@
-"""How much time and memory one input may take, and how long a client may get nowhere."""
+"""Limits for the time and memory of one input, and for a client's wait without progress."""
 
 from __future__ import annotations
 

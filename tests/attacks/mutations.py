@@ -1,4 +1,4 @@
-"""Right inputs made wrong: what is cut, doubled, moved, replaced or put in, in a few steps each."""
+"""Valid inputs, mutated in a few steps: cut, duplicated, moved, replaced, inserted."""
 
 from __future__ import annotations
 

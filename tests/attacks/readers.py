@@ -1,4 +1,4 @@
-"""Whatever reads what others wrote, with right inputs and words that mean something to it."""
+"""All readers of external data, with valid inputs and meaningful words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as bytes: right ones, ones that two servers would read differently, and who sends them."""
+"""Requests as bytes: valid ones, ones that servers parse differently, and a client that sends them."""
 
 from __future__ import annotations
 

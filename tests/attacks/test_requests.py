@@ -1,4 +1,4 @@
-"""Nothing that its clients send makes the gateway fail, hang or grow, or take a body for a request."""
+"""No request makes the gateway fail, hang or grow, or treat a body as a request."""
 
 from __future__ import annotations
 

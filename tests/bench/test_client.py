@@ -1,4 +1,4 @@
-"""A load, sent and recorded."""
+"""Sending and recording a load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's own figures: read from its text, counted from the first reading on."""
+"""The engine's own figures: parsed from text, counted from the first reading."""
 
 from __future__ import annotations
 

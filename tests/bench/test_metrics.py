@@ -1,4 +1,4 @@
-"""Every figure against answers worked out by hand, and what must hold between them for any answers."""
+"""Every figure against hand-computed answers, and invariants for any answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processor time of threads: as the system's files have it, by name, ended threads included."""
+"""Processor time of threads from the system's files, by name, including ended threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples are taken before, during and after a block, and a source that fails ends nothing."""
+"""Samples before, during and after a block; a failing source ends nothing."""
 
 from __future__ import annotations
 

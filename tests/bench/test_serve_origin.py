@@ -1,4 +1,4 @@
-"""A run of `forebay bench serve` has the engine's own figures, and where it comes from."""
+"""A run of `forebay bench serve` has the engine's own figures, and its provenance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks client`: what it measures, and what it takes to be VALID."""
+"""`python -m benchmarks client`: figures, and criteria for VALID."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `forebay bench` refuses before it measures for minutes, and what it writes."""
+"""What the commands refuse before measuring for minutes, and what they write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every split of a small fleet is tried, and the planned one held against the best."""
+"""Every split of a small fleet is tried, and the planned one compared with the best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of docs/results: what is in them is what the recorded files give."""
+"""The pages of docs/results match the recorded files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each fault in small: all is answered in time, and the sick replica gets no more than it takes to see it."""
+"""Each fault in small: all is answered in time, and the faulty replica gets few requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what was seen of each event to the figures of a report."""
+"""From observed events to the figures of a report."""
 
 from __future__ import annotations
 

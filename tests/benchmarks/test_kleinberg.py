@@ -1,4 +1,4 @@
-"""The two-state automaton: the cheapest sequence of states, as trying all of them finds it."""
+"""The two-state automaton: the cheapest sequence of states, compared with brute force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurement on Kubernetes: what it reads off a run, and the node whose pods are processes."""
+"""The measurement on Kubernetes: its observations, and the node whose pods are processes."""
 
 from __future__ import annotations
 

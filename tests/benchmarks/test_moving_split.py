@@ -1,4 +1,4 @@
-"""Replicas that change between prefill and decode as the requests change; none is lost by it."""
+"""Replicas that move between prefill and decode as requests change, without losses."""
 
 from __future__ import annotations
 

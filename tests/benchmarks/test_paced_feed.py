@@ -1,4 +1,4 @@
-"""A feed whose rate may change: what is due when, and what a client gets."""
+"""A feed with a variable rate: what is due when, and what a client receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recovery run: its figures, and the real thing with two kills."""
+"""A recovery run: its figures, and a real one with two kills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the measurement of sessions counts, on rows that a test makes."""
+"""Counts of the sessions measurement, on hand-made rows."""
 
 from __future__ import annotations
 

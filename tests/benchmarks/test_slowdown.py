@@ -1,4 +1,4 @@
-"""The figures of a slowdown, without the pipeline; what it takes to pass."""
+"""Figures of a slowdown without the pipeline, and the criteria to pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`forebay bench report` and `forebay bench compare`, from files alone."""
+"""`forebay bench report` and `forebay bench compare` on files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`forebay bench stream` and `goodput`: what they refuse, and what they write and show of runs."""
+"""`forebay bench stream` and `goodput`: refused options, files, and output."""
 
 from __future__ import annotations
 

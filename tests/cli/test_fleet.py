@@ -1,4 +1,4 @@
-"""`forebay fleet status`, and the ranges that `forebay run` takes."""
+"""`forebay fleet status`, and the ranges that `forebay run` accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`forebay init` writes a file that `forebay run` takes, and overwrites nothing."""
+"""`forebay init` writes a file that `forebay run` accepts, and overwrites nothing."""
 
 from __future__ import annotations
 

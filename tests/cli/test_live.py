@@ -1,4 +1,4 @@
-"""What a person sees while a pipeline runs."""
+"""Live output while a pipeline runs."""
 
 from __future__ import annotations
 

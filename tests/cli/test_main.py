@@ -1,4 +1,4 @@
-"""The command line as a whole: what it needs to start, and how it ends."""
+"""The command line as a whole: requirements at the start, and exit status."""
 
 from __future__ import annotations
 

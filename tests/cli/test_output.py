@@ -1,4 +1,4 @@
-"""`--json`: one habit for all commands."""
+"""`--json` works the same in all commands."""
 
 from __future__ import annotations
 

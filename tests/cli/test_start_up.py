@@ -1,4 +1,4 @@
-"""What the command line does not import before it is needed: each would be waited for at every `--help`."""
+"""Modules that the command line does not import early, because each would delay `--help`."""
 
 from __future__ import annotations
 

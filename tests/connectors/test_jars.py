@@ -1,4 +1,4 @@
-"""Jars from a repository over HTTP, a mirror's layout, a folder; and whatever else a server may send."""
+"""Jars from a repository over HTTP, a mirror, a folder; and wrong answers of servers."""
 
 from __future__ import annotations
 

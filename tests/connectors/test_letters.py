@@ -1,4 +1,4 @@
-"""Dead letters that are fed in again."""
+"""Dead letters as input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A container waits until its requests have ended before it is stopped."""
+"""A container waits for the end of its requests before it stops."""
 
 from __future__ import annotations
 

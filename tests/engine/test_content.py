@@ -1,4 +1,4 @@
-"""Which completions hold no answer, over both protocols and both ways to send an answer."""
+"""Completions without an answer, over both protocols, streamed or not."""
 
 from __future__ import annotations
 

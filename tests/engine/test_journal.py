@@ -1,4 +1,4 @@
-"""The result journal: exact answers, bounds, sharing, and what becomes of it when things go wrong."""
+"""The result journal: exact answers, limits, sharing, and faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backlog of events in front of a fleet of one scripted replica, in counted time."""
+"""A backlog of events in front of a fleet of one scripted replica, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deployments to render."""
+"""Deployments for rendering."""
 
 from __future__ import annotations
 

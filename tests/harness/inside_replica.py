@@ -1,4 +1,4 @@
-"""A fake replica without HTTP, for tests in counted time (`clock`)."""
+"""A fake replica without HTTP, for tests in virtual time (`clock`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collector on this machine that takes OTLP over HTTP."""
+"""A local collector for OTLP over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway before replicas that prefill and replicas that decode, which hand KV caches over."""
+"""A gateway in front of prefill and decode replicas, which transfer KV caches."""
 
 from __future__ import annotations
 

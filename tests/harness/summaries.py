@@ -1,4 +1,4 @@
-"""A program of summaries driven over events, with answers at chosen moments and restarts in between."""
+"""Drives a summary program over events, with answers at chosen times and restarts in between."""
 
 from __future__ import annotations
 

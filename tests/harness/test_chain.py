@@ -1,4 +1,4 @@
-"""The stand-in for Flink keeps what Flink keeps, and loses what Flink loses."""
+"""The replacement for Flink keeps what Flink keeps, and loses what Flink loses."""
 
 from __future__ import annotations
 

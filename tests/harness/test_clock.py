@@ -1,4 +1,4 @@
-"""Time that is counted and not waited for."""
+"""Virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `config.json` says: sizes that are known from the models' own documents, and bad files."""
+"""`config.json`: sizes known from the models' own documents, and bad files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which keys are looked at when, against a model that keeps them in plain lists."""
+"""Which keys are due when, compared with a model in plain lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept for a key: bounded whatever a program does with timers, and noted once for each time."""
+"""State of a key: bounded for any use of timers, with one note per time."""
 
 from __future__ import annotations
 

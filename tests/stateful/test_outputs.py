@@ -1,4 +1,4 @@
-"""What leaves a turn carries what its call was."""
+"""Outputs carry the data of their call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine of inference without a program: each event one output, whatever happens."""
+"""The machine of inference without a program: one output per event, whatever happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A local Kafka that is killed comes back with all that it had promised."""
+"""A local Kafka that is killed restarts with everything that it had acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call's prompt holds data only inside its marks; its answer is worth what its sources are."""
+"""A prompt has data only between its markers; an answer counts only with valid sources."""
 
 from __future__ import annotations
 

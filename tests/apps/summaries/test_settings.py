@@ -1,4 +1,4 @@
-"""Summaries as a program on the stateful machine: serial calls, letters for what none has, any restart."""
+"""Summaries on the stateful machine: serial calls, dead letters for unusable events, any restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of events: on one line, bounded, and unable to leave their place."""
+"""Texts of events: on one line, bounded, escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters of vectors, held against the rule applied one vector at a time."""
+"""Clusters of vectors, compared with the rule applied one vector at a time."""
 
 from __future__ import annotations
 

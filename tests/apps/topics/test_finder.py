@@ -1,4 +1,4 @@
-"""Topics are born, grow, drift, merge and die; whatever comes, the state stays small."""
+"""Topics are born, grow, drift, merge and die; the state stays small for any input."""
 
 from __future__ import annotations
 

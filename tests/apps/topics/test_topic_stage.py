@@ -1,4 +1,4 @@
-"""The stage of topics: batches by number, whatever is flushed between, and the same after any restore."""
+"""The topic stage: batches by number, independent of flushes and restores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words and terms of posts, also of strange ones."""
+"""Words and terms of posts, including unusual ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up requests."""
+"""Generated requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs made by hand, for the tests of what is written of them."""
+"""Hand-made runs for tests of reports."""
 
 from __future__ import annotations
 

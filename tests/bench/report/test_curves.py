@@ -1,4 +1,4 @@
-"""The numbers behind the drawings."""
+"""The numbers behind the charts."""
 
 from __future__ import annotations
 

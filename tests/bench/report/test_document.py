@@ -1,4 +1,4 @@
-"""What is written can be read back, whatever it holds; what is damaged is named."""
+"""Every document can be read back; damage is reported."""
 
 from __future__ import annotations
 

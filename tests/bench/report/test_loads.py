@@ -1,4 +1,4 @@
-"""What a load was, from what was asked for."""
+"""Describes a load from the request for it."""
 
 from __future__ import annotations
 

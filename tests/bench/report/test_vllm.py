@@ -1,4 +1,4 @@
-"""A run in the keys of `vllm bench serve`: by hand, and against vLLM's own arithmetic."""
+"""A run with the keys of `vllm bench serve`: hand-computed, and against vLLM's own arithmetic."""
 
 from __future__ import annotations
 

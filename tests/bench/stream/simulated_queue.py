@@ -1,4 +1,4 @@
-"""A queue with a known capacity, in place of a pipeline."""
+"""A queue with a known capacity, instead of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is committed, held against what was sent."""
+"""Committed results, compared with the events sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which job is asked about, and how often the record that names it is read."""
+"""Which job is sampled, and how often its record is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The highest sustained rate, found for pipelines whose limit is known."""
+"""The highest sustained rate of pipelines with a known limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was written of measured pipelines is read as it was, and compared."""
+"""Recorded pipelines are read back and compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is committed of windows and detectors, held against the events that were sent."""
+"""Committed results of windows and detectors, compared with the events sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a run's figures unbelievable."""
+"""Reasons why a run is INVALID."""
 
 from __future__ import annotations
 

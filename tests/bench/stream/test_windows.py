@@ -1,4 +1,4 @@
-"""The windows that a load must give are those that the summaries give."""
+"""The expected windows of a load are those of the summaries."""
 
 from __future__ import annotations
 

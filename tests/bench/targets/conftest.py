@@ -1,4 +1,4 @@
-"""What the tests of all targets share."""
+"""Fixtures for the tests of all targets."""
 
 from __future__ import annotations
 

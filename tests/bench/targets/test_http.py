@@ -1,4 +1,4 @@
-"""HTTP as servers speak it, and as they do not."""
+"""HTTP as servers speak it, and violations of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAI protocol: what is asked, and what is read from each event."""
+"""The OpenAI protocol: requests, and parsing of events."""
 
 from __future__ import annotations
 

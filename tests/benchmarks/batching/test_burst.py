@@ -1,4 +1,4 @@
-"""Many short requests in one batch, and one alone."""
+"""Many short requests in one batch, and a single one."""
 
 from __future__ import annotations
 

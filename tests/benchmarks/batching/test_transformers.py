@@ -1,4 +1,4 @@
-"""Static batching: how batches are made of what waits, and what a process that misbehaves does to a run."""
+"""Static batching: batches of waiting requests, and the effect of a misbehaving process."""
 
 from __future__ import annotations
 

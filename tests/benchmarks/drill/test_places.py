@@ -1,4 +1,4 @@
-"""Inputs of scenarios: what is in them, and when it is there."""
+"""Inputs of scenarios: their contents and timing."""
 
 from __future__ import annotations
 

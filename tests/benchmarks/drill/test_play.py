@@ -1,4 +1,4 @@
-"""The drill itself: one scenario with real processes that is right, and mistakes that it must see."""
+"""The drill itself: one correct scenario with real processes, and mistakes that it must find."""
 
 from __future__ import annotations
 

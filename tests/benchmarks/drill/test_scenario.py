@@ -1,4 +1,4 @@
-"""Scenarios are values of their seeds, and go through JSON unchanged."""
+"""Scenarios depend only on their seeds, and survive JSON."""
 
 from __future__ import annotations
 

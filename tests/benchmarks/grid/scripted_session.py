@@ -1,4 +1,4 @@
-"""A pipeline in place of a real one: it answers each event at a set time after it was due."""
+"""Replaces a pipeline: answers each event at a set time after it was due."""
 
 from __future__ import annotations
 

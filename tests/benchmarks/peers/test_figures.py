@@ -1,4 +1,4 @@
-"""From what was seen to figures, against answers that are known."""
+"""Figures of known observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer under a load: a small script, and PyFlink's AsyncFunction."""
+"""A peer under load: a small script, and PyFlink's AsyncFunction."""
 
 from __future__ import annotations
 

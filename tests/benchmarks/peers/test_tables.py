@@ -1,4 +1,4 @@
-"""Tables of what was measured, and several documents as one."""
+"""Tables of measurements, and merging of documents."""
 
 from __future__ import annotations
 

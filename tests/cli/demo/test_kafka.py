@@ -1,4 +1,4 @@
-"""The demo between two topics: what is written, when, and when it is enough."""
+"""The demo between two topics: what is written, when, and when it ends."""
 
 from __future__ import annotations
 

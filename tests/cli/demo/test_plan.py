@@ -1,4 +1,4 @@
-"""The demo's pipeline, made from what the user gives, and the summary of what came out of it."""
+"""The demo's pipeline from the user's options, and its summary."""
 
 from __future__ import annotations
 

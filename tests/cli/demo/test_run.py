@@ -1,4 +1,4 @@
-"""How fast an engine is measured to be, and the demo that is made to fit."""
+"""Measuring an engine's speed, and the size of the demo for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the demo asks: the answers are read, and the default model's are right by the generator's truth."""
+"""The demo's prompts: answers are parsed, and the default model's are right for generated posts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collection that is watched: its state after any changes, and what the server may do meanwhile."""
+"""A watched collection: its state after any changes, and faults of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who want to know the same of a cluster ask it once."""
+"""Callers that need the same status of a cluster share one request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes a lease and when, whatever dies, stands still or is cut off in between."""
+"""Who takes a lease and when, whatever dies, pauses or is disconnected in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The feeds alone, against local servers that speak their protocols and drop connections."""
+"""Feeds alone, against local servers that speak their protocols and drop connections."""
 
 from __future__ import annotations
 

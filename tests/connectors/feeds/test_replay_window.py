@@ -1,4 +1,4 @@
-"""A feed with a time cursor: each message exactly once, however its server reorders, cuts and repeats."""
+"""A feed with a time cursor: each message exactly once, even if its server reorders, cuts and repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A feed as a source, without Flink: what a call hands on, what is state, and that no failure is lost."""
+"""A feed as a source without Flink: output of a call, state, and failures, none of which is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder that is followed, without Flink: each line once, whatever happens to its files."""
+"""A followed folder without Flink: each line once, whatever happens to its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs over topics of a node, one after the other, and what they read."""
+"""Successive jobs over topics of a node, and what they read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From topic to topic, killed and restored: a `read_committed` consumer sees every result once."""
+"""From topic to topic with kills and restores: a `read_committed` consumer gets every result once."""
 
 from __future__ import annotations
 

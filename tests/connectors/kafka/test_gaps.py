@@ -1,4 +1,4 @@
-"""Which records a topic no longer has that are still to be read."""
+"""Records that a topic has lost before they were read."""
 
 from __future__ import annotations
 

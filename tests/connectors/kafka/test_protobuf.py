@@ -1,4 +1,4 @@
-"""Protobuf values as JSON: each type, what has no representation, and no bytes hurt the reader."""
+"""Protobuf values as JSON: each type, values without a representation, and any bytes."""
 
 from __future__ import annotations
 

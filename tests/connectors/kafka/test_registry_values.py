@@ -1,4 +1,4 @@
-"""Values with a scripted registry: what is read, what is a dead letter, and what must be neither."""
+"""Values with a scripted registry: events, dead letters, and errors that must be neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controller reads of metrics, and how many replicas follow."""
+"""What the controller reads from metrics, and the resulting number of replicas."""
 
 from __future__ import annotations
 

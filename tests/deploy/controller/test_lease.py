@@ -1,4 +1,4 @@
-"""Who scales, where several controllers run: at most one at a time, and none for long."""
+"""Several controllers: at most one scales at a time, and soon one does."""
 
 from __future__ import annotations
 

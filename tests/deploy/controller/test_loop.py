@@ -1,4 +1,4 @@
-"""The controller on the real API server, with the rights that the manifests give it and no more."""
+"""The controller on the real API server, with only the rights of its manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests on a real control plane: all are valid, none with a wrong field is; messages."""
+"""Manifests on a real control plane: valid ones are accepted, wrong fields are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for the manifests of every deployment."""
+"""Invariants of the manifests of every deployment."""
 
 from __future__ import annotations
 

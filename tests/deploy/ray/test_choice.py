@@ -1,4 +1,4 @@
-"""A program on Ray gets the replica that has its prefix, until that one has too much to do."""
+"""A program on Ray gets the replica that has its prefix, until that one is too busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Ray program that asks a fleet by Serve's handle, as the documentation shows it."""
+"""A Ray program that calls a fleet by Serve's handle, as documented."""
 
 from __future__ import annotations
 

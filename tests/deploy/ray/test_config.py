@@ -1,4 +1,4 @@
-"""What is submitted: the fleet, and all that others have submitted, as it was."""
+"""The submitted config: the fleet, and other applications unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of a real Ray cluster are killed while a fleet on it answers."""
+"""Nodes of a real Ray cluster are killed while its fleet answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fleet is put on a cluster, waited for, shown, scaled and taken away."""
+"""A fleet on a cluster is created, waited for, shown, scaled and removed."""
 
 from __future__ import annotations
 

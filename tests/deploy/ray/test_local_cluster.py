@@ -1,4 +1,4 @@
-"""A Ray cluster that is started for a fleet whose file names none; `ray` is a script here."""
+"""A Ray cluster that is started if a fleet file names none; `ray` is a script here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fleet on a real Ray cluster, whose engines are scripted replicas."""
+"""A fleet on a real Ray cluster with scripted replicas as engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream's burst takes a fleet on a real Ray cluster from one replica to four and back."""
+"""A burst scales a fleet on a real Ray cluster from one replica to four and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scripted server in vLLM's place, and owners of replicas that can be killed."""
+"""A scripted server instead of vLLM, and owners of replicas that can be killed."""
 
 from __future__ import annotations
 

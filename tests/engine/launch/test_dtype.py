@@ -1,4 +1,4 @@
-"""The number type of the local engine: chosen by a measurement, which is kept, else by the processor."""
+"""The number type of the local engine: from a stored measurement, else from the processor."""
 
 from __future__ import annotations
 

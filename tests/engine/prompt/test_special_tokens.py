@@ -1,4 +1,4 @@
-"""No text from outside can write a model's special tokens, in a template or in an application's prompt."""
+"""External text cannot contain a model's special tokens, in templates and in applications' prompts."""
 
 from __future__ import annotations
 

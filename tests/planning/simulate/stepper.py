@@ -1,4 +1,4 @@
-"""The plainest scheduler of the same rules, token by token: what the fast replica is held against."""
+"""The simplest scheduler with the same rules, token by token: the reference for the fast replica."""
 
 from __future__ import annotations
 
