@@ -285,7 +285,7 @@ class First:
 
 
 def test_one_folder_and_one_line_add_each_kind(tmp_path: Path) -> None:
-    """In a copy of the source: that is all there is to do."""
+    """In a copy of the source: nothing else is necessary."""
     tree = tmp_path / "src" / "forebay"
     shutil.copytree(ROOT / "src" / "forebay", tree, ignore=shutil.ignore_patterns("__pycache__"))
 

@@ -33,7 +33,7 @@ PIN = re.compile(
 
 
 def pins(lock: str) -> list[Requirement]:
-    """What a lock pins. Each line but comments is a pin with hashes, or one of its hashes."""
+    """Pins of a lock. Each line except comments is a pin with hashes, or one of its hashes."""
     lines = re.sub(r"(?m)^ *#.*\n", "", lock)
     assert PIN.sub("", lines).strip() == "", "a pin without a hash, or an option"
     return [
@@ -54,7 +54,7 @@ def asked_directly(lock: str, source: str) -> set[str]:
 
 
 def disagreements(requirements: list[str], lock: str, source: str, pythons: tuple[str, ...]) -> list[str]:
-    """Where the requirements of `source` and `lock` disagree on Linux x86_64."""
+    """Differences between the requirements of `source` and `lock` on Linux x86_64."""
     found, pinned = [], pins(lock)
     wanted = [Requirement(each) for each in requirements]
     for python in pythons:
@@ -87,7 +87,7 @@ def disagreements(requirements: list[str], lock: str, source: str, pythons: tupl
 
 
 def project() -> list[str]:
-    """What the project asks for with the extras of a checkout."""
+    """The project's requirements with the extras of a checkout."""
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return [
         *asked["dependencies"],

@@ -33,7 +33,7 @@ def report(signals: frozenset[str] = BOTH) -> None:
 
 
 def resource_of(collector: Collector) -> dict[str, str]:
-    """The attributes of the resource, which spans and metrics share."""
+    """Attributes of the resource, shared by spans and metrics."""
     spans = ExportTraceServiceRequest.FromString(collector.got["/v1/traces"]).resource_spans[0]
     values = ExportMetricsServiceRequest.FromString(collector.got["/v1/metrics"]).resource_metrics[0]
     assert spans.scope_spans[0].spans[0].name == "chat m"

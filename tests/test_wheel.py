@@ -69,7 +69,7 @@ def test_the_command_is_there(wheel: zipfile.ZipFile) -> None:
 
 
 def test_versions_are_ranges(wheel: zipfile.ZipFile) -> None:
-    """One version alone would fight whatever else is installed."""
+    """Exact versions would conflict with other packages."""
     exact = [
         requirement.name
         for requirement in metadata(wheel)

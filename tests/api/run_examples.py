@@ -15,13 +15,13 @@ import forebay as fb
 from forebay import testing
 
 ENGINE = "http://127.0.0.1:8100"
-"""Where examples find their engine; a scripted replica takes its place."""
+"""The examples' engine URL, replaced by a scripted replica."""
 BROKER = "broker:9092"
-"""Where they find Kafka."""
+"""The examples' Kafka address."""
 
 
 def main(url: str, broker: str, *names: str) -> int:
-    """How many examples failed."""
+    """Returns the number of failed examples."""
     failed = 0
     for name in names:
         module = testing if name.startswith("testing.") else fb

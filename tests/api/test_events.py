@@ -35,7 +35,7 @@ def refuse(_: Any) -> Event:
 
 
 def keyed(element: Any, read: ReadEvent) -> Any:
-    """What the first operator of `infer` makes of an element."""
+    """An element after the first operator of `infer`."""
     keying = Keying(shards=8, to_event=read)
     keying.open(None)
     *_, (_, data) = keying.flat_map(element)
@@ -43,7 +43,7 @@ def keyed(element: Any, read: ReadEvent) -> Any:
 
 
 def encoded(element: Any, read: ReadEvent) -> Any:
-    """What an application makes of an element."""
+    """An element after the conversion for an application."""
     return decode(EncodeEvent(read)(element))
 
 

@@ -22,7 +22,7 @@ TIMEOUT_S = 120
 
 
 class Odd:
-    """No JSON value."""
+    """Not a JSON value."""
 
 
 @pytest.mark.long

@@ -31,8 +31,8 @@ OTHER = "TimeoutException: no answer"
 
 
 class FakeJob:
-    """A job that is looked at once for each of its `rounds`: counts, or failures with a moment and a cause;
-    None: Flink does not answer."""
+    """A job that is polled once for each of its `rounds`: counts, or failures with time and cause; None:
+    Flink does not answer."""
 
     def __init__(self, rounds: Sequence[Any], state: str = "RESTARTING", *, runs: bool = False) -> None:
         self._rounds = list(rounds)

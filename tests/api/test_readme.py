@@ -15,7 +15,7 @@ from forebay.testing import Fixed, ReplicaScript, ReplicaThread, ScriptedEngineF
 
 
 class Topic(BaseModel):
-    """What the scripted replica is asked for; the validator shows whose instance it is."""
+    """The schema of answers; the validator changes the word, so that converted answers can be told apart."""
 
     word: str
 
@@ -41,7 +41,7 @@ def read_values(folder: Path) -> list[Any]:
 @pytest.mark.flink
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_what_decodes_is_in_the_operators_task(parallelism: int, flink_logs: Path) -> None:
-    """So that no pickle is on its way between the two, where a checkpoint could catch it."""
+    """So that no pickle is in flight between the two, where a checkpoint could contain it."""
     from pyflink.common import Types
 
     from forebay.flink.jvm import start_jvm
@@ -115,7 +115,7 @@ def test_functions_of_streams_of_objects(tmp_path: Path, flink_logs: Path) -> No
 @pytest.mark.long
 @pytest.mark.flink
 def test_the_same_program_resumes(tmp_path: Path, flink_logs: Path) -> None:
-    """It is stopped in the middle: all lines are there in the end, each once."""
+    """Stopped in the middle: in the end all lines are there, each once."""
     from forebay.flink.jvm import start_jvm
 
     start_jvm(flink_logs, heap_mb=768)

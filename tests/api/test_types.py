@@ -84,7 +84,7 @@ fb.no_such_name
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What mypy keeps of Forebay and its libraries from one program to the next."""
+    """mypy's cache of Forebay and its libraries, shared by the programs."""
     return tmp_path_factory.mktemp("mypy")
 
 

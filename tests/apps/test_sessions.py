@@ -30,7 +30,7 @@ def text_of(ask: Ask) -> str:
 
 
 def converse(machine: Machine, key: str, number: int, text: Any, said: str = "fine", **more: Any) -> None:
-    """One turn to its end; the engine counts four characters as a token."""
+    """One complete turn; the engine counts four characters as a token."""
     machine.event(key, number, text=text, **more)
     while key in machine.calls:
         ask = machine.calls[key].ask
@@ -82,7 +82,7 @@ def test_folds_are_rare_and_what_is_folded_begins_like_the_prompt_before() -> No
 def test_no_prompt_exceeds_the_budget_once_the_engine_has_counted(
     lengths: list[int], per_char: float, budget: int
 ) -> None:
-    """Whatever the tokenizer makes of characters, and however long messages are."""
+    """For any tokenizer and any length of messages."""
     machine = sessions(Sessions(budget_tokens=budget, idle_s=None))
     fixed = len(RULE) + 400
     for number, length in enumerate(lengths):
@@ -140,7 +140,8 @@ def test_a_context_shorter_than_the_budget_folds_instead_of_failing() -> None:
 
 
 def answer_within(machine: Machine, context: int, said: str = "fine") -> None:
-    """An engine whose context, with 128 tokens of an answer, is `context` tokens of its own counting."""
+    """Answer like an engine with a context of `context` tokens by its own count, including 128 of the
+    answer."""
     while machine.calls:
         ask = machine.calls["a"].ask
         count = engine_tokens(text_of(ask))
@@ -152,7 +153,7 @@ def answer_within(machine: Machine, context: int, said: str = "fine") -> None:
 
 
 def engine_tokens(text: str) -> int:
-    """As tokenizers count, about: a quarter for a Latin character, one for a Chinese, two and a half for an
+    """Approximate token count: a quarter for a Latin character, one for a Chinese, two and a half for an
     emoji."""
     return round(sum(0.25 if ord(c) < 0x2E80 else 1 if ord(c) < 0x10000 else 2.5 for c in text))
 
@@ -192,7 +193,7 @@ def test_a_message_with_more_tokens_than_expected_is_shortened_again() -> None:
 
 @pytest.mark.parametrize("per_byte", [0.25, 0.004])
 def test_a_session_never_wants_to_keep_more_than_it_may(per_byte: float) -> None:
-    """Also with a large budget, and where very many characters are one token."""
+    """Even with a large budget, and if very many characters are one token."""
     settings = Sessions(budget_tokens=20_000, idle_s=None)
     machine = Machine(settings.program(event_time=False), Limits(max_state_bytes=settings.max_state_bytes))
     for number in range(60):
@@ -288,7 +289,7 @@ def test_a_session_without_a_turn_ends_without_a_word() -> None:
 
 
 def test_where_event_time_is_ahead_sessions_go_by_their_own_gaps() -> None:
-    """As after one event of another key whose time is wrong: event time never goes back."""
+    """For example after another key's event with a wrong time: event time never goes back."""
     machine = sessions(event_time=True)
     machine.pass_time(watermark_ms=DAY_MS)
     for number, time_ms in enumerate((0, 10_000, 30_000, 500_000)):

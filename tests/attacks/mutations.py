@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import strategies as st
 
 MOST_BYTES = 1 << 18
-"""Longer results are cut: what is larger takes longer to make than to read."""
+"""Longer results are truncated: they take longer to make than to read."""
 WIDE = 1 << 16
 
 COMMON = (
@@ -19,7 +19,7 @@ COMMON = (
 )
 
 Change = Callable[[bytes, int, int, Sequence[bytes]], bytes]
-"""Bytes, two numbers below `WIDE`, and words to put in; the bytes changed."""
+"""Takes bytes, two numbers below `WIDE`, and words to insert; returns the changed bytes."""
 
 
 def _flip(raw: bytes, a: int, b: int, words: Sequence[bytes]) -> bytes:
@@ -71,7 +71,7 @@ def _place(raw: bytes, a: int) -> int:
 def mutated(seeds: Sequence[bytes], words: Sequence[bytes] = ()) -> st.SearchStrategy[bytes]:
     """One of `seeds`, or the beginning of one with the end of another, after up to five changes.
 
-    `words`, which mean something to the reader, are put in as well as those that trouble any.
+    Inserts `words`, which are meaningful to the reader, and words that are difficult for any.
     """
     known = (*words, *words, *COMMON)
     numbers = st.integers(0, WIDE - 1)

@@ -12,7 +12,7 @@ INNER = (
     b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer sk-right\r\nx-request-id: %b\r\n"
     b"content-length: %d\r\n\r\n%b" % (INNER_ID, len(BODY), BODY)
 )
-"""Hidden in another's body; none that must not be read as a request may reach a replica."""
+"""A request hidden in another's body; it must not reach a replica."""
 LINE, KEY = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n", b"authorization: Bearer sk-right\r\n"
 
 
@@ -23,7 +23,7 @@ def call(*headers: bytes, body: bytes = BODY, length: bool = True, line: bytes =
 
 
 def chunked(*chunks: bytes, headers: tuple[bytes, ...] = (b"transfer-encoding: chunked",)) -> bytes:
-    """A call whose body is these bytes, sizes and all."""
+    """A call with these bytes as its body, including chunk sizes."""
     return call(*headers, body=b"".join(chunks), length=False)
 
 
@@ -47,7 +47,7 @@ RIGHT = (
     get(b"/nothing"),
     call() + call(),
 )
-"""What clients send, and what mutations begin from."""
+"""Valid requests, from which mutations start."""
 WORDS = (
     *(
         b"\r\n",
@@ -119,7 +119,7 @@ HIDING = {
     "a carriage return in a header": call(b"x-a: 1\rcontent-length: 0", b"content-length: 0", body=INNER),
     "an upgrade with a body": call(b"connection: upgrade", b"upgrade: h2c", body=INNER),
 }
-"""Requests whose end is not where it seems; what follows must not be taken for the next request."""
+"""Requests whose end is not where it seems; the bytes after it must not be treated as a request."""
 
 REFUSED = {
     "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -145,17 +145,14 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class Sent:
-    """A client: its bytes, in pieces of which each waits for the one before to be on its way.
-
-    With `waits` it sends all but the last piece, and then nothing.
-    """
+    """A client that sends its pieces one after the other. With `waits` it never sends the last one."""
 
     pieces: tuple[bytes, ...]
     waits: bool = False
 
 
 async def exchange(port: int, sent: Sent, progress: Callable[[], None] = lambda: None) -> bytes:
-    """All that is answered until the gateway closes; each piece sent or received is `progress`."""
+    """All answers until the gateway closes; each piece sent or received is `progress`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answered = asyncio.ensure_future(read_all(reader, progress))
     try:
@@ -174,7 +171,7 @@ async def exchange(port: int, sent: Sent, progress: Callable[[], None] = lambda:
 
 
 async def read_all(reader: asyncio.StreamReader, progress: Callable[[], None]) -> bytes:
-    """All that comes until the other side closes."""
+    """All bytes until the other side closes."""
     pieces = []
     while piece := await reader.read(1 << 16):
         pieces.append(piece)
@@ -183,6 +180,6 @@ async def read_all(reader: asyncio.StreamReader, progress: Callable[[], None]) -
 
 
 def statuses(answered: bytes) -> list[int]:
-    """Those of the answers, one behind the other."""
+    """Statuses of consecutive answers."""
     lines = [part[:3] for part in answered.split(b"HTTP/1.1 ")[1:]]
     return [int(line) for line in lines if line.isdigit()]

@@ -29,7 +29,7 @@ def figures_of(record: RequestRecord) -> RequestFigures:
 
 
 def record_of(*chunks: Chunk, **changes: object) -> RequestRecord:
-    """Due at 1 s, sent at 1.25 s, with these chunks; it ends half a second after the last one."""
+    """Due at 1 s, sent at 1.25 s, with these chunks; ends half a second after the last one."""
     ended_s = (chunks[-1].at_s if chunks else 4.0) + 0.5
     record = RequestRecord(index=0, due_s=1.0, sent_s=1.25, ended_s=ended_s, chunks=chunks)
     return replace(record, **changes)  # type: ignore[arg-type]
@@ -225,7 +225,7 @@ def test_percentiles_need_enough_samples() -> None:
 
 
 MS = st.integers(0, 5_000).map(lambda ms: ms / 1024)
-"""Steps of a time that computes exactly."""
+"""Times that are exact in binary."""
 CHUNKS = st.lists(st.tuples(MS, st.integers(1, 5)), min_size=1, max_size=12)
 
 

@@ -116,7 +116,7 @@ def test_a_known_secret_is_nowhere(secret: str, before: str, after: str) -> None
 @pytest.mark.parametrize("piece", ["x", "a.", "token", "http://", "sk-"])
 @pytest.mark.timeout(30)
 def test_a_word_without_end_is_cut(piece: str) -> None:
-    """The time is linear in its length: a quadratic search takes minutes for this."""
+    """The time is linear in its length: a quadratic search would take minutes."""
     assert len(hidden(piece * (300_000 // len(piece)))) < 600
 
 

@@ -18,7 +18,7 @@ TOKENS = 20
 
 
 def record_at(index: int, due_s: float, *, delay_s: float = 0.0005, service_s: float = 1.0) -> RequestRecord:
-    """As good as can be: 20 tokens for a prompt of 100, one every 20th of its service time."""
+    """An ideal request: 20 tokens for a prompt of 100, one every 20th of its service time."""
     sent_s = due_s + delay_s
     at_s = [sent_s + service_s * (i + 1) / TOKENS for i in range(TOKENS)]
     return RequestRecord(

@@ -16,7 +16,7 @@ from forebay.settings import Settings
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was measured; nothing is."""
+    """Records what was measured, without measuring."""
     found: list[Any] = []
 
     class Model:

@@ -14,7 +14,7 @@ from forebay.settings import Settings
 
 
 class Engine:
-    """A scripted engine, or one whose words cannot be foretold."""
+    """A scripted engine, or one with unpredictable words."""
 
     url = ""
 

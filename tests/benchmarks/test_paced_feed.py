@@ -77,7 +77,7 @@ def test_a_client_reads_at_the_rate_and_goes_on_where_it_was() -> None:
 
 
 class Counted(Pace):
-    """Counts how often somebody asks what is due."""
+    """Counts calls that ask for due events."""
 
     asked = 0
 
@@ -102,6 +102,6 @@ async def test_a_waiting_client_gets_a_new_rate_without_asking() -> None:
 
 
 async def rest() -> None:
-    """Give others their turn until none has anything to do."""
+    """Run other tasks until all are idle."""
     for _ in range(50):
         await asyncio.sleep(0)

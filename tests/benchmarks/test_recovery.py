@@ -95,7 +95,7 @@ def test_a_job_and_its_engine_are_killed_and_every_event_gives_one_result(tmp_pa
 
 
 class Warming:
-    """A run whose third look finds the archive of classes made, or the run at its end."""
+    """A run whose class archive exists, or which has ended, at the third poll."""
 
     def __init__(self, home: Path, ends: bool) -> None:
         self.home = home

@@ -108,7 +108,7 @@ def test_a_mistake_writes_nothing(folder: Path, words: list[str], said: str) -> 
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
-    """Let a person answer these; the questions, as they come."""
+    """Simulate a user's answers; returns the questions."""
     asked: list[str] = []
     left = iter(answers)
 

@@ -131,7 +131,7 @@ cli.serve(app)
 def test_the_status_of_a_command_that_is_stopped_during_an_import(
     tmp_path: Path, number: int, status: int
 ) -> None:
-    """An import may run code that is made of a text, as that of a dataclass does."""
+    """An import may `exec` source text, like that of a dataclass."""
     (tmp_path / "stopped.py").write_text(STOPPED.format(number=int(number)))
     done = subprocess.run(
         [sys.executable, "-m", "stopped"], cwd=tmp_path, capture_output=True, timeout=400, check=False

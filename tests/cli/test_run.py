@@ -105,7 +105,7 @@ RESULT = '{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}\n'
 
 
 def stopped(spec: PipelineSpec, watch: Any) -> Snapshot:
-    """Seven answers and two dead letters, of which a checkpoint covers four and one."""
+    """Seven answers and two dead letters; a checkpoint has four and one of them."""
     write_letters(spec, "part-0-0.jsonl", "late")
     if "sink.path" in spec.directories():
         folder = Path(spec.directories()["sink.path"])
@@ -206,7 +206,7 @@ def test_a_run_ends_when_nobody_reads_its_results_any_more(tmp_path: Path, repli
 
 
 class Run:
-    """A run without an end in a process of its own, and what it has brought so far."""
+    """An endless run in its own process, and its output so far."""
 
     def __init__(self, folder: Path, replica: ReplicaThread, **document: Any) -> None:
         source = {"type": "generator", "rate": 50.0}
@@ -242,7 +242,7 @@ class Run:
         assert self.process.poll() is None, self.process.communicate()[1].decode()
 
     def ended(self) -> tuple[int, Any, str]:
-        """Status, document, and what was said."""
+        """Status, document, and standard error."""
         out, said = self.process.communicate(timeout=400)
         return self.process.returncode, json.loads(out) if out else None, said.decode()
 
@@ -260,7 +260,7 @@ def killed(process: psutil.Process) -> None:
 
 
 def crashed(process: psutil.Process) -> None:
-    """As native code ends it."""
+    """Ends like a crash in native code."""
     process.send_signal(signal.SIGSEGV)
 
 

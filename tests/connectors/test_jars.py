@@ -21,7 +21,7 @@ JAR = Jar("kafka", "org/example/thing/1.0/thing-1.0.jar", len(BYTES), hashlib.sh
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
-    """Serves with a handler until the test ends; gives the URL."""
+    """Serves with a handler until the test ends; returns the URL."""
     servers: list[ThreadingHTTPServer] = []
 
     def start(handler: Callable[..., BaseHTTPRequestHandler]) -> str:

@@ -82,7 +82,7 @@ def test_multi_line_rows_are_assembled_and_an_open_one_is_a_dead_letter(jobs: An
 
 
 class Slowly:
-    """Passes records on, slowly until the file `gate` is there."""
+    """Passes records on, slowly until the file `gate` exists."""
 
     def __init__(self, gate: Path) -> None:
         self._gate = gate
@@ -178,7 +178,7 @@ def test_a_paced_generator_gives_the_events_of_its_schedule(jobs: Any) -> None:
 
 
 class FastClock:
-    """A clock on which a second is as long as fifty."""
+    """A clock on which fifty seconds pass in one."""
 
     def monotonic_s(self) -> float:
         return 50 * time.monotonic()
@@ -312,7 +312,7 @@ def test_a_feed_with_a_limit_ends_and_what_restores_its_end_reads_no_more(jobs: 
 
 @dataclass
 class FailsAtTheEnd:
-    """Gives a record; once the file `gate` is there, two more, and then fails."""
+    """Returns a record; once the file `gate` exists, two more, and then fails."""
 
     gate: Path
     name: str = "fails at the end"
@@ -333,7 +333,7 @@ def test_a_feed_that_fails_at_the_end_of_the_input_fails_its_job(
     gate = tmp_path / "gate"
 
     class AtTheEnd(feed_source.Poll):
-        """Opens the gate once no call follows."""
+        """Opens the gate after the last call."""
 
         def on_timer(self, timestamp: int, ctx: Any) -> Iterator[bytes]:
             gate.touch()
@@ -354,7 +354,7 @@ def test_a_feed_that_fails_at_the_end_of_the_input_fails_its_job(
 
 
 class FailOnce:
-    """Raises at the record with `text`, the first time that any instance meets it."""
+    """Raises at the record with `text`, once over all instances."""
 
     def __init__(self, text: bytes, marker: Path) -> None:
         self._text = text

@@ -43,8 +43,8 @@ FORM = Format("csv", columns=("n", "at", "text"), time=EventTime("at", "unix_s")
 
 @dataclass
 class Rows:
-    """A feed of the same rows; the last one comes once the file `gate` is there: while the timer of the end
-    reads on."""
+    """A feed of the same rows; the last one comes once the file `gate` exists, while the end timer reads
+    on."""
 
     gate: Path
     name: str = "rows"
@@ -81,8 +81,7 @@ class Moments:
 
 
 def watched(reader: Any, folder: Path) -> Any:
-    """A class like `reader` that notes that it is called and that the timer of the end fires: by files in
-    `folder`."""
+    """A class like `reader` that records its calls and the end timer in files in `folder`."""
 
     class Watched(reader):  # type: ignore[misc]
         def process_element(self, value: Any, ctx: Any) -> Iterator[bytes]:
@@ -130,7 +129,7 @@ def standing(reader: Any, moments: Moments) -> Any:
 
 
 class Note:
-    """Writes what comes to a file."""
+    """Writes elements to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

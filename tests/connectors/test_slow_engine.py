@@ -37,11 +37,11 @@ from forebay.testing.waiting import wait_until
 pytestmark = pytest.mark.flink
 TOTAL = 1000
 PAD = "x" * 1000
-"""More than Flink's buffers take lies in a few records."""
+"""Makes a few records larger than Flink's buffers."""
 
 
 class Scene:
-    """A source of `TOTAL` records, all of which are there at once, in front of calls that a gate holds."""
+    """A source of `TOTAL` records, all present at once, in front of calls that a gate holds."""
 
     def __init__(self, jobs: Any, folder: Path, kind: str) -> None:
         self._jobs = jobs

@@ -292,7 +292,7 @@ async def answer_of(
     then: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None,
     **settings: object,
 ) -> Completion:
-    """What the client makes of a server that answers these bytes and closes (or does `then`)."""
+    """The client's result for a server that sends these bytes and closes (or does `then`)."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")

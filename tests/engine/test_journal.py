@@ -154,7 +154,7 @@ async def test_totals_match_and_bounds_hold_whatever_is_put(
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers that wait for each other however slow the disk is: else they give up after a quarter second."""
+    """Writers wait for each other on any disk; by default they give up after a quarter second."""
     monkeypatch.setattr(journal_file, "WRITE_TIMEOUT_S", 60.0)
 
 
@@ -218,7 +218,7 @@ asyncio.run(main())
 
 
 def killed_writer(path: Path) -> int:
-    """The number of the last answer that a process had written when it was killed."""
+    """The number of the last answer that a killed process had written."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
     ) as process:

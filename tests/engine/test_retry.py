@@ -131,7 +131,7 @@ def test_jitter_is_the_same_for_the_same_try_and_spread_over_requests() -> None:
 
 
 class Replay:
-    """An engine that gives one outcome per call, each taking a second of the clock."""
+    """An engine with one outcome per call, each taking a second of the clock."""
 
     def __init__(self, clock: ManualClock, outcomes: Iterable[errors.EngineError | str]) -> None:
         self.clock = clock

@@ -27,11 +27,11 @@ class Load:
     timeout_s: float = 60.0
     deadline_s: float = 300.0
     first: int = 0
-    """The number of the first event: how long answers take follows from it."""
+    """Number of the first event: it determines the durations of answers."""
     failed: Counter[str] = field(default_factory=Counter)
     """Dead letters by cause."""
     held: int = 0
-    """The most requests that were at the replica since this was set to 0."""
+    """Maximum number of requests at the replica since this was set to 0."""
 
     async def __aenter__(self) -> Load:
         self.clock = LoopClock(asyncio.get_running_loop())
@@ -85,6 +85,6 @@ class Load:
         return useful_s / (after.could_s - before.could_s)
 
     def thrown_away(self) -> float:
-        """Share of the calls whose answer was not awaited."""
+        """Share of calls whose answer was abandoned."""
         work = self.replica.work()
         return work.aborted / work.calls

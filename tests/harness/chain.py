@@ -20,20 +20,19 @@ from forebay.flink.shards import subtask_of
 
 FIRST_MS, LAST_MS = -(2**63), 2**63 - 1
 MOST_FIRINGS = 20_000
-"""Timers that fire in one round; more is a function that never comes to an end."""
+"""Maximum timers per round; a function with more never ends."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One keyed function of a chain. `make` is called for each subtask of each run, `key` for each element
-    that comes."""
+    """One keyed function of a chain. `make` is called per subtask and run, `key` per element."""
 
     make: Callable[[], KeyedProcessFunction]
     key: Callable[[Any], int]
     prepare: Callable[[Any], Iterable[Any]] = lambda element: (element,)
-    """What an element becomes on its way here; without state of its own."""
+    """Converts an element on its way here; stateless."""
     one_subtask: bool = False
-    """At every parallelism, as readers have."""
+    """At every parallelism, like readers."""
     late_ms: int | None = None
     """If given, outputs are `(element, time in ms)`, and the operator emits its own watermarks: this far
     behind the greatest time, until the input ends."""
@@ -41,8 +40,8 @@ class Operator:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is left of a run: how many elements were read, each operator's state, what was on its way to each
-    operator, and what had come out."""
+    """The rest of a run: number of elements read, each operator's state, elements in flight to each operator,
+    and outputs."""
 
     read: int
     states: tuple[KeyedState, ...]
@@ -62,7 +61,7 @@ class _Barrier:
 
 @dataclass(eq=False)
 class _Subtask:
-    """One function with its inputs: a queue from each subtask before it."""
+    """One function with its inputs: a queue per upstream subtask."""
 
     operator: Operator
     function: KeyedProcessFunction
@@ -70,13 +69,13 @@ class _Subtask:
     inputs: list[deque[Any]]
     watermarks: list[int]
     waiting: set[int] = field(default_factory=set)
-    """Inputs whose barrier has come, while that of others has not."""
+    """Inputs whose barrier has arrived, while that of others has not."""
     low_ms: int = FIRST_MS
     high_ms: int = FIRST_MS
-    """The greatest time of an output, where the operator makes watermarks: no checkpoint holds it."""
+    """The greatest time of an output, if the operator emits watermarks: not in checkpoints."""
     wakes_for_ms: int | None = None
     wakes_s: float = 0.0
-    """The processing-time timer that is set, and when it fires, on the clock that nobody sets."""
+    """The set processing-time timer, and when it fires on the monotonic clock."""
     key: int = 0
     later: list[tuple[float, int, int]] = field(default_factory=list)
 
@@ -111,7 +110,7 @@ class Chain:
         self._snapshots: dict[int, _Snapshot] = {}
         self.newest = restored
         self.firings = 0
-        """Of processing-time timers, so far."""
+        """Number of processing-time timers fired so far."""
         before = 1
         for index, operator in enumerate(operators):
             whole = KeyedState() if restored is None else restored.states[index]
@@ -136,13 +135,13 @@ class Chain:
         return subtask
 
     def close(self) -> None:
-        """Close all functions, as a crash need not."""
+        """Close all functions, which a crash does not."""
         for subtask in self._subtasks():
             subtask.function.close()
 
     @property
     def outputs(self) -> tuple[Any, ...]:
-        """All that has come out so far, of earlier runs as far as a checkpoint holds it."""
+        """All outputs so far, of earlier runs as far as they are in a checkpoint."""
         return (*self._before, *(output for _, output in self._made))
 
     # What may happen next
@@ -164,7 +163,7 @@ class Chain:
         return True
 
     def ready(self) -> list[tuple[int, int, int]]:
-        """Operator, subtask and input of each element that may be taken now."""
+        """Operator, subtask and input of each element that can be processed now."""
         return [
             (stage, number, at)
             for stage, subtasks in enumerate(self._stages)
@@ -174,7 +173,7 @@ class Chain:
         ]
 
     def take(self, stage: int, number: int, at: int) -> None:
-        """A subtask takes the next element of an input."""
+        """Process the next element of an input of a subtask."""
         subtask = self._stages[stage][number]
         element = subtask.inputs[at].popleft()
         match element:
@@ -193,14 +192,14 @@ class Chain:
         self._set_wake(subtask)
 
     def begin_checkpoint(self) -> None:
-        """The source sends a barrier."""
+        """Send a barrier from the source."""
         self._barriers += 1
         self._snapshots[self._barriers] = _Snapshot(self._read, [KeyedState() for _ in self._stages])
         for subtask in self._stages[0]:
             subtask.inputs[0].append(_Barrier(self._barriers))
 
     def checkpoint_at_once(self) -> None:
-        """An unaligned checkpoint: what is on its way is in it. Any that is under way is given up."""
+        """An unaligned checkpoint, with elements in flight. Aborts a checkpoint in progress."""
         self._give_up_barriers()
         states = []
         for subtasks in self._stages:
@@ -222,7 +221,7 @@ class Chain:
         self.newest = Checkpoint(self._read, tuple(states), on_the_way, self.outputs)
 
     def pass_time(self, seconds: float) -> None:
-        """Time passes, and processing-time timers that are due fire, at each subtask in turn."""
+        """Advance time, and fire due processing-time timers at each subtask in turn."""
         self._clock.advance(seconds)
         for stage, subtasks in enumerate(self._stages):
             for number, subtask in enumerate(subtasks):
@@ -283,7 +282,7 @@ class Chain:
             self._mark(stage + 1, number, to_ms)
 
     def _fire_wall(self, stage: int, number: int) -> None:
-        """As Flink's timer service does: it was set for one time, and fires all timers up to that one."""
+        """Like Flink's timer service: set for one time, it fires all timers up to that."""
         subtask = self._stages[stage][number]
         until_ms = subtask.wakes_for_ms
         assert until_ms is not None
@@ -301,7 +300,7 @@ class Chain:
         self._set_wake(subtask)
 
     def _set_later(self, subtask: _Subtask) -> None:
-        """Set the timers that wait for a round to be over, and whose time has come."""
+        """Set timers that wait for the end of a round and are due."""
         while subtask.later and subtask.later[0][0] <= self._clock.monotonic_s():
             _, time_ms, subtask.key = subtask.later.pop(0)
             Context(subtask, self._clock).timer_service().register_processing_time_timer(time_ms)
@@ -348,7 +347,7 @@ class Chain:
 
 @dataclass
 class _Snapshot:
-    """A checkpoint under way. `outputs`: how many each subtask had given when its barrier came."""
+    """A checkpoint in progress. `outputs`: number of outputs of each subtask before its barrier."""
 
     read: int
     states: list[KeyedState]

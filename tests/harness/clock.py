@@ -15,7 +15,7 @@ from forebay.clock import SystemClock
 
 
 class ManualClock:
-    """A `Clock` for tests. `sleep` passes time instead of waiting, and remembers how much."""
+    """A `Clock` for tests. `sleep` advances it instead of waiting, and records the durations."""
 
     def __init__(self, monotonic_s: float = 1000.0, wall_ms: int = 1_700_000_000_000) -> None:
         self._monotonic_s = monotonic_s
@@ -39,19 +39,19 @@ class ManualClock:
         self._wall_ms += seconds * 1000
 
     def pause(self, seconds: float) -> None:
-        """A stand-in for `time.sleep` that advances this clock at once."""
+        """Replaces `time.sleep`; advances this clock at once."""
         self.slept_s.append(seconds)
         self.advance(seconds)
 
     async def sleep(self, seconds: float) -> None:
-        """The same for `asyncio.sleep`."""
+        """Replaces `asyncio.sleep` in the same way."""
         self.pause(seconds)
 
 
 @dataclass(frozen=True)
 class SetClock:
-    """The system's clock with the wall clock `ahead_ms` ahead until the file `until` is there, then
-    `behind_ms` behind; picklable."""
+    """The system's clock with the wall clock `ahead_ms` ahead until the file `until` exists, then `behind_ms`
+    behind; picklable."""
 
     ahead_ms: int
     until: Path | None = None
@@ -73,7 +73,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its `time` stands still while something runs, and jumps to the next timer when nothing does."""
+    """Its `time` stops while something runs, and jumps to the next timer if nothing does."""
 
     def __init__(self) -> None:
         self._now_s = 0.0

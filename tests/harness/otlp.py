@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 
 class Collector(HTTPServer):
-    """`got` is what came last at each path, `keys` the values of the header `x-key`."""
+    """`got`: the last document at each path; `keys`: values of the header `x-key`."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

@@ -44,8 +44,8 @@ class Remember(Program[list[int]]):
 
 @dataclass(frozen=True)
 class AskLater(Program[Any]):
-    """Asks about a key's newest `text` when event time has gone on by `after_ms`; gives the answer and that
-    event's number (`n`)."""
+    """Asks about a key's newest `text` after `after_ms` of event time; emits the answer and that event's
+    number (`n`)."""
 
     after_ms: int = 1000
 

@@ -18,14 +18,14 @@ MARK = "a program has ended: "
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a program has printed, and the traceback that it ended with."""
+    """A program's output, and the traceback that it ended with."""
 
     printed: list[str]
     error: str
 
 
 def run_programs(files: Mapping[str, Path], home: Path) -> dict[str, Ran]:
-    """Run each of the `files`, by name, where its folder's folder is the working directory; blocks."""
+    """Run each of the `files`, by name, in the parent of its folder; blocks."""
     done = subprocess.run(
         [sys.executable, __file__, json.dumps({name: str(file) for name, file in files.items()})],
         env={**os.environ, "FOREBAY_HOME": str(home)},
@@ -61,7 +61,7 @@ def main(order: Mapping[str, str]) -> None:
 
 
 def _print(line: str) -> None:
-    """Print from the JVM, where one runs: what jobs have printed is on its way through the same pipe."""
+    """Print from the JVM if one runs: output of jobs goes through the same pipe."""
     from pyflink import java_gateway
 
     sys.stdout.flush()

@@ -22,7 +22,7 @@ END_MS = 2**63 - 1
 
 @dataclass
 class Driven:
-    """A key's program and all that it did."""
+    """A key's program and its history."""
 
     program: SummaryProgram
     key: str = "k"
@@ -42,7 +42,7 @@ class Driven:
         self.watermark_ms: int | None = None
 
     def run(self, events: Sequence[Arrival]) -> Driven:
-        """All events, with a watermark behind each, then the end of the input."""
+        """All events, each followed by a watermark, then the end of the input."""
         newest = None
         for event in events:
             if event.time_ms is not None:
@@ -74,7 +74,7 @@ class Driven:
         self.watermark_ms = max(to_ms, self.watermark_ms or to_ms)
 
     def answer(self) -> bool:
-        """Answer the call that is out; whether there was one."""
+        """Answer the call in flight; returns whether there was one."""
         self._restart()
         ask = self.program.ask(self.key, self.state)
         if ask is None:

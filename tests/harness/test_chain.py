@@ -20,7 +20,7 @@ ASIDE = OutputTag("aside", Types.LONG())
 
 
 class Sum(KeyedProcessFunction):
-    """Gives the sum of its key after each number, and again at each timer that an even number sets."""
+    """Emits the sum of its key after each number, and again at each timer that an even number sets."""
 
     def open(self, runtime_context: Any) -> None:
         self._sum = runtime_context.get_state(ValueStateDescriptor("sum", STATE))
@@ -127,7 +127,7 @@ def test_a_barrier_waits_for_those_of_all_inputs() -> None:
 
 
 class Places(KeyedProcessFunction):
-    """Keeps each text in a list and in a map; gives both."""
+    """Keeps each text in a list and in a map; emits both."""
 
     def open(self, runtime_context: Any) -> None:
         self._list = runtime_context.get_list_state(ListStateDescriptor("list", STATE))
@@ -154,7 +154,7 @@ def test_lists_and_maps_belong_to_a_key_and_checkpoints_do_not_change() -> None:
 
 
 class Timed(KeyedProcessFunction):
-    """Gives each number with a time; odd ones go out at the side."""
+    """Emits each number with a time; odd ones to a side output."""
 
     def process_element(self, value: int, ctx: Any) -> Iterator[Any]:
         yield (ASIDE, value) if value % 2 else (value, value)

@@ -35,7 +35,7 @@ class Stepping(Program[Any]):
 
 
 def noted_keys(machine: Machine) -> int:
-    """How many entries wait for their time; one of a key may stand for many of its timers."""
+    """Number of entries that wait for their time; one may stand for many timers of a key."""
     return sum(head.count - head.taken for head in machine.turns._due.heads.values())
 
 

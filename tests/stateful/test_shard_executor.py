@@ -70,7 +70,7 @@ def seen(machine: Machine, key: str = "a") -> list[list[int]]:
 
 
 def waiting(machine: Machine) -> list[bytes]:
-    """The events that wait for a call of their key, in no order."""
+    """Events that wait for a call of their key, in no order."""
     work = machine.stores.work.items()
     return [unpack_turn(turn).item.event.raw for name, turn in work if name.startswith(WAITING)]
 
@@ -107,7 +107,7 @@ def test_a_restart_makes_the_call_again_with_the_same_id_and_words() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_each_event_exactly_once_whatever_happens(data: st.DataObject) -> None:
-    """Random events, answers, failures, clocks and deaths, each death back to a random checkpoint."""
+    """Random events, answers, failures, clocks and kills, each with a restore of a random checkpoint."""
     machine = Machine(IdleEnds())
     number, saved = 0, None
     for _ in range(data.draw(st.integers(1, 40))):
@@ -145,7 +145,7 @@ def test_each_event_exactly_once_whatever_happens(data: st.DataObject) -> None:
 
 
 class IdleEnds(Remember):
-    """Gives each event's number, and `ended` after half a second without one."""
+    """Emits each event's number, and `ended` after half a second without one."""
 
     def on_answer(self, state: list[int], tag: str, answer: Answer, now: Moment) -> Step[list[int]]:
         timers = {"idle": Timer(now.wall_ms + 500, "wall")}
@@ -349,7 +349,7 @@ def test_what_a_program_cannot_do_spoils_one_event_and_no_job(
 
 
 class Counts(Scripted):
-    """Counts the calls that gave nothing."""
+    """Emits failed calls."""
 
     def on_failure(self, state: Any, tag: str, failure: Failure, now: Moment) -> Step[Any]:
         return Step({}, outputs=(Output({"tag": tag, "cause": failure.cause, "tries": failure.attempts}),))
@@ -554,7 +554,7 @@ def test_state_accesses_do_not_depend_on_how_many_events_wait() -> None:
 
 
 def test_results_of_events_found_after_a_restart_say_restored() -> None:
-    """Also those that waited for their turn and whose call had never been made."""
+    """Also events that waited for their turn without a call yet."""
     machine = Machine(Remember())
     for number in (1, 2):
         machine.event("a", number)

@@ -32,7 +32,7 @@ with local_kafka(Path(sys.argv[1]), Path(sys.argv[2])):
 
 
 class Committing:
-    """A producer that commits one transaction after the other, until it is to end."""
+    """A producer that commits transactions until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.committed = 0
@@ -50,7 +50,7 @@ class Committing:
         self._thread.start()
 
     def end(self) -> None:
-        """Leave the transaction as it is: its commit may still come about, or not. Raises what went wrong."""
+        """Leave the transaction: its commit may or may not complete. Raises errors of the producer."""
         self._ended.set()
         self._thread.join()
         if self.failed is not None:

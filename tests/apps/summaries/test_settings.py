@@ -25,7 +25,7 @@ EVENTS = list(chatter(300, 1, size_s=60.0))
 
 
 def answer(machine: Machine, key: str | None = None) -> None:
-    """Answer one call as the fake replica would."""
+    """Answer one call like the fake replica."""
     key = key or next(iter(machine.calls))
     ask = machine.calls[key].ask
     assert ask.sampling is not None
@@ -118,7 +118,7 @@ def test_a_window_that_cannot_keep_statements_still_has_its_summary() -> None:
 
 
 def test_very_many_windows_that_close_at_once_take_several_turns() -> None:
-    """A turn has a limited number of calls; the rest is done in later ones, and nothing is lost."""
+    """A turn has a limited number of calls; later turns do the rest, and nothing is lost."""
     machine = Machine(Summaries(size_s=60.0, ahead_s=10**6).program(event_time=True))
     for n in range(2 * MAX_CHAIN - 4):
         machine.event("k", n, time_ms=n * 60_000, text=f"window {n}")

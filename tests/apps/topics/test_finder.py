@@ -83,7 +83,7 @@ SUBJECTS = (
 
 
 def embedding(text: str) -> np.ndarray:
-    """A made-up embedding: the mean of its words' random vectors."""
+    """A fake embedding: the mean of its words' random vectors."""
     vectors = [
         np.random.default_rng(zlib.crc32(word.encode("utf-8", "surrogatepass"))).normal(size=WIDTH)
         for word in text.split() or [""]
@@ -249,7 +249,7 @@ def test_times_years_off_change_nothing() -> None:
 
 
 def test_the_time_of_topics_is_that_of_the_slowest_partition() -> None:
-    """Batches by turns, of which one partition's are a week ahead."""
+    """Batches of two partitions in turn; one is a week ahead."""
     finder, week_ms = TopicFinder(SMALL, WIDTH), 7 * 86_400_000
     texts = [text for text, _ in stream(2_000)]
     told: list[TopicEvent] = []

@@ -179,7 +179,7 @@ def seen(rise: float, first: int, posts: int = 20) -> Seen:
 def test_terms_that_share_nothing_with_a_trend_are_not_held_against_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A flood of terms takes time in proportion to their number, not to that of the trends, too."""
+    """The time for a flood of terms is linear in their number, independent of the number of trends."""
     book = TrendBook(TrendSettings())
     compared: list[str] = []
     alike = TrendBook._alike

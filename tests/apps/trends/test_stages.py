@@ -93,7 +93,7 @@ def stream() -> list[Post]:
 
 @cache
 def found() -> list[TrendEvent]:
-    """What all tests here compare with. Not made on import: other workers run none of them."""
+    """The reference for all tests here. Not computed on import: other workers do not need it."""
     return run(stream(), 4)
 
 
@@ -110,7 +110,7 @@ def test_the_trends_are_found_with_posts_that_say_so() -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_number_of_shards_changes_no_trend(shards: int) -> None:
-    """Other words share a cell of the sketch then: an onset may be another by a few seconds."""
+    """Other words share a cell of the sketch then: onsets may differ by a few seconds."""
 
     def seen(events: list[TrendEvent]) -> list[tuple[str, int]]:
         return [(event.kind, event.time_ms) for event in events if event.kind != "changed"]

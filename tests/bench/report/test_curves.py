@@ -49,7 +49,7 @@ def test_service_times_count_from_when_it_was_sent() -> None:
 
 
 def test_a_run_over_time() -> None:
-    """Ten bins of a second: what was due, what ended, what came, and how many were under way."""
+    """Ten bins of a second: due, ended, received, and in flight."""
     run = made_run(
         records=(
             RequestRecord(0, 0.5, 1.0, 3.5, chunks=(Chunk(2.5, 1), Chunk(3.5, 3)), output_tokens=4),

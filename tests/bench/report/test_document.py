@@ -50,7 +50,7 @@ RECORDS = st.builds(
 
 
 def rounded(run: LoadRun) -> LoadRun:
-    """The run with its times as a document has them."""
+    """The run with times rounded like in a document."""
 
     def micros(value: Any) -> Any:
         return round(value, DIGITS) if isinstance(value, float) else value

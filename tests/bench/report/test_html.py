@@ -25,7 +25,6 @@ def page(*runs: MeasuredRun) -> str:
 
 
 def words(document: str) -> str:
-    """The text that is shown."""
     return " ".join(" ".join(seen(re.sub(r"<style>.*?</style>", "", document, flags=re.S)).words).split())
 
 
@@ -128,7 +127,7 @@ def test_a_page_of_whatever_came(run: LoadRun) -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_from_outside_becomes_markup(attack: str) -> None:
-    """In every place where a server, a file or a user may write a text."""
+    """In every place where a text of a server, a file or a user may be."""
 
     def told(by: str) -> Report:
         records = (

@@ -108,7 +108,7 @@ RUNS = [
 
 @pytest.mark.parametrize(("run", "values"), RUNS)
 def test_it_keeps_the_schema_of_llm_d(run: LoadRun, values: dict[str, Any]) -> None:
-    """The models of the package check names, units and bounds; fields that they do not know are refused."""
+    """The package's models check names, units and bounds; unknown fields are refused."""
     pytest.importorskip("llmd_benchmark_report", reason="needs Python 3.11")
     from llmd_benchmark_report import load_benchmark_report
 

@@ -27,7 +27,7 @@ def sent(ids: list[str], first_us: int = 0, gap_us: int = 0) -> list[Sent]:
 
 
 def commit(folder: Path, name: str, *lines: str) -> int:
-    """A file as Flink commits it; gives the moment of its renaming, in microseconds."""
+    """Commit a file like Flink; returns the time of its renaming, in microseconds."""
     folder.mkdir(exist_ok=True)
     hidden = folder / f".{name}.inprogress"
     hidden.write_text("".join(f"{line}\n" for line in lines))

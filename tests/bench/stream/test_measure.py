@@ -39,7 +39,7 @@ PIPELINE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True, scope="module")
 def no_archive() -> Iterator[None]:
-    """No run here waits until the archive of Flink's classes is made: nothing is compared with another."""
+    """Do not wait for the class archive: runs are not compared here."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(process, "ARCHIVE_S", 0.0)
         yield

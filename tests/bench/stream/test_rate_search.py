@@ -150,7 +150,7 @@ def test_what_leaves_a_trial_in_doubt() -> None:
 
 
 class Session:
-    """Every trial is a good one, but those that are disturbed, by their number."""
+    """All trials are good, except the disturbed ones, by number."""
 
     def __init__(self, disturbed: set[int]) -> None:
         self.disturbed = disturbed

@@ -57,7 +57,7 @@ def one(found: Any, name: str) -> Difference:
 
 
 def rounded(event: EventRecord) -> EventRecord:
-    """The same, with moments that are about as near as they are written."""
+    """Times with about the precision of a document."""
     moments = {name: value for name, value in asdict(event).items() if isinstance(value, float)}
     return replace(event, **{name: pytest.approx(value, abs=1e-6) for name, value in moments.items()})
 

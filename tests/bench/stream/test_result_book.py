@@ -40,7 +40,7 @@ def summary(start_s: int, events: int, *, key: str = "a", line: Timeline | None 
 
 
 def sent(count: int, first: int = 0, begin_s: float = 0.0, key: str = "a") -> list[Sent]:
-    """Two events a second."""
+    """Two events per second."""
     begin_us = BEGAN_US + round(begin_s * 1e6)
     return [Sent(f"e{first + each}", begin_us + each * 500_000, key) for each in range(count)]
 

@@ -23,7 +23,7 @@ def late(events: list[EventRecord], count: int, by_s: float) -> list[EventRecord
 
 
 def slower(index: int) -> tuple[float, ...]:
-    """Of ten events a second, eight are answered."""
+    """Of ten events per second, eight are answered."""
     return (0.001, 0.002, 0.003, 0.01, 0.1 + index / 8 - index / 10, 0.2, 0.001, 0.5)
 
 

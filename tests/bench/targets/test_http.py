@@ -20,7 +20,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def talk(serve: Serve, use: Callable[[HttpServer], Awaitable[None]]) -> None:
-    """Let `use` have a client of a server that treats each connection as `serve` does."""
+    """Run `use` with a client of a server that handles connections with `serve`."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     client = HttpServer(f"http://127.0.0.1:{port}", headers={}, quote=Redactor())
@@ -34,7 +34,7 @@ async def talk(serve: Serve, use: Callable[[HttpServer], Awaitable[None]]) -> No
 
 
 def answering(*answers: bytes) -> Serve:
-    """Answers each request of a connection with the next of `answers`, then closes it."""
+    """Answers the requests of a connection with `answers` in turn, then closes it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -56,7 +56,7 @@ async def got(client: HttpServer) -> Collector:
 
 
 def one(answer: bytes) -> Collector:
-    """What is read of `answer`. Raises what the client does."""
+    """The result of reading `answer`. Raises what the client raises."""
     found: list[Collector] = []
 
     async def use(client: HttpServer) -> None:

@@ -263,7 +263,7 @@ def test_what_goes_wrong_is_told(ask: Ask, answer: Answer, error: type[EngineErr
 
 
 def test_an_answer_is_whole_after_done_whatever_follows(ask: Ask) -> None:
-    """A body that never ends costs its connection, not the answer."""
+    """An endless body costs the connection, but not the answer."""
     answer = Answer(((0.0, completion("a", "length") + DONE), (3600.0, b": ping\n\n")))
     with StreamServer(answers(answer)) as server:
         assert contents(ask(OpenAiTarget(server.url, TOLD), REQUEST)) == [None]

@@ -20,7 +20,7 @@ TRACE = Arrivals(3000, 10.0, 3000, 150).make()
 
 @cache
 def fitted() -> WorkModel:
-    """Not made on import: other workers run no test of it."""
+    """Not computed on import: other workers do not need it."""
     return WorkModel.fit(TRACE, LLAMA_8B)
 
 

@@ -41,7 +41,7 @@ def test_what_is_asked_wrongly_is_told_before_anything_starts(args: list[str], w
 
 @pytest.fixture
 def pipelines(monkeypatch: pytest.MonkeyPatch) -> ScriptedPipelines:
-    """In place of Flink's."""
+    """Replaces Flink's pipelines."""
     scripted = ScriptedPipelines()
     whole = InterplayMeasurement.__init__
 

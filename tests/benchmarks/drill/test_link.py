@@ -14,7 +14,7 @@ from forebay.testing.waiting import wait_until
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """The port of a server that gives back what it gets."""
+    """The port of an echo server."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

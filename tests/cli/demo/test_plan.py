@@ -29,7 +29,7 @@ from forebay.settings import SecretRef
 
 
 def plan(folder: Path, text: str | None = None, name: str = "in.jsonl", **options: Any) -> Demo:
-    """The demo for an input file that holds `text`."""
+    """The demo for an input file with the content `text`."""
     if text is not None:
         options["input"] = folder / name
         options["input"].write_text(text)

@@ -56,7 +56,7 @@ def test_answers_to_both_questions_are_read(answer: JSON, topic: str, words: str
 
 
 def token_of(word: str, url: str, model: str) -> Any:
-    """The tokens of `word`, as the engine at `url` has them."""
+    """The tokens of `word`, by the engine at `url`."""
     body = {"model": model, "prompt": word, "add_special_tokens": False}
     headers = {"Content-Type": "application/json"}
     call = urllib.request.Request(f"{url}/tokenize", json.dumps(body).encode(), headers)

@@ -80,7 +80,7 @@ Answer = Callable[[], Any]
 
 @dataclass
 class Server:
-    """Gives its answers in turn, then a watch in which nothing happens; keeps the parameters it was given."""
+    """Returns its answers in turn, then an idle watch; records parameters."""
 
     answers: list[Any]
     asked: list[dict[str, str]] = field(default_factory=list)

@@ -15,7 +15,7 @@ from forebay.errors import DeployError
 
 
 class Cluster:
-    """A cluster that answers once it is let to."""
+    """A cluster that answers once it is allowed to."""
 
     def __init__(self, fails: bool = False) -> None:
         self.asked: Counter[str] = Counter()

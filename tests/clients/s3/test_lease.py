@@ -22,7 +22,7 @@ from forebay.clients.s3.lease import (
 )
 
 RENEWED_AGAIN_S = BEAT_TIMEOUT_S + RETRY_S
-"""An unanswered renewal is given up after the first, and repeated after the second."""
+"""An unanswered renewal is abandoned after the first of these times, and repeated after the second."""
 
 
 def seen(etag: str = "1", *, released: bool = False) -> Seen:
@@ -63,7 +63,7 @@ def test_one_whose_holder_is_silent_is_taken_after_a_while() -> None:
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_silence_in_an_outage_does_not_count(watched: bool) -> None:
-    """Whether who wants the lease has asked meanwhile, or stood still itself."""
+    """Whether the candidate polled meanwhile or was paused itself."""
     claim = Claim()
     claim.look(seen(), 0.0)
     if watched:
@@ -115,7 +115,7 @@ class Leases(RuleBasedStateMachine):
         self.stands = 0
         self.look_s = 0.0
         self.heard_s = 0.0
-        """When the holder last could have renewed."""
+        """Time of the holder's last possible renewal."""
 
     def _step(self) -> None:
         self.now_s += STEP_S

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("object-store")
 
 
 def left(store: S3Path, **changes: Any) -> None:
-    """A lock that somebody left."""
+    """A lock that was left by another run."""
     lock = Lock("p", where="a machine that is gone", **changes)
     S3Client(store.bucket).put((store / "lock").key, encode_lock(lock), replacing=None)
 
@@ -174,7 +174,7 @@ def test_a_run_that_may_read_and_not_write_learns_that_it_lost(
 
 
 def take(store: S3Path) -> str:
-    """What a run does that found the holder silent; returns the new ETag."""
+    """Take over the lock of a silent holder; returns the new ETag."""
     client = S3Client(store.bucket)
     etags: list[str] = []
 

@@ -17,7 +17,7 @@ WAIT_S = 180.0
 
 @dataclass
 class Counting:
-    """Gives numbers from the cursor on, up to `end`; notes how far it was read."""
+    """Returns numbers from the cursor up to `end`; records how far it was read."""
 
     end: int | None = None
     error: BaseException | None = None

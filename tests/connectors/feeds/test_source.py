@@ -25,7 +25,7 @@ from forebay.records import DeadLetter
 
 @dataclass
 class Scripted:
-    """Gives the numbers from the cursor on up to `end`, or fails before number `fails`."""
+    """Returns the numbers from the cursor up to `end`, or fails before number `fails`."""
 
     end: int
     fails: int | None = None
@@ -48,7 +48,7 @@ class Endless(Scripted):
 
 
 class Run:
-    """One run of a source, from a checkpoint on. Its calls have no bound in time but the clock's."""
+    """One run of a source, from a checkpoint. Its calls are limited only by the clock."""
 
     def __init__(
         self,
@@ -71,11 +71,10 @@ class Run:
         return [int(each) for each in self.function.process_element(0, self.context)]
 
     def end(self) -> list[int]:
-        """The end of the input."""
         return [int(each) for each in self.function.on_timer(END_OF_TIME_MS, self.context)]
 
     def until(self, count: int) -> list[int]:
-        """Call until `count` records have been handed on."""
+        """Call until `count` records were emitted."""
         got: list[int] = []
         while len(got) < count:
             got += self.call()
@@ -145,7 +144,7 @@ def test_a_restore_between_any_two_calls_goes_on_right_behind(
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 12))
 def test_a_failure_at_any_time_is_raised_by_a_call_or_at_the_end(fails: int, limit: int, calls: int) -> None:
-    """Whatever was handed on before: the job must not end as if all had been read."""
+    """Whatever was emitted before: the job must not end as if everything had been read."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         run = Run(monkeypatch, Scripted(12, fails), limit=limit + 1)
         got: list[int] = []

@@ -25,7 +25,7 @@ FORM = Format(time=EventTime("at", "unix_s"), max_record_bytes=100)
 
 
 class Run:
-    """One run of a replay of what lies at `path`, from a checkpoint on; each record takes `takes_s`."""
+    """One replay of `path`, from a checkpoint; each record takes `takes_s`."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Run:
             self.function.open(self.context)
 
     def call(self, *, end: bool = False) -> list[tuple[float, bytes]]:
-        """When each record of a call left, and the record."""
+        """Time and content of each record that a call emitted."""
         left = []
         given = self.function.on_timer(END_OF_TIME_MS, self.context) if end else None
         for data in given or self.function.process_element(0, self.context):

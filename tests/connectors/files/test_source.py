@@ -69,8 +69,7 @@ def test_the_end_of_the_input_is_waited_for_from_the_first_piece_on(tmp_path: Pa
 
 
 def test_each_piece_gives_the_rows_that_begin_in_it(tmp_path: Path) -> None:
-    """However far a quote that is never closed makes reading look ahead: no call hands on thousands of
-    rows."""
+    """However far an unclosed quote makes reading look ahead: no call emits thousands of rows."""
     (tmp_path / "f").write_bytes(b'1,"open\n' + b"2,good\n" * 999)
     reader, context = LineReader(Format("csv", columns=("id", "text"))), OneKeyContext()
     function = ReadPieces(parts_of(tmp_path, reader), reader, 70)

@@ -57,7 +57,7 @@ def test_every_topic_reads_like_a_post() -> None:
 
 
 class Run:
-    """One run of a paced generator, from a checkpoint on."""
+    """One run of a paced generator, from a checkpoint."""
 
     def __init__(
         self, config: Generator, states: dict[str, bytes] | None = None, room: Room | None = None
@@ -70,7 +70,7 @@ class Run:
             self._function.open(self.context)
 
     def call(self) -> list[tuple[float, str]]:
-        """When each post of a call left, and its position."""
+        """Time and position of each post that a call emitted."""
         posts = self._function.process_element(0, self.context)
         return [(self.clock.monotonic_s(), decode(data).position or "") for data in posts]
 

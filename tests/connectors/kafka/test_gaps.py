@@ -26,7 +26,7 @@ IDS = {"a": "id-a"}
 
 
 def topics(begin: int, end: int, ids: Mapping[str, str] = IDS) -> Topics:
-    """One topic `a` of one partition."""
+    """One topic `a` with one partition."""
     return Topics((Place("a", 0, begin),), (Place("a", 0, end),), ids)
 
 

@@ -32,7 +32,7 @@ def test_the_first_that_knows_a_partition_is_believed() -> None:
 
 
 class Answers:
-    """A Kafka with two partitions of ten records, of which the first four are gone by now."""
+    """A Kafka with two partitions of ten records; the first four are deleted."""
 
     def __init__(self, committed: tuple[Place, ...] = ()) -> None:
         self._committed = committed

@@ -98,7 +98,7 @@ class Ticking(ManualClock):
 
 
 class Waits:
-    """A registry's reader whose waiting is seen and takes no time."""
+    """A registry reader whose waits are recorded and take no time."""
 
     def __init__(
         self, registry: ScriptedRegistry, mend_after: int | None = None, tick_s: float = 0.0, **more: Any

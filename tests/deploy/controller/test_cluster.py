@@ -19,8 +19,7 @@ POD = {"status": {"phase": "Running", "podIP": "10.0.0.1"}}
 
 
 class Server:
-    """An API server with one Deployment, and a Lease that is free; `wrong` is what it answers to a method
-    instead."""
+    """An API server with one Deployment and a free Lease; `wrong`: its answer to a method instead."""
 
     def __init__(self) -> None:
         self.replicas = 1

@@ -15,7 +15,7 @@ from forebay.errors import DeployError
 
 
 class Leases:
-    """One Lease, as the API server keeps it: each write names the version that it replaces."""
+    """One Lease, like in the API server: each write names the version that it replaces."""
 
     def __init__(self) -> None:
         self.spec: dict[str, Any] | None = None

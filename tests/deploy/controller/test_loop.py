@@ -65,7 +65,7 @@ class Cluster:
         self.pod("job", "10.9.9.9", PODS if deployment.job is not None else GATEWAY_PODS)
 
     def pod(self, name: str, address: str, labels: str = PODS) -> None:
-        """Make a pod with these labels, which has this address."""
+        """Create a pod with these labels and this address."""
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -115,7 +115,7 @@ class Cluster:
         wait_until(reached)
 
     def events(self) -> list[dict[str, Any]]:
-        """The controller's events in the order in which they were written; they are listed by their names."""
+        """The controller's events in the order written; the server lists them by name."""
         found = orjson.loads(self.kubectl("get", "events", "-o", "json"))["items"]
         own = [each for each in found if each.get("source", {}).get("component") == "forebay-autoscale"]
         return sorted(own, key=lambda each: int(each["metadata"]["resourceVersion"]))
@@ -294,7 +294,7 @@ def test_a_replica_that_does_not_get_ready_is_reported_and_none_is_added(cluster
     cluster.kubectl("patch", f"deployment/{DECODE}", "--type=merge", "-p", _text(patch))
 
     def stuck() -> bool:
-        """Whether it is in trouble for good: the new pod, once made, counts as progress for a second."""
+        """Whether it failed for good: the new pod, once created, counts as progress for a second."""
         found = orjson.loads(cluster.kubectl("get", "deployment", DECODE, "-o", "json"))
         made = found.get("status", {}).get("updatedReplicas") == 1
         return made and "does not become ready" in DeploymentState.parse(found).trouble
@@ -320,8 +320,10 @@ WANTED_FOR = {1: 1.0, 2: 3.0, 3: 4.0, 4: 6.0}
 
 
 def drill(cluster: Cluster, rounds: int) -> list[float]:
-    """Restart the API server so often, with rounds while it is away, others who write, and metrics that
-    stop. Returns how long each change took, from the signal to the patched scale, the server being up."""
+    """Restart the API server repeatedly, with rounds during outages, other writers, and metrics that stop.
+
+    Returns how long each change took, from the signal to the patched scale, without outages.
+    """
     controller, clock, took_s, before = cluster.controller(), SystemClock(), [], 1
     for at in range(rounds):
         cluster.plane.run("kill", "kube-apiserver")

@@ -80,7 +80,7 @@ Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def pod(answer: Answer) -> AsyncIterator[str]:
-    """A server that answers so, whatever it is asked; its URL."""
+    """URL of a server that always answers this."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

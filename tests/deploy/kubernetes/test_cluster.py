@@ -41,7 +41,7 @@ FREE = frozenset(
         "rayStartParams",
     )
 )
-"""Mappings below which the server takes any key."""
+"""Mappings in which the server accepts any key."""
 MANIFESTS = {
     f"{name}: {each}": each for name in VARIANTS for each in render(variant(name)) if each.kind != "ConfigMap"
 }
@@ -49,7 +49,7 @@ MANIFESTS = {
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> str:
-    """A namespace of the test's own, which takes restricted pods only."""
+    """The test's own namespace, which accepts only restricted pods."""
     name = f"n-{uuid.uuid4().hex[:8]}"
     control_plane.kubectl("create", "namespace", name)
     control_plane.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")

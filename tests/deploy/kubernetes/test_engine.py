@@ -13,7 +13,7 @@ from forebay.deploy.kubernetes.engine import AFTER_DRAIN_S
 
 
 def made(name: str = "triage-engine", **engine: Any) -> dict[str, Any]:
-    """The replicas' Deployment, with these settings of the engine."""
+    """The replicas' Deployment with these engine settings."""
     deployment = deployment_of({"pipeline": JOB, "engine": {**ENGINE, **engine}})
     found = {(each.kind, each.name): each.body for each in render(deployment)}
     return dict(found["Deployment", name])
@@ -36,7 +36,7 @@ def test_the_key_that_the_pipeline_shows_is_the_one_that_it_wants() -> None:
 
 
 def test_another_key_is_its_persons_choice() -> None:
-    """A variable is there once, or clusters refuse it; behind the secrets, whose names it may use."""
+    """A variable is there once, or clusters refuse it; after the secrets, whose names it may use."""
     mine = {"name": "mine", "key": "key"}
     env = container(made(secrets={"MINE": mine}, env={"VLLM_API_KEY": "$(MINE)"}))["env"]
     assert [each for each in env if each["name"] == "VLLM_API_KEY"] == [

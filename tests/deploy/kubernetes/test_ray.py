@@ -192,7 +192,7 @@ def test_accelerators_and_weights_are_those_of_any_engine() -> None:
 
 
 def ports_from(policy: dict[str, Any], component: str) -> list[Any]:
-    """The ports at which pods of a component may call."""
+    """The ports that pods of a component may call."""
     label = "app.kubernetes.io/component"
     return [
         port

@@ -18,7 +18,7 @@ from forebay.deploy.kubernetes.write import PARTS
 
 
 def pods(value: Any) -> Iterator[dict[str, Any]]:
-    """Every pod specification within a manifest."""
+    """Every pod specification in a manifest."""
     if isinstance(value, dict):
         if "containers" in value:
             yield value

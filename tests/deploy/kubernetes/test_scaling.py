@@ -30,7 +30,7 @@ BOTH, PIPELINE_ALONE, GATEWAY_ALONE = "everything", "smallest", "gateway alone"
 
 
 def computed(name: str, per_replica: int, **values: float | None) -> float:
-    """What KEDA computes by the formula of this deployment."""
+    """The value that KEDA computes by the formula of this deployment."""
     scaling = ScalingSpec(max=1, requests_per_replica=per_replica, prometheus="http://p")
     return evaluate(formula(variant(name), scaling), values)
 
@@ -194,7 +194,7 @@ BINARY: Mapping[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "<": (20, operator.lt),
     "<=": (20, operator.le),
 }
-"""The operators of KEDA's expression language (expr) that formulas use, with its precedences."""
+"""Operators of KEDA's expression language (expr) in formulas, with its precedences."""
 
 
 def evaluate(text: str, values: Mapping[str, float | None]) -> float:

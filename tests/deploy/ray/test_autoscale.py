@@ -38,14 +38,14 @@ class Pipeline:
 
 
 async def one_each(url: str) -> tuple[str, ...]:
-    """Every name has one address."""
+    """One address per name."""
     return (url,)
 
 
 async def rounds(
     pipeline: Pipeline, answers: list[Any], wanted: list[float | None], settle_s: float = 0.0, **limits: Any
 ) -> list[int]:
-    """One round for each wanted number, two seconds apart; gives the numbers that were asked for."""
+    """One round per wanted number, two seconds apart; returns the requested numbers."""
     clock = ManualClock()
     async with ScriptedServe(answers).served() as serve:
         bounds = Limits(**{"least": 1, "most": 4, **limits})
@@ -167,7 +167,7 @@ async def test_the_gateways_requests_add_up_with_the_pipelines_wish() -> None:
 
 @dataclass
 class Clusters:
-    """Two clusters behind one name: an old one and the one that takes over."""
+    """Two clusters behind one name: an old one and its successor."""
 
     old: ScriptedServe
     new: ScriptedServe
@@ -176,7 +176,7 @@ class Clusters:
         return (self.old.address, self.new.address) if url == "http://heads:8265" else (url,)
 
     async def scaled(self, wanted: float | None) -> tuple[list[int], list[int]]:
-        """What each is asked for in one round."""
+        """The numbers requested of each in one round."""
         pipeline = Pipeline()
         pipeline.wanted["http://a/metrics"] = wanted
         decider = Decider(Limits(0, 8), settle_s=0.0)

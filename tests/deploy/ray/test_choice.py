@@ -29,7 +29,7 @@ class Program:
         self.chooser.update([given.get(name, ReplicaSeen(name)) for name in "abc"])
 
     def send(self, text: str, instead: str | None = None) -> str:
-        """Where a request goes; `instead`: where Serve has it go."""
+        """The destination of a request; `instead`: Serve's choice."""
         placement = self.chooser.place(text)
         ((best,), _, _) = self.chooser.rank(placement)
         self.chooser.settle(placement, instead or best)

@@ -61,7 +61,7 @@ class Program:
         self._answers: dict[int, str] = {}
 
     def send(self, text: str, max_tokens: int = 4) -> int:
-        """Ask for an answer; its number."""
+        """Start a request; returns its number."""
         assert self._process.stdin is not None
         messages = [{"role": "user", "content": text}]
         body = {"model": "small", "messages": messages, "max_tokens": max_tokens, "ignore_eos": True}
@@ -71,7 +71,7 @@ class Program:
         return self._sent
 
     def answer(self, number: int) -> dict[str, Any]:
-        """The answer of this number, once it is there."""
+        """The answer with this number; waits for it."""
         assert self._process.stdout is not None
         while number not in self._answers:
             found, text = json.loads(self._process.stdout.readline())
@@ -81,14 +81,13 @@ class Program:
         return dict(json.loads(text))
 
     def answered_by(self, text: str) -> str:
-        """The engine that answers this."""
         before = {url: fetch_report(url).completed for url in self.urls}
         self.answer(self.send(text))
         (found,) = (url for url in self.urls if fetch_report(url).completed > before[url])
         return found
 
     def busy(self) -> list[str]:
-        """The engines that have a request."""
+        """Engines with a request."""
         return [url for url in self.urls if fetch_report(url).in_flight]
 
 
@@ -146,7 +145,7 @@ def test_serve_chooses_by_our_router(program: Program) -> None:
 
 
 def _answers(program: Program, text: str) -> bool:
-    """Whether a request is answered: the first one after a kill may still find the engine dead."""
+    """Whether a request is answered: the first one after a kill may still reach the dead engine."""
     try:
         return "usage" in program.answer(program.send(text))
     except AssertionError:

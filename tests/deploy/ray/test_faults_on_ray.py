@@ -26,13 +26,13 @@ pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.xdist_group("ray")
 
 SENDERS = 4
 DEADLINE_S = 400.0
-"""Longer than any of these clusters takes to recover, on a machine with much else to do."""
+"""Longer than these clusters need to recover on a busy machine."""
 SHORT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "20"}
 """How long nodes look for their head; the default is a minute."""
 
 
 class Load:
-    """Requests to the fleet all the time, as a pipeline sends them: tried again until their deadline."""
+    """Continuous requests to the fleet, retried until their deadline like in a pipeline."""
 
     def __init__(self, place: str) -> None:
         self.engine = FleetEngine(FleetConfig(RayReplicas(place), model="small"))
@@ -66,7 +66,7 @@ class Load:
         await wait(lambda: len(self.outcomes) >= until)
 
     def end(self) -> None:
-        """Send no more; those on their way end by themselves."""
+        """Send no more; requests in flight end by themselves."""
         self._goes_on = False
 
     @property
@@ -80,7 +80,7 @@ async def wait(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def loaded(cluster: RayCluster) -> AsyncIterator[Load]:
-    """The fleet under load; ends when all that was sent has ended."""
+    """The fleet under load; ends when all requests have ended."""
     load = Load(f"{cluster.address}/fleet")
     senders = [asyncio.create_task(load.send(sender)) for sender in range(SENDERS)]
     try:

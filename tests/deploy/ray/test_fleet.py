@@ -19,7 +19,7 @@ WEB = application("web", import_path="web:app")
 
 
 class Time:
-    """A clock that sleeping moves on."""
+    """A clock that sleeping advances."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

@@ -23,7 +23,7 @@ from forebay.testing.waiting import wait_until
 
 OTHER = {"name": "other", "route_prefix": None, "import_path": "other_application:app"}
 RAY_S = 300.0
-"""Ray's head may need a minute to start a first replica on a busy machine."""
+"""On a busy machine, Ray's head may need a minute to start a first replica."""
 
 
 def put(cluster: RayCluster, *applications: object) -> None:

@@ -75,7 +75,7 @@ def home(tmp_path: Path) -> Settings:
 
 
 def engine_that_says(settings: Settings, words: str, status: int = 0) -> Path:
-    """An engine's Python that notes its calls and prints `words`; the file of its notes."""
+    """An engine's Python that records its calls and prints `words`; returns the file of its records."""
     python, notes = engine_python(settings), settings.home / "notes"
     python.parent.mkdir(parents=True, exist_ok=True)
     python.write_text(

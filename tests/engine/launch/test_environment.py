@@ -110,7 +110,7 @@ def test_an_interrupted_install_is_made_anew(settings: Settings) -> None:
 
 
 class Told:
-    """Notes the titles of steps; the first one that waits gives `held` back."""
+    """Records the titles of steps; the first one that waits releases `held`."""
 
     def __init__(self, held: ExitStack) -> None:
         self.titles: list[str] = []

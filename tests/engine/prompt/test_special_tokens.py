@@ -113,7 +113,7 @@ def test_the_templates_own_text_stays_and_a_trusted_author_may_add_more() -> Non
 
 
 def session_prompts(text: str) -> list[tuple[Message, ...]]:
-    """A turn and a fold, where the text is what was said, answered, folded and asked."""
+    """A turn and a fold, with the text as message, answer, summary and question."""
     asked = []
     program = Sessions(budget_tokens=50_000).program(event_time=False)
     for counted in (10, 100_000):
@@ -193,7 +193,7 @@ json.dump({"own": own, "counts": counts}, sys.stdout)
 
 @pytest.mark.vllm
 def test_the_packaged_tokenizer_finds_no_special_token_in_any_prompt() -> None:
-    """With its own special tokens, and with those of the other families added to them."""
+    """With its own special tokens, plus those of other model families."""
     from forebay.engine.launch import Silent, ensure_engine
     from forebay.engine.launch.environment import engine_python
     from forebay.engine.launch.model import DEFAULT_MODEL

@@ -19,7 +19,7 @@ from forebay.engine.prompt.sandbox import INTERNAL, PromptEnvironment
 from forebay.errors import SettingError, TemplateFailed
 
 MOST_BYTES = 64 << 20
-"""What a rendering with the usual budget may hold at a time; some of the attacks took a gigabyte."""
+"""Memory limit of a rendering with the usual budget; some attacks took a gigabyte."""
 
 
 def nested(value: Any, levels: int) -> Any:
@@ -159,7 +159,7 @@ def test_a_charge_is_never_negative() -> None:
 
 
 class Broken(str):
-    """A value whose use raises what no template should be able to raise."""
+    """A value whose use raises an error that no template should cause."""
 
     def upper(self) -> str:
         raise NameError("no such name")

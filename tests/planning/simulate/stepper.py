@@ -20,7 +20,7 @@ class _Running:
 
 
 def run_exactly(model: EngineModel, requests: list[Sequence]) -> None:
-    """Run `requests`, ordered by arrival, on one replica; fills in their moments, hits and preemptions."""
+    """Run `requests`, ordered by arrival, on one replica; fills in their times, hits and preemptions."""
     time, unit, block = model.step_time, model.unit_tokens, model.block_tokens
     coming = list(requests)
     waiting: list[Sequence] = []
