@@ -43,8 +43,8 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 def pytest_configure() -> None:
     """Settings that make all tests faster."""
-    # Their JVMs end before what the second compiler makes pays: without it they take half the time of the
-    # processor. A twentieth of what is left went into the verifying of classes that others have released.
+    # Their JVMs end before the second compiler pays off: without it they take half the processor time. A
+    # twentieth of the rest went into the verification of released classes.
     options = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
     os.environ.setdefault("JDK_JAVA_OPTIONS", options)
     # Otherwise Typer inspects the parameters of all commands for each command line.

@@ -355,7 +355,7 @@ def programs(
             files[str(page)] = examples / "program.py"
             files[str(page)].write_text("\n".join(texts), encoding="utf-8")
         ran = run_programs(files, folder / "home")
-        # What a program gave up at its end, its replica may learn of after that.
+        # A replica may notice aborted requests of a program only after its end.
         wait_until(lambda: not any(replica.report().in_flight for replica in replicas.values()))
         return {page: (ran[str(page)], replicas[page].report().completed) for page in WITH_PYTHON}
 

@@ -79,12 +79,12 @@ def test_a_collector_that_hangs_does_not_hold_up_the_end(
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     monkeypatch.setattr(otel, "CLOSE_S", 0.01)
-    # Connections are made, and nobody answers.
+    # Connections are accepted, but not answered.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         report()
         assert "did not take the last data within 0.01 s" in caplog.text
         for thread in threading.enumerate():
             if thread.name == "otel-close":
-                # What it logs would be another test's.
+                # Its log would appear in another test.
                 thread.join(60)

@@ -27,7 +27,7 @@ def main(url: str, broker: str, *names: str) -> int:
         module = testing if name.startswith("testing.") else fb
         text = getattr(module, name.removeprefix("testing.")).__doc__ or ""
         text = text.replace(ENGINE, url).replace(BROKER, broker)
-        # What an example defines is pickled by value into its job, as what a user's program defines.
+        # Classes of an example are pickled by value into its job, like those of a user's program.
         names_there = {"fb": fb, "Path": Path, "pydantic": pydantic, "__name__": "__main__"}
         if module is testing:
             names_there |= {each: getattr(testing, each) for each in testing.__all__}

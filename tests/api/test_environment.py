@@ -120,7 +120,7 @@ def test_an_environment_resumes_and_deletes_what_is_of_no_use(
     restored = made[0].restore_from
     assert (restored and restored.parent.name) == resumed
     assert jobs() == left
-    # What this process itself has started may run still.
+    # Jobs of this process may still run.
     (state / THIRD).mkdir()
     environment.environment(checkpoints=state, log_every_s=None, **options)
     assert jobs() == {*left, THIRD}

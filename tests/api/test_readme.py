@@ -160,7 +160,7 @@ def test_answers_are_instances_and_dead_letters_lines(tmp_path: Path, flink_logs
         fb.write_jsonl(answered.dead_letters, tmp_path / "dead")
         fb.write_jsonl(answered.results.map(described), tmp_path / "described")
         env.execute("readme")
-        # Not chained to anything: what is given to this process was pickled inside Flink.
+        # Not chained: values for this process were pickled inside Flink.
         answered = fb.infer(env.from_collection(texts[:2]), ask)
         with answered.results.execute_and_collect() as found:
             results = list(found)

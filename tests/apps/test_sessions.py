@@ -64,7 +64,7 @@ def test_folds_are_rare_and_what_is_folded_begins_like_the_prompt_before() -> No
     assert min(b - a for a, b in pairwise(folds)) >= 4
     for at in folds:
         fold, before, after = asked[at].messages, asked[at - 1].messages, asked[at + 1].messages
-        # What is folded and what stays is all that was said; what is folded begins like the prompt before.
+        # Folded and kept turns are the whole history; the fold's prompt begins like the previous prompt.
         assert fold[0] == before[0]
         assert (*fold[1:-1], *after[1:-1]) == (*before[1:], Message("assistant", "fine"))
         assert "summary up to" in after[0].content
@@ -132,7 +132,7 @@ def test_a_context_shorter_than_the_budget_folds_instead_of_failing() -> None:
     machine.answer("a")
     assert machine.results[-1].answer["turn"] == 7
     assert machine.results[-1].answer["failures"] == {"prompt_too_long": 2}
-    # A message that does not fit by itself is given up.
+    # A message that does not fit alone fails.
     alone = sessions()
     alone.event("b", 0, text="long")
     alone.give_up("b", "prompt_too_long")
@@ -217,7 +217,7 @@ def test_while_the_engine_is_away_no_session_forgets_what_was_said() -> None:
             number += 1
     folded = machine.calls["a"].ask
     for _ in range(3):
-        # The fold fails, and so does the turn without what would have been folded.
+        # The fold fails, and so does the turn without the turns to fold.
         machine.give_up("a", "timeout")
         machine.restart()
         assert machine.calls["a"].ask.tag == "turn"
@@ -325,7 +325,7 @@ def test_events_years_late_or_early_are_turns_like_others() -> None:
     now_ms = 1_700_000_000_000
     for number, time_ms in enumerate((now_ms, now_ms - 5 * YEAR_MS, now_ms + 1000, now_ms + 9 * YEAR_MS)):
         converse(machine, "a", number, "hello", time_ms=time_ms)
-    # One that is late belongs to the session as it is; one from the future is beyond its idle time.
+    # A late event belongs to the present session; one from the future is beyond its idle time.
     assert [r.answer.get("turn", "end") for r in machine.results] == [1, 2, 3, "end", 1]
     machine.pass_time(watermark_ms=now_ms + 8 * YEAR_MS)
     assert len(machine.results) == 5

@@ -55,7 +55,7 @@ def poisson(count: int, seed: int, rate_per_s: float = RATE_PER_S) -> list[float
     for _ in range(count):
         now_s += draw.expovariate(rate_per_s)
         found.append(now_s)
-    # As the schedules do: the rate is met exactly.
+    # Like the schedules: the rate is met exactly.
     return [at_s * count / rate_per_s / now_s for at_s in found]
 
 
@@ -322,7 +322,7 @@ def test_a_client_that_cannot_keep_up_sends_at_a_lower_rate() -> None:
 
 
 def test_bursts_that_were_not_asked_for_are_seen() -> None:
-    # Sent every second in heaps of ten, where an even stream was due: on time at most by a second.
+    # Sent every second in groups of ten, although due evenly: late by at most a second.
     heaps = [record_at(i, i / 10, delay_s=0.9 - i % 10 / 10) for i in range(500)]
     reasons = judge(run_of(heaps)).reasons
     assert any("other bursts than they were due" in each for each in reasons)

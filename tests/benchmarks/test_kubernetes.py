@@ -177,7 +177,7 @@ def test_a_burst_takes_a_deployment_of_scripted_replicas_up_and_down(tmp_path: P
     burst, restarts = found["burst"], found["restarts"]
     assert burst["answered"] == burst["events"]
     assert (burst["lost"], burst["doubled"], burst["dead_letters"], burst["cut_off"]) == (0, 0, 0, 0)
-    # On a busy machine, what is left may want a second replica once more.
+    # On a busy machine, the rest may need a second replica once more.
     assert burst["levels"][:2] == [1, 2]
     assert burst["levels"][-1] == 1
     assert burst["sent_late"] == 0

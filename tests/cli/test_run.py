@@ -187,7 +187,7 @@ def test_standard_output_has_the_results_and_nothing_else(tmp_path: Path, replic
     assert len({line["position"] for line in lines}) == len(lines) == 20, said.decode()
     assert b"20 events, 20 results, 0 dead letters" in said
     assert b"the dead letters: " in said
-    # What Flink's libraries log though nothing is wrong.
+    # Flink's libraries log these although nothing is wrong.
     assert b"GCSFileSystem" not in said
 
 
@@ -226,7 +226,7 @@ class Run:
         return found
 
     def jvm(self) -> psutil.Process:
-        # It may have another child, which makes the archive of classes.
+        # It may have another child, which makes the class archive.
         (found,) = (
             p for p in self.flink().children() if any("GatewayServer" in word for word in p.cmdline())
         )
@@ -275,7 +275,7 @@ def test_a_run_whose_flink_dies_or_hangs_resumes_by_itself(endless: Run) -> None
     for victim, how in ((Run.flink, killed), (Run.jvm, crashed)):
         how(victim(endless))
         endless.await_results(50)
-    # What was in flight at the kills comes as well.
+    # Calls in flight at the kills have results, too.
     expected = {f"generator@{n}" for n in range(len(endless.positions()))}
     wait_until(lambda: expected <= set(endless.positions()))
     endless.process.send_signal(signal.SIGINT)
@@ -303,7 +303,7 @@ def test_a_run_that_is_stopped_ends_in_order_and_can_be_resumed(endless: Run) ->
         assert document["state"] == "INTERRUPTED"
         assert said.endswith("stopped; run the same command to resume from the newest checkpoint\n")
         assert not json.loads((endless.home / "run.json").read_text())["finished"]
-        # What is older than the one that it resumed from is gone.
+        # Checkpoints before the restored one are deleted.
         assert len([path for path in endless.home.iterdir() if path.is_dir()]) <= 2
         endless.again()
     endless.await_results()

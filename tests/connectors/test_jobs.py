@@ -98,7 +98,7 @@ def test_a_directory_is_read_by_name_and_once_across_a_restore(jobs: Any, tmp_pa
 
     source, gate = tmp_path / "in", tmp_path / "gate"
     source.mkdir()
-    # A few lines are read at a time, and so slowly that the end is far when the job is ended.
+    # Reads a few lines at a time, slowly, so that the job ends far before the end.
     total, pad = 6_000, "x" * 80
     for name in (3, 1, 5, 2, 4):
         numbers = range((name - 1) * total // 5, name * total // 5)

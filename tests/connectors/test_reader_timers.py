@@ -173,7 +173,7 @@ def test_a_checkpoint_of_any_moment_holds_the_timer_of_the_end(
     (tmp_path / "moments").mkdir()
     moments = Moments(tmp_path / "moments")
     drains = kind in ("followed", "feed")
-    # No more calls follow: what is left is the timer's.
+    # No more calls follow: the timer reads the rest.
     monkeypatch.setattr(replay, "calls", lambda env, count, name: calls(env, count=CALLS, name=name))
 
     def start(function: Any, run: Path, **changes: Any) -> RunningJob:

@@ -51,7 +51,7 @@ def complete_checkpoint(job: Path, number: int, *, name: str | None = None) -> P
     """A complete checkpoint without state in the folder of a job, named `chk-N` or `name`."""
     checkpoint = job / (name or f"chk-{number}")
     checkpoint.mkdir(parents=True, exist_ok=True)
-    # As Flink does it: what is there under its name is whole.
+    # Like Flink: a file with its final name is complete.
     unfinished = checkpoint / f".{METADATA}.inprogress"
     unfinished.write_bytes(HEADER.pack(MARK, NEWEST_VERSION, number))
     os.replace(unfinished, checkpoint / METADATA)
@@ -273,7 +273,7 @@ class Runs:
         def came() -> bool:
             newest = newest_checkpoint(self.checkpoints)
             seen.update((newest,) if newest is not None else ())
-            # The newest of before the call does not count, nor one that was under way.
+            # The newest before the call does not count, nor one in progress.
             return len(seen) >= more + 2
 
         wait_until(came, self.WAIT_S)

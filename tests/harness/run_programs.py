@@ -53,7 +53,7 @@ def main(order: Mapping[str, str]) -> None:
         sys.argv, sys.path[0] = [file], str(Path(file).parent)
         error = ""
         try:
-            # Its module is `__main__`, so that what it defines is pickled by value, as a user's is.
+            # Its module is `__main__`, so that its classes are pickled by value, like a user's.
             runpy.run_path(file, run_name="__main__")
         except Exception:
             error = traceback.format_exc()

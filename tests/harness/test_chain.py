@@ -163,7 +163,7 @@ class Timed(KeyedProcessFunction):
 def test_an_operators_own_watermarks_are_in_no_checkpoint() -> None:
     def run(**options: Any) -> Chain:
         first = Operator(Timed, lambda _: KEYS[0], one_subtask=True, late_ms=3)
-        # What comes with the elements moves nothing behind the first.
+        # Watermarks with the elements have no effect after the first operator.
         elements = [(number, 1000) for number in (4, 7, 6, 10, 12)]
         return Chain([first, Operator(Sum, lambda _: KEYS[0])], elements, WallClock(0), **options)
 

@@ -124,7 +124,7 @@ def test_each_event_exactly_once_whatever_happens(data: st.DataObject) -> None:
             case "save":
                 saved = copy.deepcopy((machine.stores, machine.results, machine.letters, number))
             case "die":
-                # What was written after the checkpoint is taken back, and what was read is read again.
+                # Writes after the checkpoint are undone, and the input is read again.
                 if saved is not None:
                     machine.stores, machine.results, machine.letters, number = copy.deepcopy(saved)
                     machine.restart()

@@ -110,7 +110,7 @@ def test_commits_that_a_kill_interrupts_are_whole_after_it(node: Any, topic: Cal
     for producer in producers:
         producer.end()
     node.start()
-    # What is asserted below goes wrong by chance without it.
+    # Without this, the assertions below would sometimes fail.
     assert FENCING in node.controller_log.read_text()
     for producer in producers:
         # A new producer of an id ends what the old one left open.
@@ -120,7 +120,7 @@ def test_commits_that_a_kill_interrupts_are_whole_after_it(node: Any, topic: Cal
     for producer in producers:
         written = {found.count((producer.id.encode(), partition)) for partition in range(4)}
         assert len(written) == 1, "a transaction is seen in all of its partitions or in none"
-        # What was answered is there; the last may be there without an answer.
+        # Acknowledged commits are there; the last may be there without an acknowledgement.
         assert written <= {producer.committed, producer.committed + 1}
 
 

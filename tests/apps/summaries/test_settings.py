@@ -135,7 +135,7 @@ def test_a_key_that_is_quiet_is_closed_by_the_clock() -> None:
     while machine.calls:
         answer(machine)
     assert [result.answer["events"] for result in machine.results] == [1]
-    # The window is not open for a second summary, though for the stream it has not ended.
+    # The window gets no second summary, although it has not ended in event time.
     machine.event("k", 2, time_ms=2_000, text="two")
     assert [letter.cause for letter in machine.letters] == ["late"]
     machine.pass_time(watermark_ms=61_000)

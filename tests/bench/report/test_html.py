@@ -164,7 +164,7 @@ def test_every_drawing_says_what_it_shows() -> None:
     drawings = re.findall(r"<svg[^>]*>", found)
     assert len(drawings) > 8
     assert all(re.search(r'role="img" aria-label="[^"]{10,}"', drawing) for drawing in drawings)
-    # And its numbers are there for who does not see it: of all but the requests one by one.
+    # Numbers are available without sight, except those of single requests.
     assert found.count("<summary>the numbers</summary>") == len(drawings) - 1
 
 

@@ -115,7 +115,7 @@ def test_files_that_are_being_written_are_not_visible(tmp_path: Path) -> None:
 
 
 def test_a_file_system_that_dates_no_renaming_gives_the_time_of_the_look(tmp_path: Path) -> None:
-    # The file's times lie long before the look at which it was not there.
+    # The file's times are long before the poll that did not see it.
     commit(tmp_path, "part-abc-0.jsonl", orjson.dumps({}).decode())
     now_us = os.stat(tmp_path / "part-abc-0.jsonl").st_ctime_ns // 1000 + 60_000_000
     ((at_us, _),) = CommittedFiles(tmp_path, now=lambda: now_us).look()

@@ -93,7 +93,7 @@ def test_flink_and_the_engine_say_what_they_do(run: StreamRun) -> None:
 
 @pytest.mark.flink
 def test_nothing_was_lost_and_the_clocks_agree(run: StreamRun) -> None:
-    # What else runs on this machine decides about the others.
+    # The others depend on what else runs on this machine.
     wrong = [words for words in judge_stream(run).reasons if "events have" in words or "clocks" in words]
     assert wrong == []
 

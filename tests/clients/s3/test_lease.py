@@ -145,7 +145,7 @@ class Leases(RuleBasedStateMachine):
             assert self.alive or self.now_s - self.written_s < LEASE_S
             self.claim = Claim()
         if decision == "take":
-            # Who lives, never stood still and reaches the server as others do is not taken for dead.
+            # A holder that lives, never paused and reaches the server like others is not taken for dead.
             assert not self.alive or self.was_paused
             assert self.now_s - self.heard_s >= LEASE_S
             # The candidate holds it from now on, and another takes its role.

@@ -91,7 +91,7 @@ def test_a_call_hands_on_what_there_is_room_for_and_the_next_call_goes_on(
     calls = []
     while sum(map(len, calls)) < 9:
         got = run.call()
-        # The reader may not be as far; each record was asked for room once, but the last of what has come.
+        # The reader may not be as far; each record except the last arrived one asked for room once.
         if got:
             calls.append(got)
     assert [number for call in calls for number in call] == list(range(9))

@@ -44,7 +44,7 @@ def test_a_restore_between_any_two_pieces_continues_at_the_same_place(
     function = None
     for number in range(count):
         if function is None or data.draw(st.booleans()):
-            # A run that is restored has been planned with what lies there then.
+            # A restored run was planned with the files present at that time.
             function = ReadPieces(parts_of(folder, reader), reader, step if first else 7)
             context, first = OneKeyContext(context.states), False
             function.open(context)

@@ -111,10 +111,10 @@ def test_a_node_reports_topics_ends_and_limits_and_a_missing_one_is_named(
         "at the end": True,
         "unknown": False,
         "away": False,
-        # Nobody who reads what is committed will ever get past the records that were given up.
+        # A `read_committed` consumer will never return the aborted records.
         "read_committed": True,
         "read_uncommitted": False,
-        # One record is left behind those that retention has taken.
+        # One record is left after those that retention has deleted.
         "deleted": False,
     }
     assert answers["away"].startswith("KafkaAway: Kafka at 127.0.0.1:9 does not answer")

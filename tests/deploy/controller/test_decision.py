@@ -181,7 +181,7 @@ def test_while_some_metrics_are_not_read_replicas_only_come() -> None:
         (25, ObservedLoad(None, problems="no answer")),
         (40, ObservedLoad(6, problems="no answer")),
         (55, ObservedLoad(1, problems="no answer")),
-        # All are read again: what there is counts as wanted until then.
+        # All are read again: until then, the present number counts as wanted.
         (60, ObservedLoad(1)),
         (80, ObservedLoad(1)),
     ):

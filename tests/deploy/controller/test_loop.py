@@ -219,7 +219,7 @@ def test_of_two_controllers_the_one_that_holds_the_lease_scales(
 ) -> None:
     one, two = cluster.controller(identity="one"), cluster.controller(identity="two")
     cluster.scaled(one, 2)
-    # Were it its turn, it would change the number: for this one, replicas need not settle.
+    # As the active one, it would change the number: it does not wait for replicas to settle.
     cluster.wanted = 4.0
     two.round()
     assert cluster.replicas() == 2

@@ -188,7 +188,7 @@ def test_a_job_that_watches_endpoints_may_do_so(engine: Any, watches: bool) -> N
 
 
 def test_a_job_that_would_not_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As where a key is new, and nobody has thought of it here.
+    # Like a new key that was forgotten here.
     monkeypatch.setattr(pipeline, "WHERE", ("url", "file", "dns", "kubernetes"))
     with pytest.raises(
         SettingError,

@@ -125,7 +125,7 @@ def test_serve_chooses_by_our_router(program: Program) -> None:
     usage = program.answer(program.send(groups[0]))["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] > 0
 
-    # A full replica is passed over, and what finds none free waits for a place.
+    # A full replica is skipped; if all are full, requests wait.
     held = program.send(f"{groups[0]} long", max_tokens=60)
     wait_until(lambda: program.busy() == [first[0]])
     (other,) = set(program.urls) - {first[0]}
@@ -135,7 +135,7 @@ def test_serve_chooses_by_our_router(program: Program) -> None:
     for number in (program.send("Is there a place?"), held, both):
         assert program.answer(number)["usage"]["completion_tokens"] > 0
 
-    # So is one whose engine has gone.
+    # So is one whose engine is dead.
     last = program.answered_by(f"{groups[1]} 6")
     engine_process(last).kill()
     (other,) = set(program.urls) - {last}

@@ -132,7 +132,7 @@ def test_without_its_token_the_cluster_answers_nobody(
     refused = str(CliRunner().invoke(application(), command).exception)
     assert "rejects the token" in refused
     assert "another" not in refused
-    # But probes, which know no token.
+    # Except probes, which have no token.
     probe = f"http://{LOOPBACK}:{ray_cluster.agent_port}{NODE_HEALTH}"
     with urllib.request.urlopen(probe, timeout=RAY_S) as answer:
         assert answer.status == 200

@@ -150,8 +150,8 @@ def command_line(process: psutil.Process) -> list[str]:
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Iterator[StandIn]:
     (tmp_path / "server.py").write_text(SERVER)
-    # Apart from each other's, from real replicas' and from other servers' ports (`operators.ports`), below
-    # those that the system gives away.
+    # Distinct from each other, from real replicas' and from other servers' ports (`operators.ports`), below
+    # the system's ports for outgoing connections.
     made = StandIn(tmp_path, 30_000 + os.getpid() % 27 * 100)
     yield made
     left = made.processes()

@@ -22,7 +22,7 @@ from forebay.errors import SetupError
 from forebay.records import Sampling
 from forebay.settings import Settings
 
-# The engine's Python, as far as the model asks it: pip brings a wheel, the converter writes a directory.
+# The engine's Python, as far as the model needs it: pip returns a wheel, the converter writes a directory.
 PYTHON = f"""#!{sys.executable} -I
 import os, pathlib, sys, zipfile
 
