@@ -149,7 +149,6 @@ def _mixed(texts: list[str], rng: np.random.Generator) -> list[str]:
 
 
 def _word(index: int) -> str:
-    """A distinct made-up word per number."""
     word = ""
     index += len(SYLLABLES)
     while index:

@@ -168,7 +168,6 @@ def _foretold(
 
 
 def _answered(question: Event, prompt: Any, schema: dict[str, Any]) -> Result:
-    """The scripted replica's answer to a question."""
     from forebay.flink.request_handler import result
     from forebay.records import Completion, KeyedEvent, Timing, Usage
 

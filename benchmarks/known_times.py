@@ -184,7 +184,6 @@ def compare(name: str, case: Case, run: LoadRun, sent: Sequence[SentAnswer]) -> 
 def _figures(
     case: Case, record: RequestRecord, found: RequestFigures, truth: SentAnswer
 ) -> list[tuple[str, float | None, float | None]]:
-    """Each figure with its true value."""
     at_s = [chunk_s for chunk_s, _ in truth.chunks]
     true_gaps_s = [after - before for before, after in pairwise(at_s)]
     token_s = [chunk_s for chunk_s, tokens in truth.chunks for _ in range(tokens)]

@@ -145,8 +145,6 @@ class _Asked:
 
 
 class _Connection(asyncio.Protocol):
-    """HTTP/1.1, one request at a time."""
-
     def __init__(self, handle: Callable[[_Asked], None]) -> None:
         self._handle = handle
         self._parser = httptools.HttpRequestParser(self)

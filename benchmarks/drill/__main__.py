@@ -75,7 +75,6 @@ class Drill:
         }
 
     def _by(self, name: str) -> dict[str, dict[str, int]]:
-        """Scenarios and faults by a field of the scenario."""
         found: dict[str, dict[str, int]] = {}
         for outcome in self.outcomes:
             of = found.setdefault(
@@ -202,8 +201,6 @@ def _read_scenario(path: str) -> Scenario:
 
 
 class _Session:
-    """Plays one scenario after another and reports each."""
-
     def __init__(self, drill: Drill, work: Path, around: Surroundings, tries: int, console: Console) -> None:
         self._drill = drill
         self._work = work

@@ -149,7 +149,6 @@ class _Player:
         self._problems += check_report(report, results, letters)
 
     def _skipped(self) -> frozenset[str]:
-        """Names of events that the command reported as deleted before they were read."""
         if self._scenario.portions == 1:
             return frozenset()
         texts = (text for machine in self._machines for text in machine.run.texts())
@@ -233,7 +232,6 @@ class _Player:
         self._start()
 
     def _stopped(self) -> bool:
-        """False once a pipeline without an end is stopped."""
         self._machine.run.stop()
         self._over = True
         return False
@@ -250,7 +248,6 @@ class _Player:
         return self._places.answered(len(self._skipped()))
 
     def _completed(self) -> int:
-        """Checkpoints seen, over all starts."""
         if self._scenario.state == "folder" or time.monotonic() - self._completed_s > LOOK_S:
             self._seen = self._state.completed()
             self._completed_s = time.monotonic()

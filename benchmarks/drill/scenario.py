@@ -236,7 +236,6 @@ def draw(seed: int, among: Range) -> Scenario:
 def _possible(
     among: Range, application: Application, source: SourceKind, sink: SinkKind, state: StateKind
 ) -> list[FaultKind]:
-    """Faults that such a pipeline can have on this machine."""
     left_out = OF_FOLDERS if state == "s3" else OF_STORES
     if source not in {"sse", "websocket"}:
         left_out |= OF_FEEDS

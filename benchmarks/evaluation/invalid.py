@@ -23,6 +23,5 @@ def invalid(document: Measured, measured: Iterable[Measured], name: Callable[[Me
 
 
 def _reasons_of(found: Any) -> list[str]:
-    """Distinct reasons in a list, or in lists by name."""
     told = found if isinstance(found, list) else [text for each in found.values() for text in each]
     return list(dict.fromkeys(reason.partition(MEND)[0] for reason in told))

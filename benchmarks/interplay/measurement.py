@@ -84,7 +84,6 @@ class InterplayMeasurement:
     def _points(
         self, engine: RunningEngine, settings: Mapping[str, Any], alike: Sequence[Point]
     ) -> Iterator[PointRun]:
-        """Points that need the same pipeline."""
         options = sized(self.options, settings, self.rate_per_s or 1.0)
         found = stream_each(
             alike,

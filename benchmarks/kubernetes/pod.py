@@ -185,14 +185,12 @@ class PodProcess:
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Signal all processes of the session."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
 
 
 async def _status(ip: str, probe: Probe) -> int:
-    """HTTP status of a probe."""
     reader, writer = await asyncio.open_connection(ip, probe.port)
     try:
         writer.write(f"GET {probe.path} HTTP/1.0\r\nHost: {ip}\r\n\r\n".encode())

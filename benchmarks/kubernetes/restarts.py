@@ -232,7 +232,6 @@ class Restarts:
 
     @contextmanager
     def _controller(self) -> Iterator[None]:
-        """Run a controller in a thread."""
         ended = threading.Event()
         chosen = self._deployment.selector(PIPELINE)
         pods = ",".join(f"{key}={value}" for key, value in chosen.items())
@@ -309,7 +308,6 @@ class Restarts:
         self._report.held += 1
 
     async def _answers(self) -> None:
-        """Wait until the server answers."""
         await self._api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{self._name}")
 
     async def _routed(self) -> bool:

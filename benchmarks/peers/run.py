@@ -150,8 +150,6 @@ def observe(
 
 
 class _Sender:
-    """Sends the events of a load in a thread."""
-
     def __init__(self, feed: Feed, load: Load, start_s: float) -> None:
         self._late_s = 0.0
 

@@ -101,7 +101,6 @@ async def over_http(order: Order) -> list[Answer]:
 
 
 async def _call(session: aiohttp.ClientSession, url: str, order: Order, index: int, due_s: float) -> Answer:
-    """One call; `whole` only if it ended before the deadline."""
     headers = {"Content-Type": "application/json", "X-Request-Id": order.load.id(index)}
     body = orjson.dumps(order.load.body(index))
     found, first_ms, status = b"", 0.0, 0
