@@ -41,7 +41,7 @@ def test_what_would_wait_for_ever_is_told() -> None:
     async def main() -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(RuntimeError, match="for ever"):
+    with pytest.raises(RuntimeError, match="never end"):
         run_virtual(main())
 
 
