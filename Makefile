@@ -1,28 +1,27 @@
-# make setup   both environments and the default model; seconds when nothing changed
-# make demo    the main job in small
+# make setup   both environments and the default model; takes seconds if nothing changed
+# make demo    the main job, small
 # make check   format, lint, types, import contracts, words, and the quick tests without Flink, Kafka, Kubernetes and vLLM
-# make test    the same with Flink, Kafka, Kubernetes, Ray and vLLM; WORKERS=4 is how many run side by side
-# make test-all   the same with those that take minutes, and twice as many random inputs: before a release, and
-#              after a change of what they are about
-# make ray     Ray Serve in an environment of its own, for the tests that start a Ray cluster; make test-all does it, too
-# make coverage   the quick tests, and which lines and branches they reach
-# make docs    the documentation as a site in build/site, its links checked (Python 3.11 or newer)
-# make reference   the pages and tables of the documentation that are made from the code
-# make lock    the locks of what is installed, anew from pyproject.toml and the .in files (needs a network)
+# make test    the same with Flink, Kafka, Kubernetes, Ray and vLLM; WORKERS=4 is the number of test processes
+# make test-all   the same with the tests that take minutes, and twice as many random inputs: before a release, and
+#              after a change of what they test
+# make ray     Ray Serve in its own environment, for tests that start a Ray cluster; part of make test-all
+# make coverage   the quick tests, with the lines and branches that they cover
+# make docs    the documentation as a site in build/site, with its links checked (Python 3.11 or newer)
+# make reference   the pages and tables of the documentation that are generated from the code
+# make lock    update the locks from pyproject.toml and the .in files (needs a network)
 # make dist    dist/forebay-VERSION-py3-none-any.whl, for environments without the source tree
-# make sbom    build/sbom.json and build/sbom-engine.json: what is installed, as CycloneDX
-# make flink-options   the names of Flink's options, which pipeline files are checked against, of the Flink that
-#                      is installed
-# make model-defaults   the defaults of models' configs, which forebay plan uses, of the engine's transformers
-# make audit   known vulnerabilities of what is installed (needs a network, and PyPI itself: no mirror)
-# make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (20 where neither is
-#                    given); DRILL='--seed 7 --json' passes further options on;
-#                    before that, the operators alone at thousands of random moments, and thousands of events
+# make sbom    build/sbom.json and build/sbom-engine.json: the installed packages, as CycloneDX
+# make flink-options   the names of the installed Flink's options, against which pipeline files are checked
+# make model-defaults   the defaults of models' configs in the engine's transformers, for forebay plan
+# make audit   known vulnerabilities of the installed packages (needs a network, and PyPI itself: no mirror)
+# make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (default: 20 faults);
+#                    DRILL='--seed 7 --json' passes more options.
+#                    Before that, the operators alone at thousands of random moments, and thousands of events
 #                    under one key and in one JVM
-# make test-attacks  wrong inputs for all that reads what others wrote, and wrong requests for the gateway:
-#                    more than 100,000, and 10,000
+# make test-attacks  more than 100,000 wrong inputs for everything that reads external data, and 10,000 wrong
+#                    requests for the gateway
 #
-# PYTHON=... names the Python to use (3.10 to 3.12); otherwise the first that fits is taken from the PATH.
+# PYTHON=... sets the Python (3.10 to 3.12); default: the first suitable one on the PATH.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -45,12 +44,12 @@ ENGINE_PYTHON = $(BIN)/python -c 'from forebay.settings import load_settings; \
 	from forebay.engine.launch.environment import engine_python; print(engine_python(load_settings()))'
 AUDIT = $(TOOLS)/bin/pip-audit
 VULNERABLE := jinja2==2.4.1
-# Compiled once, not by each of the thousand processes that the tests start.
+# Compile once, not in each of the thousand processes that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
-# Half of most tests is waiting, so there are more workers than cores.
+# Most tests wait half of the time, so there are more workers than cores.
 WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
-# What needs neither Flink nor Kafka nor Kubernetes nor vLLM, and is quick.
+# Quick tests that need neither Flink nor Kafka nor Kubernetes nor vLLM.
 QUICK := "not flink and not kafka and not kubernetes and not vllm and not slow and not long"
 NOT_LONG := "not long"
 RAY_HOME = $$($(BIN)/python -c 'from forebay.settings import load_settings; print(load_settings().home)')/ray
@@ -68,7 +67,7 @@ demo: setup
 check: $(READY) lint
 	$(PYTEST) --hypothesis-profile=check -m $(QUICK)
 
-# Real Ray, for tests: an environment of its own beside the engine's, for no user needs it.
+# Real Ray, for tests only, in its own environment next to the engine's.
 ray: $(READY)
 	@home="$(RAY_HOME)"; cmp -s locks/ray.txt "$$home/lock.txt" || { \
 		echo "Making $$home: Ray Serve, for tests" && $(BIN)/python -m venv --clear "$$home" && \
@@ -110,7 +109,7 @@ reference: $(READY)
 	$(BIN)/python -m tools.key_reference docs/deployment.md
 	$(BIN)/python -m tools.key_reference docs/how-to/ray.md
 
-# The locks are for the checkout; a wheel of Forebay asks for ranges. The engine is for Python 3.11 and newer.
+# The locks are for the checkout; a wheel requires ranges. The engine needs Python 3.11 or newer.
 lock: $(TOOLS)/ready
 	$(COMPILE) --python-version 3.10 -o locks/build.txt locks/build.in
 	$(COMPILE) --python-version 3.10 -o locks/tools.txt locks/tools.in
@@ -137,14 +136,14 @@ sbom: setup $(TOOLS)/ready
 	$(SBOM) --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python
 	$(SBOM) --output-file build/sbom-engine.json "$$($(ENGINE_PYTHON))"
 
-# A package index without the service answers "not found" to all, in which pip-audit sees no vulnerability: so
-# it is first asked for what is known to have one.
+# A package index without the service answers "not found" to everything, which pip-audit takes for no vulnerability:
+# first check that it finds a known one.
 audit: $(TOOLS)/ready
 	@rm -rf $(TOOLS)/none
 	@echo '$(VULNERABLE)' | $(AUDIT) --cache-dir $(TOOLS)/none --no-deps --disable-pip -r /dev/stdin 2>&1 \
 		| grep -q 'Found .* known vulnerabilit' || { \
 		echo "make audit needs PyPI's service for known vulnerabilities, https://pypi.org/pypi/NAME/VERSION/json," \
-			"which a mirror may not have. It does not tell those of $(VULNERABLE) here: nothing was audited." >&2; \
+			"which a mirror may not have. It does not report those of $(VULNERABLE): nothing was audited." >&2; \
 		exit 1; }
 	@$(MAKE) --no-print-directory setup
 	$(AUDIT) --skip-editable --path "$$($(BIN)/python -c $(PACKAGES))" \
@@ -159,12 +158,12 @@ clean:
 	rm -rf $(VENV) build .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# An environment whose Python is gone or does not fit is made anew.
+# Replace an environment whose Python is missing or unsuitable.
 $(READY): pyproject.toml locks/build.txt locks/project.txt
 	@$(BIN)/python -c '$(FITS)' >/dev/null 2>&1 || { \
 		python='$(PYTHON)'; \
-		test -n "$$python" || { echo "No Python 3.10 to 3.12 with venv was found; name one: make setup PYTHON=/path/to/python3.12" >&2; exit 1; }; \
-		"$$python" -c '$(FITS)' || { echo "$$python is no Python 3.10 to 3.12 with venv" >&2; exit 1; }; \
+		test -n "$$python" || { echo "No Python 3.10 to 3.12 with venv was found; set one: make setup PYTHON=/path/to/python3.12" >&2; exit 1; }; \
+		"$$python" -c '$(FITS)' || { echo "$$python is not a Python 3.10 to 3.12 with venv" >&2; exit 1; }; \
 		echo "Making $(VENV) with $$python"; \
 		"$$python" -m venv --clear $(VENV); }
 	$(BIN)/$(INSTALL) -r locks/build.txt

@@ -1,4 +1,5 @@
-"""`python -m benchmarks NAME`: what measures Forebay's own claims, run from the root of the checkout."""
+"""`python -m benchmarks NAME`: the measurements behind Forebay's claims. Run it from the root of the
+checkout."""
 
 from __future__ import annotations
 
@@ -32,7 +33,6 @@ from forebay.cli.output import Command
 
 
 def application() -> typer.Typer:
-    """The command line with all its commands."""
     app = typer.Typer(
         help="Measure what Forebay promises.",
         no_args_is_help=True,

@@ -22,10 +22,10 @@ def _table(gold: Sequence[Hashable], found: Sequence[Hashable]) -> npt.NDArray[n
 
 
 def mutual_information(gold: Sequence[Hashable], found: Sequence[Hashable]) -> float:
-    """Normalised mutual information: over the mean of the two entropies (Strehl and Ghosh 2002; arithmetic
-    mean).
+    """Normalised mutual information: divided by the arithmetic mean of the two entropies (Strehl and Ghosh
+    2002).
 
-    1 where both are the same up to names. Empty or single clusterings that are equal give 1.
+    1 for equal clusterings up to names, including empty and single ones.
     """
     table = _table(gold, found)
     if table.shape in ((0, 0), (1, 1)):

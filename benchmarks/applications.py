@@ -1,4 +1,4 @@
-"""The stateful applications, measured on real data and on streams with planted events."""
+"""Measures the stateful applications on real data and on streams with planted events."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ EMBEDDING_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class ApplicationsOptions:
-    """What is measured. `files`: labelled files to score instead of those of `data`. `engine`: summaries come
-    from the engine at this URL, otherwise from a simulated one; sessions are measured on it, too."""
+    """`files`: labelled files to score instead of those of `data`. `engine`: URL of an engine for summaries
+    and sessions; default: a simulated one, and no sessions on a real engine."""
 
     apps: Sequence[str] = APPLICATIONS
     data: Path | None = None
@@ -46,9 +46,9 @@ class ApplicationsOptions:
 def measure_applications(
     options: ApplicationsOptions, settings: Settings, progress: Progress, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """One document with a part per application; `skipped` names what was not measured, and why.
+    """One document with a part per application; `skipped` has the reason for each part that was not measured.
 
-    Takes some minutes. Raises `SettingError` where a file that was named cannot be read.
+    Takes minutes. Raises `SettingError` if a named file cannot be read.
     """
     skipped: dict[str, str] = {}
     report: dict[str, Any] = {"seed": options.seed}
@@ -106,7 +106,7 @@ def _topics(
 
 
 def fight_trends(path: Path) -> list[dict[str, Any]]:
-    """The trends of a file of JSON lines with `created_at` and `text`, in the order of their onset."""
+    """The trends of JSON lines with `created_at` and `text`, in order of onset."""
     posts = []
     try:
         for line in path.read_bytes().splitlines():

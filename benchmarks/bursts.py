@@ -1,4 +1,4 @@
-"""Streams of made-up posts with planted bursts, from a seed: what trend detectors are measured on."""
+"""Generates streams of posts with planted bursts, from a seed, to measure trend detectors."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import numpy.typing as npt
 
 SHAPES = ("step", "ramp", "spike", "hill")
 LEAST_BASE_PER_S, MOST_BASE_PER_S = 0.2, 2.0
-"""Base rates of the terms that burst, at the mean rate of the stream."""
+"""Base rates of bursting terms, at the stream's mean rate."""
 SYLLABLES = ("ba", "do", "fi", "ga", "ke", "lu", "mo", "na", "pe", "ri", "so", "tu", "va", "we", "xi", "zo")
 
 
 @dataclass(frozen=True, slots=True)
 class BurstPlan:
-    """How the stream is made. Rates are posts per second."""
+    """Settings of the stream. Rates are posts per second."""
 
     seed: int = 1
     bursts: int = 50
     hours: float = 6.0
     rate_per_s: float = 50.0
-    """The mean over the day; the rhythm goes from 0.4 to 1.6 times that, with the trough at 4 o'clock."""
+    """Daily mean; the rate varies from 0.4 to 1.6 times that, lowest at 4 o'clock."""
     start_hour: float = 6.0
     words_per_post: int = 8
     vocabulary: int = 200_000
     exponent: float = 1.05
-    """Word k of the vocabulary comes in proportion to 1/(k + 3)^exponent (Zipf, Mandelbrot)."""
+    """The frequency of word k is proportional to 1/(k + 3)^exponent (Zipf, Mandelbrot)."""
     warm_up_s: float = 1200.0
-    """No burst begins before, nor in the last ten minutes."""
+    """No burst begins earlier, nor in the last ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlantedBurst:
-    """A planted burst. `terms[0]` is the term whose rate rises; the others come with it.
+    """A planted burst. The rate of `terms[0]` rises; the other terms appear with it.
 
     From `onset_s` its posts come at `factor` times the base rate at the top of the shape (`base_per_s` 0: at
-    `extra_per_s`), beside those of the background.
+    `extra_per_s`), in addition to the background.
     """
 
     terms: tuple[str, ...]
@@ -50,7 +50,7 @@ class PlantedBurst:
 
 
 class BurstStream:
-    """A stream by its plan: the same plan gives the same posts."""
+    """The stream of a plan; the same plan gives the same posts."""
 
     def __init__(self, plan: BurstPlan) -> None:
         self.plan = plan
@@ -63,8 +63,7 @@ class BurstStream:
 
     def _plant(self) -> tuple[PlantedBurst, ...]:
         """Two fifths rise to exactly five times their base, two fifths to 4 to 30 times, a fifth from
-        nothing; each of these kinds has all shapes in equal parts.
-        """
+        nothing; each group has all shapes in equal parts."""
         plan, rng = self.plan, self._rng
         rates = self._shares * plan.words_per_post * plan.rate_per_s
         usable = np.flatnonzero((rates >= LEAST_BASE_PER_S) & (rates <= MOST_BASE_PER_S))
@@ -90,12 +89,12 @@ class BurstStream:
         return tuple(sorted(found, key=lambda burst: burst.onset_s))
 
     def rate_per_s(self, second: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The background's rate at a second of the stream."""
+        """The background's rate at this second of the stream."""
         hour = self.plan.start_hour + np.asarray(second, np.float64) / 3600
         return np.asarray(self.plan.rate_per_s * (1 - 0.6 * np.cos(2 * np.pi * (hour - 4) / 24)))
 
     def posts(self) -> Iterator[tuple[int, str]]:
-        """The posts as (ms since the stream's start, text), in order of time. May be called again."""
+        """Yields (ms since the start, text) in order of time. May be called again."""
         plan = self.plan
         rng = np.random.default_rng([plan.seed, 1])
         for second in range(int(plan.hours * 3600)):
@@ -105,7 +104,7 @@ class BurstStream:
                 " ".join([self.words[min(pick, plan.vocabulary - 1)] for pick in row])
                 for row in picks.tolist()
             ]
-            # The day's rhythm takes bursts along: they are posts like others.
+            # The daily rhythm applies to bursts, too.
             rhythm = float(self.rate_per_s(second)) / plan.rate_per_s
             for burst in self.bursts:
                 if burst.onset_s - 1 < second < burst.end_s:
@@ -129,9 +128,9 @@ class BurstStream:
 
 
 def shape_at(shape: str, share: float) -> float:
-    """A shape's height, at most 1, when this share of the burst's time is over.
+    """Height of a shape, at most 1, at this share of the burst's time.
 
-    step: all at once; ramp: up over the first tenth, then level; spike: all at once, then e-fold down four
+    step: at once; ramp: up over the first tenth, then level; spike: at once, then down by a factor of e four
     times; hill: up over a third and down again.
     """
     if not 0 <= share < 1:
@@ -150,7 +149,6 @@ def _mixed(texts: list[str], rng: np.random.Generator) -> list[str]:
 
 
 def _word(index: int) -> str:
-    """A made-up word for a number, another for each."""
     word = ""
     index += len(SYLLABLES)
     while index:

@@ -1,4 +1,4 @@
-"""Summaries of real chats, from a simulated engine whose speed was measured or from a real one."""
+"""Summaries of real chats, on a simulated engine with a measured speed or on a real one."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from forebay.errors import EngineError, SettingError
 from forebay.planning.simulate.engine import LLAMA_8B
 
 SPEED = 120.0
-"""How many times faster than recorded a real engine hears the chats."""
+"""Replay speed of chats for a real engine."""
 LONGEST_MS = 7 * HOUR_MS
-"""A real engine hears no chat longer than that: three minutes and a half at that speed, three times over."""
+"""Longest chat for a real engine: three and a half minutes at that speed, measured three times."""
 LEAD_S = 60.0
 REAL_LEAD_S = 3.0
-"""At that speed a minute would be most of a window."""
+"""At that speed, a minute would be most of a window."""
 TIMEOUT_S = 120.0
 
 
 def measure_chats(
     folder: Path, engine: str | None, skipped: dict[str, str], say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The figures of hourly summaries of each chat of `folder`, all on one engine at a time of theirs.
+    """Figures of hourly summaries of each chat in `folder`, each on its own engine.
 
-    Without an `engine` in simulated time, seconds for all; with one some ten minutes. Raises `SettingError`
-    where the engine does not answer or serves several models.
+    Without `engine` in simulated time, which takes seconds; with one about ten minutes. Raises `SettingError`
+    if the engine does not answer or serves several models.
     """
     channels: Channels = read_channels(folder)
     windows = Windows.tumbling(HOUR_MS)
@@ -44,7 +44,7 @@ def measure_chats(
     for name in [name for name, said in channels.items() if _length_ms(said) > LONGEST_MS]:
         skipped[f"{folder.name}/{name}"] = f"longer than {LONGEST_MS // HOUR_MS} h, for a real engine"
     channels = {name: said for name, said in channels.items() if _length_ms(said) <= LONGEST_MS}
-    # The lead is time for a call, and a call is no faster where the chat is.
+    # The lead is time for a call, which is not faster in a faster replay.
     plan = SummaryPlan(windows, lead_ms=round(REAL_LEAD_S * 1000 * SPEED))
 
     def open_stage() -> Stage:

@@ -1,4 +1,4 @@
-"""Made-up channels for measurements, and the summaries that a scripted replica must give of them."""
+"""Generates channels of messages, and the summaries that a scripted replica must give of them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from forebay.testing.stateful import Machine
 
 CHANNELS = 40
 A_WINDOW = 6
-"""Messages of a channel in a window."""
+"""Messages per channel and window."""
 BEGIN_MS = 1_600_000_020_000
 
 Window = tuple[str, int]
-"""A channel, and the start of a window of it."""
+"""A channel, and the start of one of its windows."""
 
 
 def chatter(count: int, seed: int, *, size_s: float) -> Iterator[dict[str, Any]]:
-    """`count` messages, the channels by turns and in order of time, `A_WINDOW` of each in every `size_s`."""
+    """`count` messages in order of time, channels in turn, `A_WINDOW` of each in every `size_s`."""
     draw = random.Random(f"chatter:{seed}")
     step_ms = size_s * 1000 / A_WINDOW / CHANNELS
     for n in range(count):
@@ -41,7 +41,7 @@ def chatter(count: int, seed: int, *, size_s: float) -> Iterator[dict[str, Any]]
 
 
 def expected_summaries(events: Sequence[dict[str, Any]], settings: Summaries) -> dict[Window, Any]:
-    """The summary of each window as it comes where nothing is ever killed and a scripted replica answers."""
+    """The summary of each window from a scripted replica in a run without kills."""
     machine = Machine(settings.program(event_time=True), wall_ms=BEGIN_MS + 10**9)
     for event in events:
         said = {name: event[name] for name in event if name != NUMBER}
@@ -67,8 +67,8 @@ def _answer_all(machine: Machine) -> None:
 def summary_tally(
     expected: dict[Window, Any], results: Iterable[bytes], letters: Iterable[bytes], *, whole: bool
 ) -> Tally:
-    """Hold result lines against the expected summaries: exactly where `whole`, else by their numbers of
-    events alone, as a real model's words cannot be foretold."""
+    """Compare result lines with the expected summaries: exactly if `whole`, else only their numbers of
+    events, since a real model's words are unknown."""
     seen: Counter[Window] = Counter()
     lines = wrong = restored = 0
     for line in results:

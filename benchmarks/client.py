@@ -1,7 +1,6 @@
-"""The load client itself: whether it keeps its schedule, and what it adds to the times that it measures.
+"""Measures the load client: whether it keeps its schedule, and the time that it adds.
 
-The server is scripted, so the truth is known: first token and gaps are as told. It runs on one core and the
-client, all of it, on another.
+The server is scripted, so the true times are known. It runs on one core, the client on another.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from forebay.errors import SetupError
 from forebay.testing.stream_server import StreamServerProcess
 
 MAX_DELAY_S = 0.005
-"""Of the schedule, at the 99th percentile: what the client promises at 1,000 requests a second."""
+"""Schedule delay at the 99th percentile: the client's promise at 1,000 requests per second."""
 PROMPT_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """Streams of `tokens` tokens, the first after `first_s`, the others each `gap_s` later."""
+    """Streams of `tokens` tokens: the first after `first_s`, then one each `gap_s`."""
 
     rates: tuple[float, ...] = (250.0, 500.0, 1000.0)
     seconds: float = 10.0
@@ -44,7 +43,7 @@ class ClientOptions:
 
 
 def measure_client(options: ClientOptions, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """A document with a run at each rate; blocks. Raises `SetupError` with fewer than two cores."""
+    """A document with one run per rate; blocks. Raises `SetupError` with fewer than two cores."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise SetupError("the client and its server need a core each: this process may use only one")
@@ -100,7 +99,7 @@ def _processor_s(*processes: psutil.Process) -> list[float]:
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """This thread, and those that it starts, on one core."""
+    """Pin this thread, and threads that it starts, to one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

@@ -1,4 +1,4 @@
-"""Made-up conversations for measurements, and what a scripted replica must answer at each turn."""
+"""Generates conversations, and the answers that a scripted replica must give at each turn."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ MAX_TOKENS = 32
 
 
 def messages(count: int, sessions: int, seed: int, *, words: int = 30) -> Iterator[dict[str, Any]]:
-    """`count` events: the sessions take turns, each with a message of about `words` words."""
+    """`count` events: sessions in turn, each with a message of about `words` words."""
     draw = random.Random(f"conversations:{seed}")
     for n in range(count):
         said = " ".join(draw.choices(WORDS, k=draw.randint(words // 2, words * 3 // 2)))
@@ -66,8 +66,8 @@ def messages(count: int, sessions: int, seed: int, *, words: int = 30) -> Iterat
 
 
 def expected_answers(events: list[dict[str, Any]], settings: Sessions) -> list[Any]:
-    """What a session that forgets nothing and mixes nothing up gives for each event, where a scripted replica
-    answers: each of its answers depends on every word of the prompt."""
+    """The answer of a correct session to each event, with a scripted replica, whose answers depend on every
+    word of the prompt."""
     machine = Machine(settings.program(event_time=False))
     for event in events:
         key = event["user"]
@@ -83,6 +83,6 @@ def expected_answers(events: list[dict[str, Any]], settings: Sessions) -> list[A
 
 
 def rendered_again(header: str, turns: list[tuple[str, str]], text: str) -> tuple[Message, ...]:
-    """The plain way: a header that is never the same, and all that was said as one text."""
+    """The baseline: an always different header, and the whole history as one text."""
     said = "".join(f"User: {user}\nAssistant: {answer}\n" for user, answer in turns)
     return (Message("user", f"{header}\n\n{said}User: {text}\nAssistant:"),)

@@ -1,7 +1,7 @@
 """Measures processor and memory of each part of a run, from idle to its highest rate.
 
-The run is an ordinary `forebay run` over a feed, with an engine over HTTP. Both are scripted and run in their
-own processes, so that their use is separate.
+The run is an ordinary `forebay run` over a feed, with an engine over HTTP. Both are scripted and have their
+own processes.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ NAMES = {
     f"{OPERATOR} ": TASK,
     "forebay-calls": CALLS,
 }
-"""Prefixes of thread names by part; newer versions of Java keep 7 characters of the beginning. All others are
-Flink's."""
+"""Prefixes of thread names by part; newer versions of Java keep 7 characters. All others are Flink's."""
 
 
 def part_of(thread: str) -> str:
@@ -142,7 +141,7 @@ def measure_cost(options: CostOptions, note: Note = lambda _: None) -> Cost:
         with _run(folder / "first", replica.url, feed) as run:
             if not run.makes_archive:
                 return _measure(run, feed, replica, options, note)
-            note("first run on this machine: an archive of its JVM's classes is made")
+            note("first run on this machine: making the JVM's class archive")
             run.await_archive()
         with _run(folder / "second", replica.url, feed) as run:
             return _measure(run, feed, replica, options, note)
@@ -239,7 +238,6 @@ class Feed:
         return self._process.pid
 
     def pace(self, rate_per_s: float) -> None:
-        """Set the rate."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{rate_per_s}\n".encode())
         self._process.stdin.flush()
@@ -285,7 +283,6 @@ class Run:
         return {JVM: self._jvm.pid, CLIENT: self._client.pid, COMMAND: self._process.pid}
 
     def check(self) -> None:
-        """Raise `LaunchError` if it has ended."""
         if self._process.poll() is not None:
             raise LaunchError(f"the run that was measured ended: {self._said()}")
 

@@ -1,4 +1,4 @@
-"""The yardstick: the engine driven by the client alone, at the same concurrency."""
+"""The reference: the engine driven by the client alone, at the same concurrency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TIMEOUT_S = 120.0
 
 
 async def drive(load: Workload) -> list[Seen]:
-    """Send every event of `load` when it is due and a slot is free; returns all that was seen."""
+    """Send every event of `load` when it is due and a slot is free; returns the answers."""
     engine = load.engine()()
     slots = asyncio.Semaphore(load.capacity)
     seen: list[Seen] = []

@@ -1,8 +1,8 @@
-"""Is the planner's split of prefill and decode replicas the best one? And does the split follow requests that
-change? The simulator tries each.
+"""Tests the planner's split of prefill and decode replicas in the simulator: against all splits, and when
+requests change.
 
-A workload must last much longer than an answer takes: a few hundred requests fill no decode replica, and then
-every rate looks possible.
+A workload must last much longer than an answer: a few hundred requests fill no decode replica, so every rate
+looks possible.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from forebay.planning.split import phase_work, split_of
 
 GOAL = 0.95
 KEEPS = 0.95
-"""Of the best fixed split's goodput, what a split that follows must have."""
+"""Minimum goodput of an adaptive split, as a share of the best fixed split's."""
 SWITCH = ("conversation", "code")
 LOAD = 0.8
-"""Of the rate that the best split takes."""
+"""Offered load, as a share of the best split's maximum rate."""
 STEPS = 8
 MOST_DOUBLINGS = 16
 CODE, CONVERSATION = "azure_llm_2023_code.csv", "mooncake_conversation.jsonl"
 
 
 def workloads(data: Path, requests: int) -> dict[str, list[TraceRequest]]:
-    """Four workloads of `requests` requests each, one a second. The lengths of the two traces are recorded,
-    their first ones; all arrive at random."""
+    """Four workloads of `requests` requests at one per second, with random arrivals.
+
+    Two have the first recorded lengths of a trace each.
+    """
     made = {
         "code": read_trace(data / CODE)[:requests],
         "long conversation": read_trace(data / CONVERSATION)[:requests],
@@ -52,7 +54,7 @@ def measure(
     *,
     tell: Callable[[str], None] = lambda part: None,
 ) -> dict[str, Any]:
-    """For each workload: by split, the highest rate with `GOAL` of the requests within the SLO."""
+    """Per workload and split: the highest rate with `GOAL` of the requests within the SLO."""
     found = {}
     for name, load in loads.items():
         tell(name)
@@ -93,9 +95,9 @@ def _measure_one(
 
 
 def most_rate(goodput: Callable[[float], float], rate: float, goal: float) -> float:
-    """The highest rate at which `goodput(rate)` is at least `goal`, within 0.5 %; 0 where there is none.
+    """The highest rate with `goodput(rate)` of at least `goal`, within 0.5 %; 0 if there is none.
 
-    `rate` is where the search begins. The goodput is taken to fall as the rate grows.
+    The search starts at `rate`. Assumes that goodput falls as the rate grows.
     """
     low, high = 0.0, rate
     for _ in range(MOST_DOUBLINGS):
@@ -122,7 +124,7 @@ def most_rate(goodput: Callable[[float], float], rate: float, goal: float) -> fl
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A split that stays."""
+    """A split that never changes."""
 
     def arrived(self, now_s: float, prompt_tokens: int) -> None:
         pass
@@ -142,8 +144,11 @@ def measure_switch(
     transfer: Transfer,
     tell: Callable[[str], None] = lambda part: None,
 ) -> dict[str, Any]:
-    """One workload for `half_s`, at this rate, and then another: the goodput of each half where `RecentSplit`
-    decides, from an even split on, and with the best of all fixed splits for that half alone."""
+    """One workload for `half_s`, then another, at this rate.
+
+    Returns the goodput of each half with `RecentSplit`, started from an even split, and with the best fixed
+    split of that half.
+    """
     first, second = (
         _lasting(loads[name], rates_per_s[name], half_s, seed) for seed, name in enumerate(SWITCH)
     )
@@ -185,7 +190,7 @@ def measure_switch(
 def _lasting(
     lengths: Sequence[TraceRequest], rate_per_s: float, seconds: float, seed: int
 ) -> list[TraceRequest]:
-    """Requests with these lengths, over and over, that arrive at random for so long."""
+    """Requests with these lengths, repeated, with random arrivals over `seconds`."""
     count = max(1, round(rate_per_s * seconds))
     repeated = [lengths[number % len(lengths)] for number in range(count)]
     every = [replace(one, arrived_s=one.arrived_s / rate_per_s) for one in at_rate(repeated, seed)]

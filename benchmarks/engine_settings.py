@@ -1,4 +1,4 @@
-"""Compares number types, threads and waiting of a local engine, idle and with a core busy."""
+"""Compares number types, threads and waiting modes of a local engine, idle and with one core busy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IN_FLIGHT = 32
 ANSWER_TOKENS = 20
 WARM_UP_S = 0.1
 MOST_S = 60.0
-"""Answers after this do not count."""
+"""Later answers do not count."""
 KV_CACHE_GIB = 1.0
 BUSY = (sys.executable, "-c", "while True: pass")
 
@@ -71,8 +71,10 @@ SETTINGS: dict[str, EngineSetting] = {
 
 @dataclass(frozen=True, slots=True)
 class SettingFigures:
-    """The figures under one setting. Generated tokens per second, with answers of 20 tokens to short prompts
-    and 32 requests in flight; `busy`: while another process kept one core busy."""
+    """Generated tokens per second, for answers of 20 tokens to short prompts with 32 requests in flight.
+
+    `busy`: while another process kept one core busy.
+    """
 
     name: str
     about: str
@@ -82,7 +84,6 @@ class SettingFigures:
 
 
 def launch_of(setting: EngineSetting, base: Launch) -> Launch:
-    """The launch `base` of the local engine, changed by `setting`."""
     environment: dict[str, str] = {**base.environment}
     for name, value in setting.environment.items():
         environment.pop(name, None)

@@ -1,4 +1,4 @@
-"""Routing on real engines: requests in groups that share a long prefix, by one policy after another."""
+"""Compares routing policies on real engines, with groups of requests that share a long prefix."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ VOCABULARY = (
 TIMEOUT_S = 300.0
 LEAST_PREFIX = 1000
 LARGEST_TTFT, LEAST_THROUGHPUT = 0.5, 1.3
-"""The default's median TTFT and requests/s, as shares of round robin's."""
+"""Targets for the default's median TTFT and requests/s, as multiples of round robin's."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnginesOptions:
-    """`groups` × `per_group` requests per policy and round, `concurrency` of them at once, in an order drawn
-    by `seed`. `prefix_words` is what the requests of a group begin with alike."""
+    """`groups` × `per_group` requests per policy and round, `concurrency` at a time, shuffled by `seed`.
+
+    `prefix_words`: length of the prefix that a group shares.
+    """
 
     groups: int = 8
     per_group: int = 12
@@ -51,7 +53,7 @@ class EnginesOptions:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFigures:
-    """One policy over all rounds. TTFT is from the moment at which a request is offered."""
+    """One policy over all rounds. TTFT counts from when a request is offered."""
 
     requests: int
     prompt_tokens_mean: float
@@ -77,11 +79,11 @@ class _Seen:
 async def measure_engines(
     urls: Sequence[str], options: EnginesOptions, note: Note = lambda _: None
 ) -> dict[str, Any]:
-    """The figures of every policy, and the default's beside the others'.
+    """Figures of every policy, and the default compared with the others.
 
-    Policies take turns, in turned order from round to round, each time with prefixes that no engine has seen.
-    Raises `LaunchError` where a request fails or the engines count fewer than 1,000 tokens of prompt, and
-    what opening a fleet raises.
+    Policies take turns, in rotated order from round to round, each time with new prefixes. Raises
+    `LaunchError` if a request fails or the engines count fewer than 1,000 prompt tokens, and what opening a
+    fleet raises.
     """
     seen = {policy: _Seen() for policy in options.policies}
     for number in range(options.rounds):
@@ -99,7 +101,7 @@ async def measure_engines(
 
 
 def passed(report: dict[str, Any]) -> bool:
-    """Whether the default's TTFT and throughput are as far from round robin's as promised."""
+    """Whether the default's TTFT and throughput meet their targets against round robin."""
     beside = report["comparison"].get("round_robin")
     return beside is None or (
         beside["ttft_p50_ratio"] <= LARGEST_TTFT and beside["throughput_ratio"] >= LEAST_THROUGHPUT
@@ -107,7 +109,7 @@ def passed(report: dict[str, Any]) -> bool:
 
 
 def requests_of(name: str, model: str, options: EnginesOptions) -> list[Request]:
-    """The requests of one run, in order; prefixes differ from those of every other `name`."""
+    """Requests of one run, in order; prefixes are different for every `name`."""
     order = [group for group in range(options.groups) for _ in range(options.per_group)]
     random.Random(options.seed).shuffle(order)
     sampling = Sampling(max_tokens=options.answer_tokens, extra={"ignore_eos": True})
@@ -183,7 +185,6 @@ def _figures(seen: _Seen, urls: Sequence[str]) -> PolicyFigures:
 
 
 def _comparison(figures: dict[str, PolicyFigures]) -> dict[str, Any]:
-    """The default's TTFT and throughput as shares of each other policy's."""
     mine = figures.get(DEFAULT_POLICY)
     if mine is None:
         return {}

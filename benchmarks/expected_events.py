@@ -1,4 +1,4 @@
-"""Trends and topics as jobs to kill: their events, and all that must come out, foretold without Flink."""
+"""Trends and topics as jobs to kill: their events, and the expected output, computed without Flink."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from forebay.stateful.stream_time import StreamTime, Tolerance
 from forebay.testing.answers import answer_to
 
 SPEED = 5.0
-"""Replay so many times faster than recorded: the input must outlast the kills."""
+"""Replay speed: the input must outlast the kills."""
 PER_S = 20
 BACKGROUND_PER_S = 13
 SHARDS = 8
 MAX_TOKENS = 64
 END_MS = 2**53
 FILE = "events.jsonl"
-"""The name of the input, which goes into positions."""
+"""Name of the input, which is part of positions."""
 
 Foretold = dict[str, Any]
-"""Answers by the ids of their results."""
+"""Answers by result id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class TrendsJob:
     def foretold(
         self, events: Sequence[dict[str, Any]], position: Callable[[int], str] = lambda n: f"{FILE}@{n + 1}"
     ) -> Foretold:
-        """What comes out of a run that nothing interrupts. `position`: of the event with a number, on which
-        its shard depends, and with that which of a term's posts are shown."""
+        """The output of an uninterrupted run. `position`: of the event with a number; it determines the
+        shard, and which of a term's posts are shown."""
         find = self.settings.find
         time = StreamTime(Tolerance(round(self.settings.late_s * 1000), round(self.settings.ahead_s * 1000)))
         count = [CountStage(find, shard, SHARDS) for shard in range(SHARDS)]
@@ -109,7 +109,7 @@ class TrendsJob:
 
 @dataclass(frozen=True, slots=True)
 class TopicsJob:
-    """A new subject every forty texts; texts are alike by their words."""
+    """A new subject every forty texts; texts are compared by their words."""
 
     settings: topics.Topics = field(default_factory=lambda: topics.Topics(embeddings="words"))
     in_order = True
@@ -145,7 +145,7 @@ class TopicsJob:
         return held_against(self.foretold(events), "label", results, letters, engine)
 
     def foretold(self, events: Sequence[dict[str, Any]]) -> Foretold:
-        """What comes out of a run that nothing interrupts."""
+        """The output of an uninterrupted run."""
         stage = TopicStage(self.settings.find, 0, NoEmbedding().embed, NoEmbedding.width)
         outputs = [each for event in events for each in stage.take(text_bytes(event["at"], event["text"]))]
         found = [shard_event_of(data) for _, data in (*outputs, *stage.finish())]
@@ -168,7 +168,6 @@ def _foretold(
 
 
 def _answered(question: Event, prompt: Any, schema: dict[str, Any]) -> Result:
-    """What the scripted replica answers to a question."""
     from forebay.flink.request_handler import result
     from forebay.records import Completion, KeyedEvent, Timing, Usage
 
@@ -180,7 +179,7 @@ def _answered(question: Event, prompt: Any, schema: dict[str, Any]) -> Result:
 
 
 def _plain(answer: Any) -> Any:
-    """An answer as it is after its way through JSON."""
+    """An answer after a round trip through JSON."""
     return orjson.loads(orjson.dumps(answer))
 
 
@@ -191,9 +190,9 @@ def held_against(
     letters: Iterable[bytes],
     engine: KillableEngine,
 ) -> Tally:
-    """The lines of a sink against what must come out: every result once, with its very answer.
+    """Compare the lines of a sink with the expected output: every result once, with exactly its answer.
 
-    Of a real engine's answers, those of kind `by_model`, the words cannot be foretold: there must be some.
+    Of results of kind `by_model`, a real engine's words are unknown: there must be some.
     """
     scripted = engine.calls() is not None
     seen: Counter[str] = Counter()

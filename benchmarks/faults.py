@@ -1,6 +1,7 @@
-"""One replica of several goes wrong, in five ways: is all answered, and is the sick one left alone?
+"""Injects five faults into one of several replicas: is everything answered, and does the fleet avoid that
+replica?
 
-Real HTTP against fake replicas in this process; nothing here tells how fast anything is.
+Real HTTP against fake replicas in this process. Does not measure speed.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ Strike = Callable[[FakeReplica], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class FaultRun:
-    """How one fault was taken. `slowest_s`: of the answers. `calls_before`, `calls_after`: requests at the
-    replica that was struck until then and from then on; `others_after`, at all others together."""
+    """Outcome of one fault. `slowest_s`: slowest answer. `calls_before`, `calls_after`: requests to the
+    faulty replica before and after the fault; `others_after`: to all others together."""
 
     fault: str
     requests: int
@@ -45,7 +46,7 @@ class FaultRun:
 
 @dataclass(frozen=True, slots=True)
 class FaultSettings:
-    """`rate` requests per second; the fault strikes the replica with most requests after a third of them."""
+    """`rate` requests per second; after a third of them, the replica with most requests gets the fault."""
 
     replicas: int = 4
     requests: int = 240
@@ -75,7 +76,6 @@ FAULTS: dict[str, Strike] = {
 
 
 def faults_document(settings: FaultSettings, runs: list[FaultRun]) -> dict[str, Any]:
-    """The runs as JSON."""
     return {
         "settings": asdict(settings),
         "faults": [{**asdict(run), "passed": run.passed} for run in runs],
@@ -84,7 +84,7 @@ def faults_document(settings: FaultSettings, runs: list[FaultRun]) -> dict[str, 
 
 
 async def run_fault(fault: str, settings: FaultSettings) -> FaultRun:
-    """Offer requests to a fleet of which one replica is struck by `fault`, one of `FAULTS`."""
+    """Send requests to a fleet while `fault`, one of `FAULTS`, affects one replica."""
     script = ReplicaScript(models=("fake",), delay=Fixed(FIRST_TOKEN_S))
     replicas = [FakeReplica(script) for _ in range(settings.replicas)]
     for replica in replicas:
@@ -114,7 +114,7 @@ async def _offer(
     for number in range(settings.requests):
         await asyncio.sleep(max(0.0, begun_s + number / settings.rate - loop.time()))
         if number == settings.requests // 3:
-            # All that were asked so far are with a replica, also where this process was held up.
+            # All requests so far are at a replica, even if this process was delayed.
             while sum(map(calls, replicas)) < number and not all(task.done() for task in tasks):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             sick = max(replicas, key=calls)

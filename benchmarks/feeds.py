@@ -19,7 +19,7 @@ SECOND_US = 1_000_000
 
 @dataclass
 class Drops:
-    """When a server cuts a connection: after a random number of records, in one of several ways."""
+    """Cuts connections after a random number of records, in one of several ways."""
 
     seed: int = 0
     every: int = 25
@@ -30,23 +30,23 @@ class Drops:
         self.dice = random.Random(self.seed)
 
     def after(self) -> int:
-        """Records that the next connection delivers before it is cut."""
         return self.dice.randrange(1, 2 * self.every)
 
     def refused(self) -> bool:
-        """Whether the next connection is answered with 503."""
+        """Whether the next connection gets a 503."""
         return self.dice.random() < self.refuse
 
 
 @dataclass
 class FeedServer:
-    """Serves `records` (JSON objects) as both feeds, again from any cursor, and cuts connections as `drops`
-    says (None: never). When all is sent, a connection stays open. `cursors` and `authorizations` hold what
-    clients sent.
+    """Serves `records` (JSON objects) by both protocols from any cursor; `drops` cuts connections (None:
+    never).
 
-    Server-sent events have `id: [{"topic":…,"partition":0,"offset":N}]`; `inclusive` sends the event with
-    the id given once more. WebSocket messages get `time_us` of `first_us` and a second more each; the cursor
-    works likewise.
+    After the last record, connections stay open. `cursors` and `authorizations` record what clients sent.
+
+    Server-sent events have `id: [{"topic":…,"partition":0,"offset":N}]`; `inclusive` repeats the event with
+    the given id. WebSocket messages get `time_us`, from `first_us` in steps of one second, which is their
+    cursor.
     """
 
     records: Sequence[dict[str, object]]
@@ -67,15 +67,14 @@ class FeedServer:
         return f"ws://{self.host}:{self.port}{SUBSCRIBE_PATH}"
 
     def message(self, number: int) -> bytes:
-        """The WebSocket message of record `number`."""
         return orjson.dumps({**self.records[number], "time_us": self.first_us + SECOND_US * number})
 
     def event(self, number: int) -> bytes:
-        """The data of server-sent event `number`; each fifth one is sent, and so received, as two lines."""
+        """The data of event `number`; every fifth one is sent as two lines."""
         data = orjson.dumps(self.records[number])
         if number % 5 or b"," not in data:
             return data
-        # A JSON object may be cut after a comma: the line end there is white space.
+        # A JSON object may be split after a comma: the line end there is white space.
         first, second = data.split(b",", 1)
         return first + b",\n" + second
 
@@ -99,7 +98,7 @@ class FeedServer:
         for number in range(start, len(self.records)):
             text = self._event_text(number)
             if left is not None and left <= 0:
-                # In the middle of an event: what came of it must not count.
+                # In the middle of an event: its first half must not count.
                 await response.write(text[: len(text) // 2])
                 _cut(request)
                 return response
@@ -152,7 +151,7 @@ def _cut(request: web.Request) -> None:
 
 @contextmanager
 def serve(server: FeedServer) -> Iterator[FeedServer]:
-    """`server` on a free local port, on a thread of its own, until the block ends."""
+    """Serve on a free local port, in a thread, during the block."""
     loop = asyncio.new_event_loop()
     ready = threading.Event()
     stop = asyncio.Event()

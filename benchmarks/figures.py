@@ -1,4 +1,4 @@
-"""From what was seen of each event to the figures of a report."""
+"""Computes a report's figures from the observed events."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from benchmarks.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One answered event. Moments on the machine's monotonic clock: when its source gave it, when its answer
-    arrived behind the operator; `called_s` is what the call itself took, as its client saw it."""
+    """One answered event, in seconds on the machine's monotonic clock: when its source emitted it, and when
+    its answer arrived after the operator. `called_s`: duration of the call, as its client saw it."""
 
     index: int
     sent_s: float
@@ -30,9 +30,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One system on one workload. `checkpoint_ms_p99` is None where there are no checkpoints.
+    """One system on one workload. `checkpoint_ms_p99` is None without checkpoints.
 
-    `added_ms` holds the 0, 1, …, 100 % quantiles of the time added to an event.
+    `added_ms`: the 0, 1, …, 100 % quantiles of the time added to an event.
     """
 
     events_per_s: float
@@ -48,19 +48,18 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One completed checkpoint: when it was triggered, on the monotonic clock, and how long it took."""
+    """One completed checkpoint: its trigger time on the monotonic clock, and its duration."""
 
     triggered_s: float
     took_ms: int
 
 
 def figures(load: Workload, seen: Iterable[Seen], checkpoints: Sequence[Checkpoint] = ()) -> Figures:
-    """The figures of the events and checkpoints inside the workload's margins.
+    """Figures of the events and checkpoints inside the workload's margins.
 
-    What is added to an event is the time from the moment it was due to the arrival of its answer, less the
-    call: a system that holds up its own source is not let off. Rates count
-    arrivals between those of the first and the last counted event; the mean number in flight is the time
-    spent in calls over that span (Little's law).
+    Added time: from when an event was due to its answer, less the call, so a system that blocks its own
+    source is charged for it. Rates count arrivals between those of the first and the last counted event; the
+    mean number in flight is the time spent in calls over that span (Little's law).
     """
     everything = list(seen)
     counted = sorted((one for one in everything if load.counted(one.index)), key=lambda one: one.arrived_s)
@@ -68,8 +67,8 @@ def figures(load: Workload, seen: Iterable[Seen], checkpoints: Sequence[Checkpoi
         return Figures(0.0, 0.0, 0.0, 0.0, None, 0.0, len(everything))
     begin_s, end_s = counted[0].arrived_s, counted[-1].arrived_s
     if load.rate_per_s is None:
-        # Slow calls of early events arrive late, and several subtasks each read a part of the numbers: what
-        # bounds the span is when most of the events came.
+        # Slow calls of early events arrive late, and each subtask reads a part of the numbers: bound the span
+        # by when most of the events arrived.
         arrivals = sorted(one.arrived_s for one in everything)
         begin_s, end_s = (quantile(arrivals, share) for share in (load.margin, 1 - load.margin))
     span_s = max(end_s - begin_s, 1e-9)
@@ -91,9 +90,9 @@ def figures(load: Workload, seen: Iterable[Seen], checkpoints: Sequence[Checkpoi
 
 
 def schedule(load: Workload, seen: Sequence[Seen]) -> Callable[[Seen], float]:
-    """When each event was due: at the workload's rate, from the earliest moment that fits what was seen.
+    """When each event was due: at the workload's rate, from the earliest start that fits the observations.
 
-    Without a rate an event is due when its source gives it.
+    Without a rate, an event is due when its source emits it.
     """
     rate_per_s = load.rate_per_s
     if rate_per_s is None:
@@ -103,5 +102,5 @@ def schedule(load: Workload, seen: Sequence[Seen]) -> Callable[[Seen], float]:
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
-    """The `q` quantile of ordered values: the smallest that at least the share `q` does not exceed."""
+    """The smallest value that at least the share `q` does not exceed."""
     return ordered[max(0, -(-int(q * 1e6) * len(ordered) // 1_000_000) - 1)]

@@ -1,7 +1,7 @@
-"""What the gateway adds to the time to first token: the same requests with and without it, in turn.
+"""Measures what the gateway adds to the time to first token: the same requests with and without it, in turn.
 
-Replicas are scripted. Replicas, gateway and client are processes of their own; the client sends at a fixed
-rate whether or not answers come.
+Replicas are scripted. Replicas, gateway and client have their own processes; the client sends at a fixed rate
+whether or not answers arrive.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ END_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """`rounds` times `seconds` of requests each way, after one round each way that is not counted."""
+    """`rounds` times `seconds` of requests each way, after one uncounted round each way."""
 
     rate_per_s: float = 100.0
     rounds: int = 5
@@ -43,7 +43,7 @@ class GatewayOptions:
 
 
 def measure_gateway(options: GatewayOptions, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """TTFT each way and what the gateway adds to it; blocks. Raises `LaunchError` where a process fails.
+    """TTFT each way and the gateway's share; blocks. Raises `LaunchError` if a process fails.
 
     The added time is the difference of the quantiles of all rounds.
     """
@@ -68,7 +68,7 @@ def order_of(options: GatewayOptions, urls: tuple[str, ...], turn: int) -> Order
 
 
 def report(options: GatewayOptions, seen: dict[str, list[Answer]]) -> dict[str, Any]:
-    """The figures of all rounds. Raises `LaunchError` where an answer was wrong or missing."""
+    """The figures of all rounds. Raises `LaunchError` if an answer was wrong or missing."""
     document: dict[str, Any] = asdict(options)
     for way, answers in seen.items():
         wrong = [answer for answer in answers if answer.status != 200]
@@ -93,7 +93,7 @@ def report(options: GatewayOptions, seen: dict[str, list[Answer]]) -> dict[str, 
 
 
 def run_round(order: Order) -> list[Answer]:
-    """One client process. Raises `LaunchError` with its last words."""
+    """Run one client process. Raises `LaunchError` with the end of its log."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gateway_client"],
         input=json.dumps(asdict(order)),

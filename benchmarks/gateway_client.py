@@ -1,4 +1,4 @@
-"""The client of `python -m benchmarks gateway`: reads an `Order` from standard input, prints what it saw."""
+"""The client of `python -m benchmarks gateway`: reads an `Order` from standard input, prints its answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import orjson
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`count` requests numbered from `first`, one each 1 / `rate_per_s` seconds, to `urls` in turn."""
+    """`count` requests numbered from `first`, at `rate_per_s`, to `urls` in turn."""
 
     urls: tuple[str, ...]
     first: int
@@ -27,7 +27,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer: its status, and from the moment it was due to its first byte and to its last."""
+    """Status, and seconds from when it was due to its first and last byte."""
 
     status: int
     first_ms: float
@@ -35,7 +35,6 @@ class Answer:
 
 
 def body_of(index: int, order: Order) -> bytes:
-    """A streamed chat with a prompt of its own."""
     text = f"Post {index}: " + "all talk of the harbour today. " * (order.prompt_chars // 31)
     return orjson.dumps(
         {
@@ -48,7 +47,7 @@ def body_of(index: int, order: Order) -> bytes:
 
 
 async def drive(order: Order) -> list[Answer]:
-    """Send all, whether or not answers come; returns them in the order in which they ended."""
+    """Send all on schedule, whether or not answers arrive; returns answers in the order of their ends."""
     connector = aiohttp.TCPConnector(limit=0)
     seen: list[Answer] = []
     async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:

@@ -1,6 +1,6 @@
-"""How the latency of other clients of the gateway changes while one client is hostile, for each way to be so.
+"""Measures how the latency of other clients of the gateway changes while one client is hostile.
 
-Replicas are scripted. Replicas, gateway and both clients are processes of their own. The others send the same
+Replicas are scripted. Replicas, gateway and both clients run in their own processes. The others send the same
 load in turn without and with the hostile client.
 """
 
@@ -29,7 +29,7 @@ TARGET = 1.10
 END_S = 30.0
 
 Rounds = dict[str, list[list[Answer]]]
-"""The answers of each round, by turn."""
+"""Answers of each round, by turn."""
 
 
 def measure_hostile(
@@ -59,7 +59,6 @@ def measure_hostile(
 
 
 def report(options: GatewayOptions, seen: dict[str, Rounds]) -> dict[str, Any]:
-    """The figures of each way to be hostile."""
     ways = {way: _figures(rounds) for way, rounds in seen.items()}
     return {
         **asdict(options),
@@ -70,7 +69,7 @@ def report(options: GatewayOptions, seen: dict[str, Rounds]) -> dict[str, Any]:
 
 
 def _figures(rounds: Rounds) -> dict[str, Any]:
-    """Medians over the rounds, so that one during which the machine had other work does not decide."""
+    """Medians over the rounds, so that one disturbed round does not decide."""
     found: dict[str, Any] = {}
     for name, q in (("p50", 0.5), ("p99", 0.99)):
         for turn in TURNS:
@@ -84,7 +83,7 @@ def _figures(rounds: Rounds) -> dict[str, Any]:
 
 @contextmanager
 def hostile(gateway: str, way: str) -> Iterator[None]:
-    """A client of `gateway` that is hostile in this way while the block lasts."""
+    """Run a hostile client of `gateway` during the block."""
     command = [sys.executable, "-m", "benchmarks.hostile_client", str(URL(gateway).port), way]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None

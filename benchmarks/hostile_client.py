@@ -25,10 +25,10 @@ READ_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to be hostile: opens `per_s` connections each second and sends one of `requests` on each.
+    """A hostile behaviour: opens `per_s` connections per second and sends one of `requests` on each.
 
-    A connection is closed after `patience_s`, or when the gateway closes it. With `trickle_s`, another byte
-    follows each `trickle_s`. Without `reads`, nothing of the answer is read.
+    A connection is closed after `patience_s`, or when the gateway closes it. `trickle_s`: send another byte
+    at this interval. Without `reads`, the answer is never read.
     """
 
     requests: tuple[bytes, ...]
@@ -43,7 +43,7 @@ def call(body: bytes, headers: bytes = b"") -> bytes:
 
 
 def prompts(faults: Iterable[str]) -> tuple[bytes, ...]:
-    """Streamed chats that the scripted replica answers with these faults; an empty one is answered well."""
+    """Streamed chats for which the scripted replica has these faults; an empty name means a good answer."""
     return tuple(
         call(
             orjson.dumps(
@@ -90,11 +90,11 @@ WAYS = {
     "odd answer": Way(prompts(sorted(ANSWERS))),
     "endless": Way(prompts(["huge"]), per_s=2.0),
 }
-"""`as others` asks what any client asks: how much the others' latency changes with the load alone."""
+"""`as others` sends normal requests: how much the others' latency changes with the load alone."""
 
 
 async def attack(port: int, way: Way, request: bytes) -> None:
-    """Send `request` and go on as `way` describes."""
+    """Send `request` and continue as `way` describes."""
     with suppress(OSError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:

@@ -1,4 +1,4 @@
-"""One replica as a pipeline's engine, which is asked at once for all that it is given."""
+"""One replica as a pipeline's engine, without admission."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from forebay.engine.client import HttpEngine
 
 @dataclass(frozen=True, slots=True)
 class HttpEngineFactory:
-    """Opens an `HttpEngine` at `url`."""
-
     url: str
 
     def __call__(self) -> HttpEngine:

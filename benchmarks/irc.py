@@ -12,15 +12,14 @@ _SAID = re.compile(r"^\[(\d\d):(\d\d)\] (?:<([^>]*)>| \* (\S+)) ?(.*)$")
 DAY_MIN = 24 * 60
 HALF_DAY_MIN = 12 * 60
 DAY_BEGIN_MS = 1_600_041_600_000
-"""A midnight: the day on which all logs are laid, so that channels run side by side as in one service."""
+"""Midnight of the day to which all logs are moved, so that channels run concurrently."""
 
 
 def read_channels(folder: Path) -> dict[str, list[Arrival]]:
-    """What was said in each log, by the log's name, in order of time.
+    """The messages of each log, by its name, in order of time. Raises `SettingError` if there is no log.
 
-    Logs have minutes only: what is said within one is spread evenly over it. Joins and leaves are passed
-    over. All begin on one day, at their recorded minute of an hour. Raises `SettingError` where there is no
-    log.
+    Logs have a resolution of minutes: messages of a minute are spread evenly over it. Joins and leaves are
+    skipped. All logs start on one day, at their recorded minute of the hour.
     """
     channels = {}
     for path in sorted(folder.glob("*.raw.txt")):
@@ -33,7 +32,7 @@ def read_channels(folder: Path) -> dict[str, list[Arrival]]:
 
 def _arrivals(name: str, lines: list[str]) -> list[Arrival]:
     said = [found for found in map(_SAID.match, lines) if found]
-    # Old logs have a clock of twelve hours without a word on which half.
+    # Old logs use a twelve-hour clock without AM and PM.
     clock = DAY_MIN if any(int(each[1]) > 12 for each in said) else HALF_DAY_MIN
     minutes: list[int] = []
     for each in said:

@@ -35,13 +35,12 @@ from forebay.records import Event
 
 
 def forebay_job(env: StreamExecutionEnvironment, load: Workload, out: Path) -> None:
-    """Source, `infer`, stamp of the arrival, files."""
     results = answered(numbers(env, load).map(Stamp(), BYTES), load)
     jsonl_sink(results.process(Arrive(), Types.STRING()), JsonlFiles(out))
 
 
 def answered(events: DataStream, load: Workload) -> DataStream:
-    """The results of `infer` for events with `text`, numbered `i`."""
+    """Results of `infer` for events with `text`, numbered `i`."""
     call = InferenceSpec(
         engine=load.admitted(),
         model=load.model,
@@ -54,10 +53,9 @@ def answered(events: DataStream, load: Workload) -> DataStream:
 
 
 def async_function_job(env: StreamExecutionEnvironment, load: Workload, out: Path) -> None:
-    """Source, `AsyncDataStream.unordered_wait` around the same client, stamp of the arrival, files.
+    """Like `forebay_job`, with `AsyncDataStream.unordered_wait` around the same client.
 
-    `env` must know of no operator yet: its Python runs in worker processes, as `AsyncFunction` runs nowhere
-    else.
+    `env` must have no operator yet: `AsyncFunction` only runs in Python worker processes.
     """
     env.configure(
         Configuration()
@@ -77,7 +75,7 @@ def async_function_job(env: StreamExecutionEnvironment, load: Workload, out: Pat
 
 
 def numbers(env: StreamExecutionEnvironment, load: Workload) -> DataStream:
-    """0, 1, 2, …: paced by Flink itself, because a Python function that sleeps would hold up its bundle."""
+    """0, 1, 2, …, paced by Flink, because a Python function that sleeps would block its bundle."""
     if load.rate_per_s is None:
         source = NumberSequenceSource(0, load.events - 1)
     else:
@@ -99,15 +97,13 @@ def numbers(env: StreamExecutionEnvironment, load: Workload) -> DataStream:
 
 
 class Stamp(MapFunction):
-    """A number into an event that knows when it was sent."""
+    """Converts a number to an event with its send time."""
 
     def map(self, value: Any) -> bytes:
         return encode(event_of(int(value), time.monotonic()))
 
 
 class Arrive(ProcessFunction):
-    """Stamps the arrival behind Forebay's operator."""
-
     def process_element(self, value: bytes, ctx: ProcessFunction.Context) -> Iterator[str]:
         arrived_s = time.monotonic()
         result = decode(value)
@@ -116,8 +112,6 @@ class Arrive(ProcessFunction):
 
 
 class ArriveAsync(ProcessFunction):
-    """Stamps the arrival behind the AsyncFunction."""
-
     def process_element(
         self, value: tuple[int, float, float, int], ctx: ProcessFunction.Context
     ) -> Iterator[str]:
@@ -138,7 +132,7 @@ class CallInAsyncFunction(AsyncFunction):
 
     async def async_invoke(self, value: bytes) -> list[tuple[int, float, float, int]]:
         if self._engine is None:
-            # The client belongs to the loop that it was opened on, which `open` does not run on.
+            # The client belongs to the event loop that opens it; `open` runs on another.
             self._engine = self._load.engine()()
         fields = decode(bytes(value)).fields
         completion = await self._engine.complete(request_of(self._load, fields["i"]), timeout_s=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Records a second from topic to topic, and topics beside files on the same work."""
+"""Measures records per second between topics, and topics against files for the same work."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class KafkaOptions:
 
 
 def measure_kafka(options: KafkaOptions, settings: Settings, note: Note = lambda _: None) -> Report:
-    """Both parts, on a node of Kafka of our own; blocks for minutes.
+    """Measure both parts on a local Kafka; blocks for minutes.
 
-    Raises `SettingError` where there is no Kafka to start or no connector, `LaunchError` where a job fails.
+    Raises `SettingError` if Kafka or the connector is missing, `LaunchError` if a job fails.
     """
     home = kafka_to_start(settings)
     jar = installed_jar(KAFKA, settings.connectors)
@@ -60,7 +60,7 @@ def measure_kafka(options: KafkaOptions, settings: Settings, note: Note = lambda
                 note(f"{options.events:,} events through a replica of {SLOTS} slots, {place}")
                 report[place] = bench.answered(place, load)
     ratio = report["topics"]["events_per_s"] / report["files"]["events_per_s"]
-    # By the name of the mode, as in documents of before.
+    # Keyed by mode, like older documents.
     return {"through": {"thread": through}, **report, "topics_to_files": round(ratio, 4)}
 
 
@@ -74,13 +74,13 @@ class _Bench:
         source, sink = self._topics()
         self._produce(source, ({"key": str(n % KEYS).encode(), "value": _value(n)} for n in range(records)))
         self._work("through", source, sink)
-        # Here, because it needs a client of Kafka that only measurements and tests need.
+        # Imported here: only measurements and tests need this Kafka client.
         from benchmarks.topic_client import consume
 
         written_ms = sorted(message.timestamp()[1] for message in consume(self._node.bootstrap, sink))
         if len(written_ms) != records:
             raise LaunchError(f"{len(written_ms)} of {records} records came through")
-        # The first records wait for what starts slowly, the last ones for what ends.
+        # Leave out the start and the end, when the pipeline fills and drains.
         begin, end = int(0.15 * records), int(0.85 * records)
         span_s = (written_ms[end] - written_ms[begin]) / 1000
         return {"records_per_s": round((end - begin) / max(span_s, 1e-3), 1), "records": records}

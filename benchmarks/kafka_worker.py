@@ -1,7 +1,7 @@
-"""One job from topic to topic, or its like between files, in a process (and a JVM) of its own.
+"""`python -m benchmarks.kafka_worker`: runs one job between topics, or between files, in its own process and
+JVM.
 
-`python -m benchmarks.kafka_worker` takes an order as JSON on standard input, and prints a report as
-JSON as the last line of standard output.
+Reads a JSON order from standard input, and prints a JSON report as the last line of standard output.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ from forebay.records import Event, Result, Usage
 THROUGHPUT = {
     "taskmanager.memory.segment-size": "32 kb",
 }
-"""What a job sets that no engine slows down: Flink's own sizes of buffers, where ours hold few records."""
+"""Options of a job without an engine: Flink's own buffer sizes, because ours hold few records."""
 
 
 def main() -> int:
-    """Carry out the order on standard input."""
     order = json.load(sys.stdin)
     with tempfile.TemporaryDirectory(prefix="work-", dir=order["folder"]) as home:
         print(json.dumps(_run(order, Path(home))), flush=True)
@@ -104,7 +103,7 @@ def _key(data: bytes) -> str:
 
 
 class Count(KeyedProcessFunction):
-    """How often the key was seen, as the result of the event."""
+    """Emits how often the key was seen."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
@@ -130,7 +129,7 @@ class Count(KeyedProcessFunction):
 
 
 class Sent(MapFunction):
-    """An event that knows when its source gave it."""
+    """Converts to an event with its send time."""
 
     def map(self, data: bytes) -> bytes:
         event: Event = decode(data)

@@ -1,4 +1,4 @@
-"""Engines that a recovery run kills and brings back on the same port."""
+"""Engines that a recovery run kills and restarts on the same port."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from forebay.testing.replica import ReplicaProcess
 
 EngineKind = Literal["fake", "vllm"]
 PROMPT = "Event "
-"""What every prompt begins with; the event's number follows."""
+"""Every prompt is this and the event's number."""
 
 
 class KillableEngine(Protocol):
-    """One replica at one URL."""
-
     @property
     def url(self) -> str: ...
 
@@ -32,7 +30,7 @@ class KillableEngine(Protocol):
         ...
 
     def calls(self) -> Counter[str] | None:
-        """Tries by request id over all its lives, up to those right before a kill; None where unknown."""
+        """Attempts by request id over all its lives, up to just before a kill; None if unknown."""
         ...
 
     def is_answer(self, number: int, answer: object) -> bool:
@@ -41,7 +39,7 @@ class KillableEngine(Protocol):
 
 
 class FakeEngine:
-    """The scripted replica: 95 % of the calls take 50 ms, 5 % take 2 s."""
+    """A scripted replica: 95 % of the calls take 50 ms, 5 % take 2 s."""
 
     def __init__(self, process: ReplicaProcess) -> None:
         self._process = process
@@ -66,8 +64,6 @@ class FakeEngine:
 
 
 class VllmEngine:
-    """One local vLLM replica."""
-
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
 
@@ -91,7 +87,7 @@ class VllmEngine:
 def killable_engine(
     kind: EngineKind, settings: Settings, progress: Progress
 ) -> AbstractContextManager[KillableEngine]:
-    """An engine of `kind` that runs for the length of the block. Raises `LaunchError` or `SetupError`."""
+    """An engine that runs during the block. Raises `LaunchError` or `SetupError`."""
     return _fake() if kind == "fake" else _vllm(settings, progress)
 
 

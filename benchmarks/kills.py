@@ -1,4 +1,4 @@
-"""Which kills a recovery run makes and when: drawn from a seed before anything starts."""
+"""Draws the kills of a recovery run from a seed, before anything starts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from forebay.errors import SettingError
 KillKind = Literal["job", "engine", "jvm", "flink", "command", "broker", "busy", "mute"]
 
 TURNS: tuple[KillKind, ...] = ("job", "engine", "jvm", "command", "flink")
-"""What is killed by turns. `job`: every process of the run at once. `engine`: the replica, which is brought
-back. `jvm`: the JVM alone, in which the job and Python run. `flink`: the process that holds the JVM.
-`command`: `forebay run` alone, as its supervisor might kill it."""
+"""Kinds, in turn. `job`: every process of the run at once. `engine`: the replica, which is restarted. `jvm`:
+the JVM alone, with the job and Python. `flink`: the process that holds the JVM. `command`: `forebay run`
+alone, as its supervisor might kill it."""
 
 WITH_BROKER: tuple[KillKind, ...] = ("job", "engine", "jvm", "broker", "command", "flink")
-"""The same between topics. `broker`: the Kafka that input and results are in, which is brought back."""
+"""The same between topics. `broker`: the Kafka of input and results, which is restarted."""
 
 OUTAGES: tuple[KillKind, ...] = ("busy", "mute")
-"""What an object store does for `OUTAGE_S`: answer each request with 503, or none. Nothing is killed."""
+"""An object store's behaviour for `OUTAGE_S`: answer each request with 503, or not at all. Nothing is
+killed."""
 
 RESTARTED: frozenset[KillKind] = frozenset(("job", "command"))
-"""Kills after which the pipeline is started anew; after the others it goes on by itself."""
+"""Kills after which the pipeline must be started again; after the others it continues by itself."""
 
 MAX_RESULTS = 100
 AFTER_S = (0.5, 4.0)
@@ -33,10 +34,10 @@ OUTAGE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One kill: `after_s` seconds after `after_results` new results were seen since the one before.
+    """One kill: `after_s` seconds after `after_results` new results since the previous one.
 
-    `down_s`: how long it is until the engine or the broker is started again. `parallelism`: what the pipeline
-    is restored at, None for as it was.
+    `down_s`: time until the engine or the broker is restarted. `parallelism`: for the restore; None:
+    unchanged.
     """
 
     kind: KillKind
@@ -55,10 +56,10 @@ def plan(
     only: KillKind | None = None,
     outages: int = 0,
 ) -> tuple[Kill, ...]:
-    """`count` kills by turns, the `broker` among them where there is one, or of one kind `only`, and then so
-    many `outages` of an object store; the same for the same arguments.
+    """`count` kills in turn, with the `broker` if there is one, or of one kind `only`; then `outages` of an
+    object store. Deterministic.
 
-    The restart that is nearest to the middle restores at parallelism `rescale_to`, where that is not None.
+    The restart nearest to the middle restores at parallelism `rescale_to`, unless that is None.
     """
     if count < 1:
         raise SettingError(f"kills must be at least 1, found {count}")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 Doubles = npt.NDArray[np.float64]
 
 SCALING = 3.0
-"""The bursting state's share of posts over the usual one's."""
+"""Ratio of the share of posts in the bursting state to the usual share."""
 GAMMA = 1.0
 """Cost of entering the bursting state, in units of ln(number of batches)."""
 MOST_SHARE = 0.9999
@@ -18,7 +18,7 @@ MOST_SHARE = 0.9999
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Batches `first` up to `end` in the bursting state, and by how many nats that explains them better."""
+    """Batches `first` up to `end` in the bursting state, and the evidence for it in nats."""
 
     first: int
     end: int
@@ -28,7 +28,7 @@ class Interval:
 def bursts(counts: Doubles, totals: Doubles) -> list[list[Interval]]:
     """The bursts of each term. `counts`: terms by batches; `totals`: posts per batch, at least the counts.
 
-    Finds the cheapest sequence of the two states by dynamic programming, with the whole stream in view.
+    The cheapest sequence of the two states, by dynamic programming over the whole stream.
     """
     terms, batches = counts.shape
     usual = np.clip(counts.sum(axis=1) / max(totals.sum(), 1), 1e-12, MOST_SHARE)

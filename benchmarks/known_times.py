@@ -1,5 +1,7 @@
-"""Whether `forebay bench` measures what happened: answers with known times over real sockets, and each figure
-beside what the server itself says of when it sent what."""
+"""Checks the figures of `forebay bench` against answers with known times, over real sockets.
+
+The truth is the server's own log of its writes.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,15 @@ from forebay.bench.verdict import judge
 
 MAX_ERROR_S = 0.001
 MAX_ERROR = 0.01
-"""A figure is right whose mean and median are within one of the two of the truth."""
+"""A figure is right if mean and median are within this share of the truth, or within `MAX_ERROR_S`."""
 PROMPT_TOKENS = 32
 RATE_PER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Answers of one kind. `output_tokens`: how many are asked for; `reasons`: what the verdict must say, a
-    word of each reason."""
+    """Answers of one kind. `output_tokens`: number requested; `reasons`: a word of each reason that the
+    verdict must have."""
 
     about: str
     answer: TimedAnswer
@@ -40,7 +42,7 @@ class Case:
 
 
 def steady(count: int, first_s: float, gap_s: float, tokens: int = 1) -> tuple[Step, ...]:
-    """So many chunks at even distances."""
+    """`count` chunks at equal distances."""
     return (Step(first_s, tokens), *(Step(gap_s, tokens) for _ in range(count - 1)))
 
 
@@ -79,8 +81,10 @@ CASES: Mapping[str, Case] = {
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One figure of all requests of a case, in seconds or a number: its mean and median, and the true ones.
-    `worst_error`: of any one request or gap, in which is how late a busy machine woke either side."""
+    """Mean and median of one figure of all requests of a case, in seconds or a number, and the true ones.
+
+    `worst_error`: of any single request or gap; it includes how late a busy machine woke either side.
+    """
 
     name: str
     mean: float
@@ -96,7 +100,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class CaseFound:
-    """`missing`: reasons that the verdict should have had; `surplus`: those it should not, but for a schedule
+    """`missing`: expected reasons that the verdict lacks; `surplus`: unexpected ones, except for a schedule
     that this machine could not keep."""
 
     name: str
@@ -115,7 +119,7 @@ class CaseFound:
 def measure_cases(
     names: Sequence[str], requests: int, note: Callable[[str], None] = lambda _: None
 ) -> list[CaseFound]:
-    """Measure the cases named, `requests` requests of each; blocks for some seconds each."""
+    """Measure these cases, `requests` requests each; blocks for some seconds each."""
     found = []
     for name in names:
         note(CASES[name].about)
@@ -124,7 +128,7 @@ def measure_cases(
 
 
 def measure_case(name: str, requests: int) -> CaseFound:
-    """One case, against a server in a process of its own."""
+    """Measure one case against a server in its own process."""
     case = CASES[name]
     with timed_process([case.answer] * requests) as url:
         run = run_case(case, url, requests)
@@ -133,7 +137,7 @@ def measure_case(name: str, requests: int) -> CaseFound:
 
 
 def target_of(case: Case, url: str) -> OpenAiTarget:
-    # Told all, it asks nothing: each request is one of the load.
+    # With model and extensions set, the target sends no trial requests: each request is one of the load.
     return OpenAiTarget(url, OpenAiOptions(model=MODEL, chat=case.chat, extensions=True))
 
 
@@ -148,7 +152,7 @@ def run_case(case: Case, url: str, requests: int) -> LoadRun:
 
 
 def compare(name: str, case: Case, run: LoadRun, sent: Sequence[SentAnswer]) -> CaseFound:
-    """The figures of `run` beside what the server did, request by request, in the order of their sending."""
+    """Compare the figures of `run` with the server's, request by request in the order sent."""
     pairs = list(zip(sorted(run.records, key=lambda record: record.sent_s or 0.0), sent, strict=True))
     errors: dict[str, list[tuple[float, float]]] = {}
     wrong: list[str] = []
@@ -180,7 +184,6 @@ def compare(name: str, case: Case, run: LoadRun, sent: Sequence[SentAnswer]) -> 
 def _figures(
     case: Case, record: RequestRecord, found: RequestFigures, truth: SentAnswer
 ) -> list[tuple[str, float | None, float | None]]:
-    """Each figure with the truth, which is the server's: of what it wrote and when."""
     at_s = [chunk_s for chunk_s, _ in truth.chunks]
     true_gaps_s = [after - before for before, after in pairwise(at_s)]
     token_s = [chunk_s for chunk_s, tokens in truth.chunks for _ in range(tokens)]
@@ -210,8 +213,8 @@ def _figures(
 
 
 def _run_errors(case: Case, run: LoadRun, sent: Sequence[SentAnswer]) -> list[str]:
-    """What is wrong with the rates of the run. The true ones are over the time from the first request to the
-    last end, by the server."""
+    """Mistakes in the rates of the run. The true ones cover the time from the first request to the last
+    end."""
     figures = run_figures(run)
     seconds = max(each.ended_s for each in sent) - sent[0].read_s
     n = case.answer.tokens if case.answer.counted_tokens is None else case.answer.counted_tokens
@@ -242,5 +245,5 @@ def _measure(name: str, values: Sequence[tuple[float, float]]) -> Measure:
 
 
 def is_right(found: float, true: float) -> bool:
-    """Within a hundredth or a millisecond of the truth."""
+    """Whether `found` is within a hundredth or a millisecond of the truth."""
     return abs(found - true) <= max(MAX_ERROR_S, MAX_ERROR * abs(true))

@@ -1,7 +1,7 @@
-"""A fleet of two pools whose replicas change pools as the requests change.
+"""A fleet whose replicas move between a prefill and a decode pool as the requests change.
 
-Each replica can do both and is assigned to one pool (`kv_both` in vLLM's connectors). A replica that changes
-takes nothing new, finishes its requests, and then switches.
+Each replica can do both (`kv_both` in vLLM's connectors). A replica that moves accepts no new request,
+finishes its own, and then switches.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ DECIDE_EVERY_S = 5.0
 WINDOW_S = 10.0
 MOST_REQUESTS = 10_000
 GAIN = 1.1
-"""A split is left only for one whose busier pool is less busy by this factor: a change costs both pools."""
+"""The split changes only if the busier pool's load falls by this factor: a change costs both pools."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLoad:
-    """The load of both pools: requests without a first token, requests that decode or wait for it, and the
-    tokens that these hold in the KV cache."""
+    """Requests without a first token, requests that decode or wait for it, and the KV-cache tokens of the
+    latter."""
 
     prefilling: int
     decoding: int
@@ -42,7 +42,7 @@ class PoolLoad:
 
 
 class SplitPolicy(Protocol):
-    """Decides how many replicas prefill. `arrived` is called for every request, in order."""
+    """Decides the number of prefill replicas. `arrived` is called for every request, in order."""
 
     def arrived(self, now_s: float, prompt_tokens: int) -> None: ...
 
@@ -50,11 +50,10 @@ class SplitPolicy(Protocol):
 
 
 class RecentSplit:
-    """The split at which both pools are equally busy with the present load.
+    """The split at which both pools are equally busy under the present load. Deterministic; not thread-safe.
 
-    The prefill pool must compute the prompts of the last `WINDOW_S` and those that wait. The decode pool has
-    its requests: a replica is full with as many as still get a token every `tpot_s`. So the lengths of
-    answers need not be known. Deterministic; not thread-safe.
+    The prefill pool must compute the prompts of the last `WINDOW_S` and the waiting ones. A decode replica is
+    full with as many requests as still get a token every `tpot_s`, so the lengths of answers are not needed.
     """
 
     def __init__(self, engine: EngineModel, tpot_s: float) -> None:
@@ -66,13 +65,13 @@ class RecentSplit:
         self._prompts.append((now_s, self._engine.alone_s(prompt_tokens)))
 
     def split(self, now_s: float, current: Split, load: PoolLoad) -> Split:
-        """The split to use now; `current` if little would be gained, or nothing is to do."""
+        """The split to use now; `current` if the gain is too small or there is no load."""
         while self._prompts and self._prompts[0][0] < now_s - WINDOW_S:
             self._prompts.popleft()
         work_s = sum(work_s for _, work_s in self._prompts)
         waiting_s = load.prefilling * work_s / max(len(self._prompts), 1)
         context = load.context_tokens / max(load.decoding, 1)
-        # The number of replicas that each pool keeps busy.
+        # Replicas that each pool keeps busy.
         busy = PhaseWork(
             (work_s + waiting_s) / WINDOW_S,
             load.decoding / decode_batch(self._engine, context, self._tpot_s),
@@ -89,7 +88,7 @@ def _busier(split: Split, work: PhaseWork) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The requests in order of arrival, as the decode pool saw them, and the changes of the split."""
+    """Requests in order of arrival, as the decode pool saw them, and the changes of the split."""
 
     answers: list[Sequence]
     splits: list[tuple[float, Split]]
@@ -97,8 +96,8 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class MovingPools:
-    """Requests offered to replicas that begin with the split `start`. Prompts are held back, and ordered by
-    deadline, as in `Admission`."""
+    """Serves requests, starting with the split `start`. Prompts wait in order of deadline, as in
+    `Admission`."""
 
     trace: Many[TraceRequest]
     model: EngineModel
@@ -107,9 +106,9 @@ class MovingPools:
     transfer: Transfer = field(default_factory=Transfer)
 
     def serve(self, policy: SplitPolicy) -> Served:
-        """Serve all requests; `policy` decides every `DECIDE_EVERY_S`, until the last has arrived.
+        """Serve all requests; `policy` decides every `DECIDE_EVERY_S` until the last has arrived.
 
-        Raises `SettingError` for a request for which no replica has room.
+        Raises `SettingError` for a request that fits no replica.
         """
         pools = _Pools(self.model, self.start)
         splits = [(0.0, self.start)]
@@ -158,7 +157,7 @@ class MovingPools:
 
 
 class _Pools:
-    """Every replica is in both fleets, and available in one of them or, while it changes, in neither."""
+    """Every replica is in both fleets, but available in only one, or in neither while it moves."""
 
     def __init__(self, model: EngineModel, start: Split) -> None:
         replicas = start.prefill + start.decode
@@ -173,17 +172,16 @@ class _Pools:
         self.decode = Simulation(second, self._second, ImmediateDispatcher(self._second, LeastFull()))
 
     def load(self, prefilling: int) -> PoolLoad:
-        """The present load, with so many prompts without a first token."""
         replicas = self.decode.replicas
         context = sum(replica.kv_usage * self._kv_tokens for replica in replicas)
         return PoolLoad(prefilling, sum(one.running + one.waiting for one in replicas), context)
 
     def move(self, wanted: Split) -> None:
-        """Move towards `wanted`: the replicas with the fewest requests change. Idle ones switch now."""
+        """Start moving the replicas with the fewest requests; idle ones switch now."""
         more = wanted.prefill - sum(self._prefills)
         source = self._second if more > 0 else self._first
         can = [number for number, prefills in enumerate(self._prefills) if prefills == (more < 0)]
-        # A replica that is still changing back has nothing to finish.
+        # A replica that is still moving back has nothing to finish.
         can.sort(key=lambda number: (bool(source.available[number]), float(source.requests[number]), number))
         for number in can[: abs(more)]:
             self._prefills[number] = more > 0

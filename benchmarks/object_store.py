@@ -1,5 +1,5 @@
-"""An object store of our own: moto's server of S3, in memory and in a process of its own, behind a link that
-can be cut, stalled, or made to answer in its place."""
+"""A local object store: moto's S3 server, in memory and in its own process, behind a link that can be cut,
+stalled, or answer in its place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUCKET = "forebay-tests"
 
 
 def refusal(status: int, code: str) -> bytes:
-    """The answer of a server of S3 that refuses."""
+    """A refusal as an S3 server sends it."""
     body = f"<Error><Code>{code}</Code><Message>-</Message></Error>"
     return (
         f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nConnection: close\r\n"
@@ -31,8 +31,6 @@ def refusal(status: int, code: str) -> bytes:
 
 
 class StoreLink(Link):
-    """A link that can also answer for the server."""
-
     def __init__(self, port: int) -> None:
         super().__init__(port)
         self._answer: bytes | None = None
@@ -60,7 +58,7 @@ class StoreLink(Link):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(answer)
             await writer.drain()
-            # Who still sends a body gets the answer all the same.
+            # Answer even if the client is still sending its body.
             with suppress(asyncio.TimeoutError):
                 while await asyncio.wait_for(reader.read(PIECE_BYTES), 1.0):
                     pass
@@ -86,12 +84,14 @@ class ObjectStore:
 
 @contextmanager
 def object_store(work: Path) -> Iterator[ObjectStore]:
-    """A server with an empty bucket `BUCKET` for the length of the block; its log goes to `work`. Raises
-    `SettingError` where moto is not installed, and `LaunchError` where it does not start."""
+    """A server with an empty bucket `BUCKET` during the block; its log goes to `work`.
+
+    Raises `SettingError` if moto is not installed, and `LaunchError` if it does not start.
+    """
     try:
         import moto.server  # noqa: F401
     except ModuleNotFoundError:
-        raise SettingError("a server of S3 is needed: pip install 'moto[s3]' flask flask-cors") from None
+        raise SettingError("the S3 server is missing: pip install 'moto[s3]' flask flask-cors") from None
     port = free_port()
     with (work / "moto.log").open("wb") as log:
         process = subprocess.Popen(

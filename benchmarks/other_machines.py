@@ -1,5 +1,5 @@
-"""A pipeline that moves from machine to machine: each start is in an empty folder, with a home of its own,
-and finds its state in an object store."""
+"""Moves a pipeline between simulated machines: each start has an empty folder and its own home, and restores
+its state from an object store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOTO = "moto"
 
 
 class OtherMachines:
-    """The folders of one pipeline's starts, and its place in the store."""
+    """The folders of one pipeline's starts, and its prefix in the store."""
 
     def __init__(
         self, work: Path, home: S3Path, connectors: Path, variables: Mapping[str, str], link: StoreLink | None
@@ -37,21 +37,21 @@ class OtherMachines:
         self._moves = 0
 
     def move(self, process: PipelineProcess) -> Path:
-        """Have the next start be in an empty folder; returns where its pipeline file is to be."""
+        """Use an empty folder for the next start; returns the path for its pipeline file."""
         self._moves += 1
         folder = self._work / f"machine-{self._moves}"
         process.home = folder / "home"
         process.home.mkdir(parents=True, mode=0o700)
-        # As in an image; nothing else is there.
+        # As in a container image; nothing else is there.
         (process.home / "connectors").symlink_to(self._connectors)
         process.environment = self._variables
         process.pipeline = folder / "pipeline.yaml"
         return process.pipeline
 
     def outage(self, kind: Literal["busy", "mute"], down_s: float) -> None:
-        """Have the store answer that it is busy, or nothing; blocks for as long."""
+        """Make the store answer 503 (`busy`) or not at all (`mute`); blocks for `down_s`."""
         if self._link is None:
-            raise SettingError(f"--outages: expected --state {MOTO} with it")
+            raise SettingError(f"--outages: needs --state {MOTO}")
         if kind == "busy":
             self._link.busy()
         else:
@@ -62,7 +62,7 @@ class OtherMachines:
 
 @contextmanager
 def other_machines(state: str, work: Path, settings: Settings) -> Iterator[OtherMachines]:
-    """For the length of the block; `state` is an address, or `MOTO`, a server of its own."""
+    """`state`: an address, or `MOTO` for a local server during the block."""
     connectors = work / "image" / "connectors"
     install_jar(S3, connectors, settings.connectors_from or str(S3.folder(settings.connectors)))
     run = f"recovery-{uuid.uuid4().hex[:8]}"
@@ -71,7 +71,7 @@ def other_machines(state: str, work: Path, settings: Settings) -> Iterator[Other
         return
     with object_store(work) as store:
         before = {name: os.environ.get(name) for name in store.variables}
-        # Whoever looks at the results is in this process.
+        # This process reads the results.
         os.environ.update({**store.variables, "AWS_ENDPOINT_URL": store.direct_url})
         try:
             home = S3Path(BUCKET, run)

@@ -1,8 +1,8 @@
-"""What the pipeline costs: the engine alone, Forebay on Flink, and PyFlink's AsyncFunction, in one run.
+"""Measures the cost of the pipeline: the engine alone, Forebay on Flink, and PyFlink's AsyncFunction, in one
+run.
 
-Every system gets the same events for the same engine, one system after the other, each in a process of its
-own with a fresh JVM. Latency is measured with an open loop: an event is due whether or not the system takes
-it.
+Each system gets the same events and engine, one after the other, in its own process with a fresh JVM. The
+loop is open: events are due whether or not the system accepts them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ IN_FLIGHT = 1000
 WARM_RESULTS = 20_000
 WORKER_TIMEOUT_S = 1800.0
 SPREADS = {"two in one JVM": (2, 1), "two task managers": (2, 2)}
-"""Ways to run the operator's subtasks: how many, and in how many task managers."""
+"""Number of the operator's subtasks and of task managers."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverheadOptions:
-    """`engine`: `fake`, or the URL of a real one. `quick` shortens every part and leaves memory out."""
+    """`engine`: `fake`, or the URL of a real one. `quick` shortens every part and skips memory."""
 
     engine: str = "fake"
     quick: bool = False
@@ -50,9 +50,9 @@ class OverheadOptions:
 
 
 def measure_overhead(options: OverheadOptions, note: Note = lambda _: None) -> Report:
-    """All parts that fit the engine; blocks for minutes. Raises `LaunchError` where a system fails.
+    """Measure all parts that suit the engine; blocks for minutes. Raises `LaunchError` if a system fails.
 
-    A real engine is asked for the first model that it serves; `SettingError` where it serves none.
+    A real engine must serve a model, else `SettingError`; the first one is used.
     """
     if options.engine == "fake":
         return _scripted(options, note)
@@ -68,7 +68,7 @@ def measure_overhead(options: OverheadOptions, note: Note = lambda _: None) -> R
         model=model,
         max_tokens=options.max_tokens,
     )
-    # The first run warms the engine up and is not counted.
+    # The first run warms up the engine and is not counted.
     run_worker("direct", replace(load, events=2 * load.capacity))
     throughput = _compare(load, note, "throughput")
     return {"engine": options.engine, "model": model, **throughput, "throughput": _ratios(throughput)}
@@ -156,9 +156,9 @@ def _share(part: float, whole: float) -> float:
 
 
 def memory_growth(samples: list[dict[str, float]]) -> Report:
-    """How much the resident size grew from the first 20,000 results to the end, as a share of it.
+    """Growth of the resident size from the first 20,000 results to the end, as a share of it.
 
-    The size after the warm-up is the mean of the five samples after it, the last one that of the last five.
+    Both sizes are means of five samples.
     """
     warm = [sample for sample in samples if sample["results"] >= WARM_RESULTS]
     if len(warm) < 10:
@@ -176,7 +176,7 @@ def memory_growth(samples: list[dict[str, float]]) -> Report:
 
 
 def run_worker(system: System, load: Workload) -> Report:
-    """One system on one workload in a process of its own. Raises `LaunchError` with its last words."""
+    """Run one system on one workload in its own process. Raises `LaunchError` with the end of its log."""
     order = json.dumps({"system": system, "load": asdict(load)})
     try:
         done = subprocess.run(
@@ -199,7 +199,7 @@ def run_worker(system: System, load: Workload) -> Report:
 
 @contextmanager
 def fake_replica(script: ReplicaScript) -> Iterator[str]:
-    """A fake replica bound to the last core, so that it takes the same from every system."""
+    """A fake replica pinned to the last core, so that every system loses the same."""
     with ReplicaProcess(script) as replica:
         psutil.Process(replica.pid).cpu_affinity([max(os.sched_getaffinity(0))])
         yield replica.url

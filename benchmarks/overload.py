@@ -1,4 +1,4 @@
-"""Twice the capacity for two minutes, then half of it: admission and other ways to admit, on equal terms."""
+"""Offers twice the capacity for two minutes, then half, to admission and to other methods."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ QUEUE_DEPTH, KV_USAGE = 5, 0.8
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """How one way to admit took it.
+    """Figures of one method.
 
-    `goodput_of_capacity`: answers within the SLO to requests that came during the overload, per second, over
-    the capacity; `tokens_of_capacity` the same in tokens of their prompts, since whoever must give up some
-    can keep more of the short ones. `cleared_s`: how long after the overload the last request that waited
-    from it was gone; `arithmetic_s`: how long that takes at least. Waiting is counted at the engines, in
-    requests per replica. `longest_wait_s`: from arrival to first token, of those answered.
+    `goodput_of_capacity`: answers within the SLO to requests of the overload, per second, over the capacity.
+    `tokens_of_capacity`: the same in prompt tokens, because a method that drops requests can keep more of the
+    short ones. `cleared_s`: from the end of the overload until its last waiting request was gone;
+    `arithmetic_s`: the minimum of that. Waiting is counted at the engines, in requests per replica.
+    `longest_wait_s`: from arrival to first token, of answered requests.
     """
 
     goodput_of_capacity: float
@@ -52,7 +52,7 @@ class Overload:
 
 
 class InOrder:
-    """A dispatcher that sends requests in order, each to the replica with the fewest that has room."""
+    """Sends requests in order, each to the replica with the fewest requests that has room."""
 
     wake_s = math.inf
 
@@ -98,7 +98,7 @@ class InOrder:
 
 
 class FixedLimit(InOrder):
-    """A number of requests per replica, as set by hand."""
+    """A constant number of requests per replica."""
 
     def __init__(self, fleet: Fleet, limit: int) -> None:
         super().__init__(fleet)
@@ -109,9 +109,10 @@ class FixedLimit(InOrder):
 
 
 class Aimd(InOrder):
-    """Additive increase, multiplicative decrease (Chiu and Jain, 1989) of each replica's number: one more for
-    each number of first tokens that are in time, half as many for one that is late, once for all that were
-    sent before."""
+    """Additive increase, multiplicative decrease of each replica's limit (Chiu and Jain, 1989).
+
+    One more per window of first tokens in time; half after a late one, once for all requests sent before.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
@@ -135,8 +136,8 @@ class Aimd(InOrder):
 
 
 class Saturation(InOrder):
-    """llm-d's rule: a replica has room while at most `QUEUE_DEPTH` requests wait there and its KV cache is
-    used up to `KV_USAGE`, as it last reported (defaults of the Gateway API Inference Extension)."""
+    """llm-d's rule: a replica has room if at most `QUEUE_DEPTH` requests wait there and its KV cache is used
+    up to `KV_USAGE`, as last reported (defaults of the Gateway API Inference Extension)."""
 
     def _room(self, now_s: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
         fleet = self._fleet
@@ -144,7 +145,7 @@ class Saturation(InOrder):
 
 
 def overload_arrivals(trace: Sequence[TraceRequest], capacity_per_s: float, seed: int) -> list[TraceRequest]:
-    """The trace's requests, over and over, at Poisson times: 2 × capacity for 120 s, then 0.5 × for 240 s."""
+    """The trace's requests, repeated, at Poisson times: 2 × capacity for 120 s, then 0.5 × for 240 s."""
     random = Random(seed)
     now_s = 0.0
     made: list[TraceRequest] = []
@@ -156,8 +157,9 @@ def overload_arrivals(trace: Sequence[TraceRequest], capacity_per_s: float, seed
 
 
 def measure_overload(scenario: Scenario) -> dict[str, Any]:
-    """Admission and other ways to admit, on the same arrivals. Requests are given up when their first token
-    is overdue; `patient` is admission with requests that are never given up.
+    """Compare admission with the other methods on the same arrivals.
+
+    Requests are dropped when their first token is overdue; `patient` is admission without that.
     """
     capacity_per_s = scenario.capacity_per_s()
     arrivals = overload_arrivals(scenario.trace, capacity_per_s, scenario.seed)

@@ -77,7 +77,7 @@ class PacedFeed:
             if due:
                 await response.write(b"".join(map(self._event, range(number, number + due))))
                 number += due
-            # Even if more is due: this event loop also receives new rates.
+            # Yield even if more is due: this event loop also receives new rates.
             await asyncio.sleep(0)
             await self._wait()
 

@@ -1,4 +1,4 @@
-"""How long a new pipeline takes for a file of events, as a ratio to the same requests sent without it.
+"""Measures how long a new pipeline takes for a file of events, relative to the same requests without it.
 
 The engine is scripted. Without Forebay, `capacity` requests are sent at a time with the engine's client. Time
 counts from the first call to the last answer, as the engine sees them, so the start of Flink does not count.
@@ -49,7 +49,7 @@ class PipelineStartOptions:
 
 
 class Stopwatch:
-    """Measures from the first call to the last complete answer, from looks at the engine's counts."""
+    """Measures from the first call to the last complete answer, by polling the engine's counts."""
 
     def __init__(self) -> None:
         self._first_s: float | None = None
@@ -95,7 +95,6 @@ def measure_pipeline_start(
 
 
 def report(options: PipelineStartOptions, took_s: dict[str, list[float]]) -> dict[str, Any]:
-    """The figures of all rounds."""
     seconds = {way: median(rounds) for way, rounds in took_s.items()}
     ratio = seconds["pipeline"] / seconds["direct"]
     return {
@@ -109,7 +108,7 @@ def report(options: PipelineStartOptions, took_s: dict[str, list[float]]) -> dic
 
 @contextmanager
 def _watched(url: str) -> Iterator[Stopwatch]:
-    """Look at the engine's counts on a thread while the block lasts, and once at its end."""
+    """Poll the engine's counts in a thread during the block, and once at its end."""
     watch, ended = Stopwatch(), threading.Event()
 
     def follow() -> None:

@@ -1,4 +1,4 @@
-"""What a recovery run reads and writes: files, or topics of a Kafka that is killed as well."""
+"""Input and sinks of a recovery run: files, or topics of a Kafka that is killed as well."""
 
 from __future__ import annotations
 
@@ -24,26 +24,24 @@ PARTITIONS = 4
 
 
 class Place(Protocol):
-    """The input and the sinks of one pipeline."""
-
     def prepare(self, events: Sequence[dict[str, Any]]) -> None:
-        """Make the input: JSON objects, numbered from 0."""
+        """Write the input: JSON objects, numbered from 0."""
         ...
 
     def document(self) -> dict[str, Any]:
-        """The part of a pipeline file that names input and sinks."""
+        """The part of a pipeline file for input and sinks."""
         ...
 
     def look(self) -> int:
-        """Read what is new; the number of results committed so far."""
+        """Read new results; returns the number of committed ones so far."""
         ...
 
     def written_after(self, moment_s: float, *, retried: bool = False) -> bool:
-        """Whether a committed result was written after `moment_s`; with `retried`, one of several tries."""
+        """Whether a committed result was written after `moment_s`; with `retried`, after several attempts."""
         ...
 
     def results(self) -> Iterator[bytes]:
-        """The committed results, all of them."""
+        """All committed results."""
         ...
 
     def letters(self) -> Iterator[bytes]:
@@ -51,11 +49,11 @@ class Place(Protocol):
         ...
 
     def ahead(self) -> int:
-        """How many offsets were committed before the results of their events, at the worst of all looks."""
+        """Maximum number of offsets committed before the results of their events."""
         ...
 
     def kill(self) -> None:
-        """SIGKILL whatever holds the input and the sinks."""
+        """SIGKILL the process that holds input and sinks."""
         ...
 
     def bring_back(self) -> None:
@@ -64,8 +62,6 @@ class Place(Protocol):
 
 
 class FilesPlace:
-    """A JSONL file and JSONL sinks in one folder."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._watch = SinkWatch(folder / "results")
@@ -99,8 +95,6 @@ class FilesPlace:
 
 
 class StorePlace:
-    """A JSONL file, and JSONL sinks and the pipeline's state in an object store."""
-
     def __init__(self, folder: Path, home: Location) -> None:
         self._events = folder / "events.jsonl"
         self._home = home
@@ -113,7 +107,7 @@ class StorePlace:
 
     def document(self) -> dict[str, Any]:
         return {
-            # The same wherever the pipeline file is.
+            # Does not depend on where the pipeline file is.
             "source": {"type": "jsonl", "path": str(self._events)},
             "sink": {"type": "jsonl", "path": f"{self._home}/results"},
             "dead_letters": {"type": "jsonl", "path": f"{self._home}/dead-letters"},
@@ -136,10 +130,10 @@ class StorePlace:
 
 
 class TopicsPlace:
-    """Topics of four partitions on a node of our own; read as `read_committed` consumers see them."""
+    """Topics of four partitions on a local node, read with `read_committed`."""
 
     def __init__(self, node: LocalKafka) -> None:
-        # Here, because it needs a client of Kafka that only measurements and tests need.
+        # Imported here: only measurements and tests need this Kafka client.
         from benchmarks.topic_client import TopicReader
 
         self._node = node
@@ -181,7 +175,7 @@ class TopicsPlace:
         from benchmarks.topic_client import committed_offsets
 
         group = topic = self._topics["events"]
-        # Before the results: what is committed here must be seen there.
+        # Read offsets before results: results of committed offsets must be visible.
         offsets = committed_offsets(self._node.bootstrap, group, topic, PARTITIONS)
         for written_s, line in read():
             self._seen.append((written_s, attempts_of(line) > 1))
@@ -216,10 +210,10 @@ class TopicsPlace:
 
 
 class Behind:
-    """Which events have results, against committed offsets: event n has offset n // partitions in n %
-    partitions.
+    """Compares events that have results with committed offsets: event n has offset n // partitions in
+    partition n % partitions.
 
-    `worst` is the largest number of events, at one look, that lay before a committed offset without a result.
+    `worst`: the maximum number of events before a committed offset without a result, over all looks.
     """
 
     def __init__(self, partitions: int) -> None:
@@ -228,13 +222,13 @@ class Behind:
         self.worst = 0
 
     def answered(self, line: bytes) -> None:
-        """A committed result."""
+        """Add a committed result."""
         number = number_of(line)
         if number is not None:
             self._answered[number % len(self._answered)].add(number // len(self._answered))
 
     def committed(self, offsets: Sequence[int]) -> None:
-        """Offsets that were committed before the last results were looked for."""
+        """Add offsets that were committed before the last results were read."""
         missing = 0
         for partition, (offset, answered) in enumerate(zip(offsets, self._answered, strict=True)):
             while self._all_before[partition] in answered:
@@ -244,8 +238,7 @@ class Behind:
 
 
 def place(kind: PlaceKind, folder: Path, settings: Settings) -> AbstractContextManager[Place]:
-    """Where a run reads and writes, for the length of the block. Raises `SettingError` where there is no
-    Kafka to start."""
+    """The place of a run, during the block. Raises `SettingError` if there is no Kafka to start."""
     return _files(folder) if kind == "files" else _topics(folder, settings)
 
 
@@ -257,22 +250,21 @@ def _files(folder: Path) -> Iterator[Place]:
 @contextmanager
 def _topics(folder: Path, settings: Settings) -> Iterator[Place]:
     home = kafka_to_start(settings)
-    # The pipeline runs with a home of its own.
+    # The pipeline has its own home.
     install_jar(KAFKA, folder / "home" / "connectors", settings.connectors_from or str(settings.connectors))
     with local_kafka(home, folder / "kafka") as node:
         yield TopicsPlace(node)
 
 
 def kafka_to_start(settings: Settings) -> Path:
-    """The distribution of Kafka that measurements start. Raises `SettingError` where there is none, or no
-    client to look at its topics with."""
+    """The Kafka distribution for measurements. Raises `SettingError` if it, or the Kafka client, is
+    missing."""
     if settings.kafka_home is None:
-        raise SettingError("a Kafka to start is needed: name an unpacked distribution in FOREBAY_KAFKA_HOME")
+        raise SettingError("Kafka is missing: set FOREBAY_KAFKA_HOME to an unpacked distribution")
     if find_spec("confluent_kafka") is None:
-        raise SettingError("a client of Kafka is needed to measure with: pip install 'forebay[kafka-bench]'")
+        raise SettingError("the Kafka client for measurements is missing: pip install 'forebay[kafka-bench]'")
     return settings.kafka_home
 
 
 def write_events(path: Path, events: Sequence[dict[str, Any]]) -> None:
-    """A file of JSON lines."""
     path.write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))

@@ -1,4 +1,4 @@
-"""`forebay run` in a session of its own, to be killed in whole or in part."""
+"""`forebay run` in its own session, to be killed in whole or in part."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ FLINK_MODULE = "forebay.pipeline.flink_main"
 
 
 class PipelineProcess:
-    """Starts of one pipeline file, one after another. Every start's output goes to `work/run-N.log`. The file
-    (`pipeline`), Forebay's folder (`home`), more variables (`environment`) and `options` may change before a
-    start.
+    """Starts one pipeline file, once or again; a context manager that kills everything at the end.
 
-    Methods that kill use SIGKILL and block until what they killed is gone; they raise `PipelineFailed` where
-    it stays. A context manager: nothing of the last start outlives the block.
+    Output goes to `work/run-N.log`. `pipeline` (the file), `home`, `environment` and `options` may change
+    before a start. Methods that kill use SIGKILL and block until the processes are gone; they raise
+    `PipelineFailed` if they stay.
     """
 
     def __init__(self, pipeline: Path, engine_url: str, work: Path) -> None:
@@ -39,7 +38,6 @@ class PipelineProcess:
         self.starts = 0
 
     def start(self) -> None:
-        """Start the command; returns at once."""
         self.starts += 1
         command = ["run", str(self.pipeline), "--engine", self._engine_url, *self.options]
         with self.log.open("wb") as log:
@@ -54,22 +52,21 @@ class PipelineProcess:
 
     @property
     def log(self) -> Path:
-        """What the latest start printed."""
+        """Log of the latest start."""
         return self._work / f"run-{self.starts}.log"
 
     def status(self) -> int | None:
-        """The command's exit status; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def said(self) -> str:
-        """The end of what the latest start printed."""
+        """The end of the latest log."""
         return self.log.read_text(errors="replace")[-2000:].strip()
 
     def kill_all(self) -> None:
         """Kill every process of the session."""
         if self._process is None:
             return
-        # Where all of the group has ended, others of the session may live.
+        # The group may have ended while other processes of the session live.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -81,7 +78,7 @@ class PipelineProcess:
             left = session_members(self._process.pid)
 
     def kill_command(self) -> set[psutil.Process]:
-        """Kill the command alone; its orphans, which must end by themselves."""
+        """Kill only the command; returns its orphans, which must end by themselves."""
         assert self._process is not None
         orphans = self._others()
         self._process.kill()
@@ -89,11 +86,11 @@ class PipelineProcess:
         return orphans
 
     def pause(self, *, flink: bool = False, jvm: bool = False) -> None:
-        """Stop the command, and if wished the process that holds Flink, which guards its JVM, and the JVM."""
+        """SIGSTOP the command; optionally the process that holds Flink and guards its JVM, and the JVM."""
         self._signal(signal.SIGSTOP, flink=flink, jvm=jvm)
 
     def unpause(self, *, flink: bool = False, jvm: bool = False) -> None:
-        """Continue what was stopped; the JVM first, as the scheduler may."""
+        """SIGCONT them, the JVM first, which the scheduler may do as well."""
         self._signal(signal.SIGCONT, flink=flink, jvm=jvm)
 
     def _signal(self, number: signal.Signals, *, flink: bool, jvm: bool) -> None:
@@ -108,15 +105,14 @@ class PipelineProcess:
         self._process.send_signal(number)
 
     def has_jvm(self) -> bool:
-        """Whether a JVM of the run lives."""
         return any(process.name() == "java" for process in self._others())
 
     def kill_jvm(self) -> None:
-        """Kill the JVM alone; the command goes on with another."""
+        """Kill only the JVM; the command starts another."""
         self._kill_one(lambda process: process.name() == "java")
 
     def kill_flink(self) -> None:
-        """Kill the process that holds the JVM, which must end with it; the command goes on with others."""
+        """Kill the process that holds the JVM, which must end with it; the command starts others."""
         jvm = {process for process in self._others() if process.name() == "java"}
         self._kill_one(lambda process: FLINK_MODULE in _command_line(process))
         expect_gone(jvm)
@@ -124,7 +120,7 @@ class PipelineProcess:
     def _kill_one(self, is_it: Callable[[psutil.Process], bool]) -> None:
         found = {process for process in self._others() if is_it(process)}
         if not found:
-            raise PipelineFailed(f"what was to be killed does not run; the run said: {self.said()}")
+            raise PipelineFailed(f"the process to kill does not run; the run's output: {self.said()}")
         kill(found)
         expect_gone(found)
 
@@ -140,7 +136,7 @@ class PipelineProcess:
 
 
 def expect_gone(processes: set[psutil.Process]) -> None:
-    """Block until all of `processes` have ended; raise `PipelineFailed` where that takes half a minute."""
+    """Block until all have ended; raises `PipelineFailed` after half a minute."""
     if left := wait_gone(processes, GONE_S):
         raise PipelineFailed(f"processes outlived the command: {_names(left)}")
 

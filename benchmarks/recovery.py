@@ -1,4 +1,4 @@
-"""Kill a running pipeline at random moments and hold its sink against its input."""
+"""Kills a running pipeline at random moments and compares its sink with its input."""
 
 from __future__ import annotations
 
@@ -29,24 +29,26 @@ from forebay.settings import Settings
 EVENTS_PER_KILL: dict[EngineKind, int] = {"fake": 800, "vllm": 150}
 SPARE_EVENTS = 1000
 EVENTS_PER_OUTAGE = 6000
-"""The stream goes on meanwhile."""
+"""The stream continues during an outage."""
 WARM_FOR_KILLS = 12
-"""As many events as for so many kills last until the archive of classes is made."""
+"""Additional events, as for this many kills, until the class archive is made."""
 PATIENCE_S = 300.0
 LOOK_S, STORE_LOOK_S = 0.1, 0.25
 SETTLE_S = 0.1
-"""What is on its way when something is killed may still be written this long."""
+"""Writes that were in flight at a kill may still appear for this long."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryConfig:
-    """What to kill how often; `only` one kind, None: by turns. `events` None: enough for the kills.
-    `warm`: kill nothing before the run has made the archive of classes that a pipeline has after its first
-    minute. `work`: an empty folder. `state`: keep state and results below this address in an object store
-    (`moto`: in a server of its own), and resume in another empty folder each time; None: in `work`.
-    `outages`: how often that server does not answer, at the end."""
+    """`only`: one kind of kill; None: all in turn. `events` None: enough for the kills.
+
+    `warm`: no kill before the run has made the class archive that a pipeline has after its first minute.
+    `work`: an empty folder. `state`: keep state and results below this address in an object store (`moto`: a
+    local server), and resume in another empty folder each time; None: in `work`. `outages`: number of outages
+    of that server, at the end.
+    """
 
     kills: int
     seed: int
@@ -67,11 +69,8 @@ class RecoveryConfig:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """One kill that was made.
-
-    `at_s` counts from the start of its run, `next_result_s` from the kill until a result that was written
-    after it is committed. `new_results`: committed since the kill before.
-    """
+    """One kill. `at_s`: since the start of its run. `next_result_s`: until the commit of a result written
+    after it. `new_results`: committed since the previous kill."""
 
     kind: KillKind
     at_s: float
@@ -83,9 +82,11 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One pipeline from its first start to its end. `called_again`: tries beyond the first of a request, as
-    the engine counted them; None where the engine cannot tell. `ahead`: offsets of Kafka that were committed
-    before the results of their events, at the worst moment."""
+    """One pipeline from its first start to its end.
+
+    `called_again`: retries counted by the engine; None if unknown. `ahead`: maximum number of Kafka offsets
+    committed before the results of their events.
+    """
 
     planned: int
     killed: tuple[Killed, ...]
@@ -98,8 +99,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a recovery benchmark found."""
-
     engine: EngineKind
     sink: PlaceKind
     app: SubjectKind
@@ -109,12 +108,11 @@ class Recovery:
 
     @property
     def passed(self) -> bool:
-        """Whether every planned kill was made and every event gave its result exactly once."""
+        """Whether every planned kill was made and every event has exactly one result."""
         run = self.run
         return run.tally.exact and not run.ahead and len(run.killed) == run.planned
 
     def document(self) -> dict[str, Any]:
-        """The result as JSON values; `runs` has all that is known of the one run."""
         killed = self.run.killed
         counts = ("lost", "duplicated", "wrong", "dead_letters", "restored", "events", "results")
         return {
@@ -136,7 +134,7 @@ class Recovery:
 
 
 def next_result_s(killed: Sequence[Killed]) -> dict[str, Any]:
-    """Median and maximum of the seconds to the next result, over all kills and by kind."""
+    """Median and maximum seconds to the next result, over all kills and by kind."""
 
     def spread(kills: Sequence[Killed]) -> dict[str, float]:
         values = [kill.next_result_s for kill in kills]
@@ -154,9 +152,9 @@ def measure_recovery(
 ) -> Recovery:
     """Run a pipeline, make the kills, and compare; blocks for minutes.
 
-    `say` is told one line per kill. Ends early where the input is used up before all kills were made. Raises
-    `PipelineFailed` where the pipeline fails, does not come back within five minutes, or leaves something
-    behind. Nothing that was started outlives the call.
+    `say` receives one line per kill. Ends early if the input is used up. Raises `PipelineFailed` if the
+    pipeline fails, does not resume within five minutes, or leaves processes behind. All processes end with
+    the call.
     """
     if config.sink == "kafka" and SUBJECTS[config.app].in_order:
         raise SettingError(
@@ -244,7 +242,7 @@ class _Runner:
             )
 
     def _reached(self, process: PipelineProcess, results: int, after_s: float) -> bool:
-        """Wait for `results` committed results and then `after_s`; False where the pipeline ended before."""
+        """Wait for `results` committed results and then `after_s`; False if the pipeline ended first."""
         for _ in _patiently(f"result {results}", process):
             if process.status() is not None:
                 if process.status() == 0:
@@ -280,11 +278,11 @@ class _Runner:
             case "busy" | "mute":
                 assert self._moved is not None
                 self._moved.outage(kill.kind, kill.down_s)
-                # What was lost time on is what comes after.
+                # The time lost shows in later results.
                 begin_s, moment_s = time.monotonic(), time.time()
         if kill.kind in RESTARTED:
             self._start(process, kill.parallelism)
-        # All that the engine had in flight is tried again: its first answers are second tries.
+        # All calls in flight are retried: the first answers are second attempts.
         after_engine = kill.kind == "engine"
         for _ in _patiently(f"a result after the {kill.kind} was killed", process):
             self._place.look()
@@ -312,7 +310,7 @@ class _Runner:
         return self._place.written_after(moment_s, retried=retried)
 
     def _start(self, process: PipelineProcess, parallelism: int | None) -> None:
-        """Start the pipeline, where its state is elsewhere in another empty folder."""
+        """Start the pipeline; if its state is in a store, in another empty folder."""
         if parallelism is not None:
             self._parallelism = parallelism
         if self._moved is not None:
@@ -345,7 +343,7 @@ class _Runner:
 
 
 def await_archive(process: PipelineProcess) -> None:
-    """Block until the run has made its archive of classes, or has ended."""
+    """Block until the run has made its class archive or has ended."""
     java = Settings(process.home, Path()).java
     for _ in _patiently("the archive of classes", process):
         if list(java.glob(ARCHIVES)) or process.status() is not None:
@@ -353,13 +351,15 @@ def await_archive(process: PipelineProcess) -> None:
 
 
 def _patiently(what: str, process: PipelineProcess) -> Iterator[None]:
-    # To list a store's objects takes the processor's time from what is measured.
+    # Listing a store's objects would take processor time from the measured run.
     pause_s = STORE_LOOK_S if process.environment else LOOK_S
     until_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
         yield
         time.sleep(pause_s)
-    raise PipelineFailed(f"{what} did not come within {PATIENCE_S:.0f} s; the run said: {process.said()}")
+    raise PipelineFailed(
+        f"{what} did not appear within {PATIENCE_S:.0f} s; the run's output: {process.said()}"
+    )
 
 
 def _line(number: int, killed: Killed) -> str:

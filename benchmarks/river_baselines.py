@@ -1,4 +1,4 @@
-"""Topics as the clusterers of river find them (an extra), on as many texts as they can take in time."""
+"""Topics from river's clusterers (an extra), on as many texts as they process in time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from benchmarks.agreement import adjusted_rand, mutual_information
 Floats = npt.NDArray[np.float32]
 MISSING = "river is not installed: pip install 'forebay[applications-bench]'"
 LIMIT_S = 60.0
-"""Processor time after which a clusterer is stopped; its texts so far are scored."""
+"""Processor time after which a clusterer is stopped and scored."""
 RADIUS = 0.5
 DENSITY_RADIUS = 0.8
 
 
 def is_installed() -> bool:
-    """Whether river is there."""
     return find_spec("river") is not None
 
 
@@ -34,10 +33,10 @@ def river_baselines(
     *,
     limit_s: float = LIMIT_S,
 ) -> dict[str, Any]:
-    """TextClust (Assenmacher and Trautmann 2022) over words, and DBSTREAM (Hahsler and Bolaños 2016) over the
+    """TextClust (Assenmacher and Trautmann 2022) over words, and DBSTREAM (Hahsler and Bolaños 2016) over
     embeddings, in stream order, each for at most `limit_s`.
 
-    `texts`: how many it came to. `same_texts`: what our topics, `ours`, have on those.
+    `texts`: number processed. `same_texts`: the score of our topics, `ours`, on those.
     """
     found = {}
     for name, predict in (("river_textclust", _textclust(texts)), ("river_dbstream", _dbstream(vectors))):

@@ -1,4 +1,4 @@
-"""Routing policies side by side, in the simulator: over a range of loads, and what a decision costs."""
+"""Compares routing policies in the simulator over a range of loads, and times one decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from forebay.planning.simulate.figures import Figures
 SWEEP = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0, 1.1, 1.3)
 TWO_LOADS = (0.7, 0.9)
 LEAST_GAIN = 0.9
-"""The default's mean TTFT is to be at most this times the best other policy's, at `TWO_LOADS`."""
+"""The default's mean TTFT must be at most this times the best other policy's, at `TWO_LOADS`."""
 SIZES = (8, 100, 1000)
 PROMPT_TOKENS = 4000
 DECISIONS = 2000
@@ -28,7 +28,7 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class RoutingReport:
-    """Every policy at every load of capacity, and the time of one decision by the number of replicas."""
+    """Every policy at every load, and the time of one decision by number of replicas."""
 
     scenario: Scenario
     capacity_per_s: float
@@ -41,7 +41,7 @@ class RoutingReport:
         return [name for name in self.policies if not name.startswith(DEFAULT_POLICY)]
 
     def comparison(self) -> list[dict[str, Any]]:
-        """The default beside the best of the others, one entry per load; empty without either."""
+        """The default against the best other policy, per load; empty without either."""
         if DEFAULT_POLICY not in self.policies or not self.others:
             return []
         found = []
@@ -71,7 +71,6 @@ class RoutingReport:
         )
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON."""
         scenario = self.scenario
         return {
             "engine": scenario.model.name,
@@ -117,8 +116,9 @@ def measure_routing(
 
 
 def decision_us(replicas: int, *, block_tokens: int = 512, decisions: int = DECISIONS) -> float:
-    """Median time of one decision by the default policy, in microseconds: looking up a prompt of 4,000
-    tokens, half of it known to some replicas, choosing, and noting what was sent.
+    """Median microseconds of one decision by the default policy.
+
+    It looks up a prompt of 4,000 tokens, half of it cached by some replicas, chooses, and records the choice.
     """
     fleet = Fleet(
         [ReplicaLimits(str(number), 500_000) for number in range(replicas)], block_tokens=block_tokens
@@ -141,7 +141,6 @@ def decision_us(replicas: int, *, block_tokens: int = 512, decisions: int = DECI
 
 
 def default_policies() -> tuple[str, ...]:
-    """What is compared unless something else is asked for: every policy."""
     return tuple(POLICIES.own)
 
 

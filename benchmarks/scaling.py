@@ -1,4 +1,4 @@
-"""A burst on real vLLM on this machine: replicas from none to two and back, and what became of each event."""
+"""A burst on real vLLM on this machine: replicas go from none to two and back, and every event is counted."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ ID = "forebay_event"
 
 @dataclass(frozen=True, slots=True)
 class BurstOptions:
-    """The stream: `trickle` events, one a second, from the start of the job on; after `quiet_s` seconds
-    without any, `burst` events within `burst_s` seconds. Answers have `answer_tokens` tokens each. The run
-    ends once no replica is left, and fails after `longest_s`."""
+    """The stream: `trickle` events, one per second, from the start of the job; after `quiet_s` without
+    events, `burst` events within `burst_s`. Answers have `answer_tokens` tokens.
+
+    The run ends when no replica is left, and fails after `longest_s`.
+    """
 
     trickle: int = 10
     quiet_s: float = 50.0
@@ -54,7 +56,6 @@ class BurstOptions:
 
 
 def pipeline_document(options: BurstOptions, url: str, folder: Path) -> dict[str, Any]:
-    """The pipeline that is measured."""
     return {
         "name": "scaling",
         "source": {"type": "sse", "url": url, "idle_timeout_s": 3600.0},
@@ -63,7 +64,7 @@ def pipeline_document(options: BurstOptions, url: str, folder: Path) -> dict[str
         "sampling": {"max_tokens": options.answer_tokens, "extra": {"ignore_eos": True}},
         "sink": {"type": "jsonl", "path": str(folder / "results")},
         "checkpoint": {"dir": str(folder / "state"), "interval_s": 2.0},
-        # So that all that waits is seen.
+        # So that all waiting events are counted.
         "capacity": options.burst,
         "scaling": {
             "policy": "deadline",
@@ -72,7 +73,7 @@ def pipeline_document(options: BurstOptions, url: str, folder: Path) -> dict[str
             "slo_s": options.slo_s,
             "boot_s": 30.0,
             "every_s": 2.0,
-            # About what one core does; corrected by what is seen.
+            # Approximate speed of one core; corrected by observations.
             "answer_tokens_per_s": 150.0,
             "prompt_tokens_per_s": 1500.0,
         },
@@ -81,12 +82,12 @@ def pipeline_document(options: BurstOptions, url: str, folder: Path) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class BurstReport:
-    """What came of the run.
+    """Outcome of the run.
 
-    `levels` are the numbers of ready replicas in their order. `lost`, `doubled`: events without an answer or
-    dead letter, and with several. `cut_off`: events whose request was made more than once. `first_answer_s`:
-    from the first event to the first answer, `burst_done_s`: from the burst's first event to the last answer,
-    `ended_s`: from the first event to the end of the run. `course`: each decision.
+    `levels`: numbers of ready replicas in order. `lost`, `doubled`: events without, and with several, answers
+    or dead letters. `cut_off`: events whose request was sent more than once. `first_answer_s`: from the first
+    event to the first answer; `burst_done_s`: from the burst's first event to the last answer; `ended_s`:
+    from the first event to the end of the run. `course`: each decision.
     """
 
     events: int
@@ -104,8 +105,8 @@ class BurstReport:
 
     @property
     def passed(self) -> bool:
-        """Whether the replicas went from none to one, two and back to none, and every event was answered,
-        once and at the first call."""
+        """Whether replicas went from none to one, two and back to none, and every event was answered once, at
+        its first call."""
         failed = (self.dead_letters, self.lost, self.doubled, self.cut_off)
         return (
             not any(failed)
@@ -115,12 +116,11 @@ class BurstReport:
         )
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
         return {"passed": self.passed, **asdict(self)}
 
 
 class Watch:
-    """Feeds the events once the job runs, and knows when the run is over."""
+    """Feeds the events once the job runs, and ends the run."""
 
     def __init__(
         self, options: BurstOptions, feed: FeedProcess, folder: Path, say: Callable[[Snapshot], None]
@@ -175,7 +175,7 @@ def measure_scaling(
     progress: Progress | None = None,
     open_engine: OpenScaled | None = None,
 ) -> BurstReport:
-    """Run the burst; blocks for minutes. `folder` is empty. `open_engine` in place of vLLM."""
+    """Run the burst; blocks for minutes. `folder` is empty. `open_engine` replaces vLLM."""
     with FeedProcess(folder) as feed, FlinkLauncher(settings) as launcher:
         spec = parse_spec(pipeline_document(options, feed.url, folder), base=folder)
         watch = Watch(options, feed, folder, say)
@@ -198,7 +198,6 @@ def report_of(
     course: list[dict[str, Any]],
     watch: Watch,
 ) -> BurstReport:
-    """The report of a run that is over."""
     events = len(options.due_s())
     seen = Counter(row["fields"][ID] for row in rows)
     return BurstReport(
@@ -218,7 +217,7 @@ def report_of(
 
 
 def levels_of(course: Sequence[dict[str, Any]]) -> list[int]:
-    """The numbers of ready replicas in their order, each as often as it was come to."""
+    """Numbers of ready replicas in order, without repeats in a row."""
     found: list[int] = []
     for line in course:
         if not found or found[-1] != line["ready"]:

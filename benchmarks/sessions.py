@@ -1,8 +1,7 @@
-"""Sessions, measured: how much of what repeats the prefix cache holds, and whether a turn is lost or doubled.
+"""Measures sessions: the prefix-cache hit share, and whether a turn is lost or doubled.
 
-The application runs as `forebay run` runs it, in a process of its own. The baseline keeps its history in the
-client and writes the whole prompt anew for each turn, below a header with the time of day, as a stateless
-service does; it asks the same engine with the same client, as many sessions at a time.
+The baseline keeps the history in the client and sends the whole prompt each turn, below a header with the
+time of day, like a stateless service.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from forebay.testing.script import Fixed
 Say = Callable[[str], None]
 TURNS = 10
 TIMEOUT_S = 600.0
-BASELINE = "stateless, history written anew below a changing header"
+BASELINE = "stateless, history repeated below a changing header"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """So many conversations of `TURNS` turns at once, with messages of about `words` words."""
+    """`sessions` concurrent conversations of `TURNS` turns, with messages of about `words` words."""
 
     sessions: int
     budget_tokens: int
@@ -49,8 +48,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class SessionsPlan:
-    """What is asked of the scripted replica, and of a real engine. The budgets are so small that turns are
-    folded; on a processor vLLM caches blocks of 128 tokens, which takes longer prompts to hit."""
+    """Load for the scripted replica and for a real engine.
+
+    Budgets are small, so that turns are folded. On a processor vLLM caches blocks of 128 tokens, so prompts
+    must be longer to hit.
+    """
 
     scripted: Load = Load(200, 384, 30)
     real: Load = Load(8, 1024, 45)
@@ -60,12 +62,12 @@ class SessionsPlan:
 def measure_sessions(
     plan: SessionsPlan, engine: str | None, skipped: dict[str, str], say: Say = lambda _: None
 ) -> dict[str, Any]:
-    """The figures on a scripted replica, under `two_replicas` those on two of them, and under `engine` those
-    on the engine at that URL.
+    """Figures on a scripted replica, on two of them (`two_replicas`), and on the engine at that URL
+    (`engine`).
 
-    `hit_share`: of the tokens that repeat, those that came out of the prefix cache. A token repeats where its
-    session has sent it before: all of a turn's prompts but the new message; first turns do not count. Takes a
-    minute; raises `PipelineFailed` where the run fails.
+    `hit_share`: share of repeated tokens that came from the prefix cache. A token is repeated if its session
+    sent it before: all of a prompt except the new message; first turns do not count. Takes a minute. Raises
+    `PipelineFailed` if the run fails.
     """
     # Cached in blocks of 16 tokens of 4 characters, as vLLM does.
     script = ReplicaScript(delay=Fixed(0.05), block_chars=64, cache_blocks=200_000)
@@ -110,7 +112,6 @@ def _run(
     *,
     capacity: int,
 ) -> list[dict[str, Any]]:
-    """The lines of the results of a pipeline over `events`."""
     (folder / "events.jsonl").write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))
     document = {
         "name": "sessions",
@@ -147,8 +148,11 @@ def _run(
 def judged(
     events: list[dict[str, Any]], rows: Iterable[dict[str, Any]], expected: list[Any] | None
 ) -> dict[str, Any]:
-    """The rows against the events. `wrong`: turns whose answer is not the `expected` one: it depends on all
-    that was said before. `disorder`: turns that were not counted as the ones that they are."""
+    """Compare the rows with the events.
+
+    `wrong`: turns whose answer is not the `expected` one, which depends on the whole history. `disorder`:
+    turns counted in the wrong order.
+    """
     of_event: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         of_event[row["fields"]["n"]].append(row)
@@ -181,10 +185,11 @@ def _turn(row: dict[str, Any]) -> tuple[str, Usage]:
 
 
 def hit_share(sessions: Iterable[list[tuple[str, Usage]]]) -> float | None:
-    """Of the tokens that repeat, the share that was cached; each session is its messages and their usage.
+    """Share of repeated tokens that were cached; each session is its messages and their usage. None if
+    nothing repeats.
 
-    What is new in a turn is its message, whose tokens are told from its characters by the session's first
-    prompt, which is the message and the same words for all. None where nothing repeats.
+    The tokens of a new message are estimated from its characters, by the ratio in the session's first prompt:
+    that message and words that are the same for all.
     """
     cached = repeated = 0.0
     for turns in sessions:

@@ -1,7 +1,7 @@
-"""An engine that becomes ten and fifty times slower, and fast again, under a pipeline with default limits.
+"""Measures a pipeline with default limits on an engine that becomes 10 and 50 times slower, and fast again.
 
-A whole pipeline (`run_pipeline`, one URL) against a scripted replica in a process of its own. The replica
-counts what it could have done and what it did; nothing here depends on how fast this machine is.
+The scripted replica runs in its own process and counts possible and actual work, so the machine's speed does
+not matter.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from forebay.testing.script import Fixed, Mixture
 
 SPEEDS = (1.0, 1 / 10, 1 / 50, 1 / 10, 1.0)
 LENGTHS_S = ((0.5, 0.3), (0.3, 0.5), (0.2, 0.9))
-"""Shares of the answers, and how long each takes from its first token to its end at speed 1: 0.48 s on
-average, half a minute at 1/50."""
+"""Shares of the answers, and their seconds from first token to end at speed 1: 0.48 s on average, half a
+minute at 1/50."""
 GOOD = 0.9
 MOST_THROWN_AWAY = 0.03
 
@@ -51,13 +51,13 @@ REPLICAS = {
     "shared": replace(_script(), slots=64, crowding=0.1),
     "shared whole": replace(_script(tells=False), slots=64, crowding=0.1),
 }
-"""`whole`: nothing but answers, each in one piece. `long`: at 1/50 a single one takes 75 to 140 s. `shared`:
-all requests run at once, and each makes the others slower, as where they are batched on a processor."""
+"""`whole`: reports no metrics, and each answer comes in one piece. `long`: at 1/50 one answer takes 75 to 140
+s. `shared`: all requests run at once and slow each other down, like a batch on a processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowdownOptions:
-    """Each speed lasts `step_s`; the first `settle_s` of it do not count for its goodput."""
+    """Each speed lasts `step_s`; its first `settle_s` do not count for goodput."""
 
     replica: str = "streaming"
     step_s: float = 120.0
@@ -67,12 +67,11 @@ class SlowdownOptions:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happened at one speed.
+    """Figures at one speed.
 
-    `goodput`: what the replica worked, less what it worked in vain, over what it could, after `settle_s`.
-    `answers_per_s` likewise.
-    `calls`, `thrown_away` (calls whose connection was closed before the answer was whole) and `retries`
-    over all of the step. `held_mean` and `held_max`: requests at the replica, running and waiting.
+    `goodput`: useful work of the replica divided by possible work, after `settle_s`; `answers_per_s`
+    likewise. `calls`, `thrown_away` (the connection was closed before the answer was complete) and `retries`
+    cover the whole step. `held_mean` and `held_max`: requests running or waiting at the replica.
     """
 
     speed: float
@@ -87,15 +86,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the replica and the pipeline."""
-
     at_s: float
     work: WorkReport
     retries: int
 
 
 class Course:
-    """Takes a running pipeline through the speeds: told of each look at it."""
+    """Steps a running pipeline through the speeds; receives every snapshot of it."""
 
     def __init__(self, options: SlowdownOptions, url: str, note: Callable[[str], None]) -> None:
         self._options = options
@@ -120,12 +117,10 @@ class Course:
             self.samples.append([sample])
 
     def over(self, _: Snapshot) -> bool:
-        """Whether all speeds have had their time."""
         return bool(self.samples) and self.samples[-1][-1].at_s >= len(SPEEDS) * self._options.step_s
 
 
 def step_of(speed: float, samples: list[Sample], settle_s: float) -> Step:
-    """The figures of one speed's samples."""
     first, last = samples[0], samples[-1]
     settled = next((s for s in samples if s.at_s >= first.at_s + settle_s), last)
     could_s = last.work.could_s - settled.work.could_s
@@ -150,7 +145,7 @@ def _useful_s(sample: Sample) -> float:
 def measure_slowdown(
     options: SlowdownOptions, work: Path, settings: Settings, note: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """One kind of replica, through all speeds; blocks for as long as these take. Raises as `run_pipeline`."""
+    """One kind of replica through all speeds; blocks for their length. Raises as `run_pipeline`."""
     with ReplicaProcess(REPLICAS[options.replica]) as replica:
         spec = _spec(options, work, replica.url)
         course = Course(options, replica.url, note)

@@ -1,7 +1,6 @@
-"""Where summaries are measured: calls and moments, on a simulated replica or on a real one.
+"""Clock and engine for measuring summaries: a simulated replica or a real one.
 
-Both give the same two things, to be called at a moment of event time and to call the engine, so what is
-measured is the same code.
+Both have the same interface, so the measured code is the same.
 """
 
 from __future__ import annotations
@@ -29,31 +28,29 @@ from forebay.records import JSON, Request, Sampling, Usage
 from forebay.testing.answers import summarise
 
 Answered = Callable[[JSON | None, Usage], None]
-"""Told the answer of a call, None where it was given up, and its tokens."""
+"""Receives the answer of a call (None if it failed), and its tokens."""
 
 
 class Stage(Protocol):
-    """A clock and an engine."""
-
     def waited_s(self, since_ms: float) -> float:
-        """The seconds that have passed since this moment of event time."""
+        """Seconds since this moment of event time."""
         ...
 
     def at(self, time_ms: float, do: Callable[[], None]) -> None:
-        """Call `do` at `time_ms` of event time, at once where that has passed."""
+        """Call `do` at `time_ms` of event time, at once if that has passed."""
         ...
 
     def ask(self, ask: Ask, answered: Answered) -> None:
-        """Make a call; `answered` is called when its answer is there."""
+        """Make a call; `answered` is called with its answer."""
         ...
 
     def run(self) -> None:
-        """Until nothing is left to do."""
+        """Block until nothing is left to do."""
         ...
 
 
 class SimulatedStage:
-    """A simulated clock and one simulated replica; answers are the scripted summariser's."""
+    """A simulated clock and replica; answers are the scripted summariser's."""
 
     def __init__(self, model: EngineModel) -> None:
         self._replica = SimulatedReplica(model)
@@ -96,8 +93,8 @@ class SimulatedStage:
 
 
 class RealStage:
-    """A real engine, with the recorded times passing `speed` times as fast. `run` is called without an event
-    loop, and blocks. `waited_s` are seconds of the wall clock."""
+    """A real engine; event time passes `speed` times as fast as recorded. Call `run` without an event loop.
+    `waited_s` are wall-clock seconds."""
 
     def __init__(
         self, open_engine: Callable[[], Engine], model: str, *, speed: float, timeout_s: float

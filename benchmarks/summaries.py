@@ -1,5 +1,4 @@
-"""Summaries measured: how long after a window's close its summary comes, and at what cost in tokens, beside
-collecting the window and summarising it then."""
+"""Measures summaries against summarising a window after its close: delay after the close, and tokens."""
 
 from __future__ import annotations
 
@@ -22,15 +21,15 @@ from forebay.stateful.program import Failure
 
 Channels = Mapping[str, Sequence[Arrival]]
 Window = tuple[str, int]
-"""A channel and the end of a window of it."""
+"""A channel, and the end of one of its windows."""
 
 GIVEN_UP = Failure("timeout", "the scripted model gave no answer")
 
 
 @dataclass
 class Tally:
-    """What a way of summarising did: seconds from close to summary by window, calls, tokens, and which events
-    were in the calls of which window."""
+    """One way to summarise: seconds from close to summary by window, calls, tokens, and the events in the
+    calls of each window."""
 
     close_s: dict[Window, float] = field(default_factory=dict)
     summary_tokens: dict[Window, int] = field(default_factory=dict)
@@ -75,11 +74,11 @@ def measure_summaries(
     plan: SummaryPlan,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """`close_ratio` and `token_ratio` over the faster baseline, and whether each event was told once.
+    """`close_ratio` and `token_ratio` over the faster baseline, and whether each event was sent exactly once.
 
-    The windows of `plan` tumble. Baselines: `one_call` gives the model the whole window when it has closed;
-    `map_reduce` gives it all the window's chunks at once and then their statements. They have the plan's
-    limits, the same prompts, the same engine, and as many calls at a time as they like.
+    The windows of `plan` tumble. Baselines: `one_call` sends the whole window once it has closed;
+    `map_reduce` sends all its chunks at once and then their statements. They have the plan's limits, the same
+    prompts and engine, and no limit on concurrent calls.
     """
     ours = _streamed(channels, open_stage(), plan)
     say(f"summaries while windows are open: {ours.figures()}")
@@ -117,8 +116,10 @@ def measure_summaries(
 
 
 def told_once(channels: Channels, tally: Tally, plan: SummaryPlan) -> tuple[int, int]:
-    """How many events were in no call of their window, and how many in more than one, counted from what was
-    sent to the engine. Copies that a line of the prompt stands for are counted by its number of copies."""
+    """Number of events in no call of their window, and in more than one.
+
+    Counted from the prompts. A line that stands for copies counts as that many events.
+    """
     wanted: Counter[Window] = Counter()
     for channel, arrivals in channels.items():
         for arrival in arrivals:
@@ -136,7 +137,7 @@ def _end_ms(plan: SummaryPlan, arrival: Arrival) -> int:
 
 
 class _Key:
-    """One channel under the program: events and wake-ups come in order of time, the watermark with them."""
+    """One channel under the program; events, wake-ups and watermark advance in order of time."""
 
     def __init__(self, name: str, stage: Stage, program: SummaryProgram, tally: Tally) -> None:
         self._name = name
@@ -176,7 +177,7 @@ class _Key:
         wake_ms = self._program.wake_ms(self._state)
         if wake_ms is not None and wake_ms != self._woken_ms:
             self._woken_ms = wake_ms
-            # The close is the end itself; the watermark says that what is before it has come.
+            # The close is the end itself; the watermark guarantees that all earlier events have arrived.
             self._stage.at(wake_ms + 1, partial(self.wake, wake_ms))
 
     def _answered(self, window: Window, answer: JSON | None, usage: Usage) -> None:
@@ -189,7 +190,7 @@ class _Key:
 
 
 def _streamed(channels: Channels, stage: Stage, plan: SummaryPlan) -> Tally:
-    """Work while windows are open."""
+    """Summarise while windows are open."""
     tally, program = Tally(), SummaryProgram(plan)
     for name, arrivals in channels.items():
         key = _Key(name, stage, program, tally)
@@ -200,7 +201,7 @@ def _streamed(channels: Channels, stage: Stage, plan: SummaryPlan) -> Tally:
 
 
 def _collected(channels: Channels, stage: Stage, plan: SummaryPlan, *, chunked: bool) -> Tally:
-    """Nothing until the close, then everything at once."""
+    """Summarise after the close, all chunks at once."""
     tally = Tally()
     for name, arrivals in channels.items():
         windows: dict[int, list[Item]] = {}
@@ -215,8 +216,6 @@ def _collected(channels: Channels, stage: Stage, plan: SummaryPlan, *, chunked: 
 
 
 class _Collected:
-    """A window that is summarised when it has closed."""
-
     def __init__(
         self, window: Window, items: list[Item], stage: Stage, plan: SummaryPlan, tally: Tally
     ) -> None:

@@ -12,15 +12,15 @@ from forebay.connectors.files.sink import Part, committed_parts
 from forebay.json_numbers import read_json
 
 NUMBER = "n"
-"""The field of an event that holds its number."""
+"""Field of an event with its number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What became of `events` events, numbered from 0.
+    """Outcome for `events` events, numbered from 0.
 
-    `lost`: in no line of the results or the dead letters. `duplicated`: lines too many, over both.
-    `wrong`: lines that are no event of the input, or whose answer belongs to another one.
+    `lost`: in no result and no dead letter. `duplicated`: surplus lines of both. `wrong`: lines that are not
+    an event of the input, or have another event's answer.
     """
 
     events: int
@@ -33,7 +33,7 @@ class Tally:
 
     @property
     def exact(self) -> bool:
-        """Whether every event gave its result exactly once."""
+        """Whether every event has exactly one result."""
         return not (self.lost or self.duplicated or self.wrong or self.dead_letters)
 
 
@@ -43,7 +43,7 @@ def compare(
     dead_letters: Iterable[bytes],
     is_answer: Callable[[int, object], bool] = lambda _number, _answer: True,
 ) -> Tally:
-    """Hold the lines of a sink against the input. `is_answer(number, answer)` judges an answer."""
+    """Compare the lines of a sink with the input. `is_answer(number, answer)` judges an answer."""
     seen: Counter[int] = Counter()
     lines = letters = wrong = restored = 0
     for line in results:
@@ -90,8 +90,8 @@ def _number(fields: object, events: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A committed file: when its last line was written (wall clock), its lines, and how many of those are
-    answers to a request that was sent more than once."""
+    """A committed file: wall-clock time of its last write, its lines, and how many of them needed more than
+    one attempt."""
 
     written_s: float
     lines: int
@@ -99,14 +99,14 @@ class Seen:
 
 
 class SinkWatch:
-    """A sink's committed files; each is read once, for a committed file never changes."""
+    """A sink's committed files; each is read once, because it never changes."""
 
     def __init__(self, path: Location) -> None:
         self._path = path
         self._parts: dict[Part, Seen] = {}
 
     def look(self) -> int:
-        """Read what is new; the number of results committed so far."""
+        """Read new files; returns the number of committed results so far."""
         for part in committed_parts(self._path):
             if part not in self._parts:
                 lines = list(part.lines())
@@ -115,8 +115,11 @@ class SinkWatch:
         return sum(part.lines for part in self._parts.values())
 
     def written_after(self, moment_s: float, *, retried: bool = False) -> bool:
-        """Whether a result is committed that was written after `moment_s`; with `retried`, one that took more
-        than one try. What a restore commits was written before the kill, and does not count."""
+        """Whether a committed result was written after `moment_s`; with `retried`, after more than one
+        attempt.
+
+        Results that a restore commits were written before the kill, and do not count.
+        """
         return any(
             part.written_s > moment_s and (part.retried if retried else part.lines)
             for part in self._parts.values()
@@ -124,15 +127,17 @@ class SinkWatch:
 
 
 class StoreWatch:
-    """The same for a sink in an object store, which tells times in whole seconds: what was written after a
-    moment is told by the job that wrote it, which a restart changes, and by when it was seen first."""
+    """The same for a sink in an object store, which has times in whole seconds.
+
+    Whether a result was written after a moment is determined by the job that wrote it, which changes with a
+    restart, and by when it was first seen.
+    """
 
     def __init__(self, path: Location) -> None:
         self._path = path
         self._parts: dict[Part, tuple[float, Seen]] = {}
 
     def look(self) -> int:
-        """As `SinkWatch.look`."""
         for part in committed_parts(self._path):
             if part not in self._parts:
                 lines = list(part.lines())
@@ -141,7 +146,7 @@ class StoreWatch:
         return sum(seen.lines for _, seen in self._parts.values())
 
     def written_after(self, moment_s: float, *, retried: bool = False, same_job: bool = False) -> bool:
-        """As `SinkWatch.written_after`; `same_job`: nothing was killed that ends a job."""
+        """As in `SinkWatch`; `same_job`: no kill ended a job."""
         before = {_job(part) for part, (seen_s, _) in self._parts.items() if seen_s <= moment_s}
         return any(
             seen_s > moment_s
@@ -151,18 +156,18 @@ class StoreWatch:
 
 
 def _job(part: Part) -> str:
-    """As far as a part's name has it: `part-JOB-WRITER-N.jsonl`."""
+    """The job in a part's name, `part-JOB-WRITER-N.jsonl`."""
     return part.name.split("-")[1]
 
 
 def number_of(line: bytes) -> int | None:
-    """The number of the event that a result answers, by its own account."""
+    """The number of the event that a result names."""
     fields = _object(line).get("fields")
     number = fields.get(NUMBER) if isinstance(fields, dict) else None
     return number if type(number) is int else None
 
 
 def attempts_of(line: bytes) -> int:
-    """How many tries a result took, by its own account."""
+    """The number of attempts that a result reports."""
     attempts = _object(line).get("attempts")
     return attempts if isinstance(attempts, int) else 0

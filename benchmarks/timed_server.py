@@ -1,9 +1,9 @@
-"""`python -m benchmarks.timed_server`: a server whose answers come at known times, and which tells when that
-was.
+"""`python -m benchmarks.timed_server`: a server whose answers have known times, and which reports the actual
+ones.
 
-It speaks OpenAI's protocol as vLLM does, in a process of its own. The answers are the first line of standard
-input, as JSON; the first line of standard output is its address. The n-th request gets the n-th answer. `GET
-/_log` tells what it did, in seconds of the machine's monotonic clock.
+Speaks OpenAI's protocol like vLLM, in its own process. The first line of standard input is the answers as
+JSON; the first line of standard output is its address. The n-th request gets the n-th answer. `GET /_log`
+returns its log, in seconds of the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ STOP_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A chunk of an answer: how long after the one before it (the first: after the request), and how many
-    tokens it holds. Without tokens it has no text; `role`: it only names the role, as the first of a chat."""
+    """A chunk: seconds after the previous one (the first: after the request), and its number of tokens.
+
+    Without tokens it has no text. `role`: it only has the role, like the first chunk of a chat.
+    """
 
     after_s: float
     tokens: int = 1
@@ -38,8 +40,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """One answer. `end_after_s`: from the last chunk to the usage and the end. `counted_tokens`: what its
-    usage says; None: the truth. `usage`: whether it has one."""
+    """One answer. `end_after_s`: from the last chunk to the usage and the end. `counted_tokens`: tokens in
+    its usage; None: the true number. `usage`: whether it has one."""
 
     steps: tuple[Step, ...]
     end_after_s: float = 0.0
@@ -54,8 +56,8 @@ class TimedAnswer:
 
 @dataclass(slots=True)
 class SentAnswer:
-    """What was done: when the request was read, when each chunk with tokens was written and how many it held,
-    and when the end was."""
+    """Times at which the request was read, each chunk with tokens was written (with their number), and the
+    end."""
 
     read_s: float
     chunks: list[tuple[float, int]]
@@ -65,7 +67,7 @@ class SentAnswer:
 class TimedServer:
     """Serves `answers` on the running event loop; an async context manager.
 
-    No web framework is in it: what one does before it hands a request on would be missing in the truth.
+    Uses no web framework: its time before it passes a request on would be missing in the truth.
     """
 
     def __init__(self, answers: Sequence[TimedAnswer]) -> None:
@@ -128,7 +130,7 @@ class TimedServer:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request: when its last bytes were read, and the way back."""
+    """A request: when its last bytes were read, and its connection."""
 
     path: str
     body: bytes
@@ -143,8 +145,6 @@ class _Asked:
 
 
 class _Connection(asyncio.Protocol):
-    """HTTP/1.1, one request at a time."""
-
     def __init__(self, handle: Callable[[_Asked], None]) -> None:
         self._handle = handle
         self._parser = httptools.HttpRequestParser(self)
@@ -182,8 +182,6 @@ def _framed(data: bytes) -> bytes:
 
 
 class _Wire:
-    """The bytes of one answer."""
-
     def __init__(self, chat: bool, body: dict[str, Any], answer: TimedAnswer) -> None:
         options = body.get("stream_options") or {}
         self._chat = chat
@@ -229,7 +227,7 @@ class _Wire:
 
 @contextmanager
 def timed_process(answers: Sequence[TimedAnswer]) -> Iterator[str]:
-    """The address of a server in a process of its own, which ends with the block."""
+    """The address of a server in its own process, during the block."""
     command = [sys.executable, "-m", "benchmarks.timed_server"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -246,7 +244,7 @@ def timed_process(answers: Sequence[TimedAnswer]) -> Iterator[str]:
 
 
 def fetch_log(url: str) -> list[SentAnswer]:
-    """What the server at `url` did; blocks."""
+    """Read the log of the server at `url`; blocks."""
     with urllib.request.urlopen(f"{url}/_log", timeout=STOP_S) as answer:
         return [
             SentAnswer(each["read_s"], [tuple(chunk) for chunk in each["chunks"]], each["ended_s"])
@@ -255,7 +253,6 @@ def fetch_log(url: str) -> list[SentAnswer]:
 
 
 def parse_answers(line: str | bytes) -> list[TimedAnswer]:
-    """Answers as JSON, as `timed_process` sends them."""
     return [
         TimedAnswer(**{**each, "steps": tuple(Step(**step) for step in each["steps"])})
         for each in orjson.loads(line)
@@ -263,7 +260,6 @@ def parse_answers(line: str | bytes) -> list[TimedAnswer]:
 
 
 async def _main() -> None:
-    """Serve until standard input ends."""
     async with TimedServer(parse_answers(sys.stdin.readline())) as server:
         print(server.url, flush=True)
         await asyncio.to_thread(sys.stdin.read)

@@ -1,8 +1,8 @@
-"""Whether `forebay bench` agrees with independent tools: the same requests to one engine by each, in turn.
+"""Compares `forebay bench` with independent tools: each sends the same requests to one engine, in turn.
 
-Each of the others runs in an environment of its own, as its documentation has it: `vllm bench serve` in the
-engine's, AIPerf and guidellm in one each. All speak `/v1/completions`, keep the same number of requests in
-flight, and ask for prompts and answers of the same numbers of tokens, which the engine counts.
+Each tool runs in its own environment, as documented: `vllm bench serve` in the engine's, AIPerf and guidellm
+in one each. All use `/v1/completions`, the same concurrency, and the same token counts, which the engine
+reports.
 """
 
 from __future__ import annotations
@@ -45,17 +45,19 @@ VLLM_BENCH = (
     "add_cli_args(parser)\n"
     "main(parser.parse_args())\n"
 )
-"""`vllm bench serve` without the command `vllm`, which does not start where vLLM's package has another
-name."""
+"""`vllm bench serve` without the command `vllm`, which fails if vLLM's package has another name."""
 ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1"}
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
-"""Not for AIPerf, which then takes no folder for a tokenizer."""
+"""Not for AIPerf, which then accepts no folder for a tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What each tool asks for in each turn. A tool's own work on a request, some milliseconds, is in its
-    times to the first token: prompts are long enough for that to be little."""
+    """What each tool requests in each turn.
+
+    A tool's own overhead, some milliseconds per request, is in its TTFT: prompts are long enough to make that
+    negligible.
+    """
 
     requests: int = 12
     concurrency: int = 1
@@ -65,7 +67,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The engine under load, and where its tokenizer is."""
+    """The engine under load, and its tokenizer."""
 
     url: str
     model: str
@@ -73,10 +75,10 @@ class Server:
 
 
 def server_at(url: str, tokenizer: Path) -> Server:
-    """The engine at `url`, which serves one model. Raises `SettingError` where it does not, or there is no
-    such folder."""
+    """The engine at `url`, which serves one model. Raises `SettingError` if it does not answer or the folder
+    is missing."""
     if not tokenizer.is_dir():
-        raise SettingError(f"--tokenizer: expected a folder, and {tokenizer} is none")
+        raise SettingError(f"--tokenizer: {tokenizer} is not a folder")
     try:
         names = [model.name for model in asyncio.run(list_models(url))]
     except EngineError as error:
@@ -88,8 +90,7 @@ def server_at(url: str, tokenizer: Path) -> Server:
 
 @dataclass(frozen=True, slots=True)
 class ToolFigures:
-    """What one tool found in one turn: means of the time from the send to the first token and of the time per
-    token after the first, and the rate of tokens."""
+    """Figures of one tool in one turn: mean TTFT and mean TPOT, both from the send, and the token rate."""
 
     ttft_ms: float
     tpot_ms: float
@@ -105,12 +106,12 @@ Tool = Callable[[Shape, Server, int, Path], ToolFigures]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One figure of one tool beside ours. `ours` and `theirs`: the medians over all turns. `difference`:
-    theirs over ours in the same turn, minus 1; the median over all turns, with the least and most of them.
+    """One figure of another tool against ours. `ours` and `theirs`: medians over all turns. `difference`:
+    theirs over ours in the same turn, minus 1; the median over all turns, with minimum and maximum.
 
-    Tools of one turn meet the engine within a minute or two, so what changes slowly is in both; and a turn
-    that something else disturbed does not move a median. Of five turns, the median of all turns that there
-    could be is between the least and the most with a confidence of 94 % (1 - 2 / 2^5).
+    Tools of one turn run within a minute or two, so slow changes affect both, and one disturbed turn does not
+    move a median. With five turns, the true median lies between minimum and maximum with a confidence of 94 %
+    (1 - 2 / 2^5).
     """
 
     tool: str
@@ -127,7 +128,7 @@ class Comparison:
 
 
 def forebay_bench(shape: Shape, server: Server, seed: int, folder: Path) -> ToolFigures:
-    """Our own client. Raises `LaunchError` where its run is not VALID."""
+    """Our own client. Raises `LaunchError` if its run is not VALID."""
     workload = RandomTokens(Exactly(shape.prompt_tokens), Exactly(shape.output_tokens))
     load = make_load(ClosedLoop(shape.concurrency), workload, shape.requests, seed=seed)
     target = OpenAiTarget(server.url, OpenAiOptions(model=server.model, extensions=True))
@@ -135,7 +136,7 @@ def forebay_bench(shape: Shape, server: Server, seed: int, folder: Path) -> Tool
 
 
 def figures_of(run: LoadRun) -> ToolFigures:
-    """Service times, as the others have them."""
+    """Service times, like the other tools."""
     verdict = judge(run)
     if not verdict.valid:
         raise LaunchError(f"our own run is INVALID: {'; '.join(verdict.reasons)}")
@@ -152,8 +153,6 @@ def figures_of(run: LoadRun) -> ToolFigures:
 
 
 def vllm_bench(python: Path) -> Tool:
-    """`vllm bench serve` with the engine's Python."""
-
     def run(shape: Shape, server: Server, seed: int, folder: Path) -> ToolFigures:
         options = {
             "--backend": "openai",
@@ -180,7 +179,6 @@ def vllm_bench(python: Path) -> Tool:
 
 
 def read_vllm(found: Mapping[str, Any]) -> ToolFigures:
-    """From the JSON that `vllm bench serve` saves."""
     return ToolFigures(
         ttft_ms=found["mean_ttft_ms"],
         tpot_ms=found["mean_tpot_ms"],
@@ -192,8 +190,6 @@ def read_vllm(found: Mapping[str, Any]) -> ToolFigures:
 
 
 def aiperf(command: Path) -> Tool:
-    """AIPerf, with the server's counts of tokens."""
-
     def run(shape: Shape, server: Server, seed: int, folder: Path) -> ToolFigures:
         options = {
             "--model": server.model,
@@ -222,7 +218,7 @@ def aiperf(command: Path) -> Tool:
 
 
 def read_aiperf(found: Mapping[str, Any]) -> ToolFigures:
-    """From AIPerf's `profile_export_aiperf.json`. Its inter-token latency is our time per output token."""
+    """Read `profile_export_aiperf.json`. Its inter-token latency is our time per output token."""
     requests = round(found["request_count"]["avg"])
     return ToolFigures(
         ttft_ms=found["time_to_first_token"]["avg"],
@@ -235,8 +231,6 @@ def read_aiperf(found: Mapping[str, Any]) -> ToolFigures:
 
 
 def guidellm(command: Path) -> Tool:
-    """guidellm."""
-
     def run(shape: Shape, server: Server, seed: int, folder: Path) -> ToolFigures:
         lengths = f"prompt_tokens={shape.prompt_tokens},output_tokens={shape.output_tokens}"
         backend = f"kind=openai_http,target={server.url},model={server.model},request_format=/v1/completions"
@@ -256,8 +250,8 @@ def guidellm(command: Path) -> Tool:
 
 
 def read_guidellm(found: Mapping[str, Any]) -> ToolFigures:
-    """From guidellm's JSON. Its inter-token latency is our time per output token; what it calls time per
-    output token includes the first."""
+    """Read guidellm's JSON. Its inter-token latency is our time per output token; its own time per output
+    token includes the first token."""
     metrics = found["benchmarks"][0]["metrics"]
     means = {name: metrics[name]["successful"]["mean"] for name in GUIDELLM}
     requests = metrics["request_totals"]["successful"]
@@ -289,10 +283,10 @@ def measure_agreement(
     seed: int = 0,
     note: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """All tools and ours, by turns; each turn begins with another of them, and has a seed of its own. Blocks.
+    """Run all tools and ours in turns; each turn starts with another tool and has its own seed. Blocks.
 
-    One turn of ours before is not counted. Raises `LaunchError` where a tool fails, or asked for something
-    else than the others.
+    A first turn of ours is not counted. Raises `LaunchError` if a tool fails, or sends other requests than
+    the others.
     """
     everyone: dict[str, Tool] = {OURS: forebay_bench, **tools}
     names = list(everyone)
@@ -313,9 +307,11 @@ def measure_agreement(
 
 
 def check(name: str, found: ToolFigures, shape: Shape) -> None:
-    """Raise `LaunchError` where a tool did not send what it was asked for: answers of as many tokens, to
-    prompts of as many, but for the few more or less that the engine counts of a prompt made as a text. A tool
-    may leave out an answer at the end of its run; the report has how many each had."""
+    """Raise `LaunchError` if a tool did not send the requested load.
+
+    Token counts must match, with a small tolerance for prompts made as text. A tool may leave out an answer
+    at the end of its run; the report has the number of answers.
+    """
     prompts, outputs = found.requests * shape.prompt_tokens, found.requests * shape.output_tokens
     if (
         not LEAST_ANSWERED * shape.requests <= found.requests <= shape.requests
@@ -345,7 +341,6 @@ def document(found: Mapping[str, Sequence[ToolFigures]], shape: Shape) -> dict[s
 
 
 def compare(found: Mapping[str, Sequence[ToolFigures]]) -> list[Comparison]:
-    """Every figure of every other tool beside ours."""
     compared = []
     for tool, turns in found.items():
         if tool == OURS:

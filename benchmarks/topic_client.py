@@ -1,4 +1,4 @@
-"""Topics made, written and read with another client than the one under test (`confluent-kafka`)."""
+"""Creates, writes and reads topics with an independent client (`confluent-kafka`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ MAX_RECORD_BYTES = 20_000_000
 
 
 def make_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
-    """Create a topic; blocks until it is there."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(WAIT_S)
 
@@ -47,9 +46,11 @@ def produce(
     transaction: str | None = None,
     commit: bool = True,
 ) -> None:
-    """Write records: `value`, and if given `key`, `headers`, `partition`, `timestamp`; blocks until all are
-    taken. All in one transaction of the id `transaction`, where that is given; without `commit`, it is given
-    up."""
+    """Write records: `value`, and optionally `key`, `headers`, `partition`, `timestamp`; blocks until all are
+    acknowledged.
+
+    With `transaction`, all in one transaction of that id; without `commit`, it is aborted.
+    """
     config: dict[str, Any] = {"bootstrap.servers": bootstrap, "message.max.bytes": MAX_RECORD_BYTES}
     producer = Producer(config if transaction is None else {**config, "transactional.id": transaction})
     if transaction is not None:
@@ -62,26 +63,26 @@ def produce(
             producer.flush(WAIT_S)
             producer.produce(topic, **record)
     if transaction is not None and not commit:
-        # What was not sent is forgotten with the transaction; what was, stays as records that are given up.
+        # Unsent records are dropped with the transaction; sent ones stay as aborted records.
         producer.flush(WAIT_S)
         producer.abort_transaction(WAIT_S)
     elif transaction is not None:
         producer.commit_transaction(WAIT_S)
     elif producer.flush(WAIT_S):
-        raise TimeoutError(f"not all records were taken by {topic} within {WAIT_S:.0f} s")
+        raise TimeoutError(f"{topic} did not accept all records within {WAIT_S:.0f} s")
 
 
 def delete_before(bootstrap: str, topic: str, offset: int, *, partition: int = 0) -> None:
-    """Delete the records of a partition before `offset`, as retention would; blocks until they are gone."""
+    """Delete the records of a partition before `offset`, like retention; blocks until they are gone."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     at = TopicPartition(topic, partition, offset)
     admin.delete_records([at])[at].result(WAIT_S)
 
 
 class TopicReader:
-    """Reads what is committed in a topic, from its begin, bit by bit. A topic that is not there is empty.
+    """Reads the committed records of a topic from its beginning, incrementally. A missing topic is empty.
 
-    `fetch_wait_ms` is how long the broker waits for more before it says that the end was reached.
+    `fetch_wait_ms`: how long the broker waits for more before it reports the end.
     """
 
     def __init__(self, bootstrap: str, topic: str, *, fetch_wait_ms: int = 500) -> None:
@@ -105,8 +106,8 @@ class TopicReader:
     def messages(self, timeout_s: float = WAIT_S) -> list[Message]:
         """The records committed since the last call, by partition, in order.
 
-        Blocks until the end of each partition was seen, or for `timeout_s` without any answer (as while the
-        broker is away): then what came is given, `complete` is False, and the rest is read next time.
+        Blocks until the end of each partition, or for `timeout_s` without any answer, for example while the
+        broker is down: then it returns what has arrived, `complete` is False, and the next call continues.
         """
         self.complete = False
         try:
@@ -131,18 +132,19 @@ class TopicReader:
         return sorted(found, key=lambda m: (m.partition(), m.offset()))
 
     def read(self) -> list[tuple[float, bytes]]:
-        """When each new record was written, in seconds of the wall clock, and its value."""
+        """Wall-clock write time in seconds, and value, of each new record."""
         return _timed(self.messages(timeout_s=5.0))
 
     def to_the_end(self) -> list[tuple[float, bytes]]:
-        """The same, of all that is left. Raises as `rest` does."""
+        """The same for all remaining records. Raises as `rest`."""
         return _timed(self.rest())
 
     def rest(self) -> list[Message]:
-        """All records that are left, once no transaction is open: behind an open one nothing can be read, and
-        one whose commit was answered stays open until Kafka has marked its partitions.
+        """All remaining records, once no transaction is open.
 
-        Raises `TimeoutError` where the broker does not give them, and where a transaction stays open.
+        Nothing after an open transaction can be read; one whose commit was acknowledged stays open until
+        Kafka has marked its partitions. Raises `TimeoutError` if the broker does not return the records or a
+        transaction stays open.
         """
         found = []
         until_s = time.monotonic() + WAIT_S
@@ -169,7 +171,7 @@ class TopicReader:
 
 @contextmanager
 def member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
-    """A consumer of `topic` that has joined `group`, for the length of the block."""
+    """A consumer of `topic` that has joined `group`, during the block."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
         consumer.subscribe([topic])
@@ -184,8 +186,7 @@ def member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
 
 
 def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
-    """The offsets that `group` has committed, by partition; as of now. 0 where it has none, and while Kafka
-    does not tell."""
+    """The committed offsets of `group` by partition; 0 if there is none or Kafka does not answer."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
         wanted = [TopicPartition(topic, n) for n in range(partitions)]
@@ -197,13 +198,15 @@ def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -
 
 
 def consume(bootstrap: str, topic: str) -> list[Message]:
-    """All records of a topic to which nobody writes any more; those of a partition in order. Raises
-    `TimeoutError` where a transaction on it stays open."""
+    """All records of a topic without writers; those of a partition in order.
+
+    Raises `TimeoutError` if a transaction stays open.
+    """
     return TopicReader(bootstrap, topic, fetch_wait_ms=FETCH_WAIT_MS).rest()
 
 
 def consume_committed(bootstrap: str, topic: str) -> list[Message]:
-    """The records of a topic that are committed now, by partition, in order."""
+    """The records that are committed now, by partition, in order."""
     return TopicReader(bootstrap, topic, fetch_wait_ms=FETCH_WAIT_MS).messages()
 
 

@@ -1,4 +1,4 @@
-"""Topics, measured on texts with known clusters, beside plain baselines."""
+"""Measures topics on texts with known clusters, against simple baselines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_FILE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Texts in the stream's order, each with the number of its cluster."""
+    """Texts in the stream's order, each with its cluster number."""
 
     name: str
     texts: tuple[str, ...]
@@ -39,7 +39,7 @@ class Labelled:
 
 
 def read_labelled(path: Path) -> Labelled:
-    """A file of JSON lines with `textCleaned` and `clusterNo`. Raises `SettingError` where it is none."""
+    """Read JSON lines with `textCleaned` and `clusterNo`. Raises `SettingError` for other files."""
     texts: list[str] = []
     gold: list[int | str] = []
     try:
@@ -74,10 +74,9 @@ def measure_topics(
 ) -> dict[str, Any]:
     """Quality and speed of the topics of a labelled stream, and of the baselines on the same embeddings.
 
-    A text's cluster is the topic it has at the stream's end, where merges and folds have been followed;
-    `at_arrival` is the same without following them. `texts_per_s` is per second of processor time without
-    embedding, that is per core; `texts_per_s_embedded` per second of the clock with it, on all cores given.
-    `river`: its clusterers beside, where it is installed.
+    A text's cluster is its topic at the end of the stream, after merges and folds; `at_arrival` is without
+    these. `texts_per_s`: per second of processor time without embedding, so per core; `texts_per_s_embedded`:
+    per second of wall-clock time with it, on all cores. `river`: its clusterers, if it is installed.
     """
     began = time.monotonic()
     parts = []
@@ -96,7 +95,7 @@ def measure_topics(
         state = most_live = 0
         for start in range(0, len(data.texts), BATCH):
             texts = data.texts[start : start + BATCH]
-            # The files have no times: a text a second.
+            # The files have no times: assume one text per second.
             found = finder.add(
                 texts, vectors[start : start + BATCH], [1000 * (start + i) for i in range(len(texts))]
             )
@@ -136,7 +135,7 @@ def measure_topics(
 
 
 def followed(topics: Sequence[int], events: Iterable[TopicEvent]) -> list[int]:
-    """The topics at the stream's end: each followed to what it was merged or folded into."""
+    """The topics at the end of the stream: each replaced by the one that it was merged or folded into."""
     into = {event.topic: event.into for event in events if event.into is not None}
 
     def end(topic: int) -> int:
@@ -148,7 +147,7 @@ def followed(topics: Sequence[int], events: Iterable[TopicEvent]) -> list[int]:
 
 
 def leader_clusters(vectors: Floats, threshold: float = LEADER_THRESHOLD) -> list[int]:
-    """Leader clustering: the nearest centre that is near enough, or a new one; centres are means."""
+    """Leader clustering: join the nearest centre within the threshold, or start one; centres are means."""
     sums = np.zeros((1024, vectors.shape[1]), np.float32)
     units = np.zeros_like(sums)
     live = 0

@@ -1,7 +1,4 @@
-"""Trends of a stream on one machine: both later stages in one.
-
-`RisingTerms` says which terms rise, `TrendBook` makes trends of them.
-"""
+"""Both later stages of trend detection in one object, for one machine."""
 
 from __future__ import annotations
 
@@ -19,9 +16,6 @@ from forebay.errors import MalformedRecord
 
 class TrendFinder:
     """Trends of the terms of one stream. Not thread-safe. Takes ticks in order, each in any number of parts.
-
-    Memory is bounded: the sketch, and as many warm terms and live trends as the settings say; where more rise
-    at once, those with the least evidence wait.
 
     >>> from forebay.apps.trends.terms import terms_of
     >>> from forebay.apps.trends.stages import TickCounter
@@ -41,33 +35,34 @@ class TrendFinder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the sketch; the rest is bounded by the settings."""
+        """Bytes of the sketch; the settings limit the rest."""
         return self._rising.nbytes
 
     @property
     def late(self) -> int:
-        """Posts whose counts came after their tick was closed."""
+        """Posts whose counts arrived after their tick was closed."""
         return self._rising.late
 
     def add(self, counts: Counts) -> list[TrendEvent]:
-        """Count what came in a tick, or a part of it. Counts of a later tick close the one before, and give
-        what happened in it; those of a closed tick are dropped, and `late` says how many posts those were.
+        """Add counts of a tick. Counts of a later tick close the current one and return its events.
+
+        Counts of a closed tick are dropped and counted in `late`.
         """
         events = self.close() if self._rising.is_later(counts.tick) else []
         self._rising.add(counts)
         return events
 
     def close(self) -> list[TrendEvent]:
-        """Nothing more comes in the present tick: what happened in it."""
+        """Close the current tick; returns its events."""
         report = self._rising.close()
         return [] if report is None else self._book.take(report)
 
     def finish(self) -> list[TrendEvent]:
-        """At a stream's end: what is still live ends now."""
+        """End all live trends at the end of the stream."""
         return self.close() + self._book.finish()
 
     def to_bytes(self) -> bytes:
-        """The whole state. `from_bytes` gives a finder that goes on exactly as this one would."""
+        """The whole state, for `from_bytes`."""
         packed: bytes = msgpack.packb(
             [settings_state(self.settings), self._rising.state(), self._book.state()],
             unicode_errors="surrogatepass",
@@ -76,7 +71,7 @@ class TrendFinder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TrendFinder:
-        """What `to_bytes` gave. Raises `MalformedRecord` for other bytes."""
+        """The inverse of `to_bytes`. Raises `MalformedRecord` for other bytes."""
         document: Any
         try:
             document = msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
@@ -90,12 +85,11 @@ class TrendFinder:
 
 
 def settings_state(settings: TrendSettings) -> list[Any]:
-    """The settings as values that msgpack knows."""
+    """The settings as msgpack values, for `settings_of`."""
     return [getattr(settings, f.name) for f in fields(TrendSettings)]
 
 
 def settings_of(values: Sequence[Any]) -> TrendSettings:
-    """What `settings_state` gave."""
     return TrendSettings(*(_tupled(value) for value in values))
 
 

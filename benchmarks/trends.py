@@ -1,4 +1,4 @@
-"""Trends, measured on streams with planted bursts, beside Kleinberg's automaton offline."""
+"""Measures trends on streams with planted bursts, against Kleinberg's automaton offline."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from forebay.apps.trends.terms import terms_of
 from forebay.apps.trends.values import Counts, TrendEvent, TrendSettings
 
 GRACE_S = 60.0
-"""A trend seen so long after a burst's end is still that burst's."""
+"""A trend up to this long after a burst's end still belongs to that burst."""
 DISTINCT_TERMS = 10_000_000
 BATCH_S = 15
 LEAST_KLEINBERG_POSTS = 30
 DELAY_FACTOR = 5.0
-"""The delay is that of bursts which rise to this many times their base rate."""
+"""The delay is measured on bursts that rise to this multiple of their base rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """Something that was taken for a burst: its terms, when it was said, when it began by its own account."""
+    """Something detected as a burst: its terms, when it was reported, and its estimated begin."""
 
     terms: frozenset[str]
     said_s: float
@@ -42,9 +42,9 @@ def measure_trends(
 ) -> dict[str, Any]:
     """Precision, recall, delay, speed and memory on one stream.
 
-    A trend is right where it has a term of a planted burst, was seen while that lasted (or a minute after),
-    and is the first that was: a second trend for one burst counts as wrong. `events_per_s` is per second of
-    processor time, splitting the texts into terms included.
+    A trend is right if it has a term of a planted burst, was reported during it or within a minute after, and
+    is the first: a second trend for one burst counts as wrong. `events_per_s`: per second of processor time,
+    including the extraction of terms.
     """
     stream = BurstStream(plan)
     settings = settings or TrendSettings()
@@ -69,7 +69,7 @@ def measure_trends(
 
 
 def find_trends(posts: Iterable[tuple[int, str]], settings: TrendSettings) -> Iterator[TrendEvent]:
-    """Both stages in one, over posts (ms, text) in order of time."""
+    """Both stages over posts (ms, text) in order of time."""
     counter = TickCounter(tick_ms=int(settings.tick_s * 1000))
     finder = TrendFinder(settings)
     closes_ms = None
@@ -88,7 +88,7 @@ def find_trends(posts: Iterable[tuple[int, str]], settings: TrendSettings) -> It
 
 
 def sightings(events: Sequence[TrendEvent]) -> list[Sighting]:
-    """The trends in the order in which they were seen; merged ones are one."""
+    """Trends in the order reported; merged ones count once."""
     into = {event.trend: event.into for event in events if event.into is not None}
 
     def end(trend: int) -> int:
@@ -110,7 +110,7 @@ def sightings(events: Sequence[TrendEvent]) -> list[Sighting]:
 
 
 def hits(bursts: Sequence[PlantedBurst], seen: Sequence[Sighting]) -> dict[str, Any]:
-    """How many of what was seen are bursts, how many bursts were seen, and how late."""
+    """Precision, recall and delays."""
     words = [
         {word for term in burst.terms for word in (term.partition("://")[2], *term.split(), term)}
         for burst in bursts
@@ -147,10 +147,10 @@ def hits(bursts: Sequence[PlantedBurst], seen: Sequence[Sighting]) -> dict[str, 
 
 
 def kleinberg_sightings(posts: Sequence[tuple[int, str]], least_nats: float) -> list[Sighting]:
-    """Bursts of single terms (no phrases) with the whole stream in view, of at least the evidence given.
+    """Bursts of single terms (no phrases), of at least the given evidence, with the whole stream in view.
 
-    Said when the interval begins: offline there is no delay. Bursts that begin together and come in the same
-    batches are one, so that a hashtag and its word do not count twice.
+    Reported when the interval begins: offline there is no delay. Bursts that begin together in the same
+    batches count once, so that a hashtag and its word are one.
     """
     batches = posts[-1][0] // (BATCH_S * 1000) + 1
     totals = np.zeros(batches)
@@ -182,9 +182,8 @@ def kleinberg_sightings(posts: Sequence[tuple[int, str]], least_nats: float) -> 
 
 
 def memory(settings: TrendSettings, distinct: int) -> dict[str, Any]:
-    """What a finder holds after so many distinct terms: the greater of its serialised state and of the growth
-    of the process, in MiB.
-    """
+    """Memory of a finder after `distinct` terms, in MiB: the larger of its serialised state and the growth of
+    the process."""
     process = psutil.Process(os.getpid())
     before = process.memory_info().rss
     finder = TrendFinder(settings)

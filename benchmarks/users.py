@@ -1,4 +1,5 @@
-"""Users who all ask at once, of an engine and of a gateway in front of it that has just started, in turn.
+"""Compares first tokens of users who all ask at once: of an engine, and of a freshly started gateway in front
+of it.
 
 The engine is scripted, or a real one at a URL. Nothing is warmed up: each round has a new gateway.
 """
@@ -22,8 +23,11 @@ TARGET = 1.3
 
 @dataclass(frozen=True, slots=True)
 class UsersOptions:
-    """`rounds` of `users` each way. Without `url`, a scripted engine begins after `first_token_s`, streams
-    for `decode_s`, and reports a KV cache of `kv_tokens`; `model` and `max_tokens` are for a real one."""
+    """`rounds` of `users` each way.
+
+    Without `url`, a scripted engine begins after `first_token_s`, streams for `decode_s`, and reports a KV
+    cache of `kv_tokens`; `model` and `max_tokens` are for a real one.
+    """
 
     users: int = 32
     rounds: int = 3
@@ -53,7 +57,6 @@ def measure_users(options: UsersOptions, note: Callable[[str], None] = lambda _:
 
 
 def report(options: UsersOptions, seen: dict[str, list[Answer]]) -> dict[str, Any]:
-    """The figures of all rounds."""
     document: dict[str, Any] = asdict(options)
     for way, answers in seen.items():
         good = [answer for answer in answers if answer.status == 200]

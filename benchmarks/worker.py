@@ -1,6 +1,6 @@
-"""One system on one workload, in a process (and a JVM) of its own: `python -m benchmarks.worker`.
+"""`python -m benchmarks.worker`: runs one system on one workload in its own process and JVM.
 
-Takes an order as JSON on standard input, prints a report as JSON as the last line of standard output.
+Reads a JSON order from standard input, and prints a JSON report as the last line of standard output.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ POLL_S = 0.25
 
 
 def main() -> int:
-    """Carry out the order on standard input."""
     order = json.load(sys.stdin)
     load = Workload(**order["load"])
     if order["system"] == "direct":
@@ -87,7 +86,7 @@ def _watch(job: RunningJob, load: Workload) -> tuple[list[Checkpoint], list[dict
 
 
 def _resident() -> dict[str, float]:
-    """Megabytes resident in the JVM and in the Python workers below it."""
+    """Resident megabytes of the JVM and of the Python workers below it."""
     sizes = {"jvm_mb": 0.0, "python_mb": 0.0}
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):

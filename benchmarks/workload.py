@@ -1,4 +1,4 @@
-"""What every system under test is given: the same events, at the same rate, for the same engine."""
+"""The workload of every system under test: the same events, rate and engine."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SUBJECTS = (
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`events` numbered from 0, `rate_per_s` of them each second (None: as fast as they are taken).
+    """`events` numbered from 0, at `rate_per_s` (None: as fast as they are accepted).
 
-    `url` None: a scripted engine inside the process, each call `scripted_s` long. `capacity` bounds the
-    requests in flight of each subtask, in each system alike. `async_bundle_ms`: the bundle time of
-    AsyncFunction's job, where every bundle ends by waiting for all of its calls. `margin`: the share of
-    events at either end that is not counted, because a pipeline fills at its begin and empties at its end.
-    `parallelism` subtasks run in so many `task_managers`.
+    `url` None: a scripted engine inside the process, with calls of `scripted_s`. `capacity`: requests in
+    flight per subtask, in each system. `async_bundle_ms`: bundle time of the AsyncFunction job, in which
+    every bundle ends by waiting for all its calls. `margin`: share of events at either end that is not
+    counted, because a pipeline fills at the start and drains at the end. `parallelism`: subtasks, in
+    `task_managers`.
     """
 
     events: int
@@ -58,23 +58,22 @@ class Workload:
         return HttpEngineFactory(self.url)
 
     def admitted(self) -> EngineFactory:
-        """The same engine as a pipeline asks it: with its admission, time limits and retries."""
+        """The engine as a pipeline calls it: with admission, time limits and retries."""
         if self.url is None:
             return self.engine()
         replicas = FixedReplicas((self.url,))
         return FleetEngineFactory(FleetConfig(replicas, model=self.model, capacity=self.capacity))
 
     def sampling(self) -> Sampling:
-        # Every answer has the same length whatever the model says, so that systems do the same work.
+        # Every answer has the same length, so that all systems do the same work.
         return Sampling(max_tokens=self.max_tokens, extra={"ignore_eos": True})
 
     def counted(self, index: int) -> bool:
-        """Whether event `index` lies inside the margins."""
         return self.margin * self.events <= index < (1 - self.margin) * self.events
 
 
 def event_id(index: int) -> str:
-    """The request id of event `index`, the same in every system: a scripted replica's delays follow it."""
+    """The request id of event `index`, the same in every system: a scripted replica's delays depend on it."""
     return f"event-{index}"
 
 
@@ -84,11 +83,11 @@ def prompt_of(index: int) -> str:
 
 
 def event_of(index: int, sent_s: float) -> Event:
-    """Event `index`, stamped with the monotonic moment at which its source gave it."""
+    """Event `index` with the monotonic time at which its source emitted it."""
     return Event(raw=b"", fields={"i": index, "sent_s": sent_s, "text": prompt_of(index)})
 
 
 def request_of(load: Workload, index: int) -> Request:
-    """What `forebay` asks for event `index`, for systems that ask by themselves."""
+    """The request that Forebay sends for event `index`, for systems that send it themselves."""
     message = Message("user", prompt_of(index))
     return Request(event_id(index), load.model, (message,), sampling=load.sampling())

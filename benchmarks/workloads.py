@@ -1,4 +1,4 @@
-"""What a recovery run runs: the main job, or an application, with its events and what must come of them."""
+"""Jobs of a recovery run: the main job or an application, with its events and expected output."""
 
 from __future__ import annotations
 
@@ -26,37 +26,35 @@ RECOVERY_SUMMARIES = Summaries(
     work_tokens=1_000_000,
 )
 IsAnswer = Callable[[int, object], bool]
-"""Whether a value can be the answer to the event with a number."""
+"""Whether a value can be the answer to the event with this number."""
 
 
 class Subject(Protocol):
-    """A job to kill."""
-
     @property
     def in_order(self) -> bool:
-        """Whether what comes out depends on the order of all events, which partitions do not keep."""
+        """Whether the output depends on the order of all events, which partitions do not keep."""
         ...
 
     @property
     def events_a_call(self) -> int:
-        """How many events make one call, about."""
+        """Approximate number of events per call."""
         ...
 
     @property
     def events_per_kill(self) -> int | None:
-        """How many events a kill takes; None: as many as make a number of calls that fits the engine."""
+        """Number of events per kill; None: as many as make a suitable number of calls."""
         ...
 
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
-        """The events: the field `n` is the number. Those of one key have numbers that are alike modulo 4."""
+        """The events; the field `n` is the number. Numbers of one key are equal modulo 4."""
         ...
 
     def document(self) -> dict[str, Any]:
-        """The part of a pipeline file that says what is done with an event."""
+        """The part of a pipeline file about processing."""
         ...
 
     def source(self) -> dict[str, Any]:
-        """What is said of the source of events, beside where it is."""
+        """Settings of the source, except its location."""
         ...
 
     def tally(
@@ -66,7 +64,7 @@ class Subject(Protocol):
         letters: Iterable[bytes],
         engine: KillableEngine,
     ) -> Tally:
-        """Hold what came out against what went in."""
+        """Compare the output with the input."""
         ...
 
 
@@ -78,7 +76,7 @@ class OnePerEvent:
     events_per_kill = None
 
     def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
-        """What tells right answers from wrong ones."""
+        """Decides whether an answer is right."""
         raise NotImplementedError
 
     def source(self) -> dict[str, Any]:
@@ -95,8 +93,6 @@ class OnePerEvent:
 
 
 class MainJob(OnePerEvent):
-    """One question per event."""
-
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
         return [{NUMBER: number} for number in range(count)]
 
@@ -109,8 +105,8 @@ class MainJob(OnePerEvent):
 
 @dataclass(frozen=True)
 class SessionsJob(OnePerEvent):
-    """Turns of conversations: each answer depends on all turns before it, so a turn that is lost, doubled or
-    out of its order makes those after it wrong. The budget is small, so that turns are folded."""
+    """Turns of conversations: each answer depends on all earlier turns, so a lost, doubled or misplaced turn
+    makes later ones wrong. The budget is small, so that turns are folded."""
 
     sessions: int = 40
     settings: Sessions = field(default_factory=lambda: Sessions(budget_tokens=512, idle_s=None))
@@ -129,7 +125,7 @@ class SessionsJob(OnePerEvent):
 
     def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
         if engine.calls() is None:
-            # A real engine: what it says cannot be foretold, the number of the turn can.
+            # A real engine's words are unknown; the number of the turn is not.
             return lambda number, answer: (
                 isinstance(answer, dict) and answer.get("turn") == number // self.sessions + 1
             )
@@ -139,8 +135,10 @@ class SessionsJob(OnePerEvent):
 
 @dataclass(frozen=True)
 class SummaryJob:
-    """Summaries of channels, six messages a window: chunks, merges and closes. Its windows are what is
-    counted: each must have the summary that a run without kills gives."""
+    """Summaries of channels, six messages per window: chunks, merges and closes.
+
+    Windows are counted: each must have the summary of a run without kills.
+    """
 
     settings: Summaries = field(default_factory=lambda: RECOVERY_SUMMARIES)
     in_order = False

@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis's settings, one JVM with one folder of logs, and one Kafka per session."""
+"""Shared by all tests: hypothesis's settings, one JVM with one log folder, and one Kafka per session."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ settings.load_profile("forebay")
 
 
 MOST_OF_A_NAME = 60
-"""Characters of a parameter in a test's name: some are inputs of megabytes."""
+"""Maximum characters of a parameter in a test's name: some are inputs of megabytes."""
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
@@ -42,29 +42,29 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 
 def pytest_configure() -> None:
-    """What all tests take less time with."""
-    # Their JVMs end before what the second compiler makes pays: without it they take half the time of the
-    # processor. A twentieth of what is left went into the verifying of classes that others have released.
+    """Settings that make all tests faster."""
+    # Their JVMs end before the second compiler pays off: without it they take half the processor time. A
+    # twentieth of the rest went into the verification of released classes.
     options = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
     os.environ.setdefault("JDK_JAVA_OPTIONS", options)
-    # For each command line that is tried, Typer would look anew at the parameters of all commands.
+    # Otherwise Typer inspects the parameters of all commands for each command line.
     typer.main.get_params_from_function = cache(typer.main.get_params_from_function)
 
 
 def pytest_collection_finish() -> None:
-    """No collection of garbage needs to look at the modules of all tests: each would take a quarter of a
-    second, and each measurement of a load begins with one."""
+    """Freeze the modules of all tests: garbage collections would take a quarter of a second, and each load
+    starts with one."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests that start a broker, a control plane or a Ray cluster, and share all out among workers.
+    """Mark tests that start a broker, a control plane or a Ray cluster, and distribute all among workers.
 
     One worker each gets those of a local engine, those of the session's broker, and those of a control plane
-    or a Ray cluster; those of a JVM are shared out one by one, all others by file. Quick ones run last, and
-    not all that take minutes run at once: two cores cannot bear that.
+    or a Ray cluster; those of a JVM are distributed one by one, all others by file. Quick ones run last, and
+    not all slow ones run at once: two cores cannot bear that.
     """
     for item in items:
         if "kafka_home" in getattr(item, "fixturenames", ()):
@@ -102,7 +102,7 @@ def _has(item: pytest.Item, *marks: str) -> bool:
 
 @pytest.fixture(scope="session")
 def flink_logs(tmp_path_factory: pytest.TempPathFactory, connector: Path | None) -> Path:
-    """Where the session's JVM writes, which runs, with Kafka's connector where there is one."""
+    """The log folder of the session's running JVM, with Kafka's connector if that is installed."""
     from forebay.flink.jvm import start_jvm
 
     logs = tmp_path_factory.mktemp("flink-logs")
@@ -112,8 +112,8 @@ def flink_logs(tmp_path_factory: pytest.TempPathFactory, connector: Path | None)
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forebay's home for commands that leave nothing there to look at: one for all workers, as the first runs
-    make the archive of classes from which the JVMs of the others start sooner."""
+    """Forebay's home for commands that leave nothing to inspect there: shared by all workers, because the
+    first runs make the class archive that lets other JVMs start faster."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
 
@@ -145,12 +145,12 @@ class Pipelines:
         return parse_spec({**usual, **document}, base=self.folder)
 
     def write(self, *lines: bytes | dict[str, Any], name: str = "in.jsonl") -> None:
-        """Write an input file: bytes as they are, the rest as JSON."""
+        """Write an input file: bytes unchanged, everything else as JSON."""
         text = [line if isinstance(line, bytes) else orjson.dumps(line) for line in lines]
         (self.folder / name).write_bytes(b"".join(line + b"\n" for line in text))
 
     def run(self, spec: Any, url: str, *, watch: Any = lambda _: None, **options: Any) -> Any:
-        """Run `spec` to its end; `options` are those of a run."""
+        """Run `spec` to its end with these options."""
         from forebay.pipeline.run import RunOptions, run_pipeline
         from forebay.settings import Settings
 
@@ -165,7 +165,7 @@ class Pipelines:
             self._keep_jvm(Path(spec.checkpoint.dir))
 
     def interrupt(self, spec: Any, url: str, enough: Callable[[], bool], **options: Any) -> Any:
-        """Run `spec` until there is `enough`, and interrupt it as Ctrl-C does; gives the last snapshot."""
+        """Run `spec` until there is `enough`, and interrupt it like Ctrl-C; returns the last snapshot."""
         seen = []
 
         def watch(now: Any) -> None:
@@ -179,7 +179,7 @@ class Pipelines:
         return seen[-1]
 
     def _keep_jvm(self, checkpoints: Path) -> None:
-        """A run ends the JVM of the one before, if that was cut off; here it is that of all tests."""
+        """A run ends the JVM of an interrupted run; here it is shared by all tests."""
         from forebay.pipeline.run_state import read_state, write_state
 
         state = read_state(checkpoints)
@@ -187,7 +187,7 @@ class Pipelines:
             write_state(checkpoints, state.model_copy(update={"jvm": None}))
 
     def lines(self, sink: str = "out") -> list[dict[str, Any]]:
-        """The committed lines of a sink."""
+        """Committed lines of a sink."""
         from forebay.connectors.files.sink import read_jsonl_sink
 
         return [orjson.loads(line) for line in read_jsonl_sink(self.folder / sink)]
@@ -202,14 +202,13 @@ def pipelines(tmp_path: Path, flink_logs: Path, connector: Path | None) -> Pipel
 def shared_pipelines(
     tmp_path_factory: pytest.TempPathFactory, flink_logs: Path, connector: Path | None
 ) -> Pipelines:
-    """For tests that look at one run from several sides."""
+    """For tests that check several aspects of one run."""
     return Pipelines(tmp_path_factory.mktemp("pipelines"), connector)
 
 
 @pytest.fixture(scope="session")
 def local_engine() -> Iterator[Any]:
-    """One vLLM with the default model and room for 512 tokens, for all tests that only ask it. Nothing of it
-    is left in the end."""
+    """One vLLM with the default model and room for 512 tokens, shared by all tests that only call it."""
     from forebay.engine.launch import EngineOptions, Silent, ensure_engine, local_replicas
     from forebay.settings import load_settings
 
@@ -235,7 +234,7 @@ def kafka_home() -> Path:
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A Kubernetes control plane that all tests share; each takes a namespace of its own."""
+    """A Kubernetes control plane shared by all tests; each uses its own namespace."""
     from benchmarks.kubernetes.plane import MISSING, control_plane_in, kubernetes_home
 
     pytest.importorskip("lightkube", reason="lightkube is missing: pip install 'forebay[kubernetes]'")
@@ -248,7 +247,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def connector() -> Path | None:
-    """Kafka's, installed where `forebay connectors install kafka` does."""
+    """Kafka's connector, installed where `forebay connectors install kafka` does."""
     from forebay.connectors.jars import KAFKA, install_jar
     from forebay.settings import load_settings
 
@@ -268,7 +267,7 @@ def kafka_jar(connector: Path | None) -> Path:
 
 @pytest.fixture(scope="session")
 def node(kafka_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A node that all tests share; one that kills it must start it again."""
+    """A node shared by all tests; a test that kills it must start it again."""
     from forebay.testing.kafka import local_kafka
 
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
@@ -278,7 +277,7 @@ def node(kafka_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def topic(node: Any) -> Callable[..., str]:
-    """Makes a topic with a name of its own."""
+    """Creates a topic with a unique name."""
     from benchmarks.topic_client import make_topic
 
     def make(partitions: int = 1, **config: str) -> str:
@@ -310,7 +309,7 @@ def install_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 @pytest.fixture(scope="session")
 def example_extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which the package in `examples/extension` was installed."""
-    # From a copy: building leaves folders beside the sources.
+    # From a copy: building leaves folders next to the sources.
     copy, folder = tmp_path_factory.mktemp("source") / "extension", tmp_path_factory.mktemp("site")
     shutil.copytree(Path(__file__).parents[1] / "examples" / "extension", copy)
     words = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(folder), str(copy)]
@@ -320,7 +319,7 @@ def example_extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def store_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A server of S3 that all tests share, as `benchmarks.object_store` starts it."""
+    """An S3 server shared by all tests, started by `benchmarks.object_store`."""
     from benchmarks.object_store import object_store
 
     with object_store(tmp_path_factory.mktemp("moto")) as server:
@@ -329,7 +328,7 @@ def store_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def store(store_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A place of its own on that server, which answers, and the variables that lead there."""
+    """A unique prefix on that server, which is up, and the variables for clients."""
     from benchmarks.object_store import BUCKET
 
     from forebay.clients.s3.location import S3Path

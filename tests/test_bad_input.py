@@ -1,7 +1,7 @@
 """What bad input gets: every kind of it in a run of a real pipeline, and then fed in again.
 
-What is given up after so many tries is in one run, which has time for them on any machine; what is given up
-at its deadline is in another.
+One run has failures by number of attempts, with time for them on any machine; another has failures by
+deadline.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ GIVEN_UP: dict[str, tuple[bytes, str, int, str]] = {
     "500": (b'{"text": "((fault:500))"}', "server_fault", TRIES, "answered 500"),
     "hang": (HANGING, "timeout", TRIES, ""),
 }
-"""The line, and its dead letter: cause, tries, words of the detail."""
+"""The line, and its dead letter: cause, attempts, words of the detail."""
 
 OUTAGES: dict[str, tuple[bytes, str, str]] = {
     "429": (b'{"text": "((fault:429))"}', "rate_limited", "answered 429"),
@@ -64,10 +64,10 @@ OUTAGES: dict[str, tuple[bytes, str, str]] = {
     "cut": (b'{"text": "((fault:cut))"}', "unreachable", ""),
     "refused": (b'{"text": "((fault:refuse))"}', "unreachable", ""),
 }
-"""The line, its cause, words of the detail: it is tried until its deadline, however few tries are allowed."""
+"""The line, its cause, words of the detail: retried until its deadline, however few attempts are allowed."""
 
 PASSING = ("429", "500", "503", "hang", "cut", "refuse", "garbage", "schema", "error")
-"""Faults that are over after one try."""
+"""Faults that pass after one attempt."""
 
 INPUT = [
     *(line for line, _, _, _ in GIVEN_UP.values()),
@@ -78,14 +78,14 @@ OUTAGE_INPUT = [*(line for line, _, _ in OUTAGES.values()), b'{"text": "plain"}'
 
 
 class Search:
-    """Looks into every file below some folders, again and again: Flink deletes most checkpoints."""
+    """Repeatedly searches every file below some folders: Flink deletes most checkpoints."""
 
     def __init__(self, *folders: Path) -> None:
         self._folders = folders
         self.with_key: set[Path] = set()
         self.checkpoints: set[Path] = set()
         self.in_flight: set[Path] = set()
-        """Files of checkpoints that hold an event whose calls hang."""
+        """Checkpoint files with an event whose calls hang."""
 
     def __call__(self, _: object = None) -> None:
         for folder in self._folders:
@@ -104,7 +104,7 @@ class Search:
 
 
 class Run:
-    """A run of `lines` that many look at, with the key, and a replica that has the faults."""
+    """A shared run of `lines` with the key, and a replica with the faults."""
 
     def __init__(
         self, pipelines: Any, lines: list[bytes], key_file: Path, flink_logs: Path, **document: Any
@@ -130,7 +130,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the key is: a file, for the session's JVM may run already and see no new variable."""
+    """File with the key: the session's JVM may run already and see no new variable."""
     path = tmp_path_factory.mktemp("secrets") / "key"
     path.write_text(KEY)
     return path
@@ -153,9 +153,7 @@ def outage(tmp_path_factory: pytest.TempPathFactory, flink_logs: Path, key_file:
 
 
 @pytest.mark.parametrize("name", GIVEN_UP)
-def test_a_record_that_is_given_up_is_a_dead_letter_with_its_cause_tries_and_input(
-    run: Run, name: str
-) -> None:
+def test_a_failed_record_is_a_dead_letter_with_cause_attempts_and_input(run: Run, name: str) -> None:
     line, cause, attempts, words = GIVEN_UP[name]
     letter = run.letters[run.at(line)]
     assert letter["cause"] == cause
@@ -241,7 +239,7 @@ def test_dead_letters_are_fed_in_again_as_they_are(run: Run) -> None:
 
 
 def raw_of(letter: dict[str, Any]) -> bytes:
-    """A record's untouched bytes, as anyone can read them from a dead letter."""
+    """A record's original bytes, as anyone can read them from a dead letter."""
     if "input" in letter:
         text: str = letter["input"]
         return text.encode()

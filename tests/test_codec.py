@@ -1,4 +1,4 @@
-"""Records as bytes."""
+"""Serialisation of records."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_state_of_another_format_is_refused(found: object) -> None:
 
 
 class Attack:
-    """Unpickled, it would end the test."""
+    """Ends the test if it is unpickled."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (pytest.exit, ("a pickle was read",))

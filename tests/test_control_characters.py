@@ -1,4 +1,4 @@
-"""What comes from outside steers neither the terminal nor a page."""
+"""External text cannot control the terminal or a page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def terminal() -> tuple[Console, io.StringIO]:
 
 
 def steering(shown: str) -> list[str]:
-    """What is left in `shown` beside the colours that the console itself writes."""
+    """Control sequences left in `shown`, except the colours that the console itself writes."""
     return STEERING.findall(OWN_STYLE.sub("", shown))
 
 
@@ -95,7 +95,7 @@ def test_names_of_fields_in_an_error_steer_no_terminal(
 
 
 def test_a_line_of_a_log_steers_no_terminal() -> None:
-    record = logging.LogRecord("forebay", logging.WARNING, "", 1, "the server said %s", (ATTACK,), None)
+    record = logging.LogRecord("forebay", logging.WARNING, "", 1, "the server answered %s", (ATTACK,), None)
     assert not STEERING.search(PlainFormatter().format(record))
 
 

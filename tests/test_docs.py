@@ -1,4 +1,4 @@
-"""The documentation says what is true: its commands parse, its pipelines load, its Python runs."""
+"""The documentation is correct: its commands parse, its pipelines load, its Python runs."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from forebay.yaml_document import parse_yaml
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ENGINE = "http://127.0.0.1:8100"
-"""Where the documentation's Python finds its engine; a fake replica takes its place here."""
+"""The engine's URL in the documentation, replaced by a fake replica."""
 MODEL = "smollm2-135m-instruct"
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page, and the line of the page on which it starts."""
+    """A fenced block of a page, and its first line."""
 
     page: str
     line: int
@@ -60,7 +60,7 @@ def blocks(page: Path, *languages: str) -> list[Block]:
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Each command line in the pages, with its place, as words; without a prompt or settings in front."""
+    """Each command line in the pages, with its place, as words; without prompt and variables."""
     found = []
     for page in PAGES:
         for block in blocks(page, "console", "bash", "sh"):
@@ -83,9 +83,9 @@ WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 
 
 def parse(words: list[str], app: typer.Typer | None = None) -> None:
-    """Parse a command line of `forebay`, or of `app`, as it does, down to the last option; run nothing.
+    """Parse a command line of `forebay`, or of `app`, down to the last option; runs nothing.
 
-    Raises `WrongCommand` where the application would refuse it.
+    Raises `WrongCommand` if the application would refuse it.
     """
     command: Any = typer.main.get_command(app or application())
     context: Any = None
@@ -321,7 +321,7 @@ def test_cheap_commands_run(words: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "forebay", *words], capture_output=True, text=True, timeout=400, check=False
     )
-    # 1: something is missing on this machine, which doctor then says.
+    # 1: something is missing on this machine, and doctor reports it.
     assert done.returncode == 0 or (words[0] == "doctor" and done.returncode == 1), done.stderr
     if words[0] == "doctor":
         assert json.loads(done.stdout)["findings"]
@@ -359,8 +359,8 @@ def test_pipelines_on_local_files_run(block: Block, pipelines: Any) -> None:
 def programs(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> dict[Path, tuple[Ran, int]]:
-    """How all Python of a page, in order, ran as one program in a folder with the examples; and how many
-    answers it got."""
+    """Run all Python of a page, in order, as one program in a folder with the examples; returns its outcome
+    and the number of answers."""
     from forebay.testing.replica import ReplicaScript, ReplicaThread
     from forebay.testing.script import Fixed
     from forebay.testing.waiting import wait_until
@@ -380,7 +380,7 @@ def programs(
             files[str(page)] = examples / "program.py"
             files[str(page)].write_text("\n".join(texts), encoding="utf-8")
         ran = run_programs(files, folder / "home")
-        # What a program gave up at its end, its replica may learn of after that.
+        # A replica may notice aborted requests of a program only after its end.
         wait_until(lambda: not any(replica.report().in_flight for replica in replicas.values()))
         return {page: (ran[str(page)], replicas[page].report().completed) for page in WITH_PYTHON}
 

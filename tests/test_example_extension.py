@@ -1,4 +1,4 @@
-"""The package in `examples/extension`, really installed: its connectors, application and policy run."""
+"""The installed package of `examples/extension`: its connectors, application and policy run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def replica() -> Iterator[ReplicaThread]:
 
 
 def write_logs(folder: Path) -> set[str]:
-    """Log files, of which every tenth line is none; returns the ids of the lines that are."""
+    """Write log files in which every tenth line is invalid; returns the ids of valid lines."""
     (folder / "logs").mkdir()
     lines = [
         "--- rotated ---" if number % 10 == 9 else f"2026-03-02T08:30:{number % 60:02} ERROR disk {number}"
@@ -80,7 +80,7 @@ def run(environment: dict[str, str], folder: Path, *words: str) -> subprocess.Po
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_its_parts_are_exactly_once_over_a_kill_and_a_checkpoint_is_bound_to_the_keys_of_its_source(
+def test_it_is_exactly_once_over_a_kill_and_its_source_settings_are_bound(
     tmp_path: Path, environment: dict[str, str], replica: ReplicaThread
 ) -> None:
     expected = write_logs(tmp_path)

@@ -1,4 +1,4 @@
-"""The files in examples/ are listed, load and run, and are what the documentation shows."""
+"""The files in examples/ are listed, load and run, and match the documentation."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ MODEL = "smollm2-135m-instruct"
 TIMEOUT_S = 300
 PIPELINES = sorted(path.name for path in EXAMPLES.glob("*.yaml"))
 TO_THEIR_END = ["first", "triage", "reviews", "sessions", "summary", "topics", "trends"]
-"""Pipelines that need nothing but an engine, and end."""
+"""Pipelines that only need an engine, and end."""
 PROGRAMS = {"first": 2, "orders": 3, "hourly_summaries": 1}
-"""Programs that need nothing but an engine, and how many lines they print at least."""
+"""Programs that only need an engine, and their minimum number of lines."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the examples: what runs there writes there."""
+    """A copy of the examples, because they write there."""
     shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("out", "__pycache__"))
     return tmp_path / "examples"
 
@@ -103,7 +103,7 @@ def test_pipelines_run(name: str, folder: Path, pipelines: Any) -> None:
 
 @contextmanager
 def scripted(names: Iterable[str], folder: Path, **replaced: str) -> Iterator[dict[str, Path]]:
-    """Copies of the programs, each with an engine that answers by a script; each has asked it by the end."""
+    """Copies of the programs with scripted engines; each engine was called by the end."""
     from forebay.testing import Fixed, ReplicaScript, ReplicaThread
 
     files: dict[str, Path] = {}

@@ -1,4 +1,4 @@
-"""What a package of its own may add, and what happens where it is wrong."""
+"""What a third-party package may add, and what happens if it is wrong."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_what_a_connector_finds_missing_is_told_before_the_start(
             check_paths(parse_spec(pipeline(source={"type": "numbers", "first": first}), base=tmp_path))
 
 
-def test_one_that_does_not_load_is_told_with_its_line_and_only_where_it_is_named(
+def test_one_that_does_not_load_is_reported_with_its_line_only_if_named(
     install_package: Install, tmp_path: Path
 ) -> None:
     install_package("forebay.connectors", "broken", "import not_there", numbers="SOURCE")
@@ -285,7 +285,7 @@ class First:
 
 
 def test_one_folder_and_one_line_add_each_kind(tmp_path: Path) -> None:
-    """In a copy of the source: that is all there is to do."""
+    """In a copy of the source: nothing else is necessary."""
     tree = tmp_path / "src" / "forebay"
     shutil.copytree(ROOT / "src" / "forebay", tree, ignore=shutil.ignore_patterns("__pycache__"))
 

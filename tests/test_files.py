@@ -1,4 +1,4 @@
-"""Folders that nobody else reads, and those that nobody else may write."""
+"""Folders that nobody else can read, or write."""
 
 from __future__ import annotations
 
@@ -191,9 +191,9 @@ input()
 
 @pytest.mark.parametrize("heir", ["nobody", "child"])
 def test_a_folder_is_left_alone_while_its_lock_is_held(tmp_path: Path, heir: str) -> None:
-    """By whatever process: its number need not mean anything here."""
+    """By any process: its number may be meaningless here."""
     command = [sys.executable, "-c", HOLDER, str(tmp_path), heir]
-    # The child reads from the same pipe, which ends with our end of it.
+    # The child reads from the same pipe, which ends when we close our end.
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         folder = Path(holder.stdout.readline().strip())

@@ -1,4 +1,4 @@
-"""Every query of the Grafana dashboard asks for what real gateways, engines and pipelines export."""
+"""Every query of the Grafana dashboard matches metrics of real gateways, engines and pipelines."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ QUERIES = [
     for target in panel.get("targets", ())
 ]
 SCRAPED = frozenset(("instance", "job"))
-"""Labels that Prometheus itself adds."""
+"""Labels that Prometheus adds."""
 BUSY = ReplicaScript(delay=Fixed(0.0), faults=Faults((("503", 1.0),)))
 
 
 async def export(served: Served, replicas: list[FakeReplica]) -> str:
-    """Requests with all outcomes that the gateway counts, and then what it and an engine export."""
+    """Requests with all outcomes that the gateway counts, then the metrics of it and an engine."""
     counting = CHAT | {"stream": True, "stream_options": {"include_usage": True}}
     for body in (counting, CHAT, CHAT, CHAT | {"model": "unknown"}):
         async with served.session.post(served.url + "/v1/chat/completions", json=body) as response:
@@ -56,7 +56,7 @@ def labels_by_metric(text: str) -> dict[str, set[str]]:
 
 
 def metric_and_labels(query: str, legend: str) -> tuple[str, set[str]]:
-    """The one metric that `query` asks for, and all labels that it and `legend` name."""
+    """The one metric in `query`, and all labels in it and in `legend`."""
     labels = set(re.findall(r"\{\{(\w+)\}\}", legend))
     for group in re.findall(r"by \(([^)]*)\)", query):
         labels |= {label.strip() for label in group.split(",")}
@@ -85,7 +85,7 @@ def test_what_a_query_names_is_found() -> None:
 
 @pytest.fixture
 def prometheus(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A Prometheus that scrapes what is in the file of targets."""
+    """A Prometheus that scrapes the file of targets."""
     binary = shutil.which("prometheus")
     if binary is None:
         pytest.skip("no prometheus, which answers queries (apt install prometheus)")

@@ -1,4 +1,4 @@
-"""Numbers keep their digits, or are named."""
+"""Numbers keep their digits or are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The locks hold what is asked for, with a hash for each file; no network is needed to see that."""
+"""The locks match the requirements, with a hash for each file; checked without a network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# In the place of pip-audit, with a service that knows of nothing: it finds nothing wrong with anything.
+# Replaces pip-audit, with a service without any entries: it finds no vulnerability.
 BLIND_AUDIT = """#!/bin/sh
 echo "$@" >> {asked}
 echo 'No known vulnerabilities found' >&2
@@ -33,7 +33,7 @@ PIN = re.compile(
 
 
 def pins(lock: str) -> list[Requirement]:
-    """What a lock pins. Each line but comments is a pin with hashes, or one of its hashes."""
+    """Pins of a lock. Each line except comments is a pin with hashes, or one of its hashes."""
     lines = re.sub(r"(?m)^ *#.*\n", "", lock)
     assert PIN.sub("", lines).strip() == "", "a pin without a hash, or an option"
     return [
@@ -43,7 +43,7 @@ def pins(lock: str) -> list[Requirement]:
 
 
 def asked_directly(lock: str, source: str) -> set[str]:
-    """The packages of which the lock says that `source` asks for them."""
+    """The packages that `source` requests according to the lock."""
     names, name = set(), ""
     for line in lock.splitlines():
         if not line.startswith((" ", "#")):
@@ -54,7 +54,7 @@ def asked_directly(lock: str, source: str) -> set[str]:
 
 
 def disagreements(requirements: list[str], lock: str, source: str, pythons: tuple[str, ...]) -> list[str]:
-    """Where the requirements of `source` and `lock` disagree on Linux x86_64."""
+    """Differences between the requirements of `source` and `lock` on Linux x86_64."""
     found, pinned = [], pins(lock)
     wanted = [Requirement(each) for each in requirements]
     for python in pythons:
@@ -87,7 +87,7 @@ def disagreements(requirements: list[str], lock: str, source: str, pythons: tupl
 
 
 def project() -> list[str]:
-    """What the project asks for with the extras of a checkout."""
+    """The project's requirements with the extras of a checkout."""
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return [
         *asked["dependencies"],

@@ -1,4 +1,4 @@
-"""What the standard variables of OpenTelemetry do, with a collector on this machine."""
+"""The standard variables of OpenTelemetry, with a local collector."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def report(signals: frozenset[str] = BOTH) -> None:
 
 
 def resource_of(collector: Collector) -> dict[str, str]:
-    """The attributes of the resource, which spans and metrics share."""
+    """Attributes of the resource, shared by spans and metrics."""
     spans = ExportTraceServiceRequest.FromString(collector.got["/v1/traces"]).resource_spans[0]
     values = ExportMetricsServiceRequest.FromString(collector.got["/v1/metrics"]).resource_metrics[0]
     assert spans.scope_spans[0].spans[0].name == "chat m"
@@ -79,12 +79,12 @@ def test_a_collector_that_hangs_does_not_hold_up_the_end(
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     monkeypatch.setattr(otel, "CLOSE_S", 0.01)
-    # Connections are made, and nobody answers.
+    # Connections are accepted, but not answered.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         report()
         assert "did not take the last data within 0.01 s" in caplog.text
         for thread in threading.enumerate():
             if thread.name == "otel-close":
-                # What it logs would be another test's.
+                # Its log would appear in another test.
                 thread.join(60)

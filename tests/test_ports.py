@@ -1,4 +1,4 @@
-"""Ports for servers that are told theirs: free, different, and none that outgoing connections take."""
+"""Ports for servers: free, different, and outside of the range for outgoing connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_server_can_take_each() -> None:
 def test_none_is_given_to_outgoing_connections() -> None:
     given = Path("/proc/sys/net/ipv4/ip_local_port_range")
     if not given.exists():
-        pytest.skip("this system does not tell which ports it gives to outgoing connections")
+        pytest.skip("this system does not report its ports for outgoing connections")
     first = int(given.read_text().split()[0])
     if first < PORTS.stop:
         pytest.skip(f"this system gives ports from {first} up to outgoing connections")

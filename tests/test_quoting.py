@@ -1,4 +1,4 @@
-"""Text of events stays between its marks."""
+"""Text of events stays between its markers."""
 
 from __future__ import annotations
 

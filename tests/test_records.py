@@ -1,4 +1,4 @@
-"""The values that travel."""
+"""The values of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of Forebay's own and of installed packages; what a package gets wrong only its own users hear of."""
+"""Names of Forebay's own and of installed packages; a package's mistakes affect only its own users."""
 
 from __future__ import annotations
 

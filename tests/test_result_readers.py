@@ -1,4 +1,4 @@
-"""Whatever reads results reads numbers that no float holds."""
+"""All readers of results accept numbers that a float cannot represent."""
 
 from __future__ import annotations
 

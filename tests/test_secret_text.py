@@ -1,4 +1,4 @@
-"""What looks like a secret is found by its path; no document makes it fail."""
+"""Likely secrets are found by path, in any document."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_the_token_of_ray_is_where_ray_has_it(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="secret file gone cannot be read"):
         ray_token({**home, "RAY_AUTH_TOKEN_PATH": "gone"})
     (tmp_path / ".ray" / "auth_token").write_text("")
-    assert ray_token(home) is None, "it stands in nobody's way"
+    assert ray_token(home) is None, "an empty file is ignored"
 
 
 @pytest.mark.parametrize(

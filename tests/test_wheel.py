@@ -1,4 +1,4 @@
-"""The wheel holds what the commands need where there is no source tree, and nothing else."""
+"""The wheel contains what the commands need without a source tree, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_PART = ("__pycache__", ".pyc")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
-    """Built from a copy: building leaves folders beside the sources."""
+    """Built from a copy: building leaves folders next to the sources."""
     copy, made = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
     shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -69,7 +69,7 @@ def test_the_command_is_there(wheel: zipfile.ZipFile) -> None:
 
 
 def test_versions_are_ranges(wheel: zipfile.ZipFile) -> None:
-    """One version alone would fight whatever else is installed."""
+    """Exact versions would conflict with other packages."""
     exact = [
         requirement.name
         for requirement in metadata(wheel)

@@ -1,4 +1,4 @@
-"""The YAML of pipeline files: a small, bounded part of the language, with lines."""
+"""The YAML of pipeline files: a small, bounded subset with line numbers."""
 
 from __future__ import annotations
 

@@ -20,24 +20,19 @@ ROOT = Path(__file__).parents[1]
 CLEAN = (
     "CONTRIBUTING.md",
     "README.md",
+    "benchmarks",
     "docs",
-    "src/forebay/api",
-    "src/forebay/clients",
-    "src/forebay/connectors",
-    "src/forebay/deploy",
-    "src/forebay/engine",
-    "src/forebay/fleet/autoscale",
-    "src/forebay/flink",
-    "src/forebay/gateway",
-    "src/forebay/pipeline",
-    "src/forebay/planning",
-    "src/forebay/stateful",
-    "tests/flink",
-    "tests/pipeline",
-    "tests/tools",
+    "src/forebay",
+    "tests",
     "tools",
 )
 """Files and folders that are checked. Add a line when one is clean."""
+
+NOT_YET = re.compile(
+    r"benchmarks/(?:evaluation/|picture|routing_picture)|src/forebay/(?:fleet/(?!autoscale/)|bench/report/)"
+    r"|tests/(?:fleet/|gateway/|benchmarks/test_ray_fleet|test_extend)"
+)
+"""Files in `CLEAN` that still have findings; they are checked only if they are named."""
 
 TREE = ("src", "tests", "benchmarks", "tools", "docs", "examples", "README.md", "CONTRIBUTING.md")
 NOT_CHECKED = re.compile(
@@ -47,6 +42,10 @@ NOT_CHECKED = re.compile(
 PROMPT = "a prompt: other words change the answers"
 CODE_IN_TEXT = "a name in a program or a template"
 ALLOWED = {
+    ("benchmarks/engine_settings.py", "What it is"): PROMPT,
+    ("benchmarks/peers/base.py", "Say"): PROMPT,
+    ("benchmarks/peers/base.py", "what it is"): PROMPT,
+    ("benchmarks/workload.py", "Say"): PROMPT,
     ("src/forebay/apps/sessions.py", "stands"): PROMPT,
     ("src/forebay/apps/sessions.py", "wants"): PROMPT,
     ("src/forebay/apps/summaries/prompt.py", "only where"): PROMPT,
@@ -55,6 +54,15 @@ ALLOWED = {
     ("src/forebay/apps/topics/settings.py", "what it is"): PROMPT,
     ("src/forebay/apps/trends/settings.py", "say"): PROMPT,
     ("src/forebay/connectors/generator/posts.py", "so much"): "a generated post",
+    ("src/forebay/untrusted_text.py", "say"): PROMPT,
+    ("tests/apps/summaries/test_settings.py", "Tell"): PROMPT,
+    ("tests/apps/test_questions.py", "say"): PROMPT,
+    ("tests/apps/test_sessions.py", "tell"): PROMPT,
+    ("tests/apps/topics/test_page.py", "what it is"): PROMPT,
+    ("tests/cli/test_ask.py", "Say"): PROMPT,
+    ("tests/deploy/controller/test_cluster.py", "said"): CODE_IN_TEXT,
+    ("tests/deploy/ray/test_faults_on_ray.py", "What of"): PROMPT,
+    ("tests/engine/prompt/test_null.py", "is none"): CODE_IN_TEXT,
     ("tests/flink/test_request_handler.py", "say"): PROMPT,
     ("tests/pipeline/test_spec.py", "Say"): PROMPT,
     ("tests/flink/test_root_cause.py", "told"): CODE_IN_TEXT,
@@ -191,6 +199,8 @@ def main(arguments: list[str]) -> int:
     counts = "--counts" in arguments
     paths = [argument for argument in arguments if argument != "--counts"]
     wrong, used = check(paths or (TREE if counts else CLEAN))
+    if not paths and not counts:
+        wrong = [each for each in wrong if not NOT_YET.match(each.path)]
     if counts:
         rooms, reasons = (
             Counter(each.path.rpartition("/")[0] for each in wrong),

@@ -120,7 +120,6 @@ class Load:
         return len(self.requests)
 
     def times(self, factor: float) -> Load:
-        """As many requests times `factor`, otherwise equal."""
         return Load(self.requests * factor, self.prompt * factor, self.output * factor, self.work_s * factor)
 
     def part(self, begin: int, end: int) -> Load:

@@ -141,7 +141,6 @@ class Cell:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is invalid."""
         found = () if self.measured.verdict is None else self.measured.verdict.reasons
         crowd = None if self.others_cores is None else disturbed(self.others_cores, len(usable_cores()))
         return found if crowd is None else (*found, crowd)

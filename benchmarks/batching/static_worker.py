@@ -76,7 +76,7 @@ class Model:
             )
         ended_s = time.perf_counter()
         if made.shape[1] != longest + steps:
-            raise RuntimeError(f"{made.shape[1] - longest} tokens were generated, and {steps} asked for")
+            raise RuntimeError(f"{made.shape[1] - longest} tokens were generated instead of {steps}")
         gaps_s = sorted(after - before for before, after in pairwise(seen.at_s))
         return {
             "prompt_tokens": [len(row) for row in rows],

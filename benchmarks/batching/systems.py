@@ -43,8 +43,10 @@ class Systems:
     max_model_len: int = 2048
 
     def number_type(self) -> str:
-        """The number type of both; blocks for seconds if it was not measured yet. With `url` the default is
-        bfloat16, because only that server knows its own."""
+        """The number type of both; blocks for seconds if it was not measured yet.
+
+        With `url`, the default is bfloat16: the server does not report its own.
+        """
         if self.dtype is not None:
             return self.dtype
         if self.url is not None:
@@ -98,7 +100,6 @@ class Systems:
         return {**found, "engine_versions": versions}
 
     def held_equal(self) -> Mapping[str, Any]:
-        """What both have in common, for the report."""
         both = {
             "model": self.model_directory()[1],
             "number_type": self.number_type(),

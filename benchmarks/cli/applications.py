@@ -1,4 +1,4 @@
-"""`python -m benchmarks applications`: the four applications, each beside a plain baseline."""
+"""`python -m benchmarks applications`: the four applications, each against a simple baseline."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from forebay.settings import load_settings
 
 
 class Application(str, Enum):
-    """What is measured."""
-
     topics = "topics"
     trends = "trends"
     summary = "summary"
@@ -48,7 +46,7 @@ def applications(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the made-up streams.")] = 1,
     json: JsonFile = None,
 ) -> None:
-    """Measure the stateful applications beside plain baselines; what is skipped is named."""
+    """Measure the stateful applications against simple baselines; skipped parts are listed."""
     from benchmarks.applications import APPLICATIONS, ApplicationsOptions, measure_applications
 
     check_json(json)
@@ -70,7 +68,6 @@ def applications(
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """The figures as tables, and what was skipped."""
     if report.get("topics"):
         table = Table("topics", "NMI", "ARI", "clusters", "gold", "texts/s", "with embedding", box=None)
         for name, part in report["topics"].items():

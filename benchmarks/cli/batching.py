@@ -271,7 +271,6 @@ def cell_line(cell: Cell) -> str:
 
 
 def show_batching(found: Batching, console: Console) -> None:
-    """Print both tables of the study."""
     from rich.table import Table
 
     from benchmarks.batching.document import latencies_s, ratio

@@ -31,8 +31,8 @@ def client(
     seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
     json: JsonFile = None,
 ) -> None:
-    """Measure the load client on one core, against a scripted server on another; status 1 where it cannot
-    hold a rate."""
+    """Measure the load client on one core, with a scripted server on another. Exit status 1 if it misses a
+    rate."""
     from benchmarks.client import ClientOptions, measure_client
 
     check_json(json)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks disaggregation`: prefill and decode on replicas of their own, in the simulator."""
+"""`python -m benchmarks disaggregation`: separate replicas for prefill and decode, in the simulator."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def disaggregation(
     quick: Annotated[bool, typer.Option("--quick", help="3000 requests instead of 8000.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """Try every split of prefill and decode replicas, and then let it follow requests that change: some
-    minutes. Status 1 where the planned split is more than one off, or the one that follows falls behind."""
+    """Try every split of prefill and decode replicas, and an adaptive split while requests change.
+
+    Takes minutes. Exit status 1 if the planned split is more than one off, or the adaptive one misses its
+    goal.
+    """
     from benchmarks.disaggregation import LOAD, measure, measure_switch, workloads
     from forebay.bench.provenance import provenance
     from forebay.planning.simulate.disaggregation import Transfer

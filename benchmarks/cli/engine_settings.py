@@ -1,4 +1,4 @@
-"""`python -m benchmarks engine-settings`: settings of a local vLLM side by side."""
+"""`python -m benchmarks engine-settings`: compares settings of a local vLLM."""
 
 from __future__ import annotations
 

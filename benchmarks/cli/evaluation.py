@@ -16,11 +16,11 @@ def evaluation(
         "docs/results"
     ),
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; status 1 where something would change.")
+        bool, typer.Option("--check", help="Write nothing; status 1 if something would change.")
     ] = False,
     json: JsonFile = None,
 ) -> None:
-    """Make every table and plot of docs/results anew from the recorded JSON files there; seconds."""
+    """Regenerate every table and plot of docs/results from the recorded JSON files there. Takes seconds."""
     from benchmarks.evaluation import PAGES
     from benchmarks.evaluation import page as pages
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks faults`: one replica of several goes wrong."""
+"""`python -m benchmarks faults`: faults of one of several replicas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def faults(
     rate: Annotated[float, typer.Option(min=1.0, help="Requests per second.")] = 100.0,
     json: JsonFile = None,
 ) -> None:
-    """Strike one of several replicas in five ways; status 1 where a request is not answered in time."""
+    """Inject five faults into one of several replicas. Exit status 1 if a request is not answered in time."""
     from benchmarks.faults import FAULTS, FaultSettings, faults_document, run_fault
 
     check_json(json)

@@ -33,7 +33,7 @@ def gateway_bench(
     ] = None,
     users: Annotated[
         int | None,
-        typer.Option(min=1, help="Instead: so many who ask at once, of a gateway that just started."),
+        typer.Option(min=1, help="Instead: this many users at once, on a gateway that has just started."),
     ] = None,
     engine: Annotated[str | None, typer.Option(help="With --users: URL of a real engine.")] = None,
     model: Annotated[str, typer.Option(help="With --engine: its model.")] = "fake",
@@ -43,7 +43,7 @@ def gateway_bench(
     ] = 0,
     json: JsonFile = None,
 ) -> None:
-    """Compare TTFT with and without the gateway, in turn; status 1 if it adds more than promised."""
+    """Compare TTFT with and without the gateway, in turn. Exit status 1 if it adds more than promised."""
     from benchmarks.gateway import GatewayOptions, measure_gateway
     from benchmarks.hostile import measure_hostile
     from benchmarks.hostile_client import WAYS

@@ -43,7 +43,7 @@ def grid(
         list[str] | None,
         typer.Option(
             help="`default`, a directory, a hub's OWNER/NAME, or `random:NAME`; may be repeated; "
-            "default: all architectures that Forebay knows."
+            "default: all known architectures."
         ),
     ] = None,
     replicas: Annotated[
@@ -226,7 +226,6 @@ def _p50(found: Distribution | None) -> str:
 
 
 def show_grid(document: dict[str, Any], console: Console) -> None:
-    """Print the throughput of each engine, and each cell."""
     from rich.table import Table
 
     from benchmarks.grid.table import cell_rows, engine_rows

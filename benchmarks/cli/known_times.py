@@ -1,4 +1,4 @@
-"""`python -m benchmarks known-times`: figures of answers whose times are known."""
+"""`python -m benchmarks known-times`: checks figures against answers with known times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def known_times(
     requests: Annotated[int, typer.Option(min=1, help="Requests of each case.")] = 40,
     json: JsonFile = None,
 ) -> None:
-    """Compare what `forebay bench` measures with what a server did; status 1 where a figure is wrong."""
+    """Compare what `forebay bench` measures with what a server did. Exit status 1 if a figure is wrong."""
     from benchmarks.known_times import CASES, measure_cases
 
     check_json(json)
@@ -69,5 +69,5 @@ def _show(found: list[CaseFound]) -> None:
     console = results_console()
     console.print(table)
     for each in found:
-        for words in (*each.wrong, *(f"not told: {words}" for words in each.missing), *each.surplus):
+        for words in (*each.wrong, *(f"missing: {words}" for words in each.missing), *each.surplus):
             say(console, f"{each.name}: {words}")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks kubernetes`: replicas that follow a burst on a real control plane of Kubernetes."""
+"""`python -m benchmarks kubernetes`: replicas that follow a burst on a real Kubernetes control plane."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kubernetes(
         typer.Option(
             min=0.01,
             max=100,
-            help="Events a second but for the burst: fewer than one replica answers; 0.5, or 3 if quick.",
+            help="Events per second without the burst: less than one replica can do; 0.5, or 3 if quick.",
         ),
     ] = None,
     slo: Annotated[
@@ -48,9 +48,12 @@ def kubernetes(
     json: JsonFile = None,
     plot: Plot = None,
 ) -> None:
-    """Let a burst take a Deployment of vLLM from one replica to two and back, on pods that are processes of
-    this machine, and restart the API server again and again under controller and router: some minutes; status
-    1 where an event was lost, doubled or cut off, a number was wrong or something took too long."""
+    """Let a burst scale a Deployment of vLLM from one replica to two and back, and restart the API server
+    repeatedly.
+
+    Pods are processes of this machine. Takes minutes. Exit status 1 if an event was lost, doubled or cut off,
+    a number was wrong or something took too long.
+    """
     from benchmarks.kubernetes.measure import measure_kubernetes
     from forebay.bench.provenance import provenance
     from forebay.engine.launch.model import DEFAULT_MODEL
@@ -83,7 +86,6 @@ def kubernetes(
 
 
 def words(found: dict[str, Any]) -> str:
-    """What came of it."""
     burst, drill = found["burst"], found.get("restarts")
     scaled = ", ".join(f"{seconds:.1f} s" for seconds in burst["scaled_up_s"])
     known = ", ".join(f"{seconds:.2f} s" for seconds in burst["known_s"])

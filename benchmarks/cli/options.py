@@ -1,4 +1,4 @@
-"""Options and checks that several commands of `python -m benchmarks` share."""
+"""Options and checks shared by several commands of `python -m benchmarks`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks overhead`: what the pipeline costs, beside the engine alone and AsyncFunction."""
+"""`python -m benchmarks overhead`: the cost of the pipeline, against the engine alone and AsyncFunction."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def peers(
     json: JsonFile = None,
     plot: Plot = None,
 ) -> None:
-    """Do the same work with other systems, each in an environment of its own, and with Forebay."""
+    """Do the same work with other systems, each in its own environment, and with Forebay."""
     from benchmarks.peers.parts import PARTS
     from benchmarks.peers.peers import PEERS, peers_named
     from benchmarks.peers.tables import merged
@@ -111,5 +111,5 @@ def _show(document: dict[str, Any]) -> None:
 
     console = results_console()
     for part in document["parts"]:
-        # As it is, however narrow the terminal.
+        # Do not wrap, even in a narrow terminal.
         say(console, Text(markdown(table_of(part, document)) + "\n"))

@@ -1,4 +1,4 @@
-"""`python -m benchmarks ray`: the fleet on Ray Serve beside our own gateway, on the same load."""
+"""`python -m benchmarks ray`: the fleet on Ray Serve against our own gateway, under the same load."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ def ray_fleet(
     quick: Annotated[bool, typer.Option("--quick", help="One round each way.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """Send prompts that share their beginnings to four scripted replicas on a local Ray, by our gateway and
-    by Serve with our router, and to our gateway alone, in turn; then kill a replica, and hang up. Six
-    minutes; status 1 where a target is missed."""
+    """Compare our gateway, Serve with our router, and both in turn, on four scripted replicas of a local Ray.
+
+    Prompts share prefixes. Then kills a replica, and disconnects clients. Takes six minutes. Exit status 1 if
+    a target is missed.
+    """
     from benchmarks.ray_fleet.cluster import find_ray
     from benchmarks.ray_fleet.measure import RayOptions, measure_ray
     from forebay.bench.provenance import provenance

@@ -31,22 +31,16 @@ if TYPE_CHECKING:
 
 
 class Engines(str, Enum):
-    """What answers."""
-
     fake = "fake"
     vllm = "vllm"
 
 
 class Sinks(str, Enum):
-    """Where results go; events come from the same."""
-
     files = "files"
     kafka = "kafka"
 
 
 class Kinds(str, Enum):
-    """What is killed."""
-
     job = "job"
     engine = "engine"
     jvm = "jvm"
@@ -56,8 +50,6 @@ class Kinds(str, Enum):
 
 
 class Apps(str, Enum):
-    """What runs."""
-
     main = "main"
     sessions = "sessions"
     summary = "summary"
@@ -74,10 +66,10 @@ def recovery(
         Sinks, typer.Option(help="Between files, or between topics of a Kafka that is killed too.")
     ] = Sinks.files,
     app: Annotated[Apps, typer.Option(help="One question per event, or an application.")] = Apps.main,
-    only: Annotated[Kinds | None, typer.Option(help="Kill only this; default: all by turns.")] = None,
-    events: Annotated[int | None, typer.Option(min=1, help="Events per run; default: by the kills.")] = None,
+    only: Annotated[Kinds | None, typer.Option(help="Kill only this; default: all in turn.")] = None,
+    events: Annotated[int | None, typer.Option(min=1, help="Events; default: enough for the kills.")] = None,
     warm: Annotated[
-        bool, typer.Option(help="Kill nothing until the run has made its archive of classes, about a minute.")
+        bool, typer.Option(help="Kill nothing until the run has made its class archive, about a minute.")
     ] = False,
     work_dir: Annotated[Path | None, typer.Option(help="Empty folder to work in and keep.")] = None,
     state: Annotated[
@@ -89,21 +81,21 @@ def recovery(
         ),
     ] = None,
     outages: Annotated[
-        int, typer.Option(min=0, help="With --state moto: so many times, it answers 503 or nothing for 30 s.")
+        int, typer.Option(min=0, help="With --state moto: how many times it answers 503 or nothing for 30 s.")
     ] = 0,
     flink: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of Flink; may be repeated.")] = None,
     json: JsonFile = None,
 ) -> None:
-    """Kill a running pipeline again and again; status 1 unless every event gave exactly one result."""
+    """Kill a running pipeline repeatedly. Exit status 1 unless every event gives exactly one result."""
     from benchmarks.recovery import RecoveryConfig, measure_recovery
 
     check_json(json)
     if only is Kinds.broker and sink is not Sinks.kafka:
-        raise SettingError("--only broker: expected --sink kafka with it, found --sink files")
+        raise SettingError("--only broker: needs --sink kafka; found --sink files")
     if state is not None and sink is not Sinks.files:
-        raise SettingError("--state: expected --sink files with it, whose files are in the store then")
+        raise SettingError("--state: needs --sink files, which then are in the store")
     if outages and state != "moto":
-        raise SettingError("--outages: expected --state moto with it: another server cannot be held up")
+        raise SettingError("--outages: needs --state moto: other servers cannot be stopped")
     console = errors_console()
 
     def measure(work: Path) -> Recovery:
@@ -135,7 +127,7 @@ def recovery(
         try:
             work_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SettingError(f"--work-dir: {work_dir} cannot be made: {error.strerror}") from None
+            raise SettingError(f"--work-dir: {work_dir} could not be created: {error.strerror}") from None
         if any(work_dir.iterdir()):
             raise SettingError(f"--work-dir {work_dir}: expected an empty folder")
         found = measure(work_dir.resolve())
@@ -152,7 +144,8 @@ def kafka(
     events: Annotated[int, typer.Option(min=100, help="Events through a scripted replica.")] = 6000,
     json: JsonFile = None,
 ) -> None:
-    """Records a second between topics, and topics beside files; starts a Kafka (FOREBAY_KAFKA_HOME)."""
+    """Measure records per second between topics, and topics against files; starts a Kafka
+    (FOREBAY_KAFKA_HOME)."""
     from benchmarks.kafka import KafkaOptions, measure_kafka
 
     check_json(json)
@@ -168,7 +161,6 @@ def kafka(
 
 
 def show_recovery(found: Recovery, console: Console) -> None:
-    """The figures as tables, and one line that says how it went."""
     document = found.document()
     counts = Table("events", "results", "lost", "duplicated", "dead letters", "restored", "kills", box=None)
     names = ("events", "results", "lost", "duplicated", "dead_letters", "restored")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks routing` and `overload`: the fleet's decisions, in the simulator."""
+"""`python -m benchmarks routing` and `overload`: routing and admission in the simulator."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def routing(
     json: JsonFile = None,
     plot: Plot = None,
 ) -> None:
-    """Compare routing policies on a trace; status 1 where the default is not the best as promised."""
+    """Compare routing policies on a trace. Exit status 1 if the default does not beat the others as
+    promised."""
     if trace is None:
         _routing_of_engines(engine or [], policy or [], seed, json)
         return
@@ -84,7 +85,7 @@ def routing(
 
 
 def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: str | None) -> None:
-    """Status 1 where the default is not as far ahead of round robin as promised."""
+    """Exit status 1 if the default does not beat round robin as promised."""
     import asyncio
 
     from benchmarks.engines import EnginesOptions, measure_engines, passed
@@ -123,7 +124,7 @@ def overload(
     seed: Seed = 0,
     json: JsonFile = None,
 ) -> None:
-    """Offer twice the capacity for two minutes, then half of it, to admission and to other ways to admit."""
+    """Offer twice the capacity for two minutes, then half, to admission and to other methods."""
     from benchmarks.overload import measure_overload
     from forebay.planning.simulate import Scenario
     from forebay.planning.simulate.engine import find_model
@@ -163,7 +164,7 @@ def _show(report: RoutingReport, console: Console) -> None:
 
 
 def _short(value: float) -> str:
-    """At most five characters of any figure below a hundred thousand."""
+    """At most five characters for any figure below a hundred thousand."""
     if isinstance(value, int):
         return str(value)
     return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""`python -m benchmarks scaling`: a burst that takes real replicas from none to two and back."""
+"""`python -m benchmarks scaling`: a burst that scales real replicas from none to two and back."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ def scaling(
     json: JsonFile = None,
     plot: Plot = None,
 ) -> None:
-    """Let a burst take local vLLM from no replica to two and back to none: some minutes; status 1 where an
-    event was lost, doubled or cut off, or the replicas took another course."""
+    """Let a burst scale local vLLM from no replica to two and back to none.
+
+    Takes minutes. Exit status 1 if an event was lost, doubled or cut off, or the replicas took another
+    course.
+    """
     from benchmarks.scaling import BurstOptions, measure_scaling
     from forebay.bench.provenance import provenance
     from forebay.cli.live import LiveLine

@@ -1,4 +1,4 @@
-"""`python -m benchmarks slowdown`: an engine that becomes ten and fifty times slower, and fast again."""
+"""`python -m benchmarks slowdown`: an engine that becomes 10 and 50 times slower, and fast again."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from forebay.settings import load_settings
 
 
 class Kind(str, Enum):
-    """How the scripted replica answers."""
-
     streaming = "streaming"
     whole = "whole"
     long = "long"
@@ -44,7 +42,8 @@ def slowdown(
     quick: Annotated[bool, typer.Option("--quick", help="Forty seconds per speed, not two minutes.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """Run a pipeline on an engine at speed 1, 1/10, 1/50 and back; status 1 where too little is answered."""
+    """Run a pipeline on an engine at speed 1, 1/10, 1/50 and back. Exit status 1 if too few events are
+    answered."""
     from benchmarks.slowdown import SlowdownOptions, measure_slowdown
 
     check_json(json)
@@ -61,7 +60,7 @@ def slowdown(
             )
         runs.append(run)
         if json is not None and json != STDOUT:
-            # What was measured so far is kept, should a later run fail.
+            # Keep what was measured so far, in case a later run fails.
             write_json(json, {"runs": runs})
         if shows_text(json):
             _show(run, results_console())

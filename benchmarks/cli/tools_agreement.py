@@ -1,4 +1,4 @@
-"""`python -m benchmarks tools-agreement`: `forebay bench` beside independent tools."""
+"""`python -m benchmarks tools-agreement`: compares `forebay bench` with independent tools."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ def tools_agreement(
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 512,
     output_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 32,
     turns: Annotated[int, typer.Option(min=1, help="Turns of all tools.")] = 5,
-    seed: Annotated[int, typer.Option(help="Each turn has the next.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the first turn; each turn has the next one.")] = 0,
     core: Annotated[
         list[int] | None, typer.Option(min=0, help="A core for the tools; repeatable. Default: all.")
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Compare TTFT, TPOT and throughput with other tools; status 1 where fewer than two agree within 3 %."""
+    """Compare TTFT, TPOT and throughput with other tools. Exit status 1 if fewer than two agree within 3
+    %."""
     from benchmarks import tools_agreement as agreement
 
     check_json(json)

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.drill`: play random scenarios for as long as told.
+"""`python -m benchmarks.drill`: plays random scenarios for a given time or number.
 
-Exit status 1 where one of them failed; its scenario is printed, and made smaller first.
+Exit status 1 if one of them failed; it is made smaller and printed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from forebay.testing.kafka import local_kafka
 
 @dataclass
 class Drill:
-    """What a drill has found so far."""
+    """Findings of a drill so far."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     smallest: list[Scenario] = field(default_factory=list)
@@ -59,7 +59,6 @@ class Drill:
         return sum(len(outcome.made) for outcome in self.outcomes)
 
     def document(self, seconds: float) -> dict[str, Any]:
-        """The whole drill as JSON values."""
         wrong = [outcome for outcome in self.outcomes if not outcome.right]
         return {
             "passed": not wrong,
@@ -76,7 +75,6 @@ class Drill:
         }
 
     def _by(self, name: str) -> dict[str, dict[str, int]]:
-        """Scenarios and faults by a field of the scenario."""
         found: dict[str, dict[str, int]] = {}
         for outcome in self.outcomes:
             of = found.setdefault(
@@ -89,11 +87,10 @@ class Drill:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of a drill."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drill", description=__doc__)
-    parser.add_argument("--seconds", type=float, help="begin no scenario after so long")
+    parser.add_argument("--seconds", type=float, help="start no scenario after this many seconds")
     parser.add_argument(
-        "--faults", type=int, help="begin none after so many faults; 20 where neither is given"
+        "--faults", type=int, help="start none after this many faults; 20 if neither limit is given"
     )
     parser.add_argument("--seed", type=int, help="the first scenario's; a random one otherwise")
     parser.add_argument("--scenario", help="play this one alone: a file with its JSON, - for standard input")
@@ -124,7 +121,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def range_of(options: argparse.Namespace, *, kafka: bool, s3: bool) -> Range:
-    """What the options let scenarios be drawn from."""
+    """The scenarios that the options allow."""
     everything = Range(kafka=kafka, shim=compiler() is not None, s3=s3)
     kinds = tuple(options.kind or everything.faults)
     return replace(
@@ -187,7 +184,7 @@ def _surroundings(
     except SettingError as error:
         say(console, f"without S3: {error}")
         return around
-    # For this process, which reads what the runs write; they have their own way there.
+    # For this process, which reads the results; the runs have their own link.
     os.environ.update({**store.variables, "AWS_ENDPOINT_URL": store.direct_url})
     return replace(around, store=store)
 
@@ -204,8 +201,6 @@ def _read_scenario(path: str) -> Scenario:
 
 
 class _Session:
-    """Plays one scenario after another, and tells of each."""
-
     def __init__(self, drill: Drill, work: Path, around: Surroundings, tries: int, console: Console) -> None:
         self._drill = drill
         self._work = work
@@ -214,7 +209,7 @@ class _Session:
         self._console = console
 
     def many(self, options: argparse.Namespace, among: Range) -> None:
-        """Scenarios of one seed after another, until the options say that it is enough."""
+        """Play scenarios of consecutive seeds until the limit of the options."""
         begin_s = time.monotonic()
         most = 20 if options.faults is None and options.seconds is None else options.faults
         seed = random.randrange(1_000_000) if options.seed is None else options.seed
@@ -225,7 +220,7 @@ class _Session:
             seed += 1
 
     def one(self, scenario: Scenario) -> None:
-        """One scenario; where it fails, the smallest of its kind that fails too."""
+        """Play one scenario; if it fails, find the smallest similar one that fails."""
         name = (
             f"seed {scenario.seed}: {scenario.application} from {scenario.source} to {scenario.sink}, "
             f"state in {scenario.state}"
@@ -265,6 +260,6 @@ class _Session:
 
 
 if __name__ == "__main__":
-    # What was found by then is told, and nothing is left running.
+    # Report what was found so far; leave nothing running.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
-"""What came out against what must come out: nothing lost, doubled, wrong, out of order or silent.
+"""Compares actual with expected output: nothing lost, doubled, wrong, out of order or silent.
 
-Each event has to end in exactly one place: a result with its answer, a dead letter with its cause, or a range
-of records that the command itself names as deleted unread.
+Each event must end in exactly one place: a result with its answer, a dead letter with its cause, or a range
+of records that the command itself reports as deleted unread.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ Place = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Found:
-    """What there is after a scenario. Results are in the order in which they were committed, as far as one
-    key goes. `skipped`: the names of events that the command named as deleted; `deleted`: of those that were
-    deleted before they were read, or might have been."""
+    """The output of a scenario. Results are in order of commit, at least within a key.
+
+    `skipped`: names of events that the command reported as deleted; `deleted`: of those that were deleted
+    before they were read, or may have been.
+    """
 
     results: Iterable[bytes]
     letters: Iterable[bytes]
@@ -38,7 +40,7 @@ class Found:
 def check(
     expected: Expected, found: Found, name_of: Callable[[Mapping[str, Any]], str | None]
 ) -> tuple[str, ...]:
-    """One sentence for each kind of mistake; none if all is right."""
+    """One sentence for each kind of mistake; empty if all is right."""
     return tuple(_problems(expected, found, name_of))
 
 
@@ -79,7 +81,7 @@ def _problems(
 
 
 def skipped_places(texts: Iterable[str]) -> frozenset[Place]:
-    """The records that a command has named as deleted before they were read."""
+    """Records that a command reported as deleted before they were read."""
     return frozenset(
         (gap[1], int(gap[2]), offset)
         for text in texts
@@ -89,8 +91,8 @@ def skipped_places(texts: Iterable[str]) -> frozenset[Place]:
 
 
 def check_report(report: Mapping[str, Any], results: int | None, letters: int | None) -> tuple[str, ...]:
-    """The document of `--json` against the records that this run added to the sinks (None: not known), and
-    its number of deleted records against the ranges that it names."""
+    """Compare the document of `--json` with the records that this run added to the sinks (None: unknown), and
+    its number of deleted records with the ranges that it reports."""
     problems = []
     for name, count in (("results", results), ("dead_letters", letters)):
         if count is not None and report.get(name) != count:

@@ -1,4 +1,4 @@
-"""The scripted engine of a scenario, which counts its requests over all its lives."""
+"""The scripted engine of a scenario; counts requests over all its lives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Engine(AbstractContextManager["Engine"]):
         self._calls = 0
 
     def requests(self) -> int:
-        """How many have reached it."""
+        """Number of requests that have reached it."""
         with suppress(OSError):
             self._calls = sum(self._replica.report().calls.values())
         return self._before + self._calls

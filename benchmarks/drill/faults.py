@@ -1,4 +1,4 @@
-"""Faults that last: how each begins and ends."""
+"""Lasting faults: how each begins and ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Scene:
-    """What faults of a scenario can strike; None: it has no such thing."""
+    """The targets of faults in a scenario; None: it has no such target."""
 
     machine: Machine
     engine: Engine
@@ -35,7 +35,7 @@ class Scene:
 
 @contextmanager
 def lasting(fault: Fault, scene: Scene) -> Iterator[None]:
-    """Make a fault for the length of the block. Raises `PipelineFailed` if the scenario cannot have it."""
+    """Make a fault during the block. Raises `PipelineFailed` if the scenario cannot have it."""
     begin, end = _beginning_and_end(fault, scene)
     begin()
     try:
@@ -45,7 +45,7 @@ def lasting(fault: Fault, scene: Scene) -> Iterator[None]:
 
 
 def standing_still(still: Standstill, machine: Machine) -> tuple[Step, Step]:
-    """What stops the run on a machine, and what lets it continue."""
+    """Functions that pause and resume the run on a machine."""
     if still == "cut":
         assert machine.link is not None
         return machine.link.stall, machine.link.mend

@@ -1,4 +1,4 @@
-"""A TCP connection that a drill cuts and stalls: everything passes through a port of this process."""
+"""A TCP proxy in this process that a drill can cut and stall."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PIECE_BYTES = 65_536
 
 
 class Link:
-    """Forwards from a free local port to `port`; a context manager. Methods may be called from any thread,
-    and hold from when they return."""
+    """Forwards from a free local port to `port`; a context manager. Thread-safe; effects hold when a method
+    returns."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -35,15 +35,15 @@ class Link:
         return f"http://127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        """Reset all connections, and each that is made, until `mend`."""
+        """Reset all present and new connections, until `mend`."""
         self._call(self._cut)
 
     def stall(self) -> None:
-        """Let nothing pass, until `mend`; what is on its way stays on its way."""
+        """Forward nothing until `mend`; bytes in flight wait."""
         self._call(self._open.clear)
 
     def stall_at(self, trap: Callable[[bytes], bool]) -> None:
-        """From the first piece for which `trap` is true, set `trapped` and let nothing pass until `mend`."""
+        """At the first piece for which `trap` is true, set `trapped` and stall."""
         self.trapped.clear()
         self._trap = trap
 
@@ -130,6 +130,6 @@ class Link:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    # Without this, an end in order would be told where nothing is left to send.
+    # Without this, the connection would be closed in order if nothing is left to send.
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()

@@ -1,4 +1,4 @@
-"""A machine on which the command is given: its own folder, its own home and its own way to the store."""
+"""A simulated machine that runs the command: with its own folder, home and link to the store."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from benchmarks.object_store import ObjectStore, StoreLink
 
 
 class Machine(AbstractContextManager["Machine"]):
-    """Runs `command` with a pipeline file of its own; `connectors` is a folder of installed jars. A context
-    manager: nothing that runs on it outlives the block."""
+    """Runs `command` with its own pipeline file; `connectors`: a folder of installed jars. A context manager
+    that ends all its processes."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Machine(AbstractContextManager["Machine"]):
         self.run = self._stack.enter_context(PipelineRun(words, folder / "logs", variables, folder))
 
     def write(self, document: Mapping[str, Any]) -> None:
-        """Write the pipeline file that the next start reads."""
+        """Write the pipeline file of the next start."""
         # JSON is YAML.
         self._pipeline.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 

@@ -1,4 +1,4 @@
-"""What scenarios run with, and what came of one."""
+"""Environment and outcome of scenarios."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from forebay.testing.kafka import LocalKafka
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What scenarios run with. `command`: what is before `run` on the command line. `kafka`, `store`: a node
-    and an object store, if one is needed. `connectors`: a folder of installed jars. `patience_s`: how long
-    nothing may move in a run."""
+    """Environment of scenarios. `command`: the words before `run`. `kafka`, `store`: a node and an object
+    store, if needed. `connectors`: a folder of installed jars. `patience_s`: maximum time without
+    progress."""
 
     command: tuple[str, ...] = (sys.executable, "-m", "forebay")
     kafka: LocalKafka | None = None
@@ -27,8 +27,8 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`problems`: what was wrong, a sentence each. `made`: the faults that were made before the input was
-    used up. `starts`: how often the command was given."""
+    """`problems`: one sentence per mistake. `made`: faults made before the input was used up. `starts`:
+    number of starts of the command."""
 
     scenario: Scenario
     problems: tuple[str, ...]
@@ -41,5 +41,4 @@ class Outcome:
         return not self.problems
 
     def document(self) -> dict[str, Any]:
-        """The outcome as JSON values."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""Where a scenario's events come from and its results go: files, feeds or topics."""
+"""Inputs and sinks of a scenario: files, feeds or topics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILES_FOLLOWED = 8
 LETTERS = "letters.jsonl"
 MAX_KAFKA_BYTES = 20_000_000
 DELETED_SHARE = 2 / 3
-"""How much of a portion Kafka deletes before it is read."""
+"""Share of a portion that Kafka deletes before it is read."""
 
 
 class Places(AbstractContextManager["Places"]):
@@ -67,7 +67,6 @@ class Places(AbstractContextManager["Places"]):
         self._stack.close()
 
     def sinks(self) -> dict[str, Any]:
-        """The part of a pipeline file that names the sinks."""
         if self._scenario.sink == "files":
             return {
                 "sink": {"type": "jsonl", "path": str(self._out / "results")},
@@ -81,12 +80,11 @@ class Places(AbstractContextManager["Places"]):
 
     @property
     def endless(self) -> bool:
-        """Whether a pipeline never comes to the end of its input by itself."""
+        """Whether the input has no end."""
         return self._scenario.source == "followed" or self._scenario.portions > 1
 
     def give(self, requests: int) -> None:
-        """Let the next file appear in a directory that is followed, once most events of those before have
-        become requests."""
+        """Add the next file to a followed directory, once most earlier events have become requests."""
         if self._scenario.source == "followed" and self._to_come and requests >= self._given * 2 // 3:
             events = self._to_come.pop(0)
             number, self._given = FILES_FOLLOWED - len(self._to_come), self._given + len(events)
@@ -94,7 +92,7 @@ class Places(AbstractContextManager["Places"]):
             (self._disk / "next.jsonl").rename(self._disk / DIRECTORY / f"{number}.jsonl")
 
     def give_and_delete(self) -> None:
-        """Write the next portion of a topic, which is not read meanwhile, and delete the begin of it."""
+        """Write the next portion of a topic, which is not being read, and delete its beginning."""
         from benchmarks.topic_client import delete_before
 
         if not self._to_come:
@@ -109,31 +107,31 @@ class Places(AbstractContextManager["Places"]):
             self._deleted |= {place for place in self._places if place[1] == partition and place[2] < end}
 
     def names(self, places: Iterable[Place]) -> frozenset[str]:
-        """The names of the events at these places in the topic that is read; a place without one is its own
+        """Names of the events at these places in the input topic; a place without an event is its own
         name."""
         return frozenset(self._places.get(place, f"{place[0]}/{place[1]}@{place[2]}") for place in places)
 
     @property
     def deleted(self) -> frozenset[str]:
-        """The names of the events that Kafka has deleted, read or not."""
+        """Names of the events that Kafka has deleted, read or not."""
         return self.names(self._deleted)
 
     def answered(self, skipped: int = 0) -> bool:
-        """Whether as many records have come out as events were given, without the `skipped` ones."""
+        """Whether there is one output record for each event given, except the `skipped` ones."""
         found = sum(1 for records in (self.results(), self.letters()) for _ in records)
         return found + skipped >= self._given
 
     @property
     def more_to_come(self) -> bool:
-        """Whether some of the events are not given yet."""
+        """Whether some events are not given yet."""
         return bool(self._to_come)
 
     def committed(self) -> int:
-        """Something that grows with what is committed; 0 if that is not looked at."""
+        """A value that grows with each commit; 0 if commits are not watched."""
         return len(committed_parts(self._out / "results")) if self._scenario.sink == "files" else 0
 
     def results(self) -> Iterator[bytes]:
-        """The committed results; those of one key in order."""
+        """Committed results; those of one key in order."""
         return self._read("results")
 
     def letters(self) -> Iterator[bytes]:
@@ -193,7 +191,7 @@ class Places(AbstractContextManager["Places"]):
         (self._disk / name).write_bytes(b"".join(lines))
 
     def _fed(self, events: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        # Feeds in the wild break off by themselves as well.
+        # Real feeds disconnect by themselves, too.
         drops = Drops(self._scenario.seed, every=40) if self._scenario.seed % 2 else None
         server = self._stack.enter_context(
             serve(FeedServer(events, drops, inclusive=self._scenario.seed % 3 == 0))
@@ -224,7 +222,7 @@ class Places(AbstractContextManager["Places"]):
             self._places[self._topic, partition, offset] = str(event[NUMBER])
 
     def _record(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        # All of one key in one partition, or their order would be lost before Forebay reads them.
+        # One partition per key, or the order would be lost before Forebay reads the events.
         key = str(event.get("key") or event.get("user") or event[NUMBER])
         return {
             "value": json_bytes(event, self._flaw(event)),
@@ -235,7 +233,7 @@ class Places(AbstractContextManager["Places"]):
         from benchmarks.topic_client import make_topic
 
         topic = f"{self._stem}-{name}"
-        # A broker refuses records of the day after: a clock that was set ahead would end the run, rightly.
+        # A broker refuses records of the next day: setting the clock ahead would correctly end the run.
         config = {"message.timestamp.after.max.ms": str(2**63 - 1)}
         if name == "events":
             config["max.message.bytes"] = str(MAX_KAFKA_BYTES)

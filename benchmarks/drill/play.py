@@ -1,4 +1,4 @@
-"""Play a scenario with real processes: run its pipeline, make its faults, resume, compare what came out."""
+"""Plays a scenario with real processes: runs its pipeline, makes its faults, resumes, compares the output."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ from forebay.processes import wait_gone
 
 POLL_S = 0.03
 LOOK_S = 1.0
-"""Interval of looks at all that was committed, and at an object store."""
+"""Interval for reading all commits and an object store."""
 FINISHED = "has finished: its results are in the sink"
-"""The message of a command whose pipeline has finished before; what is in the sink shows whether it did."""
+"""Message of a command whose pipeline finished before; the sink shows whether it did."""
 TAKEN_OVER = ("has taken over", "is running already", "did not answer")
-"""How a run that was taken over ends: it finds so by the lock, or by the record, or had not begun, or gave up
-before."""
+"""Last words of a run that was taken over: it finds that by the lock, or by the record, or had not begun, or
+gave up before."""
 
 
 def play(scenario: Scenario, folder: Path, around: Surroundings) -> Outcome:
-    """Play a scenario in an empty `folder`; blocks for as long as it takes. What is wrong with the pipeline
-    is in the outcome, never raised; nothing that was started outlives the call."""
+    """Play a scenario in an empty `folder`; blocks.
+
+    Mistakes of the pipeline are in the outcome and never raised. All processes end with the call.
+    """
     begin_s = time.monotonic()
     with ExitStack() as stack:
         player = _Player(scenario, folder, around, stack)
@@ -104,7 +106,7 @@ class _Player:
             if left := wait_gone(self._machine.run.processes("all") | self._orphans, GONE_S):
                 yield f"processes outlived the command: {[_words(process) for process in left]}"
         except ForebayError as error:
-            yield f"{error}; the run said: {self._machine.run.said()}"
+            yield f"{error}; its output: {self._machine.run.said()}"
             self._machine.run.kill("all")
             return
         self._check_report()
@@ -125,7 +127,7 @@ class _Player:
         self._machines.append(self._stack.enter_context(machine))
 
     def _start(self, *, alone: bool = True) -> None:
-        """Give the command on the newest machine. `alone`: nothing else writes to the sinks from now on."""
+        """Start the command on the newest machine. `alone`: nothing else writes to the sinks from now on."""
         self._moved_s = time.monotonic()
         files = self._scenario.sink == "files"
         self._before = self._written() if alone and files and not self._orphans else None
@@ -147,14 +149,13 @@ class _Player:
         self._problems += check_report(report, results, letters)
 
     def _skipped(self) -> frozenset[str]:
-        """The names of events that the command has named as deleted before they were read."""
         if self._scenario.portions == 1:
             return frozenset()
         texts = (text for machine in self._machines for text in machine.run.texts())
         return self._places.names(skipped_places(texts))
 
     def _reached(self, fault: Fault) -> bool:
-        """Wait until it is time for a fault; False if the pipeline came to its end before."""
+        """Wait until it is time for a fault; False if the pipeline finished first."""
         if fault.of in {"last request", "last commit"}:
             return self._at_the_end(fault)
         count = self._engine.requests if fault.of == "requests" else self._completed
@@ -163,7 +164,7 @@ class _Player:
             if not self._runs():
                 return False
             if self._places.endless and self._places.more_to_come and self._has_answered():
-                # Nothing moves before a fault brings more.
+                # There is no progress until a fault adds input.
                 return True
             time.sleep(POLL_S)
         return True
@@ -184,8 +185,10 @@ class _Player:
         return True
 
     def _runs(self) -> bool:
-        """Look at the run, and give the command again if a fault has ended it. False: it came to its end.
-        Raises `PipelineFailed` if it ended without a reason, or stands still."""
+        """Check the run, and restart the command if a fault ended it. False: it finished.
+
+        Raises `PipelineFailed` if it ended without a reason, or makes no progress.
+        """
         if self._over:
             return False
         run = self._machine.run
@@ -194,13 +197,13 @@ class _Player:
             return False
         if status is not None:
             if FINISHED in run.said():
-                # A fault came between the end of the job and that of the command: nothing is left to do.
+                # A fault struck between the end of the job and that of the command: nothing is left to do.
                 return False
             self._go_on_after(status)
         endless = self._places.endless
         if endless and self._has_all():
             return self._stopped()
-        # Without an end, checkpoints go on for ever.
+        # Without an end, checkpoints continue forever.
         committed = self._places.committed() if self._scenario.state == "folder" else 0
         moved = (self._engine.requests(), 0 if endless else self._completed(), committed)
         if moved != self._moved:
@@ -208,34 +211,33 @@ class _Player:
         elif time.monotonic() - self._moved_s > self._around.patience_s:
             words = f"nothing moved for {self._around.patience_s:.0f} s, after {moved[0]} requests"
             if endless:
-                # What is lost is seen when all is compared.
-                self._problems.append(f"{words}; the run said: {run.said()}")
+                # The comparison will show what is lost.
+                self._problems.append(f"{words}; its output: {run.said()}")
                 return self._stopped()
             raise PipelineFailed(words)
         return True
 
     def _go_on_after(self, status: int) -> None:
-        """Give the command again that ended by itself, as a user would who has read why."""
+        """Restart a command that ended by itself, like a user who has read the reason."""
         said = self._machine.run.said()
         if not said:
-            raise PipelineFailed(f"the command ended with status {status} and without a word")
+            raise PipelineFailed(f"the command ended with status {status} without a message")
         if self._on_gap is None and skipped_places([said]):
             self._on_gap = "continue"
         elif not self._excuses:
-            raise PipelineFailed(f"the command ended with status {status} though nothing had happened to it")
+            raise PipelineFailed(f"the command ended with status {status} without a fault")
         else:
             self._excuses -= 1
         self._orphans |= self._machine.run.processes("all")
         self._start()
 
     def _stopped(self) -> bool:
-        """False, once a pipeline without an end is stopped."""
         self._machine.run.stop()
         self._over = True
         return False
 
     def _has_all(self) -> bool:
-        """Look now and then, as a user would, whether all that was handed in has come out."""
+        """Check occasionally, like a user, whether all input has its output."""
         self._places.give(self._engine.requests())
         return not self._places.more_to_come and self._has_answered()
 
@@ -246,14 +248,13 @@ class _Player:
         return self._places.answered(len(self._skipped()))
 
     def _completed(self) -> int:
-        """Checkpoints that were seen, of all starts."""
         if self._scenario.state == "folder" or time.monotonic() - self._completed_s > LOOK_S:
             self._seen = self._state.completed()
             self._completed_s = time.monotonic()
         return self._seen
 
     def _make(self, fault: Fault) -> bool:
-        """Make a fault; False if there was nothing to strike."""
+        """Make a fault; False if there was no target."""
         self._excuses = 1
         if fault.kind == "take over":
             if self._machine.run.status() is not None:
@@ -267,12 +268,12 @@ class _Player:
             scene = Scene(self._machine, self._engine, self._shim, self._places.feed, self._around.kafka)
             with lasting(fault, scene):
                 time.sleep(fault.away_s)
-        # However long it lasted: from now on something must move again.
+        # However long it lasted: from now on there must be progress.
         self._moved_s = time.monotonic()
         return True
 
     def _end(self, fault: Fault) -> None:
-        """End the command, and give it again. After its end by itself it has nothing more to do."""
+        """End the command and restart it. If it ended by itself, nothing is left to do."""
         run = self._machine.run
         match fault.kind:
             case "kill all":
@@ -312,7 +313,7 @@ class _Player:
             time.sleep(fault.away_s)
         finally:
             end()
-        self._wait(lambda: first.run.status() is not None, "the run that was taken over goes on")
+        self._wait(lambda: first.run.status() is not None, "the run that was taken over continues")
         said = first.run.said()
         ended_before = first.run.status() == 0 and FINISHED in second.said()
         if not ended_before and (first.run.status() == 0 or not any(words in said for words in TAKEN_OVER)):

@@ -1,6 +1,7 @@
-"""`forebay run` as a process with all that it starts: to be killed, paused and stopped in part or whole.
+"""`forebay run` with all its processes: killed, paused and stopped in part or in whole.
 
-The parts are found by what the system knows (process tree, session, names), nothing by how a run is built.
+Parts are found by what the system shows (process tree, session, names), without knowledge of a run's
+structure.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ Part = Literal["all", "command", "jvm", "all but jvm"]
 
 
 class PipelineRun:
-    """Starts of one command, one after another. What each prints goes to `logs/run-N.log`, and the document
-    of its `--json` to `logs/report-N.json`. A context manager: nothing of the last start outlives the
-    block."""
+    """Starts one command, once or again; a context manager that ends all its processes.
+
+    Output goes to `logs/run-N.log`, the document of `--json` to `logs/report-N.json`.
+    """
 
     def __init__(self, command: Sequence[str], logs: Path, environment: Mapping[str, str], cwd: Path) -> None:
         self._command = list(command)
@@ -37,7 +39,6 @@ class PipelineRun:
         self.starts = 0
 
     def start(self) -> None:
-        """Give the command; returns at once."""
         self.starts += 1
         self._logs.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
@@ -56,11 +57,11 @@ class PipelineRun:
         return self._logs / f"run-{self.starts}.log"
 
     def said(self) -> str:
-        """The end of what the latest start printed."""
+        """The end of the latest start's output."""
         return self.log.read_text(errors="replace")[-1500:].strip() if self.log.exists() else ""
 
     def texts(self) -> Iterator[str]:
-        """What all starts printed and reported."""
+        """Output and reports of all starts."""
         for path in sorted(self._logs.iterdir()):
             yield path.read_text(errors="replace")
 
@@ -71,7 +72,6 @@ class PipelineRun:
         return found if isinstance(found, dict) else None
 
     def status(self) -> int | None:
-        """The command's exit status; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def processes(self, part: Part) -> set[psutil.Process]:
@@ -94,7 +94,7 @@ class PipelineRun:
                 return {process for process in family if not _named(process, "java")}
 
     def kill(self, part: Part) -> set[psutil.Process]:
-        """SIGKILL to a part, all of it at one moment; the other processes that are left, which must end."""
+        """SIGKILL a part at once; returns the remaining processes, which must end by themselves."""
         killed = self._stopped(part)
         for process in killed:
             with suppress(psutil.NoSuchProcess):
@@ -106,18 +106,18 @@ class PipelineRun:
         return self.processes("all")
 
     def pause(self, part: Part) -> set[psutil.Process]:
-        """SIGSTOP to a part; what was stopped."""
+        """SIGSTOP a part; returns the paused processes."""
         return self._stopped(part)
 
     def stop(self) -> None:
-        """SIGTERM to the command, and wait for its end. Raises `PipelineFailed` where it does not end."""
+        """SIGTERM the command and wait. Raises `PipelineFailed` if it does not end."""
         assert self._process is not None
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            raise PipelineFailed(f"the command runs on {STOP_S:.0f} s after SIGTERM") from None
+            raise PipelineFailed(f"the command still runs {STOP_S:.0f} s after SIGTERM") from None
 
     def __enter__(self) -> PipelineRun:
         return self
@@ -127,7 +127,7 @@ class PipelineRun:
 
     def _stopped(self, part: Part) -> set[psutil.Process]:
         stopped: set[psutil.Process] = set()
-        # What one of them starts before it is stopped itself is stopped as well.
+        # Repeat: a process may start another before it is paused.
         while more := self.processes(part) - stopped:
             for process in more:
                 with suppress(psutil.NoSuchProcess):
@@ -137,7 +137,7 @@ class PipelineRun:
 
 
 def go_on(processes: set[psutil.Process]) -> None:
-    """SIGCONT to each that still is the process it was."""
+    """SIGCONT each process that still exists."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.resume()

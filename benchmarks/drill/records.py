@@ -1,4 +1,4 @@
-"""Records that are not as the others: bytes that no decoder takes, and sizes near every limit."""
+"""Unusual records: bytes that no decoder accepts, and sizes near every limit."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Flaw = Literal["refused", "not UTF-8", "too long", "long"]
 that its result is longer than a Kafka producer sends."""
 FLAWS: tuple[Flaw, ...] = ("refused", "not UTF-8", "too long", "long")
 NOT_TEXT_BYTES = 900_000
-"""In base64 more than a Kafka producer sends."""
+"""In base64, more than a Kafka producer sends."""
 REFUSED = "((fault:400))"
 PAD = "pad"
 NUMBERED = re.compile(rb'\s*\{"n":\s*(\d+)|(\d+),')
-"""How the bytes of an event begin: as JSON, or as a row of CSV."""
+"""The beginning of an event: as JSON, or as a row of CSV."""
 
 
 def flaw_of(scenario: Scenario, number: int) -> Flaw | None:
-    """What is wrong with the event of this number; None: nothing."""
+    """The flaw of the event with this number, or None."""
     if not scenario.bad or number % scenario.bad != scenario.bad - 1:
         return None
     flaws = FLAWS
@@ -40,7 +40,7 @@ def flaw_of(scenario: Scenario, number: int) -> Flaw | None:
 
 
 def cause_of(scenario: Scenario, flaw: Flaw | None) -> str | None:
-    """The cause of the dead letter of such an event; None: it has a result."""
+    """The cause of such an event's dead letter; None: it has a result."""
     match flaw:
         case "refused":
             return "bad_request"
@@ -52,14 +52,14 @@ def cause_of(scenario: Scenario, flaw: Flaw | None) -> str | None:
 
 
 def json_bytes(event: Mapping[str, Any], flaw: Flaw | None) -> bytes:
-    """The event as a line of JSON, without its end."""
+    """The event as a line of JSON, without line end."""
     if flaw is None or flaw == "refused":
         return orjson.dumps(event)
     return orjson.dumps({**event, PAD: ""}).removesuffix(b'"}') + _filling(event, flaw) + b'"}'
 
 
 def row_bytes(event: Mapping[str, Any], flaw: Flaw | None) -> bytes:
-    """The event as a row of CSV with its end; its last column is `PAD`."""
+    """The event as a row of CSV with line end; its last column is `PAD`."""
     out = io.StringIO()
     csv.writer(out).writerow([*event.values(), ""])
     filling = b"" if flaw is None or flaw == "refused" else _filling(event, flaw)
@@ -76,10 +76,10 @@ def _filling(event: Mapping[str, Any], flaw: Flaw) -> bytes:
 
 
 def input_number(letter: Mapping[str, Any]) -> str | None:
-    """The number of the event that a dead letter holds, whole or cut; None if it holds none."""
+    """The number of the event in a dead letter, complete or truncated, or None."""
     raw = str(letter.get("input") or "").encode()
     if "input_base64" in letter:
-        # A multiple of four characters, of which a cut one has fewer.
+        # Base64 has a multiple of four characters; a truncated one may have fewer.
         raw = base64.b64decode(str(letter["input_base64"])[:400])
     found = NUMBERED.match(raw)
     return found and (found[1] or found[2]).decode()

@@ -1,4 +1,4 @@
-"""A scenario: one small pipeline and the faults that it must survive. A value, as JSON and back."""
+"""A scenario: a small pipeline and the faults that it must survive. A value that JSON can represent."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Application = Literal["infer", "sessions", "summary", "topics", "trends"]
 SourceKind = Literal[
     "file", "directory", "csv", "replay", "letters", "followed", "sse", "websocket", "generator", "kafka"
 ]
-"""`directory`: several files; `followed`: they appear while the pipeline runs, which has no end then.
-`letters`: dead letters that are fed in again."""
+"""`directory`: several files; `followed`: they appear while the pipeline runs, which then has no end.
+`letters`: dead letters that are read again."""
 SinkKind = Literal["files", "kafka"]
 StateKind = Literal["folder", "s3"]
-"""Where checkpoints are, and the files of results with them."""
+"""Location of checkpoints, and of result files."""
 FaultKind = Literal[
     "kill all",
     "kill command",
@@ -46,34 +46,35 @@ FaultKind = Literal[
     "delete records",
 ]
 """`kill all`: every process of the run at once. `kill command`, `kill jvm`: that one process. `stop`: SIGTERM
-to the command. `copy state`: kill all, and resume from a copy of the state folder that has lost its times.
-`pause …`: SIGSTOP, and SIGCONT later. `cut …`: connections are reset and new ones refused for a while;
-`stall …`: they stay, and nothing passes; `busy store`: each request is answered with 503. `full disk`,
-`slow disk`, `step clock`: as the run's processes see it.
+to the command. `copy state`: kill all, and resume from a copy of the state folder without its times. `pause
+…`: SIGSTOP, and SIGCONT later. `cut …`: connections are reset and new ones refused for a while; `stall …`:
+they stay open, and nothing passes; `busy store`: each request is answered with 503. `full disk`, `slow disk`,
+`step clock`: as seen by the run's processes.
 
-`take over`: the run stands still (see `Standstill`), the command is given on another machine and goes on
-there, and then the first run continues and has to end. `delete records`: while the run stands still or is
-dead, more records arrive in its topic, and Kafka deletes some of them unread."""
+`take over`: the run stands still (see `Standstill`), the command is started on another machine and continues
+there, and then the first run wakes up and must end. `delete records`: while the run stands still or is dead,
+more records arrive in its topic, and Kafka deletes some of them unread.
+"""
 Measure = Literal["requests", "checkpoints", "last request", "last commit"]
 Standstill = Literal["command", "all but jvm", "all", "cut", "dead"]
-"""What is stopped: these processes, the connection to the object store (`cut`), or all is killed (`dead`)."""
+"""What is paused: these processes, the connection to the object store (`cut`), or all is killed (`dead`)."""
 
 RESTARTS: frozenset[FaultKind] = frozenset(("kill all", "kill command", "kill jvm", "stop", "copy state"))
-"""Faults after which the same command is given again, unless it recovers by itself."""
+"""Faults after which the same command is started again, unless it recovers by itself."""
 OF_FEEDS: frozenset[FaultKind] = frozenset(("cut feed", "stall feed"))
 OF_BROKERS: frozenset[FaultKind] = frozenset(("kill broker", "pause broker"))
 OF_TOPICS: frozenset[FaultKind] = frozenset(("delete records",))
 OF_STORES: frozenset[FaultKind] = frozenset(("take over", "cut store", "stall store", "busy store"))
 OF_FOLDERS: frozenset[FaultKind] = frozenset(("copy state", "full disk", "slow disk"))
-"""Faults of checkpoints and results that are in folders of the machine."""
+"""Faults of checkpoints and results in local folders."""
 AT_THE_END: frozenset[FaultKind] = frozenset(("kill all", "kill command", "kill jvm", "stop", "take over"))
-"""Faults that strike when the input has ended."""
+"""Faults that can strike after the input has ended."""
 STANDSTILLS: dict[FaultKind, tuple[Standstill, ...]] = {
     "take over": ("command", "all but jvm", "all", "cut"),
     "delete records": ("all", "dead"),
 }
 SHIMMED: frozenset[FaultKind] = frozenset(("full disk", "slow disk", "step clock"))
-"""Faults that need a compiler: a small library between the processes and the system makes them."""
+"""Faults made by a small library between the processes and the system; they need a compiler."""
 
 SOURCES: dict[Application, tuple[SourceKind, ...]] = {
     "infer": get_args(SourceKind),
@@ -82,10 +83,10 @@ SOURCES: dict[Application, tuple[SourceKind, ...]] = {
     "topics": ("file", "directory", "csv", "replay", "sse", "websocket", "kafka"),
     "trends": ("file", "directory", "csv", "replay"),
 }
-"""Sources that keep the events in order, where an application's answers depend on it, and give them positions
-that are known beforehand, where they depend on those."""
+"""Sources that keep the order of events, if an application's answers depend on it, and have known positions,
+if they depend on those."""
 COUNTED: frozenset[Application] = frozenset(("infer", "sessions"))
-"""Applications that make one request for each event."""
+"""Applications that make one request per event."""
 EVENTS: dict[Application, tuple[int, int]] = {
     "infer": (120, 400),
     "sessions": (120, 400),
@@ -95,11 +96,11 @@ EVENTS: dict[Application, tuple[int, int]] = {
 }
 SHORT_INPUT = (1, 40)
 SHORT_SHARE = 0.25
-"""How many pipelines have a short input, and faults at its end."""
+"""Share of pipelines with a short input and faults at its end."""
 S3_SHARE = 0.4
 AWAY_S = (0.2, 3.0)
 STORE_AWAY_S = (0.5, 8.0)
-"""A run stands still if its store does not answer for 2.5 s."""
+"""A run stops working if its store does not answer for 2.5 s."""
 LEAST_FAULTS = 5
 MOST_CHECKPOINTS = 2
 STEPS_S = (-7200.0, -60.0, -5.0, 5.0, 60.0, 7200.0)
@@ -108,9 +109,12 @@ STEPS_S = (-7200.0, -60.0, -5.0, 5.0, 60.0, 7200.0)
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault, made when `after` more requests reached the engine, or checkpoints completed, than at the
-    one before (`of` says which); or `away_s` after the last request, or after all results were committed.
-    `away_s`: how long it lasts; `step_s`: by how much the clock is set; `parallelism`: what the pipeline is
-    resumed at (None: as before); `still`: what stands still meanwhile."""
+    previous one (`of` selects which); or `away_s` after the last request, or after all results were
+    committed.
+
+    `away_s`: its duration; `step_s`: change of the clock; `parallelism`: for the resumed pipeline (None: as
+    before); `still`: what stands still meanwhile.
+    """
 
     kind: FaultKind
     after: int
@@ -123,9 +127,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One pipeline and its faults. `keys`: among how many keys the events are spread. `slow`: the share of
-    answers that take twenty times as long. `bad`: every so many events, one that is not as the others (0:
-    none, see `benchmarks.drill.records`)."""
+    """One pipeline and its faults. `keys`: number of keys. `slow`: share of answers that take twenty times as
+    long. `bad`: every how many events one is unusual (0: none, see `benchmarks.drill.records`)."""
 
     seed: int
     application: Application
@@ -148,28 +151,28 @@ class Scenario:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Scenario:
-        """Raises `SettingError` where `text` is no scenario."""
+        """Raises `SettingError` if `text` is not a scenario."""
         try:
             values: dict[str, Any] = orjson.loads(text)
             values["faults"] = tuple(Fault(**fault) for fault in values["faults"])
             return cls(**values)
         except (orjson.JSONDecodeError, TypeError, KeyError) as error:
-            raise SettingError(f"this is no scenario: {error}; expected what the drill printed") from None
+            raise SettingError(f"this is not a scenario: {error}; expected what the drill printed") from None
 
     @property
     def in_order(self) -> bool:
-        """Whether what comes out depends on the order of all events, and not of those of one key alone."""
+        """Whether the output depends on the order of all events, not only within a key."""
         return self.event_time or self.application in {"summary", "topics", "trends"}
 
     @property
     def portions(self) -> int:
-        """In how many portions a topic is filled: before each deletion, one that has not been read yet."""
+        """Number of portions of a topic: before each deletion, one that was not read yet."""
         return 1 + sum(fault.kind == "delete records" for fault in self.faults)
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What scenarios are drawn from. `kafka`, `shim`, `s3`: whether this machine has what they need."""
+    """The scenarios to draw from. `kafka`, `shim`, `s3`: whether this machine has what they need."""
 
     applications: tuple[Application, ...] = get_args(Application)
     sources: tuple[SourceKind, ...] = get_args(SourceKind)
@@ -183,8 +186,7 @@ class Range:
 
 
 def draw(seed: int, among: Range) -> Scenario:
-    """The scenario of a seed: the same for the same arguments. Raises `SettingError` where nothing is left to
-    draw from."""
+    """The scenario of a seed. Deterministic. Raises `SettingError` if no scenario is possible."""
     dice = random.Random(f"scenario:{seed}")
     states: tuple[StateKind, ...] = tuple(each for each in among.states if among.s3 or each != "s3")
     possible = {
@@ -200,7 +202,7 @@ def draw(seed: int, among: Range) -> Scenario:
         raise SettingError(
             "no pipeline with a fault is left to draw: allow more applications, sources, sinks or kinds"
         )
-    # One application after another, so that few seeds reach all of them; more often the plain one.
+    # Applications in turn, so that few seeds reach all of them; the plain one more often.
     applications = sorted({each[0] for each in possible})
     weights = [3 if each == "infer" else 2 if each in {"sessions", "summary"} else 1 for each in applications]
     application = dice.choices(applications, weights)[0]
@@ -234,7 +236,6 @@ def draw(seed: int, among: Range) -> Scenario:
 def _possible(
     among: Range, application: Application, source: SourceKind, sink: SinkKind, state: StateKind
 ) -> list[FaultKind]:
-    """The faults that such a pipeline can have on this machine."""
     left_out = OF_FOLDERS if state == "s3" else OF_STORES
     if source not in {"sse", "websocket"}:
         left_out |= OF_FEEDS
@@ -257,7 +258,7 @@ def _faults(
     dice: random.Random, kinds: list[FaultKind], among: Range, application: Application, events: int
 ) -> tuple[Fault, ...]:
     count = dice.randint(min(LEAST_FAULTS, among.most_faults), among.most_faults)
-    # Some applications make few calls, or none for long; those count by checkpoints.
+    # Some applications make few calls, or none for a long time; those count checkpoints.
     measures: tuple[Measure, ...] = ("checkpoints",)
     if application in COUNTED:
         measures = ("requests", "requests", "checkpoints")

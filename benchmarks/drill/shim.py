@@ -1,4 +1,4 @@
-"""A full or slow disk and a set clock, as the processes of a run see them; the machine keeps its own."""
+"""Simulates a full or slow disk and a changed clock for the processes of a run; the machine is unchanged."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LAYOUT = struct.Struct("=iiq")
 
 
 def compiler() -> str | None:
-    """The C compiler that builds the shim; None where there is none, or none that helps (Linux only)."""
+    """The C compiler for the shim; None without one, and on other systems than Linux."""
     return (shutil.which("cc") or shutil.which("gcc")) if sys.platform == "linux" else None
 
 
 class Shim:
-    """A library to preload, and the page that steers it. Files under `disk` are on the disk that fails.
+    """A preloaded library, and the shared page that controls it. Files under `disk` are on the failing disk.
 
-    Raises `SettingError` where it cannot be built. What is set holds at once, in every process.
+    Raises `SettingError` if it cannot be built. Changes take effect at once, in every process.
     """
 
     def __init__(self, folder: Path, disk: Path) -> None:
@@ -51,17 +51,17 @@ class Shim:
         self._full, self._slow_ms, self._clock_ms = False, 0, 0
 
     def full(self, full: bool) -> None:
-        """Every write fails with "No space left on device", or none."""
+        """Whether every write fails with "No space left on device"."""
         self._full = full
         self._set()
 
     def slow(self, slow_ms: int) -> None:
-        """Every write and sync takes so much longer."""
+        """Delay every write and sync by `slow_ms`."""
         self._slow_ms = slow_ms
         self._set()
 
     def step_clock(self, by_s: float) -> None:
-        """The wall clock goes on or back by `by_s`, from where it is. Monotonic time goes on as it did."""
+        """Step the wall clock by `by_s` from its present value. Monotonic time is unchanged."""
         self._clock_ms += round(by_s * 1000)
         self._set()
 

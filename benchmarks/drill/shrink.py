@@ -1,4 +1,4 @@
-"""Make a failing scenario smaller: fewer faults, fewer events, a plainer pipeline."""
+"""Makes a failing scenario smaller: fewer faults, fewer events, a simpler pipeline."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ LEAST_EVENTS = 20
 
 
 def smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Scenarios that are one step simpler, the boldest first. Each is one that could have been drawn, but for
-    its number of events."""
+    """Scenarios that are one step simpler, biggest steps first. Each could have been drawn, except for its
+    number of events."""
     faults = scenario.faults
     if len(faults) > 1:
         half = len(faults) // 2
@@ -47,9 +47,10 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def shrink(scenario: Scenario, fails: Callable[[Scenario], bool], tries: int) -> Scenario:
-    """The smallest scenario that was found to fail, with at most `tries` calls of `fails`. What fails only
-    now and then may be missed: then a larger one is given than need be, and never
-    one that was not seen to fail."""
+    """The smallest failing scenario found with at most `tries` calls of `fails`.
+
+    Rare failures may be missed, so the result may be larger than necessary, but it was seen to fail.
+    """
     found, left = scenario, tries
     while left > 0:
         for candidate in smaller(found):

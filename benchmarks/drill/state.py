@@ -1,4 +1,4 @@
-"""Where a scenario's state lies: a folder of the machine, or a prefix in an object store."""
+"""Location of a scenario's state: a local folder, or a prefix in an object store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHECKPOINT = re.compile(rf"([^/]+)/chk-(\d+)/{METADATA}$")
 
 
 class State:
-    """The state of one pipeline below `root`, which moves with each copy of a folder."""
+    """The state of one pipeline below `root`, which changes with each copy of a folder."""
 
     def __init__(self, root: Location, seed: int) -> None:
         self._root = root
@@ -35,8 +35,8 @@ class State:
         return self._root / "drill" / "checkpoints"
 
     def completed(self) -> int:
-        """How many checkpoints were completed since this was first called, over all jobs."""
-        # Flink removes an older one while we look: the next look sees the rest.
+        """Number of checkpoints completed since the first call, over all jobs."""
+        # Flink may remove an older one meanwhile: the next call sees the rest.
         with suppress(FileNotFoundError, StoreAway):
             for name in self._metadata():
                 if found := CHECKPOINT.search(name):
@@ -71,8 +71,7 @@ class State:
             client.put(key, content, replacing=found.etag)
 
     def move(self) -> None:
-        """Move the folder as a plain copy to another machine does: the times are those of the copying, in any
-        order."""
+        """Move the folder like a plain copy to another machine: times are those of copying, in any order."""
         if not isinstance(self._root, Path):
             raise SettingError("only a folder can be copied")
         old, self._copies = self._root, self._copies + 1

@@ -1,4 +1,4 @@
-"""What goes into a scenario's pipeline, and exactly what must come out, however often it is interrupted."""
+"""The input of a scenario's pipeline, and its exact output, however often it is interrupted."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from forebay.testing.answers import echo
 
 STEP_MS = 50
 DIRECTORY, ROWS = "in", "events.csv"
-"""Names of inputs, beside `FILE`; they go into positions."""
+"""More names of inputs, which are part of positions."""
 FILES_IN_DIRECTORY = 3
 LATE_ANSWER = "((fault:503x1))"
 SPEEDS = {"infer": 2.0, "sessions": 2.0, "summary": 10.0, "topics": 2.0, "trends": 5.0}
-"""How much faster than recorded a replay goes: some ten to twenty seconds of events."""
+"""Replay speeds: ten to twenty seconds of events."""
 Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """`results`: the answer of each result by its name; `letters`: the cause of each dead letter by its name;
-    `queues`: names whose results must come one after another, by key."""
+    """`results`: answers by name of result; `letters`: causes by name of dead letter; `queues`: names whose
+    results must be in this order, by key."""
 
     results: Mapping[str, Any]
     letters: Mapping[str, str] = field(default_factory=dict)
@@ -41,8 +41,8 @@ class Expected:
 
 @dataclass(frozen=True)
 class Workload:
-    """`events` are what is read; `document` and `source` the parts of a pipeline file that say what is done
-    with them, and how they are read."""
+    """`events`: the input; `document`: the part of a pipeline file about processing; `source`: how events are
+    read."""
 
     events: Sequence[dict[str, Any]]
     document: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Workload:
 
 
 def workload(scenario: Scenario) -> Workload:
-    """The input of a scenario and what must come of it: a function of the scenario alone."""
+    """Input and expected output of a scenario. A pure function."""
     match scenario.application:
         case "infer":
             return _infer(scenario)
@@ -64,7 +64,7 @@ def workload(scenario: Scenario) -> Workload:
 
 
 def name_of(scenario: Scenario, line: Line) -> str | None:
-    """The name of a result, by its own account; None where it has none."""
+    """The name of a result, from its contents; None if it has none."""
     match scenario.application:
         case "summary":
             answer = line.get("answer")
@@ -133,7 +133,7 @@ def _sessions(scenario: Scenario) -> Workload:
         for event in messages(scenario.events, scenario.keys, scenario.seed, words=12)
     ]
     answers = expected_answers([{k: v for k, v in each.items() if k != "at"} for each in events], settings)
-    # Each event is answered before the next is given, so the answers are in the events' order.
+    # Each event is answered before the next one, so answers are in the order of events.
     results = {str(event[NUMBER]): answer for event, answer in zip(events, answers, strict=True)}
     document = {
         "application": {"type": "sessions", "budget_tokens": 512, "idle_s": None},
@@ -166,7 +166,6 @@ def _found(scenario: Scenario) -> Workload:
 
 
 def events_per_file(events: int) -> int:
-    """How many events each file of a directory has."""
     return -(-events // FILES_IN_DIRECTORY)
 
 

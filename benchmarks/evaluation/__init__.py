@@ -1,4 +1,4 @@
-"""The evaluation: pages of docs/results, their tables and plots made from the recorded JSON files there."""
+"""The evaluation: makes the tables and plots of docs/results from the recorded JSON files there."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ PAGES: Sequence[Page] = (
     disaggregation.PAGE,
     peers.PAGE,
 )
-"""In the order in which the front page lists them."""
+"""In the order of the front page."""

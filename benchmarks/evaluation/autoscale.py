@@ -1,4 +1,4 @@
-"""Scaling policies in the simulator: the default beside all others at their best, and beside an oracle."""
+"""Scaling policies in the simulator: the default against all others at their best, and an oracle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ HEADER = (
 
 
 def render(records: Records) -> Rendered:
-    """What each comparison found, and how near the default came to what it was to reach."""
     found = [one for name in RECORDS for one in records[name]["comparisons"]]
     return Rendered(
         tables={
@@ -99,8 +98,7 @@ def _cost(one: Mapping[str, Any], replica_seconds: float) -> str:
 
 
 def _at_equal_cost(one: Mapping[str, Any], *, of_fixed: bool | None = None) -> Mapping[str, Any] | None:
-    """The most goodput that another has for what the default pays: a fixed fleet, a scaling policy, or
-    either."""
+    """The best goodput at the default's cost: of a fixed fleet, a scaling policy, or either."""
     most = one["policies"]["deadline"]["replica_seconds"] * 1.001
     points = (
         each

@@ -1,4 +1,4 @@
-"""Prefill and decode on replicas of their own, in the simulator: every split of a fleet."""
+"""Separate replicas for prefill and decode, in the simulator: every split of a fleet."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ RECORD = "disaggregation.json"
 
 
 def render(records: Records) -> Rendered:
-    """What each split of each workload takes, what the same replicas take undivided, and what a split keeps
-    that follows requests which change."""
     found = records[RECORD]
     replicas, workloads = found["replicas"], found["workloads"]
     rows = [

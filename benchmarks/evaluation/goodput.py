@@ -1,4 +1,4 @@
-"""What share of the events was in time, also while parts of the pipeline are killed."""
+"""Share of events in time, also while parts of the pipeline are killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ SIDES = {"without_kills": "no kills", "with_kills": "with the kills"}
 
 
 def render(records: Records) -> Rendered:
-    """Both sides, each kill, what is INVALID, and where it comes from."""
     document = records[RECORD]
     first = document["runs"][0]
     within_s = first["slo"]["within_s"]

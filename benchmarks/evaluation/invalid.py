@@ -1,4 +1,4 @@
-"""Why figures of a document stand in brackets."""
+"""Lists why figures of a document are in brackets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 MEND = "; end them"
-"""Where what would mend it begins in a reason: of no use to a reader of results."""
+"""The advice in a reason begins here; readers of results do not need it."""
 Measured = Mapping[str, Any]
 
 
 def invalid(document: Measured, measured: Iterable[Measured], name: Callable[[Measured], str]) -> str:
-    """A list in Markdown: what is INVALID of `measured`, and why; before it, whether the run ended early."""
+    """A Markdown list of the INVALID entries of `measured` with their reasons, after a note if the run ended
+    early."""
     lines = [
         f"- {name(one)}: {'; '.join(reasons)}\n"
         for one in measured
@@ -22,6 +23,5 @@ def invalid(document: Measured, measured: Iterable[Measured], name: Callable[[Me
 
 
 def _reasons_of(found: Any) -> list[str]:
-    """Each reason once, of a list or of lists by name."""
     told = found if isinstance(found, list) else [text for each in found.values() for text in each]
     return list(dict.fromkeys(reason.partition(MEND)[0] for reason in told))

@@ -12,7 +12,6 @@ RECORD, SCRIPTED = "kubernetes.json", "kubernetes-scripted.json"
 
 
 def render(records: Records) -> Rendered:
-    """What became of each event, how long each step took, and the course of it."""
     burst, drill = records[RECORD]["burst"], records[RECORD]["restarts"]
     scripted = records[SCRIPTED]["burst"]
     levels = _levels(burst)

@@ -1,4 +1,4 @@
-"""The fleet on Ray Serve beside our own gateway."""
+"""The fleet on Ray Serve against our own gateway."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ CLIENTS = {"gateway": "any client of the gateway", "pipeline": "a pipeline's cli
 
 
 def render(records: Records) -> Rendered:
-    """The ways side by side, what a kill did, and what became of requests whose clients left."""
     found = records[RECORD]
     return Rendered(
         tables={
@@ -71,7 +70,7 @@ def targets_table(found: dict[str, Any]) -> str:
 
 
 def rounds_table(found: dict[str, Any]) -> str:
-    """How much the rounds of one way differ."""
+    """Differences between the rounds of one way."""
     rows = []
     for way, title in WAYS.items():
         rounds = found["ways"].get(way, {}).get("rounds", [])

@@ -9,7 +9,6 @@ RECORD = "scaling.json"
 
 
 def render(records: Records) -> Rendered:
-    """What became of each event, how long it took, and the course of it."""
     found = records[RECORD]
     levels = " → ".join(str(level) for level in found["levels"])
     boots = " and ".join(f"{seconds:.0f} s" for seconds in found["boots_s"])

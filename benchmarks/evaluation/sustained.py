@@ -1,4 +1,4 @@
-"""The highest rate that a pipeline sustains, and how it was found."""
+"""The highest sustained rate of a pipeline, and the search for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ RECORD = "sustained.json"
 
 
 def render(records: Records) -> Rendered:
-    """Every trial in its order, the runs at the rate that was found, and where both come from."""
     document = records[RECORD]
     rate = document["sustained_per_s"]
     within_s = document["runs"][0]["slo"]["within_s"]

@@ -27,7 +27,7 @@ from forebay.errors import SettingError
 CONSTANT, POISSON, BURSTS, TRACE = "constant", "poisson", "bursts", "trace"
 ARRIVALS = (CONSTANT, POISSON, BURSTS, TRACE)
 BURSTINESS = 0.25
-"""Of the arrival `bursts`: the shape of a gamma distribution of gaps, twice as uneven as Poisson's."""
+"""Shape of the gamma distribution of gaps for the arrival `bursts`: twice as uneven as Poisson's."""
 PARALLELISM = re.compile(r"([0-9]{1,3})(?:x([0-9]{1,4}))?")
 MOST_REPLICAS = 64
 
@@ -93,7 +93,7 @@ class GridOptions:
 
     def __post_init__(self) -> None:
         if not all((self.models, self.parallelisms, self.subtasks, self.arrivals, self.tails)):
-            raise SettingError("grid: expected at least one value of everything that is varied")
+            raise SettingError("grid: expected at least one value of each factor")
         if unknown := sorted(set(self.arrivals) - set(ARRIVALS)):
             raise SettingError(f"--arrival: expected {', '.join(ARRIVALS)}, found {unknown[0][:80]!r}")
         if unknown := sorted(set(self.tails) - set(TAILS)):
@@ -147,7 +147,6 @@ class CellSpec:
 
 
 def schedule_of(arrival: str, rate_per_s: float, trace_s: Sequence[float] = ()) -> Schedule:
-    """The arrivals of a cell, at this mean rate."""
     if arrival == CONSTANT:
         return Constant(rate_per_s)
     if arrival == POISSON:

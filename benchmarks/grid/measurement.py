@@ -49,7 +49,6 @@ class Served:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is invalid."""
         found = () if self.measured.verdict is None else self.measured.verdict.reasons
         crowd = None if self.others_cores is None else disturbed(self.others_cores, len(usable_cores()))
         return found if crowd is None else (*found, crowd)
@@ -84,7 +83,6 @@ class Cell:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is invalid."""
         found = [] if self.serving is None else [f"engine: {one}" for one in self.serving.reasons]
         if self.stream is not None:
             found += [f"stream: {one}" for one in self.stream.reasons]

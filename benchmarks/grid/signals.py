@@ -73,7 +73,6 @@ def sample_figures(samples: Sequence[EngineSample], duration_s: float) -> dict[s
 
 
 def _merged(values: Mapping[str, float]) -> dict[str, float]:
-    """The values of all engines under one name each."""
     found: dict[str, float] = {}
     for name, value in values.items():
         process = PROCESS.fullmatch(name)

@@ -28,7 +28,6 @@ class Streamed:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is invalid."""
         failed = self.figures.failed
         letters = [f"{failed} of {self.figures.offered} events became dead letters"] if failed else []
         return (*letters, *judge_stream(self.run).reasons)

@@ -110,5 +110,5 @@ def parallelism_name(parallelism: Mapping[str, Any]) -> str:
 
 
 def number(value: float | None, digits: int) -> str:
-    """A figure with so many decimals; a dash for None."""
+    """A figure with `digits` decimals; a dash for None."""
     return NONE if value is None else f"{value:,.{digits}f}"

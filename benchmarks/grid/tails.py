@@ -18,7 +18,7 @@ from forebay.errors import SettingError
 EXACT, EXPONENTIAL, HEAVY = "exact", "exponential", "heavy"
 TAILS = (EXACT, EXPONENTIAL, HEAVY)
 SIGMA = 1.5
-"""Of the heavy tail, a log-normal one: before the cut its mean is 3.1 times its median."""
+"""Sigma of the heavy, log-normal tail: before the cut its mean is 3.1 times its median."""
 NORMAL = NormalDist()
 HALVINGS = 60
 

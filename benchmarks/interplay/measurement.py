@@ -24,7 +24,7 @@ from forebay.bench.stream.options import EventLoad
 from forebay.errors import EngineError, ForebayError
 
 StartEngine = Callable[[float], AbstractContextManager[RunningEngine]]
-"""Starts the engine with a KV cache of so many GiB."""
+"""Starts the engine with a KV cache of this size in GiB."""
 OpenPipeline = Callable[
     [str, str | None, InterplayOptions, Mapping[str, Any]], AbstractContextManager[Session]
 ]
@@ -40,7 +40,6 @@ class PointRun:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is invalid."""
         found = () if self.stream is None else self.stream.reasons
         return found if self.error is None else (*found, self.error)
 
@@ -57,7 +56,7 @@ class InterplayMeasurement:
     rate_per_s: float | None = None
 
     def found(self, points: Sequence[Point]) -> Iterator[PointRun]:
-        """The points in their order, as they are measured."""
+        """Measure the points in order."""
         for kv_cache_gib, group in by_engine(points):
             if not self.complete:
                 return
@@ -79,13 +78,12 @@ class InterplayMeasurement:
         run = measure(target, make_load(Bursts(), workload, min(options.events, 64), seed=options.seed))
         answered = run_figures(run).requests_per_s
         if not answered:
-            raise EngineError(f"{target.name} answered none of {len(run.records)} requests")
+            raise EngineError(f"{target.name} answered 0 of {len(run.records)} requests")
         return round(answered * options.load, 3)
 
     def _points(
         self, engine: RunningEngine, settings: Mapping[str, Any], alike: Sequence[Point]
     ) -> Iterator[PointRun]:
-        """Points that need the same pipeline."""
         options = sized(self.options, settings, self.rate_per_s or 1.0)
         found = stream_each(
             alike,

@@ -33,7 +33,7 @@ from forebay.errors import SettingError
 LEAST_WARM_EVENTS = 6
 WARM_PER_S = 10.0
 WARM_SHARE = 5
-"""A fifth as many events as are measured come before them."""
+"""Warm-up events: this fraction (1/5) of the measured ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

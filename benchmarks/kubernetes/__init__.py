@@ -1,1 +1,1 @@
-"""Replicas that follow a stream on a real control plane of Kubernetes; its pods are local processes."""
+"""Replicas that follow a stream on a real Kubernetes control plane; pods are local processes."""

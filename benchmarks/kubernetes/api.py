@@ -1,4 +1,4 @@
-"""The API server, as a kubelet calls it."""
+"""Calls of the API server, as a kubelet makes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT_S = 5.0
 
 
 class Api:
-    """Calls that are tried again while the server is away. Raises `DeployError` for what it refuses."""
+    """Retries calls while the server is down. Raises `DeployError` if it refuses one."""
 
     def __init__(self, http: httpx2.AsyncClient) -> None:
         self.http = http
@@ -29,7 +29,7 @@ class Api:
         return await self._ask("POST", path, body)
 
     async def patch(self, path: str, body: Any) -> bool:
-        """Merge `body` into an object; False where it is gone."""
+        """Merge `body` into an object; False if it does not exist."""
         found = await self._ask("PATCH", path, body, form="application/merge-patch+json", gone_ok=True)
         return bool(found)
 

@@ -1,5 +1,7 @@
-"""A stream's burst on a Deployment of replicas: up and down again by the controller, and what became of each
-event. Everything but the control plane's pods is what `forebay deploy kubernetes` renders."""
+"""A burst on a Deployment of replicas: scaled up and down by the controller, with every event counted.
+
+Except for the control plane's pods, everything is as rendered by `forebay deploy kubernetes`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ NAME, NAMESPACE = "burst", "burst"
 ID = "forebay_event"
 LEAST, MOST = 1, 2
 AHEAD_S = 5.0
-"""The stream is written so far ahead."""
+"""The stream is written this far ahead."""
 LOOK_S = 0.2
 LINE_S = 1.0
 EVENTS = 1_000_000
@@ -45,10 +47,12 @@ EVENTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class BurstOptions:
-    """The stream: `rate` events a second all the time, and after `quiet_s` seconds `burst` more within
-    `burst_s`. It ends once one replica is left and the other one's pod is gone; the run fails after
-    `longest_s`. `engine`, `scaling`, `pipeline`: more keys of the deployment file's `engine`, of the pipeline
-    file's `scaling` and of the pipeline file."""
+    """The stream: `rate` events per second all the time, and after `quiet_s` another `burst` events within
+    `burst_s`.
+
+    It ends when one replica is left and the other's pod is gone; the run fails after `longest_s`. `engine`,
+    `scaling`, `pipeline`: more keys for these parts of the deployment and pipeline files.
+    """
 
     rate: float
     burst: int
@@ -61,7 +65,7 @@ class BurstOptions:
     longest_s: float = 540.0
 
     def due_s(self, begin_s: float, end_s: float) -> list[float]:
-        """When the events of a span are due, in seconds from the stream's begin."""
+        """When the events of a span are due, in seconds from the start of the stream."""
         steady = (number / self.rate for number in count(round(begin_s * self.rate)))
         more = (self.quiet_s + self.burst_s * number / self.burst for number in range(self.burst))
         found = [at_s for at_s in more if begin_s <= at_s < end_s]
@@ -74,7 +78,7 @@ class BurstOptions:
 
 
 def deployment_of(options: BurstOptions, url: str, folder: Path) -> Deployment:
-    """What is applied: the pipeline, its engine and its controller."""
+    """The applied deployment: the pipeline, its engine and its controller."""
     document = {
         "name": NAME,
         "source": {"type": "sse", "url": url, "idle_timeout_s": 3600.0},
@@ -82,7 +86,7 @@ def deployment_of(options: BurstOptions, url: str, folder: Path) -> Deployment:
         "prompt": "What is this about? {{ text }}",
         "sink": {"type": "jsonl", "path": str(folder / "results")},
         "dead_letters": {"type": "jsonl", "path": str(folder / "dead-letters")},
-        # So that all that waits is seen.
+        # So that all waiting events are counted.
         "capacity": options.burst,
         "scaling": {"min": LEAST, "max": MOST, **options.scaling},
         **options.pipeline,
@@ -110,8 +114,10 @@ def deployment_of(options: BurstOptions, url: str, folder: Path) -> Deployment:
 
 
 def job_pod(deployment: Deployment, folder: Path) -> dict[str, Any]:
-    """The pod that runs the job: `forebay run` with the file that the FlinkDeployment has, its labels and its
-    rights. Flink's operator is not here. What belongs to the cluster there is added: checkpoints, metrics."""
+    """The pod of the job: `forebay run` with the FlinkDeployment's file, labels and rights.
+
+    Flink's operator is missing here, so this adds what it adds: checkpoints and metrics.
+    """
     reporter = {
         "metrics.reporters": "prometheus",
         "metrics.reporter.prometheus.factory.class": (
@@ -134,7 +140,7 @@ def job_pod(deployment: Deployment, folder: Path) -> dict[str, Any]:
     }
     spec = {
         "serviceAccountName": deployment.name(PIPELINE),
-        # Its events come from this machine's loopback.
+        # Events come from this machine's loopback.
         "hostNetwork": True,
         "terminationGracePeriodSeconds": 60,
         "containers": [container],
@@ -145,11 +151,11 @@ def job_pod(deployment: Deployment, folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class BurstReport:
-    """What came of the run. `levels`: numbers of ready replicas in their order. `cut_off`: events whose
-    request was made more than once. `scaled_up_s`: from the pipeline's wish to the Deployment's scale.
-    `known_s`: from a replica's being ready to the router's counting it; `routed_s`: to its first request,
-    which waits for an event, too. `sent_late`: requests that a replica took after it was told to stop;
-    `at_stop`: those that it had then. `controller`: its events."""
+    """Outcome of the run. `levels`: numbers of ready replicas in order. `cut_off`: events whose request was
+    sent more than once. `scaled_up_s`: from the pipeline's metric to the Deployment's scale. `known_s`: from
+    a replica's readiness until the router counts it; `routed_s`: to its first request, which also waits for
+    an event. `sent_late`: requests that a replica accepted after its SIGTERM; `at_stop`: requests in it at
+    that time. `controller`: its events."""
 
     events: int
     answered: int
@@ -169,8 +175,8 @@ class BurstReport:
 
     @property
     def passed(self) -> bool:
-        """Whether the replicas went from one to two and back, every event was answered once and at the first
-        call, and all was in time."""
+        """Whether replicas went from one to two and back, every event was answered once at its first call,
+        and all was in time."""
         return (
             not any((self.dead_letters, self.lost, self.doubled, self.cut_off, self.sent_late))
             and self.answered == self.events
@@ -182,12 +188,11 @@ class BurstReport:
         )
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
         return {"passed": self.passed, **asdict(self)}
 
 
 class Stream:
-    """The events, written as time goes."""
+    """Writes the events over time."""
 
     def __init__(self, options: BurstOptions, feed: FeedProcess, folder: Path) -> None:
         self._options = options
@@ -199,7 +204,7 @@ class Stream:
         self.ids: list[str] = []
 
     def go_on(self) -> None:
-        """Write what is due soon."""
+        """Write events that are due soon."""
         elapsed_s = (now_us() - self._begin_us) / 1e6
         if elapsed_s + AHEAD_S / 2 < self._until_s:
             return
@@ -229,7 +234,7 @@ class BurstRun:
         self._began_s = self._clock()
 
     async def run(self) -> BurstReport:
-        """Blocks for minutes. Raises `PipelineFailed` where it does not come to its end."""
+        """Blocks for minutes. Raises `PipelineFailed` if it does not finish."""
         import httpx2
 
         with FeedProcess(self._folder) as feed:
@@ -268,7 +273,7 @@ class BurstRun:
         return sum(each.ready_s is not None for each in self._seen.here())
 
     async def _until(self, what: str, done: Callable[[], bool], stream: Stream | None = None) -> None:
-        """Look until `done`, with a line of the course each second, and the stream going on."""
+        """Poll until `done`, recording the course each second, while the stream continues."""
         line_s, course = 0.0, ""
         while not done():
             now_s = self._clock() - self._began_s
@@ -312,7 +317,7 @@ class BurstRun:
                     yield each
 
     async def _poll(self, http: httpx2.AsyncClient) -> None:
-        """Read the metrics of the pipeline's pod and of each replica, over and over."""
+        """Read the metrics of the pipeline's pod and of each replica, repeatedly."""
         from benchmarks.kubernetes.network import NODE_IP
 
         while True:

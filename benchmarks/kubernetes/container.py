@@ -1,4 +1,4 @@
-"""What of a pod's manifest becomes a process: its command, environment, files and probes. Pure."""
+"""Converts a pod's manifest to a process: command, environment, files and probes. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What stands in for a container image: `entrypoint` runs where a container names no command, `programs`
-    is a folder in which commands are looked up first."""
+    """Replaces a container image. `entrypoint`: for containers without a command; `programs`: a folder in
+    which commands are looked up first."""
 
     entrypoint: tuple[str, ...] = ()
     programs: Path | None = None
@@ -24,7 +24,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Asks by HTTP whether a container is started or ready."""
+    """An HTTP probe: whether a container has started or is ready."""
 
     port: int
     path: str
@@ -34,7 +34,7 @@ class Probe:
 
     @classmethod
     def parse(cls, container: Mapping[str, Any], name: str) -> Probe | None:
-        """The probe `name` of a container; None where it has none by HTTP."""
+        """The probe `name` of a container; None if it has no such HTTP probe."""
         probe = container.get(name) or {}
         if "httpGet" not in probe:
             return None
@@ -52,7 +52,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A process to start, and what is run beside it before it gets its signal; empty: nothing."""
+    """A process to start, and a command to run before its SIGTERM, or an empty one."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
@@ -60,14 +60,14 @@ class Command:
 
 
 def mounts(spec: Mapping[str, Any], folder: Path) -> dict[str, Path]:
-    """The folder of this machine that stands for each path at which a pod's container mounts a volume."""
+    """The local folder for each mount path of a pod's container."""
     return {
         each["mountPath"]: folder / each["name"] for each in spec["containers"][0].get("volumeMounts") or ()
     }
 
 
 def mapped(text: str, mounted: Mapping[str, Path]) -> str:
-    """`text` with the folders of this machine in place of the paths at which they are mounted."""
+    """`text` with mount paths replaced by local folders."""
     if not mounted:
         return text
     paths = "|".join(re.escape(path) for path in sorted(mounted, key=len, reverse=True))
@@ -81,8 +81,10 @@ def command_of(
     base: Mapping[str, str],
     mounted: Mapping[str, Path],
 ) -> Command:
-    """The process of a pod's first container. `fields`: the downward API; `base`: the environment that the
-    node gives. Raises `SettingError` for what the node cannot give."""
+    """The process of a pod's first container. `fields`: the downward API; `base`: the node's environment.
+
+    Raises `SettingError` for what the node does not support.
+    """
     container = spec["containers"][0]
     environment = dict(base)
     if image.programs is not None:
@@ -91,7 +93,7 @@ def command_of(
         environment[variable["name"]] = _value(variable, fields, mounted)
     given = [*(container.get("command") or ()), *(container.get("args") or ())]
     words = [VARIABLE.sub(lambda found: environment.get(found[1], found[0]), word) for word in given]
-    # Programs of this machine, which may lie under a path at which the container has a volume.
+    # Programs of this machine may be below a path at which the container mounts a volume.
     entrypoint = () if container.get("command") else image.entrypoint
     hook = (container.get("lifecycle") or {}).get("preStop") or {}
     before_stop = (hook.get("exec") or {}).get("command") or ()

@@ -1,4 +1,4 @@
-"""Namespaces of this machine for a process: a network of its own, and an end for all that it starts."""
+"""Linux namespaces for a process: its own network, and an end for all its children."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from functools import cache
 
 COMMON = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 WAYS = ((*COMMON, "--map-root-user"), COMMON)
-"""As anybody where the machine lets users have namespaces, and else as root."""
+"""As any user if the machine allows user namespaces, else as root."""
 
 
 @cache
 def isolated() -> tuple[str, ...] | None:
-    """What a command begins with so that it runs with a network and process numbers of its own; None where
-    this machine does not allow it. When that command is killed, all that it has started is."""
+    """Prefix for a command that gives it its own network and process numbers; None if this machine does not
+    allow it.
+
+    When that command is killed, all its processes are.
+    """
     if any(shutil.which(name) is None for name in ("unshare", "nsenter", "ip")):
         return None
     probe = ("sh", "-c", "ip link add probe type veth peer name eborp")

@@ -1,4 +1,4 @@
-"""The measurement as a whole, from outside of its network."""
+"""Starts the whole measurement in its own network."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ def measure_kubernetes(
     slo_s: float | None = None,
     say: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
-    """The document; blocks for minutes. `folder` is empty, and keeps the logs of all programs. `rate_per_s`:
-    events of the stream but for its burst; `slo_s`: how long each may wait; None: as suits the replicas.
-    `say` hears what goes on.
+    """The document; blocks for minutes. `folder` is empty, and keeps the logs of all programs.
 
-    Raises `SetupError` where this machine cannot do it, and `LaunchError` where a part does not come to its
-    end.
+    `rate_per_s`: events of the stream without its burst; `slo_s`: maximum wait of each; None: as suits the
+    replicas. `say` receives progress. Raises `SetupError` if this machine lacks something, and `LaunchError`
+    if a part does not finish.
     """
     way = isolated()
     if way is None:
@@ -61,7 +60,7 @@ def measure_kubernetes(
             say(line.strip())
         status = process.wait()
     finally:
-        # All that it has started ends with it.
+        # All its processes end with it.
         process.kill()
         process.wait()
     if status:

@@ -1,6 +1,6 @@
-"""Addresses for pods: each has a network namespace of its own, on a bridge in that of this process.
+"""Addresses for pods: each has its own network namespace, on a bridge in that of this process.
 
-This process must be in a namespace of its own, too (`isolation.py`): the machine's network is out of reach.
+This process must be in its own namespace, too (`isolation.py`), so the machine's network is out of reach.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from forebay.processes import parent_death_signal
 BRIDGE = "pods"
 NODE_IP = "10.244.0.1"
 API_IP = "10.0.0.1"
-"""The address of the Service `kubernetes`, which the API server's certificate names."""
+"""Address of the Service `kubernetes`, which is in the API server's certificate."""
 API_PORT = 443
 FIRST_POD, LAST_POD = 2, 254
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a pod runs: its address, and what a command begins with to run there. `holder` is the process
-    that keeps the network namespace; None for a pod in the node's own."""
+    """Network of a pod: its address, and a prefix for commands that run there. `holder`: the process that
+    keeps the namespace; None for the node's own."""
 
     ip: str
     prefix: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Place:
 
 
 async def network_up() -> None:
-    """Make loopback, the bridge, and the addresses of node and API server."""
+    """Create loopback, the bridge, and the addresses of node and API server."""
     for command in (
         "ip link set lo up",
         f"ip address add {API_IP}/32 dev lo",
@@ -44,8 +44,7 @@ async def network_up() -> None:
 
 
 class PodNetwork:
-    """Gives out places, on a network that is up. Its methods are called on one event loop in the main
-    thread."""
+    """Allocates places on a network that is up. Call it on one event loop in the main thread."""
 
     def __init__(self) -> None:
         self._next = FIRST_POD
@@ -79,7 +78,6 @@ class PodNetwork:
         return place
 
     async def remove(self, place: Place) -> None:
-        """Take a pod's place away."""
         if place.holder is not None:
             with suppress(ProcessLookupError):
                 place.holder.kill()
@@ -87,7 +85,7 @@ class PodNetwork:
 
 
 async def serve_api(port: int) -> asyncio.Server:
-    """Have the API server, on this port of loopback, answer under the address that pods call it by."""
+    """Forward the address at which pods call the API server to this port of loopback."""
 
     async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -95,7 +93,7 @@ async def serve_api(port: int) -> asyncio.Server:
         except OSError:
             writer.close()
             return
-        # Until Python 3.12, a connection that is cancelled at the end leaves a traceback.
+        # Until Python 3.12, a connection that is cancelled at the end prints a traceback.
         with suppress(asyncio.CancelledError):
             await asyncio.gather(_copy(reader, api_writer), _copy(api_reader, writer))
 

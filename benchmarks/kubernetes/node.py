@@ -1,4 +1,4 @@
-"""A node whose pods are processes of this machine."""
+"""A node whose pods are local processes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ HEARTBEAT_S = 10.0
 ROOM = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"}
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 GIVEN = ("PATH", "PYTHONPATH", "LANG", "HOME", "FOREBAY_KAFKA_HOME")
-"""What of this process's environment a pod gets."""
+"""Environment variables of this process that pods get."""
 
 
 class ProcessNode:
-    """Runs the pods that the scheduler gives this node, in one namespace. `images` are what stands in for
-    container images, by their names; `authority` is the API server's certificate."""
+    """Runs the pods that the scheduler assigns to this node, in one namespace.
+
+    `images`: by names of container images; `authority`: the API server's certificate.
+    """
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class ProcessNode:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Until it is cancelled; its pods end with it."""
+        """Run until cancelled; pods end with it."""
         await self._register()
         heart = asyncio.create_task(self._beat())
         path = f"/api/v1/namespaces/{self._namespace}/pods"
@@ -110,7 +112,6 @@ class ProcessNode:
             await self._network.remove(place)
 
     async def _fill(self, spec: Mapping[str, Any], folder: Path) -> None:
-        """Make the pod's volumes."""
         for volume in spec.get("volumes") or ():
             place = folder / volume["name"]
             place.mkdir()
@@ -124,7 +125,7 @@ class ProcessNode:
                 )
 
     async def _log_in(self, spec: Mapping[str, Any], folder: Path) -> Path:
-        """The rights of the pod's service account, as a kubeconfig."""
+        """A kubeconfig with the rights of the pod's service account."""
         account = spec.get("serviceAccountName", "default")
         path = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/{account}/token"
         token = (await self._api.create(path, {"spec": {"expirationSeconds": 7200}}))["status"]["token"]

@@ -1,4 +1,4 @@
-"""A Kubernetes control plane on loopback: its programs, and kubectl."""
+"""A Kubernetes control plane on loopback, with kubectl."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MISSING = f"no Kubernetes control plane: {VARIABLE} is not set and ../shared/k8s
 
 
 def kubernetes_home() -> Path | None:
-    """The folder with the control plane's programs and the definitions of operators' resources."""
+    """Folder with the control plane's programs and the operators' resource definitions."""
     named = os.environ.get(VARIABLE)
     home = Path(named) if named else NEAR
     return home if (home / "kube").is_file() else None
 
 
 class ControlPlane:
-    """A control plane whose data are in `folder`."""
+    """A control plane with its data in `folder`."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         self._program = [sys.executable, str(home / "kube")]
@@ -35,7 +35,7 @@ class ControlPlane:
         self.kubeconfig = folder / "kubeconfig"
 
     def run(self, verb: str, *words: str) -> str:
-        """Run one of its commands; blocks, and returns what it prints. Raises `LaunchError`."""
+        """Run one of its commands; blocks and returns the output. Raises `LaunchError`."""
         command = [*self._program, verb, str(self._folder), *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
@@ -43,11 +43,11 @@ class ControlPlane:
         return done.stdout
 
     def kubectl(self, *words: str) -> str:
-        """Run kubectl as the administrator."""
+        """Run kubectl as administrator."""
         return self.run("ctl", *words)
 
     def create(self, name: str, body: object) -> None:
-        """Create an object; `name` is that of the file that it is written to."""
+        """Create an object; `name`: of the file that it is written to."""
         path = self._folder / f"{name}.json"
         path.write_bytes(orjson.dumps(body))
         self.kubectl("create", "-f", str(path))
@@ -61,8 +61,10 @@ def _all_established(plane: ControlPlane) -> bool:
 
 @contextmanager
 def control_plane_in(folder: Path, home: Path, *, fake_pods: bool = True) -> Iterator[ControlPlane]:
-    """A control plane while the block runs, with the resources of Flink's operator, KEDA and others. With
-    `fake_pods`, every pod on a node counts as running and ready."""
+    """A control plane during the block, with the resources of Flink's operator, KEDA and others.
+
+    `fake_pods`: every pod on a node counts as running and ready.
+    """
     plane = ControlPlane(home, folder)
     plane.run("up", *(() if fake_pods else ("--no-fake-pods",)))
     try:

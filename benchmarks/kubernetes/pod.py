@@ -1,4 +1,4 @@
-"""One pod as a process: started, probed, started again, drained and ended; the API server is told of it."""
+"""Runs one pod as a process: starts, probes, restarts, drains and ends it, and reports to the API server."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ BACK_OFF_S = 0.5
 MOST_BACK_OFF_S = 10.0
 LOOK_S = 0.2
 END_S = 5.0
-"""How long a program has for its end at least, after what is run before."""
+"""Minimum time for a program to end after its pre-stop command."""
 
 
 def timestamp() -> str:
-    """Now, as the API server writes it."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class PodProcess:
-    """Runs a pod until it is to stop. Kept from a kubelet: start-up and readiness probes by HTTP, restarts
-    with back-off, the hook before the stop, its grace, container and pod status. Nothing else."""
+    """Runs a pod until it must stop, with a subset of a kubelet's features.
+
+    These are start-up and readiness probes by HTTP, restarts with back-off, the pre-stop hook, the grace
+    period, container and pod status.
+    """
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class PodProcess:
         self.stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until `stopping` is set and its process has ended; the pod is deleted then."""
+        """Run until `stopping` is set and the process has ended; then delete the pod."""
         with self._log.open("ab") as log:
             while not self.stopping.is_set():
                 process = await self._start(self._command.words, log)
@@ -86,7 +88,8 @@ class PodProcess:
         )
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Until the process has ended or the pod is to stop; a process that never starts is killed."""
+        """Wait until the process has ended or the pod must stop; kills a process that does not become ready
+        in time."""
         ended = asyncio.create_task(process.wait())
         probes = asyncio.create_task(self._probe(process))
         stopping = asyncio.create_task(self.stopping.wait())
@@ -111,7 +114,7 @@ class PodProcess:
             if found != self._ready and (found or ready is None or failures >= ready.failures):
                 self._ready = found
                 await self._report("running")
-            # A kubelet looks again sooner at what is not ready yet.
+            # A kubelet probes more often until the container is ready.
             await asyncio.sleep(LOOK_S if ready is None or not self._ready else ready.every_s)
 
     async def _answers(self, probe: Probe) -> bool:
@@ -121,7 +124,7 @@ class PodProcess:
         return False
 
     async def _end(self, process: asyncio.subprocess.Process, log: Any) -> None:
-        """What is run before the stop, SIGTERM, and SIGKILL once the grace is over."""
+        """Run the pre-stop command, send SIGTERM, and SIGKILL after the grace period."""
         grace_s = float(self._spec.get("terminationGracePeriodSeconds", 30))
         began_s = asyncio.get_running_loop().time()
         if self._command.before_stop and process.returncode is None:
@@ -182,14 +185,12 @@ class PodProcess:
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send it to the process and all in its session."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
 
 
 async def _status(ip: str, probe: Probe) -> int:
-    """What the container answers to a probe."""
     reader, writer = await asyncio.open_connection(ip, probe.port)
     try:
         writer.write(f"GET {probe.path} HTTP/1.0\r\nHost: {ip}\r\n\r\n".encode())

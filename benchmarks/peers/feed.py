@@ -1,8 +1,7 @@
-"""The events, each sent when it is due, and the results, as consumers outside see them.
+"""Sends events when they are due, and reads results as external consumers see them.
 
-Events go into a topic at absolute moments: whether or not a system takes them, they are due. Results are read
-twice: as they are written, and as they are committed, which is one and the same moment for systems that use
-no transactions.
+Events are due at absolute times, whether or not a system accepts them. Results are read twice: as written,
+and as committed, which is the same for systems without transactions.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ FLUSH_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One record of the results: when it was seen, on the monotonic clock."""
+    """One record of the results, and when it was seen, on the monotonic clock."""
 
     index: int
     at_s: float
@@ -33,7 +32,7 @@ class Seen:
 
 
 class Topics:
-    """Topics for one run, with names of their own."""
+    """Topics for one run, with unique names."""
 
     def __init__(self, bootstrap: str) -> None:
         stem = f"peers-{uuid.uuid4().hex[:8]}"
@@ -46,20 +45,20 @@ class Topics:
 
 
 class Feed:
-    """Sends events to a topic."""
-
     def __init__(self, topics: Topics) -> None:
         self._topic = topics.events
         self._producer = Producer({"bootstrap.servers": topics.bootstrap, "linger.ms": 0, "log_level": 0})
 
     def send(self, id: str) -> None:
-        """At once."""
+        """Send one event now."""
         self._producer.produce(self._topic, orjson.dumps(event_of(id)))
         self._producer.poll(0)
 
     def send_paced(self, count: int, rate_per_s: float, start_s: float) -> float:
-        """Events 0, 1, …, event i at `start_s` + i / `rate_per_s` of the monotonic clock. Blocks until all
-        are sent, and returns by how much the latest was sent late at most, in seconds."""
+        """Send events 0, 1, …: event i at `start_s` + i / `rate_per_s` on the monotonic clock.
+
+        Blocks until all are sent; returns the largest delay in seconds.
+        """
         late_s = 0.0
         for index in range(count):
             due_s = start_s + index / rate_per_s
@@ -72,7 +71,8 @@ class Feed:
 
 
 class Watch:
-    """Reads topics on a thread from their begin, until it is left. `committed`: only what is committed."""
+    """Reads topics from their beginning in a thread, during the block. `committed`: only committed
+    records."""
 
     def __init__(self, topics: Topics, *, committed: bool) -> None:
         self._consumer = Consumer(
@@ -95,17 +95,17 @@ class Watch:
 
     @property
     def warm(self) -> int:
-        """How many results of events before the load were seen."""
+        """Number of warm-up results seen."""
         return self._warm
 
     @property
     def events(self) -> int:
-        """Of how many events of the load a result was seen."""
+        """Number of the load's events with a result."""
         return len(self._indices)
 
     @property
     def seen(self) -> tuple[Seen, ...]:
-        """All results of the load so far, in the order in which they were seen."""
+        """All results of the load so far, in the order seen."""
         return tuple(self._seen)
 
     def __enter__(self) -> Watch:
@@ -137,6 +137,6 @@ class Watch:
 
 
 def doubled(seen: Iterable[Seen]) -> int:
-    """How many results are beyond the first of their event."""
+    """Number of results beyond the first of their event."""
     indices = [one.index for one in seen]
     return len(indices) - len(set(indices))

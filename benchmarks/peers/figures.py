@@ -1,4 +1,4 @@
-"""From what was seen of a run to its figures. Pure."""
+"""Computes figures from the observations of a run. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from forebay.testing.script import CallReport
 
 Figures = dict[str, Any]
 FOR_P99 = 1000
-"""Fewer samples have no 99th percentile."""
+"""Minimum number of samples for a 99th percentile."""
 
 
 def common(load: Load, seen: Observed) -> Figures:
-    """What came of the events. `lost`: without a result when the waiting ended, `given_up`: whose only
-    results say that there is no answer; `doubled`: committed results beyond the first of an event."""
+    """Counts of events. `lost`: without a result at the end of the wait; `given_up`: all results lack an
+    answer; `doubled`: committed results beyond the first of an event."""
     answered = {one.index for one in seen.committed if one.answered}
     named = {one.index for one in seen.committed}
     return {
@@ -33,13 +33,13 @@ def common(load: Load, seen: Observed) -> Figures:
 
 
 def latency(load: Load, seen: Observed, engine_s: Callable[[int], float]) -> Figures:
-    """Rate, added latency, checkpoints and use, all without the warm-up.
+    """Rate, added latency, checkpoints and resources, without the warm-up.
 
-    `added_ms`: from the moment an event was due until its result was seen, less what the engine takes for it
-    (`engine_s`), with the 99th percentile only of 1,000 events or more; `_committed`: seen by a consumer that
-    reads what is committed. An event without a result counts as if its result had come at the last moment
-    that was looked at: `unanswered` of them are in the quantiles, which then are lower bounds. `rate_per_s`:
-    results seen for each second in which events were due.
+    `added_ms`: from when an event was due until its result was seen, less the engine's time for it
+    (`engine_s`), with the 99th percentile only for 1,000 events or more; `_committed`: seen by a consumer
+    that reads committed records. An event without a result counts as if it arrived at the end of the
+    observation: `unanswered` of them are in the quantiles, which are then lower bounds. `rate_per_s`: results
+    per second in which events were due.
     """
     first = round(load.warm_s * load.rate_per_s)
     warm_s = seen.start_s + load.warm_s
@@ -74,7 +74,7 @@ def _added_ms(
 
 
 def checkpoints(took_ms: Sequence[int] | None) -> Figures:
-    """Median, 99th percentile and number of checkpoints; nothing where there are none."""
+    """Median, 99th percentile and number of checkpoints; empty without any."""
     if not took_ms:
         return {}
     ordered = sorted(took_ms)
@@ -86,8 +86,10 @@ def checkpoints(took_ms: Sequence[int] | None) -> Figures:
 
 
 def use(seen: Observed, begin_s: float, results: int) -> Figures:
-    """Processor milliseconds for each result, and the most memory, from `begin_s` to the last due event. Of
-    all processes of the peer; the engine, the broker and the measurement are none of them."""
+    """Processor milliseconds per result, and maximum memory, from `begin_s` to the last due event.
+
+    Of all processes of the peer, without the engine, the broker and the measurement.
+    """
     inside = [one for one in seen.use if begin_s <= one.at_s <= seen.end_s]
     if len(inside) < 2:
         return {}
@@ -101,8 +103,8 @@ def use(seen: Observed, begin_s: float, results: int) -> Figures:
 
 
 def calls(report: CallReport) -> Figures:
-    """What the engine saw. `called_again`: calls beyond the first of an event; `max_in_flight`: at most at
-    one moment."""
+    """The engine's counts. `called_again`: calls beyond the first of an event; `max_in_flight`: maximum
+    concurrency."""
     tries = {id: count for id, count in report.calls.items() if id.startswith("event-")}
     return {
         "calls": sum(tries.values()),
@@ -112,8 +114,8 @@ def calls(report: CallReport) -> Figures:
 
 
 def caught_up_s(load: Load, seen: Observed, until_s: float) -> float | None:
-    """Seconds from `until_s`, a moment after the first event, until every event that was due by then had a
-    result, written; None where one never had."""
+    """Seconds from `until_s`, after the first event, until every event due by then had a written result; None
+    if one never had."""
     first: dict[int, float] = {}
     for one in seen.written:
         first.setdefault(one.index, one.at_s)

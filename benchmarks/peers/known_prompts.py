@@ -1,4 +1,4 @@
-"""An engine that has seen every prompt of a load."""
+"""Fills the engine's prefix cache with every prompt of a load."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TIMEOUT_S = 60.0
 
 
 def ask_all(url: str, model: str, load: Load) -> None:
-    """Ask the engine about each event of `load` once, as the peers will; blocks until all are answered.
+    """Send each event of `load` to the engine once, like the peers will; blocks until all are answered.
 
-    Raises the `EngineError` of the first that failed.
+    Raises the first `EngineError`.
     """
     asyncio.run(_ask_all(url, model, load))
 

@@ -1,9 +1,8 @@
-"""The loads that every peer is measured with, and the document that comes of them.
+"""The loads for every peer, and the resulting document.
 
-`latency`: 100 events/s, of whose calls 95 % take 50 ms and 5 % take 2 s, to a system that has had this load
-for a while. `vllm`: a real engine. `refusals`: an engine that answers every call with 429 and
-`Retry-After: 1` for a while. `kill`: all processes of the peer are killed in mid-stream, and it is started
-again as its documentation says.
+`latency`: 100 events/s, whose calls take 50 ms (95 %) or 2 s (5 %), on a warm system. `vllm`: a real engine.
+`refusals`: an engine that answers every call with 429 and `Retry-After: 1` for a while. `kill`: all processes
+of the peer are killed in mid-stream, and it is restarted as documented.
 """
 
 from __future__ import annotations
@@ -42,14 +41,13 @@ SCRIPTED = ReplicaScript(delay=Mixture(), id_in_prompt=ID_IN_PROMPT, retry_after
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """From `begin_s` after the first event on, every call is refused for `seconds`."""
+    """From `begin_s` after the first event, every call is refused for `seconds`."""
 
     begin_s: float
     seconds: float
 
 
 def load_of(part: PartName, *, quick: bool) -> Load:
-    """What is offered in a part."""
     match part:
         case "latency":
             return Load(100, 50 if quick else 120, warm_s=30 if quick else 60, drain_s=20)
@@ -77,8 +75,8 @@ def measure_peers(
 ) -> Document:
     """Each part with each peer, one after another; blocks for minutes.
 
-    A peer that cannot be installed or gives no result is in the document with the reason. Raises
-    `SettingError` where there is no Kafka to start, or no connector of Flink's for it.
+    The document has the reason for a peer that cannot be installed or gives no result. Raises `SettingError`
+    if Kafka or Flink's connector for it is missing.
     """
     home = kafka_to_start(settings)
     installed_jar(KAFKA, settings.connectors)
@@ -211,9 +209,11 @@ Engines = Callable[[], Any]
 
 @contextmanager
 def _engines(part: PartName, settings: Settings, progress: Progress, *, quick: bool) -> Iterator[Engines]:
-    """Gives an engine for each peer, as a context manager of its URL and model: a scripted one of its own, or
-    the one vLLM for all, which has been asked about every event before: else the first peer would find its
-    prefix cache empty, and the others would not."""
+    """An engine per peer, as a context manager of its URL and model: a scripted one each, or one vLLM for
+    all.
+
+    The vLLM has answered every event before: otherwise only the first peer would find its prefix cache empty.
+    """
     if part != "vllm":
         yield _scripted
         return

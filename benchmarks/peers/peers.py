@@ -26,7 +26,7 @@ PEERS = (
         docs=f"{FLINK_DOCS}/dev/python/datastream/operators/asyncio/",
         packages=("apache-flink", "aiohttp"),
         checkpoints="flink",
-        # Flink's own defaults but for the size. Of 10, 100 and 1000 ms the best at 100 events/s: each bundle
+        # Flink's own defaults except the size. Of 10, 100 and 1000 ms the best at 100 events/s: each bundle
         # ends by waiting for its slowest call, so the fewer the better.
         options={"bundle_ms": 1000, "bundle_size": 1000},
         jars=(KAFKA.name,),
@@ -80,7 +80,7 @@ PEERS = (
         packages=("flink-agents", "apache-flink", "openai"),
         requirements="agents.txt",
         checkpoints="flink",
-        # A bundle of PyFlink's stands before the agent and one after it: what is quick here costs no call.
+        # PyFlink has a bundle before the agent and one after it: short bundles cost no calls here.
         options={"bundle_ms": 10, "mode": "process", "max_retries": 100},
         jars=(KAFKA.name,),
     ),
@@ -108,7 +108,7 @@ PEERS = (
         docs="https://beam.apache.org/documentation/ml/about-ml/",
         packages=("apache-beam", "aiohttp", "confluent-kafka"),
         requirements="beam.txt",
-        # What DirectRunner takes where Prism, which it prefers, cannot be fetched from GitHub.
+        # The fallback of DirectRunner if Prism, its preference, cannot be fetched from GitHub.
         options={
             "runner": "apache_beam.runners.portability.fn_api_runner.FnApiRunner",
             "poll_s": 0.02,
@@ -129,8 +129,8 @@ PEERS = (
 
 
 def peers_named(names: list[str] | None) -> tuple[Peer, ...]:
-    """Those with these names, in the order of the tables; all where none is named. Raises `SettingError` for
-    a name that is none."""
+    """Peers with these names, in the order of the tables; all if no name is given. Raises `SettingError` for
+    an unknown name."""
     known = {peer.name for peer in PEERS}
     for name in names or ():
         if name not in known:

@@ -1,4 +1,4 @@
-"""A peer's program in a session of its own: started, looked at, and killed with all that it started."""
+"""A peer's program in its own session: started, sampled, and killed with all its processes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LAST_WORDS = 2000
 
 
 class PeerProcess:
-    """Starts of one command, one after another; every start's output goes to `work/run-N.log`.
+    """Starts one command, once or again; a context manager that ends all its processes.
 
-    A context manager: nothing of the last start outlives the block.
+    Output goes to `work/run-N.log`.
     """
 
     def __init__(self, command: Sequence[str], work: Path, environment: Mapping[str, str]) -> None:
@@ -36,7 +36,6 @@ class PeerProcess:
         self.starts = 0
 
     def start(self) -> None:
-        """Start it; returns at once."""
         self.starts += 1
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -52,27 +51,26 @@ class PeerProcess:
 
     @property
     def log(self) -> Path:
-        """What the latest start printed."""
+        """Log of the latest start."""
         return self._work / f"run-{self.starts}.log"
 
     def last_words(self) -> str:
         return self.log.read_text(errors="replace")[-LAST_WORDS:].strip()
 
     def status(self) -> int | None:
-        """The program's exit status; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def processes(self) -> set[psutil.Process]:
-        """The program and all that it started, as far as they live."""
+        """The living processes of the program."""
         if self._process is None:
             return set()
         return descendants(self._process.pid) | session_members(self._process.pid)
 
     def kill(self) -> None:
-        """SIGKILL to all of them; blocks until they are gone. Raises `LaunchError` where one stays."""
+        """SIGKILL all of them; blocks until they are gone. Raises `LaunchError` if one stays."""
         if self._process is None:
             return
-        # Taken together before the first dies: an orphan has another parent.
+        # Collect all before the first dies: orphans get another parent.
         everyone = self.processes()
         for each in everyone:
             with suppress(psutil.Error):
@@ -93,8 +91,7 @@ class PeerProcess:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a program used up to a moment. `memory_mb`: of all its processes together, pages that several
-    share counted once."""
+    """A program's use up to a moment. `memory_mb`: of all its processes; shared pages count once."""
 
     at_s: float
     processor_s: float
@@ -102,7 +99,7 @@ class Use:
 
 
 class UseSampler:
-    """Looks each second at what a program uses, on a thread, for the length of the block."""
+    """Samples a program's use every second in a thread, during the block."""
 
     def __init__(self, processes: Callable[[], set[psutil.Process]]) -> None:
         self._processes = processes
@@ -126,6 +123,6 @@ class UseSampler:
                 with suppress(LaunchError):
                     use = process_use(process.pid)
                     memory_mb += use.memory_mb
-                    # Of one that has ended since, what it had used when it was last seen stays counted.
+                    # A process that has ended counts with its last sample.
                     self._used[process.pid] = use.processor_s
             self.samples.append(Use(time.monotonic(), sum(self._used.values()), memory_mb))

@@ -1,4 +1,5 @@
-"""One peer under one load: started, warmed up, fed, perhaps killed, and watched until its last result."""
+"""Runs one peer under one load: starts, warms up, feeds and perhaps kills it, and watches until its last
+result."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`rate_per_s` events a second for `seconds`. Those of the first `warm_s` are not counted in latency and
-    rate. `kill_at_s`: when the peer is killed, None: never. `drain_s`: how long results are waited for after
-    the last event. `capacity`: requests in flight at most."""
+    """`rate_per_s` events for `seconds`. Events of the first `warm_s` do not count for latency and rate.
+    `kill_at_s`: when the peer is killed, None: never. `drain_s`: wait for results after the last event.
+    `capacity`: maximum requests in flight."""
 
     rate_per_s: float
     seconds: float
@@ -47,10 +48,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was seen of one run. Moments are of the monotonic clock. `written` and `committed`: all results as
-    each kind of consumer saw them. `late_s`: by how much an event was sent late at most. `checkpoints_ms`:
-    how long each checkpoint took that began after the warm-up, None where the system has none that tell.
-    `ended`: the exit status and last words of a program that ended by itself."""
+    """Observations of one run, on the monotonic clock. `written` and `committed`: all results as each kind of
+    consumer saw them. `late_s`: largest delay of an event. `checkpoints_ms`: duration of each checkpoint that
+    began after the warm-up, None if the system reports none. `ended`: exit status and last words of a program
+    that ended by itself."""
 
     start_s: float
     end_s: float
@@ -66,7 +67,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a peer runs: the Python of its environment, the broker, the engine, and a folder of its own."""
+    """Where a peer runs: its Python, the broker, the engine, and its own folder."""
 
     python: Path
     bootstrap: str
@@ -87,9 +88,8 @@ def observe(
 ) -> Observed:
     """Run the peer under the load; blocks for the load's length and some.
 
-    `began` is told the moment of the first event and must return at once. Raises `LaunchError` where the peer
-    gives no result of a first event within three minutes. A peer that ends by itself later is not started
-    again: what is lost then, is lost.
+    `began` receives the time of the first event and must not block. Raises `LaunchError` if the peer gives no
+    first result within three minutes. A peer that ends by itself later is not restarted: its events are lost.
     """
     topics = Topics(place.bootstrap)
     order_file = place.work / "order.json"
@@ -130,7 +130,7 @@ def observe(
             lambda: committed.events >= load.events or process.status() is not None,
             load.drain_s,
         )
-        # What comes twice may come late.
+        # Duplicates may arrive late.
         _wait(lambda: False, min(3.0, load.drain_s))
         checkpoints_ms = _checkpoints(peer, order, place, warm_at)
         status = process.status()
@@ -150,8 +150,6 @@ def observe(
 
 
 class _Sender:
-    """Sends the events of a load on a thread."""
-
     def __init__(self, feed: Feed, load: Load, start_s: float) -> None:
         self._late_s = 0.0
 
@@ -187,7 +185,7 @@ def _order(peer: Peer, load: Load, place: Place, topics: Topics) -> Order:
 
 
 def _warm_up(process: PeerProcess, feed: Feed, watch: Watch, peer: Peer) -> None:
-    """Send events until the first has a result: then the peer reads, asks and writes."""
+    """Send events until the first has a result: then the whole peer works."""
     until_s = time.monotonic() + START_S
     number = 0
     while not watch.warm:
@@ -206,8 +204,8 @@ def _newest(peer: Peer, place: Place) -> str | None:
 
 
 def durations_ms(history: Iterable[Mapping[str, Any]], since: float) -> tuple[int, ...]:
-    """Milliseconds that each complete checkpoint of Flink's `history` took which began at `since` or later,
-    a time of the system's clock in seconds."""
+    """Duration of each complete checkpoint of Flink's `history` that began at wall-clock time `since`
+    (seconds) or later."""
     return tuple(
         each["end_to_end_duration"]
         for each in history
@@ -216,7 +214,7 @@ def durations_ms(history: Iterable[Mapping[str, Any]], since: float) -> tuple[in
 
 
 def _checkpoints(peer: Peer, order: Order, place: Place, since: float) -> tuple[int, ...] | None:
-    """`durations_ms` of the job; None where it does not tell."""
+    """`durations_ms` of the job; None if it does not report any."""
     if peer.checkpoints is None:
         return None
     if peer.checkpoints == "flink":
@@ -246,5 +244,5 @@ def _sleep_until(moment_s: float) -> None:
 
 
 def this_python() -> Path:
-    """The Python of this process, whose environment Forebay is in."""
+    """This process's Python, whose environment contains Forebay."""
     return Path(sys.executable)

@@ -1,4 +1,4 @@
-"""The document of a run as tables, on a terminal and in Markdown. Pure."""
+"""A run's document as tables, for a terminal and in Markdown. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_MEASURED = "not measured in the recorded runs"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, and what stands below it for one peer."""
+    """A heading, and a function for the cell of one peer."""
 
     title: str
     cell: Callable[[Figures], str]
@@ -24,8 +24,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableOf:
-    """One part as texts. `reasons`: why there are no figures, or why they are in brackets, by the peer's
-    title."""
+    """One part as texts. `reasons`: why figures are missing or in brackets, by the peer's title."""
 
     title: str
     heads: tuple[str, ...]
@@ -42,7 +41,7 @@ def number(name: str, unit: str = "", digits: int = 0) -> Callable[[Figures], st
 
 
 def milliseconds(name: str, *, bounded: bool = True) -> Callable[[Figures], str]:
-    """Milliseconds, seconds from ten thousand on. Where events had no result, quantiles are lower bounds."""
+    """Milliseconds; seconds from ten thousand on. Quantiles are lower bounds if events had no result."""
 
     def cell(found: Figures) -> str:
         value = found.get(name)
@@ -55,8 +54,8 @@ def milliseconds(name: str, *, bounded: bool = True) -> Callable[[Figures], str]
 
 
 def doubt(found: Figures) -> str | None:
-    """Why figures are INVALID: events have an answer that the engine was never asked for. None: they are
-    not."""
+    """Why figures are INVALID: events have an answer although the engine was never called for them. None:
+    valid."""
     if "calls" not in found:
         return None
     asked = found["calls"] - found["called_again"]
@@ -113,7 +112,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 
 
 def title_of(part: str, shape: Figures) -> str:
-    """What was offered, in words."""
+    """The load in words."""
     warm_s = shape.get("warm_s", 0)
     rate = f"{shape['rate_per_s']:g} events/s for {shape['seconds'] - warm_s:g} s"
     if warm_s:
@@ -128,7 +127,6 @@ def title_of(part: str, shape: Figures) -> str:
 
 
 def table_of(part: str, document: Document) -> TableOf:
-    """The table of one part that was measured."""
     measured = document["parts"][part]
     columns = COLUMNS[part]
     rows, reasons = [], {}
@@ -146,7 +144,7 @@ def table_of(part: str, document: Document) -> TableOf:
 
 
 def markdown(table: TableOf) -> str:
-    """The table with its reasons below."""
+    """The table, followed by its reasons."""
     lines = [f"**{table.title}**", "", _row(table.heads), _row(["---"] * len(table.heads))]
     lines += [_row(row) for row in table.rows]
     if table.reasons:
@@ -155,7 +153,7 @@ def markdown(table: TableOf) -> str:
 
 
 def added_lines(document: Document) -> dict[str, Sequence[float]]:
-    """The quantiles of the time added, by the title of each peer that has them; INVALID ones are left out."""
+    """Quantiles of the added time by peer's title; without INVALID ones."""
     peers = document["parts"]["latency"]["peers"]
     return {
         about["title"]: peers[name]["added_ms"]
@@ -165,9 +163,10 @@ def added_lines(document: Document) -> dict[str, Sequence[float]]:
 
 
 def merged(documents: Iterable[Document], peers: Mapping[str, str]) -> Document:
-    """Several documents as one; of what was measured twice, the later counts. Of `peers`, titles by name, all
-    are there, in their order. Raises `SettingError` where two measured the same part with different loads, or
-    none has parts."""
+    """Merge documents; later ones win. All of `peers` (titles by name) are included, in their order.
+
+    Raises `SettingError` if two documents measured the same part with different loads, or one has no parts.
+    """
     found: Document = {"peers": {}, "parts": {}, "runs": []}
     for document in documents:
         try:

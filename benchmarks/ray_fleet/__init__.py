@@ -1,6 +1,5 @@
-"""A fleet on Ray Serve and our own gateway before the same scripted replicas: the same load, in turn.
+"""A fleet on Ray Serve and our own gateway with the same scripted replicas and load, in turn.
 
-`load` says what is asked and when, `client` asks it as a process of its own, `cluster` is a Ray cluster of
-one node, `front` a program on it, `measure` goes through the parts of a run, and `figures` makes the report
-of what was seen.
+`load` defines the requests, `client` sends them from its own process, `cluster` is a Ray cluster of one node,
+`front` a program on it, `measure` runs the parts, and `figures` makes the report.
 """

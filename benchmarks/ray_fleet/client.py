@@ -1,4 +1,4 @@
-"""The client of `python -m benchmarks ray`: reads an `Order` from standard input, prints what it saw."""
+"""The client of `python -m benchmarks ray`: reads an `Order` from standard input, prints its answers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ DONE = b"data: [DONE]"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`load` to `urls`: to each in turn, or each group to one of them (`by_group`). `ray` in place of `urls`:
-    with the pipeline's own client, which finds the replicas there.
+    """`load` to `urls`: to each in turn, or each group to one of them (`by_group`). `ray` instead of `urls`:
+    with the pipeline's own client, which discovers the replicas there.
 
-    What fails is asked for again until `deadline_s` after it was due; 0: never. `hang_up`: close each
+    Failed requests are repeated until `deadline_s` after they were due; 0: never. `hang_up`: close each
     connection at the first token.
     """
 
@@ -51,8 +51,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one request. `whole`: its answer was complete; times are from the moment it was due.
-    `calls`: how often it was asked for; `broken`: how many of the answers broke off after they had begun."""
+    """Outcome of one request. `whole`: its answer was complete; times count from when it was due. `calls`:
+    attempts; `broken`: answers that broke off after they had begun."""
 
     index: int
     whole: bool = False
@@ -66,11 +66,11 @@ class Answer:
 
 
 Ask = Callable[[int, float], Awaitable[Answer]]
-"""From a request's number and the moment it is due to what came of it."""
+"""Sends request number N, due at a time, and returns its outcome."""
 
 
 async def drive(order: Order, ask: Ask) -> list[Answer]:
-    """Ask for all when they are due, whether or not answers come."""
+    """Send all requests when they are due, whether or not answers arrive."""
     tasks = []
     start_s = time.monotonic() + PAUSE_S
     for index, due_s in enumerate(order.load.due_s):
@@ -80,7 +80,7 @@ async def drive(order: Order, ask: Ask) -> list[Answer]:
 
 
 async def over_http(order: Order) -> list[Answer]:
-    """By any HTTP client, which asks again by itself."""
+    """With a plain HTTP client that retries by itself."""
     load = order.load
     timeout = aiohttp.ClientTimeout(total=order.deadline_s or CALL_S)
     connector = aiohttp.TCPConnector(limit=0)
@@ -101,7 +101,6 @@ async def over_http(order: Order) -> list[Answer]:
 
 
 async def _call(session: aiohttp.ClientSession, url: str, order: Order, index: int, due_s: float) -> Answer:
-    """One call; `whole` only if it has ended before the deadline."""
     headers = {"Content-Type": "application/json", "X-Request-Id": order.load.id(index)}
     body = orjson.dumps(order.load.body(index))
     found, first_ms, status = b"", 0.0, 0
@@ -127,14 +126,14 @@ async def _call(session: aiohttp.ClientSession, url: str, order: Order, index: i
 
 
 def counts_in(stream: bytes) -> tuple[int, int]:
-    """The prompt's tokens, and those of them that the prefix cache had: of the event before the end."""
+    """Prompt tokens, and how many of them were cached: from the last event before the end."""
     usage: dict[str, Any] = orjson.loads(stream.rstrip().split(b"\n\n")[-2].removeprefix(b"data: "))["usage"]
     details = usage["prompt_tokens_details"] or {}
     return usage["prompt_tokens"], details.get("cached_tokens") or 0
 
 
 async def over_fleet(order: Order) -> list[Answer]:
-    """By the client that pipelines have, with their retries."""
+    """With the client of pipelines and its retries."""
     engine = FleetEngine(FleetConfig(RayReplicas(order.ray), model=MODEL))
     await engine.client.start()
 

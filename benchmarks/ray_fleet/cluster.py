@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine, which only this machine reaches."""
+"""A Ray cluster on this machine, reachable only from this machine."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from forebay.testing.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.2"
-"""Ray takes 127.0.0.1 for a mistake, and puts the machine's outer address in its place."""
+"""Ray rejects 127.0.0.1 and uses the machine's outer address instead."""
 OTHER_LOOPBACK = "127.0.0.3"
-"""Where the second node is."""
+"""Address of the second node."""
 OTHER = """
 from ray import serve
 
@@ -42,16 +42,18 @@ app = Other.bind()
 
 
 def find_ray() -> Path | None:
-    """The program `ray` of the environment that `make ray` makes, or the one on the path."""
+    """The program `ray` from the environment of `make ray`, or from the path."""
     own = load_settings().home / "ray" / "bin" / "ray"
     found = str(own) if own.exists() else shutil.which("ray")
     return None if found is None else Path(found)
 
 
 class RayCluster:
-    """A cluster that `ray`, a program in an environment with Ray Serve, starts: a context manager. It asks
-    for a token, which this process's environment has meanwhile. Its head has `cpus` cores for replicas, and
-    all nodes have the variables of `environment`."""
+    """A cluster started by `ray`, a program in an environment with Ray Serve: a context manager.
+
+    It requires a token, which this process's environment has meanwhile. Its head has `cpus` cores for
+    replicas; all nodes have the variables of `environment`.
+    """
 
     def __init__(self, ray: Path, cpus: int = 8, environment: Mapping[str, str] | None = None) -> None:
         self._ray = ray
@@ -60,13 +62,13 @@ class RayCluster:
         self._token_before: str | None = None
         self._heads = 0
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
-        # Short: Ray puts sockets there.
+        # Short, because Ray puts sockets there.
         self._folder = Path(tempfile.mkdtemp(prefix="fr"))
         self.address = f"http://127.0.0.1:{free_port()}"
         self._gcs_port = free_port()
         self.token = secrets.token_hex(16)
         self.agent_port = free_port()
-        """Where the head tells how it is."""
+        """Where the head reports its health."""
 
     def fleet(self, name: str) -> dict[str, Any]:
         """A fleet file with one scripted replica."""
@@ -83,8 +85,8 @@ class RayCluster:
 
     @contextlib.contextmanager
     def program(self, *words: str) -> Iterator[subprocess.Popen[str]]:
-        """A program of Python in Ray's environment, which reaches the cluster by `ray.init()`: what it reads
-        and prints is piped, and it ends with the block."""
+        """Run a Python program in Ray's environment, which connects by `ray.init()`. Its input and output are
+        pipes; it ends with the block."""
         python = self._ray.parent / "python"
         environment = self._environment() | {"RAY_ADDRESS": f"{LOOPBACK}:{self._gcs_port}"}
         with (self._folder / "program").open("ab") as log:
@@ -104,7 +106,7 @@ class RayCluster:
                 process.kill()
 
     def said(self) -> str:
-        """The last of what programs printed as errors."""
+        """The end of the programs' standard error."""
         return (self._folder / "program").read_text(errors="replace")[-2000:]
 
     def warned(self) -> str:
@@ -147,8 +149,8 @@ class RayCluster:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def start_head(self) -> None:
-        """Start the head, at the addresses that the last one had. Returns once its dashboard answers."""
-        # As on another machine: Ray takes what a head has left in its folder for one that runs.
+        """Start the head, at the addresses of the previous one. Returns once its dashboard answers."""
+        # Like on another machine: Ray mistakes the leftovers of a head in its folder for a running one.
         self._heads += 1
         words = ["--head", "--include-dashboard=true", f"--port={self._gcs_port}"]
         words += ["--dashboard-host=127.0.0.1", f"--dashboard-port={self.address.rsplit(':', 1)[1]}"]
@@ -158,27 +160,27 @@ class RayCluster:
         wait_until(self._is_up, tell=self._log)
 
     def kill_head(self) -> None:
-        """Kill all processes of the head, its replicas included."""
+        """Kill all processes of the head, including its replicas."""
         self._kill(LOOPBACK)
 
     def start_node(self, cpus: int) -> None:
-        """Start a second node, which has so many cores for replicas; it joins meanwhile."""
+        """Start a second node with `cpus` cores for replicas; it joins in the background."""
         gcs = f"{LOOPBACK}:{self._gcs_port}"
         agent = f"--dashboard-agent-listen-port={free_port()}"
         self._start(OTHER_LOOPBACK, [f"--address={gcs}", f"--num-cpus={cpus}", agent])
 
     def node_has_ended(self) -> bool:
-        """Whether the second node has ended by itself, as it does where it finds no head for long."""
+        """Whether the second node ended by itself, because it found no head for a long time."""
         return self._nodes[OTHER_LOOPBACK].poll() is not None
 
     def freeze_node(self) -> None:
-        """Have the second node say nothing more, as one that the network has lost."""
+        """Pause the second node, as if the network had lost it."""
         for each in self._processes(OTHER_LOOPBACK):
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.suspend()
 
     def kill_node(self) -> None:
-        """Kill all processes of the second node, its replicas included."""
+        """Kill all processes of the second node, including its replicas."""
         self._kill(OTHER_LOOPBACK)
 
     def _start(self, address: str, words: Sequence[str]) -> None:
@@ -192,14 +194,14 @@ class RayCluster:
             )
 
     def _kill(self, address: str) -> None:
-        # Asked to end, Ray waits half a minute for workers; nothing here is worth keeping.
+        # SIGKILL: after SIGTERM, Ray waits half a minute for workers.
         for each in self._processes(address):
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
         self._nodes.pop(address).wait()
 
     def _processes(self, address: str) -> list[psutil.Process]:
-        """The processes of a node; none of one that has ended by itself."""
+        """The processes of a node; empty if it ended by itself."""
         try:
             found = psutil.Process(self._nodes[address].pid)
             return [*found.children(recursive=True), found]
@@ -216,7 +218,7 @@ class RayCluster:
             return False
 
     def request(self, data: bytes | None = None) -> urllib.request.Request:
-        """What asks its dashboard for Serve's applications, or puts others in their place."""
+        """A request for Serve's applications at the dashboard, or to replace them."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         url, method = f"{self.address}/api/serve/applications/", "GET" if data is None else "PUT"
         return urllib.request.Request(url, data, headers, method=method)

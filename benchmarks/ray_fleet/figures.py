@@ -1,4 +1,4 @@
-"""From what the clients saw to the report. Pure."""
+"""Computes the report from the clients' answers. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEAST_FOR_P99 = 1000
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """When an answer is good: whole, its first token and its end so long after the request was due."""
+    """Objectives of an answer: complete, with first token and end at most this long after it was due."""
 
     ttft_ms: float = 200.0
     e2el_ms: float = 1000.0
@@ -33,8 +33,8 @@ class Slo:
 
 
 def way_figures(answers: Sequence[Answer], slo: Slo) -> dict[str, Any]:
-    """One way to the replicas. The hit share is that of all prompts' tokens; no percentile of less than it
-    needs."""
+    """Figures of one way to the replicas. The hit share is of all prompts' tokens; percentiles need enough
+    samples."""
     whole = [answer for answer in answers if answer.whole]
     prompts = sum(answer.prompt_tokens for answer in whole)
     first = sorted(answer.first_ms for answer in whole)
@@ -50,7 +50,7 @@ def way_figures(answers: Sequence[Answer], slo: Slo) -> dict[str, Any]:
 
 
 def compared(ways: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The fleet on Ray beside our gateway alone, as a share of the latter, and beside the direct call."""
+    """The fleet on Ray as a share of our gateway alone, and against the direct call."""
     ray, gateway, direct = ways[RAY], ways[GATEWAY], ways[DIRECT]
     found: dict[str, Any] = {
         f"{name}_difference": ray[name] / gateway[name] - 1 if gateway[name] else None
@@ -62,8 +62,8 @@ def compared(ways: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def kill_figures(answers: Sequence[Answer], deadline_s: float) -> dict[str, Any]:
-    """What a kill did to the requests. `lost`: no whole answer within the deadline. `broken`: answers that
-    broke off after they had begun; `again`: requests that their client sent again."""
+    """Effects of a kill. `lost`: no complete answer within the deadline. `broken`: answers that broke off
+    after they had begun; `again`: requests that their client repeated."""
     whole = [answer.whole_ms for answer in answers if answer.whole]
     return {
         "requests": len(answers),
@@ -81,8 +81,8 @@ def report(
     kills: Mapping[str, Mapping[str, Any]],
     hung_up: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The document. `rounds`: the counted answers of each round, by way; `kills`: by client; `hung_up`: how
-    many clients broke off, and what the engines said of it. `passed` names each target."""
+    """The document. `rounds`: counted answers of each round, by way; `kills`: by client; `hung_up`: number of
+    clients that disconnected, and the engines' counts. `passed` has each target."""
     ways = {
         way: {
             **way_figures([answer for one in seen for answer in one], slo),
@@ -114,5 +114,5 @@ def _short(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _within(difference: float | None) -> bool:
-    """A fleet on Ray that does better misses nothing."""
+    """Better figures of the fleet on Ray pass, too."""
     return difference is not None and difference >= -TARGET_DIFFERENCE

@@ -1,7 +1,7 @@
-"""A program of somebody who has a Ray cluster: Serve chooses the replica, and each answer is streamed from
-its engine's own address. It runs in Ray's environment; the argument is the application.
+"""A user's program on a Ray cluster: Serve chooses the replica, and each answer is streamed from its engine's
+own address.
 
-Prints its URL once it listens.
+Runs in Ray's environment; the argument is the application. Prints its URL once it listens.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Requests in groups, each with a long beginning in common: a replica that has had one of a group answers the
-next one sooner. What is asked, and when, follows from the seed alone."""
+"""Requests in groups that share a long prefix: a replica that has answered one of a group answers the next
+sooner.
+
+Everything depends on the seed alone.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ class PrefixLoad:
     """`requests` at `rate_per_s` on average, with exponential gaps; the first `warm_up` fill the caches and
     do not count.
 
-    Each is of one of `groups`, has the `prefix_chars` of that group and `own_chars` of its own, and gets
-    `max_tokens` of answer. Another `nonce` is other texts in the same groups at the same moments.
+    Each belongs to one of `groups`, has `prefix_chars` of that group and `own_chars` of its own, and an
+    answer of `max_tokens`. Another `nonce` gives other texts in the same groups at the same times.
     """
 
     requests: int = 360
@@ -36,19 +39,18 @@ class PrefixLoad:
 
     @cached_property
     def due_s(self) -> list[float]:
-        """When each request is due, from the load's beginning on."""
+        """When each request is due, from the start of the load."""
         return Poisson(self.rate_per_s).due_s(self.requests, Random(f"schedule {self.seed}"))
 
     @cached_property
     def group_of(self) -> list[int]:
-        """The group of each request."""
         return Random(f"groups {self.seed}").choices(range(self.groups), k=self.requests)
 
     def id(self, index: int) -> str:
         return f"{self.nonce}-{index}"
 
     def texts(self, index: int) -> tuple[str, str]:
-        """The part that the group shares, and the request's own."""
+        """The shared part, and the request's own."""
         shared = f"Group {self.group_of[index]} of {self.nonce}: "
         own = f"Post {index} of {self.nonce}: "
         return _filled(shared, self.prefix_chars), _filled(own, self.own_chars)

@@ -1,7 +1,6 @@
-"""The parts of a run: the ways in turn, a replica that is killed, clients that hang up.
+"""Runs the parts: the ways in turn, a killed replica, clients that disconnect.
 
-Everything is a process of its own on this machine, and all of it is there all the time: what Ray itself takes
-is taken from both.
+Everything runs in its own process on this machine, all the time: Ray's own use affects both sides.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ SCRIPT = {
     "block-chars": "512",
     "cache-blocks": "64",
 }
-"""A prompt that no cache knows takes 0.24 s to the first token, one whose beginning is known 0.04 s. The
-cache of one replica holds the beginnings of less than half of the groups."""
+"""An uncached prompt takes 0.24 s to the first token, one with a cached prefix 0.04 s. A replica's cache
+holds the prefixes of less than half of the groups."""
 CLIENT_TIMEOUT_S = 200.0
 SETTLE_S = 3.0
 REPLACE_TIMEOUT_S = 120.0
@@ -60,8 +59,8 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class RayOptions:
-    """`rounds` of `load` each way, and one in turn; then kills in loads of `kill_tokens` of answer with a
-    deadline, and `hang_ups` clients that leave an answer of `hang_up_tokens`."""
+    """`rounds` of `load` each way, and one in turn; then kills under loads with answers of `kill_tokens` and
+    a deadline, and `hang_ups` clients that leave an answer of `hang_up_tokens`."""
 
     load: PrefixLoad = field(default_factory=PrefixLoad)
     rounds: int = 4
@@ -74,8 +73,8 @@ class RayOptions:
 
 
 def measure_ray(options: RayOptions, ray: Path, note: Note = lambda _: None) -> dict[str, Any]:
-    """The report; blocks. `ray` is the program. Raises `LaunchError` and `DeployError` where something does
-    not start."""
+    """The report; blocks. `ray`: the program. Raises `LaunchError` and `DeployError` if something does not
+    start."""
     words = [word for name, value in SCRIPT.items() for word in (f"--{name}", value)]
     script = script_of(parse([*words, "--model", MODEL]), "")
     with ExitStack() as stack:
@@ -113,7 +112,7 @@ def measure_ray(options: RayOptions, ray: Path, note: Note = lambda _: None) -> 
 
 @dataclass(frozen=True, slots=True)
 class FleetOnRay:
-    """The fleet as the cluster tells it."""
+    """The fleet as reported by the cluster."""
 
     cluster: RayCluster
     spec: RayFleetSpec
@@ -126,13 +125,13 @@ class FleetOnRay:
         return list(asyncio.run(self._look())[0])
 
     def all_urls(self, note: Note) -> tuple[str, ...]:
-        """The engines once Serve tells all of them: the direct call would leave out one that is missing."""
+        """The engines, once Serve reports all: the direct call would leave out a missing one."""
         for _ in range(round(REPLACE_TIMEOUT_S / LOOK_S)):
             if len(urls := self.urls()) == REPLICAS:
                 return tuple(urls)
-            note(f"Serve tells {len(urls)} of {REPLICAS} engines: {self._told()}; {self.cluster.warned()}")
+            note(f"Serve reports {len(urls)} of {REPLICAS} engines: {self._told()}; {self.cluster.warned()}")
             time.sleep(LOOK_S)
-        raise LaunchError(f"after {REPLACE_TIMEOUT_S:g} s Serve did not tell {REPLICAS} engines")
+        raise LaunchError(f"after {REPLACE_TIMEOUT_S:g} s Serve did not report {REPLICAS} engines")
 
     def processes(self) -> dict[str, int]:
         """The process of Serve's replica that owns each engine, by the engine's URL."""
@@ -156,7 +155,7 @@ class FleetOnRay:
 
 @contextmanager
 def fleet_on(cluster: RayCluster, words: list[str], place: Path, note: Note) -> Iterator[FleetOnRay]:
-    """The fleet that `forebay deploy ray` makes of a fleet file, while the block lasts."""
+    """The fleet that `forebay deploy ray` creates from a fleet file, during the block."""
     document = cluster.fleet(NAME) | {"model": MODEL, "replicas": REPLICAS, "args": words}
     path = place / "fleet.yaml"
     path.write_bytes(orjson.dumps(document))
@@ -177,7 +176,7 @@ def fleet_on(cluster: RayCluster, words: list[str], place: Path, note: Note) -> 
 
 @contextmanager
 def front_process(cluster: RayCluster) -> Iterator[str]:
-    """A program on the cluster that asks the fleet by Serve's handle; its URL. Raises `LaunchError` where it
+    """A program on the cluster that calls the fleet by Serve's handle; its URL. Raises `LaunchError` if it
     does not start."""
     with cluster.program("-m", "benchmarks.ray_fleet.front", NAME) as process:
         assert process.stdout is not None
@@ -190,8 +189,11 @@ def front_process(cluster: RayCluster) -> Iterator[str]:
 def _rounds(
     options: RayOptions, orders: dict[str, Order], in_turn: Order, note: Note
 ) -> dict[str, list[list[Answer]]]:
-    """The answers that count, of each round. Each round has texts of its own, so that it begins with nothing
-    cached; every other one goes through the ways backwards."""
+    """Counted answers of each round.
+
+    Each round has its own texts, so that nothing is cached at its start; every other one takes the ways in
+    reverse order.
+    """
     seen: dict[str, list[list[Answer]]] = {way: [] for way in (*orders, IN_TURN)}
     for number in range(options.rounds):
         ways = list(orders) if number % 2 else list(orders)[::-1]
@@ -205,7 +207,7 @@ def _rounds(
 
 
 def _killed(options: RayOptions, order: Order, fleet: FleetOnRay, note: Note) -> dict[str, Any]:
-    """Kill the process of the replica that has most to do, under load. The kernel ends its engine with it."""
+    """Kill the process of the busiest replica under load. The kernel ends its engine with it."""
     client = "pipeline" if order.ray else "gateway"
     note(f"a replica is killed: {client}")
     load = replace(options.load, nonce=f"kill-{client}", max_tokens=options.kill_tokens)
@@ -218,13 +220,14 @@ def _killed(options: RayOptions, order: Order, fleet: FleetOnRay, note: Note) ->
         replaced_s = _replaced_s(fleet, victim)
         found = kill_figures(running.result(), options.deadline_s)
     if order.ray:
-        # It goes to another replica by itself, and tells nobody.
+        # It fails over by itself and does not report that.
         found |= {"broken": None, "again": None}
     return {**found, "in_flight": busy[victim], "replaced_s": replaced_s}
 
 
 def _replaced_s(fleet: FleetOnRay, victim: str) -> float:
-    """Seconds until there are as many replicas as before. Looks seldom: each look slows the load down."""
+    """Seconds until there are as many replicas as before. Polls rarely, because each poll slows the load
+    down."""
     begin_s = time.monotonic()
     while len(urls := fleet.urls()) < REPLICAS or victim in urls:
         if time.monotonic() - begin_s > REPLACE_TIMEOUT_S:
@@ -234,7 +237,8 @@ def _replaced_s(fleet: FleetOnRay, victim: str) -> float:
 
 
 def _hung_up(options: RayOptions, gateway: str, fleet: FleetOnRay) -> dict[str, int]:
-    """How many clients of `gateway` left at the first token, and what the engines say of their requests."""
+    """Number of clients of `gateway` that disconnected at the first token, and the engines' counts of their
+    requests."""
     load = replace(
         options.load, requests=options.hang_ups, max_tokens=options.hang_up_tokens, nonce="hang-up"
     )
@@ -251,7 +255,7 @@ def _hung_up(options: RayOptions, gateway: str, fleet: FleetOnRay) -> dict[str, 
 
 
 def run_client(order: Order) -> list[Answer]:
-    """One client process. Raises `LaunchError` with its last words."""
+    """Run one client process. Raises `LaunchError` with the end of its log."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.ray_fleet.client"],
         input=order.to_json(),
@@ -266,7 +270,7 @@ def run_client(order: Order) -> list[Answer]:
 
 
 def _sleep_until_due(seconds: float, done: Callable[[], bool]) -> None:
-    """Sleep; raise `LaunchError` where the client has ended before."""
+    """Sleep; raises `LaunchError` if the client has ended before."""
     time.sleep(seconds)
     if done():
         raise LaunchError("the client ended before the kill")

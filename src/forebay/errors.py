@@ -1,6 +1,6 @@
 """All errors of Forebay, as one tree under `ForebayError`.
 
-A message says what is wrong, where, and what to do. Errors about one record or request have a `cause`, a
+A message names what is wrong, where, and what to do. Errors about one record or request have a `cause`, a
 stable word for dead letters and metrics. `retryable` errors may not occur again if the same request is sent
 again; `RetryPolicy` limits the attempts.
 """

@@ -219,8 +219,8 @@ TRIES = 10
 def locked_folder(parent: Path, prefix: str) -> tuple[Path, IO[bytes]]:
     """Create a private folder with a new name, which `remove_unlocked` ignores; returns it with its lock.
 
-    It stays locked until the lock is closed here and in each process that inherited it, also by their end.
-    Without locks in the file system, it is never removed. Raises `SettingError` if it cannot be created.
+    It stays locked until the lock is closed here and in each process that inherited it; their end closes it,
+    too. If the file system has no locks, it is never removed. Raises `SettingError` if it cannot be created.
     """
     for _ in range(TRIES):
         try:

@@ -1,4 +1,4 @@
-"""OpenTelemetry for any part of Forebay: where traces and metrics go, and the names of what they hold.
+"""OpenTelemetry for any part of Forebay: where traces and metrics go, and their names.
 
 Import this module only if OpenTelemetry is on: its packages are optional (extra `otel`).
 

@@ -1,4 +1,4 @@
-"""Programs in processes of their own."""
+"""Runs programs in their own processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
-    """Starts a copy of the test module's `PROGRAM` with some arguments; what it says goes to a file of that
+    """Start a copy of the test module's `PROGRAM` with these arguments; its output goes to a file of that
     name."""
     (tmp_path / "program.py").write_text(request.module.PROGRAM)
     (tmp_path / "in").mkdir()

@@ -15,19 +15,19 @@ import forebay as fb
 from forebay import testing
 
 ENGINE = "http://127.0.0.1:8100"
-"""Where examples find their engine; a scripted replica takes its place."""
+"""The examples' engine URL, replaced by a scripted replica."""
 BROKER = "broker:9092"
-"""Where they find Kafka."""
+"""The examples' Kafka address."""
 
 
 def main(url: str, broker: str, *names: str) -> int:
-    """How many examples failed."""
+    """Returns the number of failed examples."""
     failed = 0
     for name in names:
         module = testing if name.startswith("testing.") else fb
         text = getattr(module, name.removeprefix("testing.")).__doc__ or ""
         text = text.replace(ENGINE, url).replace(BROKER, broker)
-        # What an example defines is pickled by value into its job, as what a user's program defines.
+        # Classes of an example are pickled by value into its job, like those of a user's program.
         names_there = {"fb": fb, "Path": Path, "pydantic": pydantic, "__name__": "__main__"}
         if module is testing:
             names_there |= {each: getattr(testing, each) for each in testing.__all__}

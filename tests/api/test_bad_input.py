@@ -1,4 +1,4 @@
-"""What is wrong is a plain error at the call, before anything starts."""
+"""Wrong arguments raise a clear error at the call, before anything starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASK = fb.Inference(URL, model="m", prompt="{{ text }}")
 
 
 class Handler(BaseModel):
-    """Of this, no JSON schema can be made."""
+    """Has no JSON schema."""
 
     call: Callable[[str], str]
 
@@ -119,7 +119,7 @@ def test_servers_that_prefill_are_urls_or_a_fleet(prefill: Any, replicas: Any) -
 
 @pytest.mark.flink
 class TestStreams:
-    """Graphs are built, none runs."""
+    """Graphs are built, but not run."""
 
     @pytest.fixture
     def env(self, flink_logs: Path) -> Any:

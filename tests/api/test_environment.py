@@ -1,4 +1,4 @@
-"""A folder of checkpoints belongs to one process, and holds what the next start needs."""
+"""A checkpoint folder belongs to one process and has what the next start needs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FIRST, SECOND, THIRD = "a" * 32, "b" * 32, "c" * 32
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process that has the folder `state`, which one with a longer number had before."""
+    """Another process with the folder `state`, left by a process with a longer number."""
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / LOCK).write_text(f"{10**15}\n")
     command = [sys.executable, "-c", HOLD, str(tmp_path / "state")]
@@ -120,7 +120,7 @@ def test_an_environment_resumes_and_deletes_what_is_of_no_use(
     restored = made[0].restore_from
     assert (restored and restored.parent.name) == resumed
     assert jobs() == left
-    # What this process itself has started may run still.
+    # Jobs of this process may still run.
     (state / THIRD).mkdir()
     environment.environment(checkpoints=state, log_every_s=None, **options)
     assert jobs() == {*left, THIRD}
@@ -133,7 +133,7 @@ def test_a_job_that_has_finished_is_not_resumed_from_an_older_one(
     (tmp_path / SECOND).mkdir()
     forget_finished(tmp_path)
     assert resumed_checkpoint(tmp_path) == older
-    # The second job has resumed from the first one's checkpoint, and goes on.
+    # The second job has resumed from the first one's checkpoint, and continues.
     (tmp_path / SECOND / END_MARK).touch()
     newest = checkpoint(tmp_path, SECOND, 4)
     forget_finished(tmp_path)
@@ -150,7 +150,7 @@ def test_a_job_that_has_finished_is_not_resumed_from_an_older_one(
 def test_a_job_after_one_that_has_finished_is_resumed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, cleared: bool
 ) -> None:
-    """As when it was started with `resume=False`, or by the process that started the one before."""
+    """Whether it was started with `resume=False`, or by the same process."""
     (tmp_path / FIRST).mkdir()
     (tmp_path / FIRST / END_MARK).touch()
     if cleared:
@@ -176,7 +176,7 @@ def test_where_a_job_resumes_is_logged(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def importing_pyflink(before: str = "") -> str:
-    """What a program's log has of it."""
+    """Log lines of a program about importing PyFlink."""
     code = (
         f"import logging; logging.basicConfig(level=logging.INFO); {before}\n"
         "from forebay.api.environment import mute_pyflink; mute_pyflink()\n"
@@ -197,7 +197,7 @@ def test_pyflink_does_not_say_what_it_lacks_unless_it_is_asked() -> None:
 
 
 class FlinkOfJobs(BaseHTTPRequestHandler):
-    """Flink's REST service with a job that runs and one that has ended."""
+    """Flink's REST service with a running job and one that has ended."""
 
     def do_GET(self) -> None:
         jobs = [{"id": FIRST, "status": "RUNNING"}, {"id": SECOND, "status": "CANCELED"}]

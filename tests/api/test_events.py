@@ -1,4 +1,4 @@
-"""What becomes of an element that is no event, and of an event that `to_event` refuses or changes."""
+"""Elements that are not events, and events that `to_event` rejects or changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refuse(_: Any) -> Event:
 
 
 def keyed(element: Any, read: ReadEvent) -> Any:
-    """What the first operator of `infer` makes of an element."""
+    """An element after the first operator of `infer`."""
     keying = Keying(shards=8, to_event=read)
     keying.open(None)
     *_, (_, data) = keying.flat_map(element)
@@ -43,7 +43,7 @@ def keyed(element: Any, read: ReadEvent) -> Any:
 
 
 def encoded(element: Any, read: ReadEvent) -> Any:
-    """What an application makes of an element."""
+    """An element after the conversion for an application."""
     return decode(EncodeEvent(read)(element))
 
 

@@ -1,4 +1,4 @@
-"""How a program's job ends: by a failure, by Ctrl-C, and on a cluster that outlives the program."""
+"""Ends of a program's job: failure, Ctrl-C, and a cluster that outlives the program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S = 120
 
 
 class Odd:
-    """No JSON value."""
+    """Not a JSON value."""
 
 
 @pytest.mark.long
@@ -81,7 +81,7 @@ env.execute("lines")
 
 
 def interrupted(process: subprocess.Popen[bytes], said: Path) -> str:
-    """What a program says that is interrupted once its job runs and has a checkpoint."""
+    """Interrupt a program once its job has a checkpoint; returns its output."""
     done = f"{said.parent}/state"
     wait_until(lambda: "the job runs" in said.read_text(), timeout_s=TIMEOUT_S)
     wait_until(lambda: any(Path(done).glob("*/chk-*/_metadata")), timeout_s=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""From topic to topic with nothing but the front door."""
+"""Kafka to Kafka with only public names."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_exactly_once_needs_checkpoints(flink_logs: Path, kafka_jar: Path, tmp_p
 
 @pytest.fixture
 def impatient(flink_logs: Path, kafka_jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A JVM with the connector, and no second try where no broker answers."""
+    """A JVM with the connector, without retries if no broker answers."""
     from forebay.api import kafka
     from forebay.flink.jvm import start_jvm
 

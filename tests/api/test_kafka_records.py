@@ -1,4 +1,4 @@
-"""What is written to Kafka for an object: its key, its value, its headers."""
+"""Key, value and headers of records written to Kafka."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_result_with_a_model_as_its_answer_is_written_as_one_without() -> None
     assert orjson.loads(value)["answer"] == {"team": "network"}
 
 
-def test_of_a_result_the_key_and_the_headers_stay_where_another_value_is_written() -> None:
+def test_a_results_key_and_headers_stay_if_another_value_is_written() -> None:
     write = WriteObject(value=lambda result: {"team": result.answer.team}, read=READ)
     assert write(encode(RESULT)) == (b"k", b'{"team":"network"}', HEADERS)
     letter = DeadLetter(b"x", "late", "too late", position="t/0@1", record_key=b"k")

@@ -1,4 +1,4 @@
-"""Answers as instances of pydantic models, and models by the name that servers give."""
+"""Answers as pydantic models; model names as servers report them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import forebay as fb` offers, and what it costs."""
+"""Public names of `import forebay as fb`, and the cost of the import."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_name_that_there_is_not() -> None:
 
 
 def imported(statement: str) -> set[str]:
-    """The modules that a fresh Python imports for `statement`, its own left out."""
+    """The modules that a fresh Python imports for `statement`, without its own."""
     code = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent

@@ -1,4 +1,4 @@
-"""What a program's log says of its job, and which job is given up."""
+"""Log messages about a program's job, and when it is cancelled."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ OTHER = "TimeoutException: no answer"
 
 
 class FakeJob:
-    """A job that is looked at once for each of its `rounds`: counts, or failures with a moment and a cause;
-    None: Flink does not answer."""
+    """A job that is polled once for each of its `rounds`: counts, or failures with time and cause; None:
+    Flink does not answer."""
 
     def __init__(self, rounds: Sequence[Any], state: str = "RESTARTING", *, runs: bool = False) -> None:
         self._rounds = list(rounds)
@@ -183,13 +183,13 @@ ALL_DEAD = {"accepted": 20.0, "dead_letters": 19.0, "in_flight": 1.0}
 SHOUT = "sort: all of the first 19 events became dead letters"
 
 
-def test_that_all_becomes_dead_letters_is_said_once_also_where_nobody_listens_to_info(
+def test_only_dead_letters_is_reported_once_even_without_info_logging(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = FakeJob([{}] * JUDGE_EVERY + [{"sort": ALL_DEAD}] * 10)
     (line,) = said(caplog, job, logging.WARNING)
     assert line.startswith(SHOUT)
-    assert job.asked_counts == 2  # There is nothing more to say.
+    assert job.asked_counts == 2  # There is nothing more to report.
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_dead_letters_beside_others_are_no_alarm(
     assert said(caplog, FakeJob([{"sort": found}] * 10), logging.WARNING) == []
 
 
-def test_where_nobody_listens_counts_are_asked_for_until_there_is_a_result() -> None:
+def test_without_a_listener_counts_are_polled_until_the_first_result() -> None:
     none_yet = {"sort": {"accepted": 3.0, "dead_letters": 0.0}}
     rounds = [*[{}] * JUDGE_EVERY, *[none_yet] * JUDGE_EVERY, *[{"sort": COUNTS}] * 10]
     job = FakeJob(rounds)

@@ -1,4 +1,4 @@
-"""A program with nothing but `import forebay as fb`, end to end."""
+"""A program that only uses `import forebay as fb`, end to end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.testing import Fixed, ReplicaScript, ReplicaThread, ScriptedEngineF
 
 
 class Topic(BaseModel):
-    """What the scripted replica is asked for; the validator shows whose instance it is."""
+    """The schema of answers; the validator changes the word, so that converted answers can be told apart."""
 
     word: str
 
@@ -41,7 +41,7 @@ def read_values(folder: Path) -> list[Any]:
 @pytest.mark.flink
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_what_decodes_is_in_the_operators_task(parallelism: int, flink_logs: Path) -> None:
-    """So that no pickle is on its way between the two, where a checkpoint could catch it."""
+    """So that no pickle is in flight between the two, where a checkpoint could contain it."""
     from pyflink.common import Types
 
     from forebay.flink.jvm import start_jvm
@@ -100,7 +100,7 @@ def test_functions_of_streams_of_objects(tmp_path: Path, flink_logs: Path) -> No
     written = {folder.name: read_values(folder) for folder in tmp_path.iterdir()}
     words = [line["answer"]["word"] for line in written["plain"]]
     assert {word.islower() for word in words} == {True}, (
-        "what the model said is written, not what was made of it"
+        "the model's answer is written, not the converted one"
     )
     shouted = sorted(word.upper() for word in words)
     assert sorted(written["map"]) == sorted(written["map-function"]) == sorted(written["keyed"]) == shouted
@@ -115,7 +115,7 @@ def test_functions_of_streams_of_objects(tmp_path: Path, flink_logs: Path) -> No
 @pytest.mark.long
 @pytest.mark.flink
 def test_the_same_program_resumes(tmp_path: Path, flink_logs: Path) -> None:
-    """It is stopped in the middle: all lines are there in the end, each once."""
+    """Stopped in the middle: in the end all lines are there, each once."""
     from forebay.flink.jvm import start_jvm
 
     start_jvm(flink_logs, heap_mb=768)
@@ -134,7 +134,7 @@ def test_the_same_program_resumes(tmp_path: Path, flink_logs: Path) -> None:
     job = program().execute_async("first")
     wait_until(lambda: len(lines_in(tmp_path / "out")) > 8, timeout_s=60)
     job.cancel()
-    with suppress(Exception):  # A cancelled job ends with an error that says so.
+    with suppress(Exception):  # A cancelled job ends with an error.
         job.get_job_execution_result().result()
     assert len(lines_in(tmp_path / "out")) < 200
     program().execute("second")
@@ -160,7 +160,7 @@ def test_answers_are_instances_and_dead_letters_lines(tmp_path: Path, flink_logs
         fb.write_jsonl(answered.dead_letters, tmp_path / "dead")
         fb.write_jsonl(answered.results.map(described), tmp_path / "described")
         env.execute("readme")
-        # Not chained to anything: what is given to this process was pickled inside Flink.
+        # Not chained: values for this process were pickled inside Flink.
         answered = fb.infer(env.from_collection(texts[:2]), ask)
         with answered.results.execute_and_collect() as found:
             results = list(found)

@@ -1,4 +1,4 @@
-"""Applications take the keys of a pipeline file, all of them and no other."""
+"""Applications accept exactly the keys of a pipeline file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's program type-checks as strictly as a checker can, and its mistakes are seen."""
+"""A user's program passes strict type checks, and its mistakes are found."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ fb.no_such_name
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What mypy keeps of Forebay and its libraries from one program to the next."""
+    """mypy's cache of Forebay and its libraries, shared by the programs."""
     return tmp_path_factory.mktemp("mypy")
 
 
 def mypy(folder: Path, program: str, cache: Path) -> subprocess.CompletedProcess[str]:
-    """What mypy says of a user's project with this program."""
+    """Run mypy on a user's project with this program."""
     (folder / "program.py").write_text(program)
     (folder / "pyproject.toml").write_text(
         "[tool.mypy]\nstrict = true\n"
@@ -120,8 +120,8 @@ def test_mistakes_are_seen(tmp_path: Path, cache: Path) -> None:
 
 def test_a_program_passes_pyright_strict(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    # basedpyright comes whole from PyPI, and in this mode has pyright's rules. Of PyFlink itself it would say
-    # that it has no stubs.
+    # basedpyright comes whole from PyPI, and in this mode has pyright's rules. It would report that
+    # PyFlink has no stubs.
     (tmp_path / "pyrightconfig.json").write_text(
         '{"typeCheckingMode": "strict", "reportMissingTypeStubs": false}'
     )

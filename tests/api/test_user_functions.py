@@ -1,4 +1,4 @@
-"""How a sink's failure is told."""
+"""How a sink's failure is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trends and topics through Flink: what comes out is what the stages say without it, whatever comes in."""
+"""Trends and topics through Flink: the output is that of the stages without Flink, whatever the input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def odd(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events with odd ones among them, numbered anew."""
+    """The events mixed with unusual ones, renumbered."""
     copies = [{"at": 100_000 + n // 10, "text": "win a free phone now"} for n in range(10_000)]
     strange = [
         {"at": 90_000, "text": ""},
@@ -57,7 +57,7 @@ def answers(pipelines: Any) -> dict[str, Any]:
 
 
 def as_taken(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What of the texts travels."""
+    """The part of the texts that is processed."""
     return [{**event, "text": (event["text"] or "")[:4096]} for event in events]
 
 
@@ -81,7 +81,7 @@ def test_trends_are_those_of_the_stages_whatever_comes_in(pipelines: Any) -> Non
     [pytest.param(TrendsJob(), id="trends"), pytest.param(TopicsJob(), id="topics", marks=pytest.mark.long)],
 )
 def test_without_labels_a_run_that_is_interrupted_goes_on_where_it_was(job: Any, pipelines: Any) -> None:
-    """No operator of the job asks a model: what is restored has to be found without one."""
+    """No operator calls a model: the state must be restored without one."""
     document = job.document()
     document["application"]["labels"] = False
     events = list(job.events(6000, 1))

@@ -1,4 +1,4 @@
-"""Records without a key: no two of them share a state."""
+"""Records without a key do not share state."""
 
 from __future__ import annotations
 

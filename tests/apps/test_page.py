@@ -1,4 +1,4 @@
-"""Pages of results: nothing that a post holds becomes markup."""
+"""Pages of results: no text of a post becomes markup."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ATTACKS = (
 
 
 class Seen(HTMLParser):
-    """The elements and the text of a document, as a browser would find them."""
+    """Elements and text of a document, as parsed by a browser."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -62,7 +62,7 @@ def seen(document: str) -> Seen:
 
 
 def whole(post: str) -> str:
-    """A page that shows a post everywhere a page can show one."""
+    """A page with a post in every possible place."""
     drawing = svg(10, 10, element("text", post), element("title", post), label=post)
     parts = [
         card(post, quotes([post]), tags([post]), id=post),

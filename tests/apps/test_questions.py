@@ -1,4 +1,4 @@
-"""Posts in prompts are data: whatever one says, the form of the question and other keys' answers stay."""
+"""Posts in prompts are data: none changes the question's form or other keys' answers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_no_post_ends_the_block_and_each_is_one_line(posts: list[str]) -> None:
     for line, post in zip(lines[1:-1], posts, strict=True):
         assert not MARK.search(line)
         said, there = orjson.loads(line), post[:MAX_POST_CHARS].encode("utf-8", "replace").decode()
-        # Nothing is lost but blanks and the shape of a sign.
+        # Only blanks and the shape of one character are lost.
         assert said.replace(" ", "").replace("‹", "<") == there.replace(" ", "").replace("‹", "<")
     first, words, last = quoted_words(posts).splitlines()
     assert (first, last) == ("<words>", "</words>")

@@ -1,4 +1,4 @@
-"""Posts that stand for many."""
+"""Selection of representative posts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: prompts that only grow, folds that are rare, ends, and messages that are data."""
+"""Sessions: growing prompts, rare folds, ends, and messages as data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def text_of(ask: Ask) -> str:
 
 
 def converse(machine: Machine, key: str, number: int, text: Any, said: str = "fine", **more: Any) -> None:
-    """One turn to its end; the engine counts four characters as a token."""
+    """One complete turn; the engine counts four characters as a token."""
     machine.event(key, number, text=text, **more)
     while key in machine.calls:
         ask = machine.calls[key].ask
@@ -64,7 +64,7 @@ def test_folds_are_rare_and_what_is_folded_begins_like_the_prompt_before() -> No
     assert min(b - a for a, b in pairwise(folds)) >= 4
     for at in folds:
         fold, before, after = asked[at].messages, asked[at - 1].messages, asked[at + 1].messages
-        # What is folded and what stays is all that was said; what is folded begins like the prompt before.
+        # Folded and kept turns are the whole history; the fold's prompt begins like the previous prompt.
         assert fold[0] == before[0]
         assert (*fold[1:-1], *after[1:-1]) == (*before[1:], Message("assistant", "fine"))
         assert "summary up to" in after[0].content
@@ -82,7 +82,7 @@ def test_folds_are_rare_and_what_is_folded_begins_like_the_prompt_before() -> No
 def test_no_prompt_exceeds_the_budget_once_the_engine_has_counted(
     lengths: list[int], per_char: float, budget: int
 ) -> None:
-    """Whatever the tokenizer makes of characters, and however long messages are."""
+    """For any tokenizer and any length of messages."""
     machine = sessions(Sessions(budget_tokens=budget, idle_s=None))
     fixed = len(RULE) + 400
     for number, length in enumerate(lengths):
@@ -132,7 +132,7 @@ def test_a_context_shorter_than_the_budget_folds_instead_of_failing() -> None:
     machine.answer("a")
     assert machine.results[-1].answer["turn"] == 7
     assert machine.results[-1].answer["failures"] == {"prompt_too_long": 2}
-    # A message that does not fit by itself is given up.
+    # A message that does not fit alone fails.
     alone = sessions()
     alone.event("b", 0, text="long")
     alone.give_up("b", "prompt_too_long")
@@ -140,7 +140,8 @@ def test_a_context_shorter_than_the_budget_folds_instead_of_failing() -> None:
 
 
 def answer_within(machine: Machine, context: int, said: str = "fine") -> None:
-    """An engine whose context, with 128 tokens of an answer, is `context` tokens of its own counting."""
+    """Answer like an engine with a context of `context` tokens by its own count, including 128 of the
+    answer."""
     while machine.calls:
         ask = machine.calls["a"].ask
         count = engine_tokens(text_of(ask))
@@ -152,7 +153,7 @@ def answer_within(machine: Machine, context: int, said: str = "fine") -> None:
 
 
 def engine_tokens(text: str) -> int:
-    """As tokenizers count, about: a quarter for a Latin character, one for a Chinese, two and a half for an
+    """Approximate token count: a quarter for a Latin character, one for a Chinese, two and a half for an
     emoji."""
     return round(sum(0.25 if ord(c) < 0x2E80 else 1 if ord(c) < 0x10000 else 2.5 for c in text))
 
@@ -181,7 +182,7 @@ def test_no_script_exceeds_the_budget_by_much_nor_fails(text: str) -> None:
     assert "\ufffd" not in text_of(machine.asked[0].ask)
 
 
-def test_a_message_of_more_tokens_than_its_length_lets_expect_is_shortened_again() -> None:
+def test_a_message_with_more_tokens_than_expected_is_shortened_again() -> None:
     machine = sessions(Sessions(budget_tokens=1536))
     machine.event("a", 0, text="😀" * 4000)
     answer_within(machine, 1024)
@@ -192,7 +193,7 @@ def test_a_message_of_more_tokens_than_its_length_lets_expect_is_shortened_again
 
 @pytest.mark.parametrize("per_byte", [0.25, 0.004])
 def test_a_session_never_wants_to_keep_more_than_it_may(per_byte: float) -> None:
-    """Also with a large budget, and where very many characters are one token."""
+    """Even with a large budget, and if very many characters are one token."""
     settings = Sessions(budget_tokens=20_000, idle_s=None)
     machine = Machine(settings.program(event_time=False), Limits(max_state_bytes=settings.max_state_bytes))
     for number in range(60):
@@ -216,7 +217,7 @@ def test_while_the_engine_is_away_no_session_forgets_what_was_said() -> None:
             number += 1
     folded = machine.calls["a"].ask
     for _ in range(3):
-        # The fold fails, and so does the turn without what would have been folded.
+        # The fold fails, and so does the turn without the turns to fold.
         machine.give_up("a", "timeout")
         machine.restart()
         assert machine.calls["a"].ask.tag == "turn"
@@ -266,7 +267,7 @@ def test_by_the_clock_a_session_that_the_input_ends_was_not_idle() -> None:
     assert machine.stores.keys == {}
 
 
-def test_a_call_that_failed_after_long_ends_no_session_that_has_messages_waiting() -> None:
+def test_a_late_failure_ends_no_session_with_waiting_messages() -> None:
     machine = sessions()
     converse(machine, "a", 0, "hello")
     machine.event("a", 1, text="and now?")
@@ -288,7 +289,7 @@ def test_a_session_without_a_turn_ends_without_a_word() -> None:
 
 
 def test_where_event_time_is_ahead_sessions_go_by_their_own_gaps() -> None:
-    """As after one event of another key whose time is wrong: event time never goes back."""
+    """For example after another key's event with a wrong time: event time never goes back."""
     machine = sessions(event_time=True)
     machine.pass_time(watermark_ms=DAY_MS)
     for number, time_ms in enumerate((0, 10_000, 30_000, 500_000)):
@@ -307,7 +308,7 @@ def test_a_message_without_a_time_does_not_stay_for_ever() -> None:
     assert machine.results[-1].answer == {"ended": "idle", "turns": 1, "summary": ""}
 
 
-def test_event_time_ends_a_session_by_its_own_gaps_though_no_watermark_has_come() -> None:
+def test_event_time_gaps_end_a_session_without_a_watermark() -> None:
     machine = sessions(event_time=True)
     for number, time_ms in enumerate((0, 10_000, 500_000)):
         converse(machine, "a", number, "hello", time_ms=time_ms)
@@ -324,7 +325,7 @@ def test_events_years_late_or_early_are_turns_like_others() -> None:
     now_ms = 1_700_000_000_000
     for number, time_ms in enumerate((now_ms, now_ms - 5 * YEAR_MS, now_ms + 1000, now_ms + 9 * YEAR_MS)):
         converse(machine, "a", number, "hello", time_ms=time_ms)
-    # One that is late belongs to the session as it is; one from the future is beyond its idle time.
+    # A late event belongs to the present session; one from the future is beyond its idle time.
     assert [r.answer.get("turn", "end") for r in machine.results] == [1, 2, 3, "end", 1]
     machine.pass_time(watermark_ms=now_ms + 8 * YEAR_MS)
     assert len(machine.results) == 5
@@ -368,7 +369,7 @@ def test_a_megabyte_of_text_is_shortened_and_said_to_be() -> None:
     assert "x end" in prompt
     assert "characters left out" in prompt
     assert machine.results[0].answer["cut"] is True
-    # What rests in state is what was asked, not the megabyte.
+    # State holds the shortened message, not the megabyte.
     assert max(map(len, machine.stores.keys.values())) < 10_000
 
 

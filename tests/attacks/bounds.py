@@ -1,4 +1,4 @@
-"""How much time and memory one input may take, and how long a client may get nowhere."""
+"""Limits for the time and memory of one input, and for a client's wait without progress."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class Standstill:
-    """How long something has got nowhere, in time in which this process could work.
+    """Time without progress in which this process could have worked.
 
-    A look that comes late says that the machine was busy: it counts as half a second, or as what the process
-    itself has computed since the look before. So a busy machine fails nothing, and a hang is found whether it
-    waits or computes.
+    A late poll means that the machine was busy: it counts as half a second, or as the processor time of this
+    process since the previous poll. So a busy machine fails nothing, and a hang is found whether it waits or
+    computes.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Standstill:
         self._looked_s, self._computed_s = time.monotonic(), time.process_time()
 
     def progress(self) -> None:
-        """Something has come of it: the time counts from here."""
+        """Restart the time."""
         self._stood_s = 0.0
 
     def look(self) -> None:
-        """Count the time since the last look; fails from 5 s on. To be called each `TICK_S`."""
+        """Add the time since the last call; fails from 5 s on. Call it each `TICK_S`."""
         now_s, computed_s = time.monotonic(), time.process_time()
         passed_s, worked_s = now_s - self._looked_s, computed_s - self._computed_s
         self._stood_s += min(passed_s, max(MOST_OF_TICK_S, worked_s))
@@ -45,8 +45,7 @@ class Standstill:
 
 
 async def without_standstill(work: Callable[[Callable[[], None]], Coroutine[None, None, T]]) -> T:
-    """What `work` returns, which calls its argument whenever it has got somewhere. Fails where it has not for
-    5 s."""
+    """The result of `work`, which must call its argument whenever it makes progress, at least every 5 s."""
     still = Standstill()
     task = asyncio.ensure_future(work(still.progress))
     try:
@@ -58,7 +57,7 @@ async def without_standstill(work: Callable[[Callable[[], None]], Coroutine[None
 
 
 def without_standstill_on_thread(work: Callable[[], T]) -> T:
-    """What `work` returns, on a thread of its own, which takes one step. Fails where it takes 5 s."""
+    """The result of `work`, run in its own thread as one step. Fails after 5 s."""
     still, executor = Standstill(), ThreadPoolExecutor(1)
     running = executor.submit(work)
     try:
@@ -71,9 +70,10 @@ def without_standstill_on_thread(work: Callable[[], T]) -> T:
 
 @contextmanager
 def within_bounds() -> Iterator[None]:
-    """Fails where this thread computes for more than 5 s in it, or the process takes 256 MiB more at a time.
+    """Fails if this thread computes for more than 5 s in the block, or the process takes 256 MiB more at a
+    time.
 
-    The time is the processor's, so that a busy machine fails nothing.
+    Measures processor time, so that a busy machine fails nothing.
     """
     before, begun_s = _peak_bytes(), time.thread_time()
     try:
@@ -85,7 +85,7 @@ def within_bounds() -> Iterator[None]:
 
 
 def _peak_bytes(*, reset: bool = True) -> int:
-    """The most memory that the process has had since the last reset; 0 where the system does not tell."""
+    """Peak memory of the process since the last reset; 0 if the system does not report it."""
     try:
         if reset:
             CLEAR.write_text("5")

@@ -1,4 +1,4 @@
-"""Right inputs made wrong: what is cut, doubled, moved, replaced or put in, in a few steps each."""
+"""Valid inputs, mutated in a few steps: cut, duplicated, moved, replaced, inserted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import strategies as st
 
 MOST_BYTES = 1 << 18
-"""Longer results are cut: what is larger takes longer to make than to read."""
+"""Longer results are truncated: they take longer to make than to read."""
 WIDE = 1 << 16
 
 COMMON = (
@@ -19,7 +19,7 @@ COMMON = (
 )
 
 Change = Callable[[bytes, int, int, Sequence[bytes]], bytes]
-"""Bytes, two numbers below `WIDE`, and words to put in; the bytes changed."""
+"""Takes bytes, two numbers below `WIDE`, and words to insert; returns the changed bytes."""
 
 
 def _flip(raw: bytes, a: int, b: int, words: Sequence[bytes]) -> bytes:
@@ -33,7 +33,7 @@ def _put(raw: bytes, a: int, b: int, words: Sequence[bytes]) -> bytes:
 
 
 def _replace(raw: bytes, a: int, b: int, words: Sequence[bytes]) -> bytes:
-    """What stands between two signs of punctuation gives way to a word."""
+    """Replace the text between two punctuation marks with a word."""
     at = _place(raw, a)
     begin = max(raw.rfind(sign, 0, at) for sign in (b":", b",", b" ", b"[", b"\n")) + 1
     ends = [raw.find(sign, at) for sign in (b",", b"}", b"]", b"\n", b"\r")]
@@ -71,7 +71,7 @@ def _place(raw: bytes, a: int) -> int:
 def mutated(seeds: Sequence[bytes], words: Sequence[bytes] = ()) -> st.SearchStrategy[bytes]:
     """One of `seeds`, or the beginning of one with the end of another, after up to five changes.
 
-    `words`, which mean something to the reader, are put in as well as those that trouble any.
+    Inserts `words`, which are meaningful to the reader, and words that are difficult for any.
     """
     known = (*words, *words, *COMMON)
     numbers = st.integers(0, WIDE - 1)

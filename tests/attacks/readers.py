@@ -1,4 +1,4 @@
-"""Whatever reads what others wrote, with right inputs and words that mean something to it."""
+"""All readers of external data, with valid inputs and meaningful words."""
 
 from __future__ import annotations
 
@@ -69,12 +69,13 @@ Read = Callable[[bytes], object]
 POST = (
     b'{"id": 7, "text": "the harbour is dark", "when": "2026-03-01T12:00:00.5Z", "of": {"a": [1, 2.5, null]}}'
 )
-"""A record of most of the streams below."""
+"""A record of most streams below."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """`make` gives what reads; it gets a folder of its own, and the URL of a registry with `SCHEMAS`."""
+    """`make` returns the reading function; it gets its own folder, and the URL of a registry with
+    `SCHEMAS`."""
 
     name: str
     make: Callable[[Path, str], Read]
@@ -91,12 +92,12 @@ def _read_form(raw: bytes) -> object:
 
 
 def pure(read: Read) -> Callable[[Path, str], Read]:
-    """For what needs no file."""
+    """For readers that need no file."""
     return lambda folder, registry: read
 
 
 def from_file(read: Callable[[Path], object], name: str) -> Callable[[Path, str], Read]:
-    """For what reads a file with this name."""
+    """For readers of a file with this name."""
 
     def make(folder: Path, registry: str) -> Read:
         def written(raw: bytes) -> object:
@@ -112,7 +113,7 @@ def from_file(read: Callable[[Path], object], name: str) -> Callable[[Path, str]
 
 
 def record_read(form: Format) -> Read:
-    """A record on its way into a checkpoint and out of it again; what is no event is a dead letter."""
+    """Encode and decode a record as for a checkpoint; other records become dead letters."""
 
     def read(raw: bytes) -> object:
         record = form.read(raw, "in@1")
@@ -333,7 +334,7 @@ def template_read(raw: bytes) -> object:
 
 
 def fields_read(folder: Path, registry: str) -> Read:
-    """The fields are what is wrong, and the templates are right."""
+    """Wrong fields with valid templates."""
     templates = [PromptTemplate(seed.decode(), max_chars=10_000) for seed in TEMPLATES]
     form = Format()
 
@@ -458,7 +459,7 @@ JSON_WORDS = (
     b'"time_ms"',
     b"2026-02-30T25:61:61Z",
 )
-"""What JSON readers here look for."""
+"""Words that JSON readers here look for."""
 TIMES = (
     b'"0001-01-01T00:00:00+23:59"',
     b'"9999-12-31T23:59:59-23:59"',

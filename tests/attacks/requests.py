@@ -1,4 +1,4 @@
-"""Requests as bytes: right ones, ones that two servers would read differently, and who sends them."""
+"""Requests as bytes: valid ones, ones that servers parse differently, and a client that sends them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INNER = (
     b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer sk-right\r\nx-request-id: %b\r\n"
     b"content-length: %d\r\n\r\n%b" % (INNER_ID, len(BODY), BODY)
 )
-"""Hidden in another's body; none that must not be read as a request may reach a replica."""
+"""A request hidden in another's body; it must not reach a replica."""
 LINE, KEY = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n", b"authorization: Bearer sk-right\r\n"
 
 
@@ -23,7 +23,7 @@ def call(*headers: bytes, body: bytes = BODY, length: bool = True, line: bytes =
 
 
 def chunked(*chunks: bytes, headers: tuple[bytes, ...] = (b"transfer-encoding: chunked",)) -> bytes:
-    """A call whose body is these bytes, sizes and all."""
+    """A call with these bytes as its body, including chunk sizes."""
     return call(*headers, body=b"".join(chunks), length=False)
 
 
@@ -47,7 +47,7 @@ RIGHT = (
     get(b"/nothing"),
     call() + call(),
 )
-"""What clients send, and what mutations begin from."""
+"""Valid requests, from which mutations start."""
 WORDS = (
     *(
         b"\r\n",
@@ -104,7 +104,7 @@ HIDING = {
     ),
     "chunks by another name": chunked(END, INNER, headers=(b"transfer-encoding: xchunked",)),
     "chunks and then another coding": chunked(END, INNER, headers=(b"transfer-encoding: chunked, identity",)),
-    "chunks behind a tab that is none": chunked(END, INNER, headers=(b"transfer-encoding:\x0bchunked",)),
+    "chunks after a vertical tab": chunked(END, INNER, headers=(b"transfer-encoding:\x0bchunked",)),
     "chunks by a folded header": chunked(
         END, INNER, headers=(b"transfer-encoding:\r\n chunked", b"content-length: 5")
     ),
@@ -112,14 +112,14 @@ HIDING = {
     "a chunk without a number": chunked(b"g\r\n", INNER),
     "a chunk below zero": chunked(b"-1\r\n", INNER),
     "a chunk beyond all": chunked(b"ffffffffffffffffff\r\n", INNER),
-    "a chunk that is longer than told": chunked(b"1\r\nab\r\n", END, INNER),
+    "a chunk that is longer than its size": chunked(b"1\r\nab\r\n", END, INNER),
     "a chunk that ends with a line feed only": chunked(b"1\nx\n0\n\n", INNER),
     "a header with NUL": call(b"x-a: 1\x002", b"content-length: 0", body=INNER),
     "a header without a name": chunked(INNER, headers=(b": 1", b"content-length: 0")),
     "a carriage return in a header": call(b"x-a: 1\rcontent-length: 0", b"content-length: 0", body=INNER),
     "an upgrade with a body": call(b"connection: upgrade", b"upgrade: h2c", body=INNER),
 }
-"""Requests whose end is not where it seems; what follows must not be taken for the next request."""
+"""Requests whose end is not where it seems; the bytes after it must not be treated as a request."""
 
 REFUSED = {
     "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -129,33 +129,30 @@ REFUSED = {
     "all of it": b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n",
     "a path upwards": get(b"/../../etc/passwd"),
     "a path upwards, encoded": get(b"/v1/%2e%2e/%2e%2e/metrics%00"),
-    "a path that is no UTF-8": get(b"/%ff%fe/\xc3\x28"),
+    "a path that is not UTF-8": get(b"/%ff%fe/\xc3\x28"),
     "a long path": get(b"/" + b"a" * 40_000),
     "a method of its own": b"get /health HTTP/1.1\r\nhost: x\r\n\r\n",
     "ten thousand headers": get(b"/health", *(b"x-%d: 1" % number for number in range(10_000))),
     "a header of a megabyte": get(b"/health", b"x: " + b"a" * (1 << 20)),
     "a folded header": get(b"/nothing", b"x-a: 1\r\n  2\r\n\t3"),
-    "a body where none belongs": get(b"/nothing", b"content-length: 1000000"),
+    "an unexpected body": get(b"/nothing", b"content-length: 1000000"),
     "a million tokens for each of a million answers": call(
         body=BODY[:-1] + b',"n":1000000,"max_tokens":1e308}'
     ),
-    "a key that is none": call(body=BODY).replace(b"sk-right", b"\xff" * 300),
+    "an invalid key": call(body=BODY).replace(b"sk-right", b"\xff" * 300),
 }
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A client: its bytes, in pieces of which each waits for the one before to be on its way.
-
-    With `waits` it sends all but the last piece, and then nothing.
-    """
+    """A client that sends its pieces one after the other. With `waits` it never sends the last one."""
 
     pieces: tuple[bytes, ...]
     waits: bool = False
 
 
 async def exchange(port: int, sent: Sent, progress: Callable[[], None] = lambda: None) -> bytes:
-    """All that is answered until the gateway closes; each piece sent or received is `progress`."""
+    """All answers until the gateway closes; each piece sent or received is `progress`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answered = asyncio.ensure_future(read_all(reader, progress))
     try:
@@ -174,7 +171,7 @@ async def exchange(port: int, sent: Sent, progress: Callable[[], None] = lambda:
 
 
 async def read_all(reader: asyncio.StreamReader, progress: Callable[[], None]) -> bytes:
-    """All that comes until the other side closes."""
+    """All bytes until the other side closes."""
     pieces = []
     while piece := await reader.read(1 << 16):
         pieces.append(piece)
@@ -183,6 +180,6 @@ async def read_all(reader: asyncio.StreamReader, progress: Callable[[], None]) -
 
 
 def statuses(answered: bytes) -> list[int]:
-    """Those of the answers, one behind the other."""
+    """Statuses of consecutive answers."""
     lines = [part[:3] for part in answered.split(b"HTTP/1.1 ")[1:]]
     return [int(line) for line in lines if line.isdigit()]

@@ -1,4 +1,4 @@
-"""A standstill is found whether it waits or computes, and a busy machine is none."""
+"""A hang is detected whether it waits or computes; a busy machine does not count as one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .bounds import STUCK_S, TICK_S, Standstill
 
 
 class Times:
-    """What the clock and the processor show."""
+    """Readings of the clock and of the processor time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = self.computed_s = 0.0

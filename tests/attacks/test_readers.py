@@ -63,7 +63,7 @@ FOUND = [
     ("a request in a checkpoint", b"\xc1"),
     ("a request in a checkpoint", b"\x91\x01"),
 ]
-"""What once raised something else, or took too long."""
+"""Inputs that once raised another error, or took too long."""
 
 
 @pytest.mark.parametrize(("name", "raw"), FOUND)

@@ -1,4 +1,4 @@
-"""Nothing that its clients send makes the gateway fail, hang or grow, or take a body for a request."""
+"""No request makes the gateway fail, hang or grow, or treat a body as a request."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from .mutations import CHANGES, COMMON, MOST_BYTES, WIDE, mutated
 from .requests import HIDING, INNER_ID, REFUSED, RIGHT, WORDS, Sent, call, exchange, read_all, statuses
 
 TOGETHER = 50
-"""Clients at a time."""
+"""Concurrent clients."""
 OWN = frozenset((200, 400, 401, 404, 405, 408, 413, 429, 431, 503))
-"""What clients are told; 503 where there are too many of them."""
+"""Statuses for clients; 503 if there are too many."""
 GROWTH_BYTES = 24 << 20
 LIMITS = {"header_s": 0.3, "body_s": 0.3, "idle_s": 1, "request_s": 5.0, "max_body_bytes": 100_000}
 SCRIPT = ReplicaScript(delay=Fixed(0.0), chunks=2)
 
 
 class Attacked:
-    """A gateway before a replica on a thread of its own, and what it has logged as errors."""
+    """A gateway and its replica in a thread, and the errors that it logged."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -52,12 +52,12 @@ class Attacked:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(300)
 
     def answers(self, *clients: Sent) -> list[bytes]:
-        """What each of them gets."""
+        """The answers for each client."""
 
         return answers_of(self.served.port, clients)
 
     def is_well(self) -> None:
-        """Nothing is left of the clients before, and another one is answered."""
+        """Nothing is left of earlier clients, and another one is answered."""
         [answer] = self.answers(Sent((call(b"connection: close"),)))
         assert statuses(answer) == [200]
         assert self.errors == []
@@ -167,7 +167,8 @@ clients = st.builds(
 
 
 def batches() -> int:
-    """How many times `TOGETHER` clients: 10,000 in all with `make test-attacks`, which asks for 2,600."""
+    """Number of batches of `TOGETHER` clients: 10,000 clients in all with `make test-attacks`, which sets
+    2,600 examples."""
     return 200 if settings.default.max_examples > 1000 else 2
 
 
@@ -180,7 +181,7 @@ def test_wrong_requests_are_refused_and_leave_nothing(attacked: Attacked, togeth
 
 
 def test_wrong_requests_make_the_gateway_no_larger(tmp_path: Path) -> None:
-    """A process of its own, as hypothesis grows itself."""
+    """In its own process, because hypothesis itself grows."""
     (tmp_path / "gateway.yaml").write_text(json.dumps({"limits": LIMITS}))
     dice = random.Random(5)
     with ReplicaProcess(SCRIPT) as replica:

@@ -10,7 +10,7 @@ from forebay.bench.bootstrap import bootstrap_difference
 
 
 def draws(mean: float, count: int, seed: int, alike: float = 0.0) -> list[float]:
-    """Normal samples around a mean; each is like the one before by so much."""
+    """Normal samples around a mean, with autocorrelation `alike`."""
     chance, found, last = random.Random(seed), [], 0.0
     for _ in range(count):
         last = alike * last + (1 - alike**2) ** 0.5 * chance.gauss(0, 1)
@@ -38,8 +38,8 @@ def test_of_the_same_there_is_none() -> None:
 
 @pytest.mark.parametrize("alike", [0.0, 0.7])
 def test_as_many_intervals_hold_the_truth_as_are_said_to(alike: float) -> None:
-    """Of equal runs, 95 of 100 intervals hold 0; somewhat fewer where neighbours are alike. Drawing single
-    requests instead of blocks would hold it in about 60 of 100 there."""
+    """For equal runs, 95 of 100 intervals contain 0; slightly fewer with correlated neighbours. Drawing
+    single requests instead of blocks would give about 60 of 100 there."""
     rounds = 200
     held = 0
     for seed in range(rounds):

@@ -1,4 +1,4 @@
-"""A load, sent and recorded."""
+"""Sending and recording a load."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORK = ReplicaScript(delay=Fixed(0.002), token_s=0.001, chunks=4)
 
 
 class Scripted:
-    """A target that does, for each request, what `script` does; remembers how many it had at a time."""
+    """A target that runs `script` for each request; records its concurrency."""
 
     name = "scripted"
 
@@ -100,7 +100,7 @@ async def test_an_open_loop_waits_for_no_answer() -> None:
 
 
 async def test_what_is_late_moves_nothing_after_it() -> None:
-    """The event loop stands still over the moments of several requests: they keep theirs."""
+    """The event loop is blocked over the due times of several requests: later ones keep theirs."""
     target = Scripted()
     late: list[float] = []
 
@@ -249,7 +249,7 @@ def test_a_whole_run_against_a_server() -> None:
 
 @pytest.fixture
 def unfrozen() -> Iterator[None]:
-    """Nothing is frozen, as in a process that has not asked for it."""
+    """Nothing is frozen, like in a process that never froze anything."""
     was_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     yield
@@ -314,7 +314,7 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
 
 @contextmanager
 def file_limit(soft: int, hard: int) -> Iterator[None]:
-    """Within it `getrlimit` says so, and `setrlimit` may go up to `hard`."""
+    """Patch `getrlimit` and `setrlimit` with these limits."""
     found = [(soft, hard)]
     patch = pytest.MonkeyPatch()
     patch.setattr(resource, "getrlimit", lambda _: found[-1])

@@ -1,4 +1,4 @@
-"""What differs between two benchmarks: found where it is, not where it is not, refused where it cannot be."""
+"""Differences between two benchmarks: found if real, not found by chance, refused if not comparable."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_faster_engine_is_found_in_one_run_each() -> None:
     assert ttft.low is not None
     assert ttft.high is not None
     assert ttft.low < ttft.after - ttft.before < ttft.high < 0
-    # Of throughput, one run each tells nothing about the next.
+    # One run each gives no interval for throughput.
     assert named(found, "requests/s").low is None
     assert named(found, "requests/s").beyond_noise is None
 
@@ -57,7 +57,7 @@ def test_a_slower_engine_is_worse() -> None:
 
 
 def test_equal_engines_do_not_differ_beyond_noise() -> None:
-    """Nearly never: 5 of 100 are expected to, of independent figures."""
+    """Rarely: 5 of 100 independent figures are expected to."""
     found = [compare(report(2 * seed), report(2 * seed + 1)) for seed in range(10)]
     beyond = [
         named(one, name).beyond_noise for one in found for name in ("TTFT mean", "TPOT p50", "E2EL p90")
@@ -73,7 +73,7 @@ def test_repeats_have_intervals_over_repeats() -> None:
 
 
 def test_a_hand_made_difference() -> None:
-    """Repeats whose figures are known: means 10 and 12, Welch's interval by the book."""
+    """Repeats with known figures: means 10 and 12, Welch's interval from the textbook."""
 
     def rates(*values: float) -> Report:
         whole = report(*range(len(values)))
@@ -158,7 +158,7 @@ def test_seed_and_nonce_may_differ_and_so_may_the_engine() -> None:
 
 
 def at(report: Report, target: str) -> Report:
-    """The report as if it were of another target."""
+    """The report with another target."""
     runs = (replace(m, run=replace(m.run, asked={**m.run.asked, "target": target})) for m in report.runs)
     return Report("serve", tuple(runs))
 

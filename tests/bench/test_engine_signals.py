@@ -1,4 +1,4 @@
-"""The engine's own figures: read from its text, counted from the first reading on."""
+"""The engine's own figures: parsed from text, counted from the first reading."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_servers_metrics_are_read_over_http() -> None:
     assert found["running"] == 0
 
 
-def test_a_server_that_is_not_there_or_has_no_metrics_raises_what_a_sampler_takes() -> None:
+def test_a_missing_server_or_one_without_metrics_raises_os_error() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         with pytest.raises(OSError, match="refused"):

@@ -1,4 +1,4 @@
-"""Every figure against answers worked out by hand, and what must hold between them for any answers."""
+"""Every figure against hand-computed answers, and invariants for any answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def figures_of(record: RequestRecord) -> RequestFigures:
 
 
 def record_of(*chunks: Chunk, **changes: object) -> RequestRecord:
-    """Due at 1 s, sent at 1.25 s, with these chunks; it ends half a second after the last one."""
+    """Due at 1 s, sent at 1.25 s, with these chunks; ends half a second after the last one."""
     ended_s = (chunks[-1].at_s if chunks else 4.0) + 0.5
     record = RequestRecord(index=0, due_s=1.0, sent_s=1.25, ended_s=ended_s, chunks=chunks)
     return replace(record, **changes)  # type: ignore[arg-type]
@@ -225,7 +225,7 @@ def test_percentiles_need_enough_samples() -> None:
 
 
 MS = st.integers(0, 5_000).map(lambda ms: ms / 1024)
-"""Steps of a time that computes exactly."""
+"""Times that are exact in binary."""
 CHUNKS = st.lists(st.tuples(MS, st.integers(1, 5)), min_size=1, max_size=12)
 
 
@@ -305,7 +305,7 @@ def test_figures_do_not_hang_on_the_clocks_zero_and_scale_with_its_unit(
 
 
 @given(st.lists(records(), min_size=1, max_size=8), MS, MS)
-def test_goodput_is_a_share_that_looser_objectives_raise_and_a_failure_lowers(
+def test_looser_objectives_raise_goodput_and_a_failure_lowers_it(
     answers: list[RequestRecord], one_s: float, other_s: float
 ) -> None:
     low_s, high_s = sorted((one_s, other_s))

@@ -1,4 +1,4 @@
-"""Whether a machine was the measurement's own."""
+"""Detects other programs' use of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processor time of threads: as the system's files have it, by name, ended threads included."""
+"""Processor time of threads from the system's files, by name, including ended threads."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def test_a_process_is_read_from_its_files(tmp_path: Path) -> None:
     folder = tmp_path / "7"
     write_stat(folder / "stat", "java", 5 * TICKS_PER_S, TICKS_PER_S)
     write_stat(folder / "task" / "7" / "stat", "java", TICKS_PER_S, 0)
-    # A name may look like what follows it.
+    # A name may look like the fields after it.
     write_stat(folder / "task" / "8" / "stat", "a) S 1 (b", 2 * TICKS_PER_S, TICKS_PER_S)
     # Nor is it always text.
     write_stat(folder / "task" / "10" / "stat", "b\udcff", 0, TICKS_PER_S)
-    (folder / "task" / "9").mkdir()  # It ended while it was looked at.
+    (folder / "task" / "9").mkdir()  # It ended while being read.
     (folder / "smaps_rollup").write_text(
         "0001-f001 ---p 00000000 00:00 0 [rollup]\nRss:  9000 kB\nPss:  1000 kB\nPss_Dirty:  7 kB\n"
     )

@@ -1,4 +1,4 @@
-"""Where figures come from, and that no secret is told with it."""
+"""Provenance of figures, without secrets."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         (['--extra={"password":"abc"}'], '\'--extra={"password":"[hidden]"}\''),
         (["--extra", '{"max_tokens":7}'], "--extra '{\"max_tokens\":7}'"),
         (["{not JSON"], "'{not JSON'"),
-        # What is no secret stays.
+        # Other values stay.
         (["--output-tokens", "128", "--tokenizer", "gpt2"], "--output-tokens 128 --tokenizer gpt2"),
         (["--max-tokens=20", "--tokenizer-mode", "auto"], "--max-tokens=20 --tokenizer-mode auto"),
         (["http://127.0.0.1:8100/v1"], "http://127.0.0.1:8100/v1"),
@@ -116,7 +116,7 @@ def test_a_known_secret_is_nowhere(secret: str, before: str, after: str) -> None
 @pytest.mark.parametrize("piece", ["x", "a.", "token", "http://", "sk-"])
 @pytest.mark.timeout(30)
 def test_a_word_without_end_is_cut(piece: str) -> None:
-    """The time is linear in its length: a quadratic search takes minutes for this."""
+    """The time is linear in its length: a quadratic search would take minutes."""
     assert len(hidden(piece * (300_000 // len(piece)))) < 600
 
 

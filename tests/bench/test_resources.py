@@ -1,4 +1,4 @@
-"""Processor and memory of processes with their children, and what a GPU tells."""
+"""Processor and memory of processes with their children, and figures of GPUs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_gpus_are_told_by_their_number() -> None:
 
 
 class Nvml:
-    """A GPU that does not tell its power."""
+    """A GPU that does not report its power."""
 
     class NVMLError(Exception):
         pass

@@ -1,4 +1,4 @@
-"""Samples are taken before, during and after a block, and a source that fails ends nothing."""
+"""Samples before, during and after a block; a failing source ends nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forebay.errors import LaunchError
 
 
 class Ticks:
-    """Waits that end at once, so many times; then until the block's end."""
+    """Waits that end at once, a given number of times; then only with the block."""
 
     def __init__(self, count: int) -> None:
         self._left = count

@@ -1,4 +1,4 @@
-"""What the options of `forebay bench serve` ask for."""
+"""Loads from the options of `forebay bench serve`."""
 
 from __future__ import annotations
 

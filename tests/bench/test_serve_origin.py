@@ -1,4 +1,4 @@
-"""A run of `forebay bench serve` has the engine's own figures, and where it comes from."""
+"""A run of `forebay bench serve` has the engine's own figures, and its provenance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_samples_and_provenance_of_a_run(monkeypatch) -> None:  # type: ignore[n
     for measured in runs:
         run = measured.run
         assert len(run.samples) >= 2
-        # Counted anew for each run.
+        # Counters start at 0 for each run.
         assert run.samples[0].values["generation_tokens"] == 0
         assert (
             run.samples[-1].values["generation_tokens"] >= sum(r.output_tokens or 0 for r in run.records) > 0

@@ -1,4 +1,4 @@
-"""Percentiles and intervals: against numpy and printed tables, and how often they are right."""
+"""Percentiles and intervals against numpy and printed tables, and their coverage."""
 
 from __future__ import annotations
 

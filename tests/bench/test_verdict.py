@@ -1,4 +1,4 @@
-"""A good run is VALID; each way in which a run can mislead is told, and no other."""
+"""A good run is VALID; each way in which a run can mislead is reported, and no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKENS = 20
 
 
 def record_at(index: int, due_s: float, *, delay_s: float = 0.0005, service_s: float = 1.0) -> RequestRecord:
-    """As good as can be: 20 tokens for a prompt of 100, one every 20th of its service time."""
+    """An ideal request: 20 tokens for a prompt of 100, one every 20th of its service time."""
     sent_s = due_s + delay_s
     at_s = [sent_s + service_s * (i + 1) / TOKENS for i in range(TOKENS)]
     return RequestRecord(
@@ -55,12 +55,12 @@ def poisson(count: int, seed: int, rate_per_s: float = RATE_PER_S) -> list[float
     for _ in range(count):
         now_s += draw.expovariate(rate_per_s)
         found.append(now_s)
-    # As the schedules do: the rate is met exactly.
+    # Like the schedules: the rate is met exactly.
     return [at_s * count / rate_per_s / now_s for at_s in found]
 
 
 def served(due_s: Sequence[float], places: int, service_s: Callable[[int], float]) -> list[RequestRecord]:
-    """What a server with so many places does: first come, first served."""
+    """Records of a first-come, first-served server with this many places."""
     free_s = [0.0] * places
     found = []
     for index, at_s in enumerate(due_s):
@@ -245,8 +245,10 @@ def burst(count: int, each_s: float, took_s: float, *, at_s: float = 0.0) -> lis
 
 
 def test_a_burst_may_take_its_own_time_to_be_sent() -> None:
-    """500 requests, sent within 50 ms: nothing where they are answered within 9 s, much within half a second.
-    It is the burst that counts: what others take does not matter."""
+    """500 requests, sent within 50 ms: little if they are answered within 9 s, much within half a second.
+
+    Only the burst's own answers count.
+    """
     schedule = {"kind": "burst", "size": 500}
     assert judge(run_of(burst(500, 0.0001, 9.0), schedule)).reasons == ()
     (late,) = judge(run_of(burst(500, 0.0001, 0.5), schedule)).reasons
@@ -283,7 +285,7 @@ def test_the_engines_own_counters_are_believed() -> None:
     assert judge(run_of(good, samples=right)).valid
     (reason,) = judge(run_of(good, samples=samples(generation_tokens=1000.0 + 300 * TOKENS))).reasons
     assert "the engine generated 6000 tokens during the run, and the answers have 4000" in reason
-    # Not where requests failed on the way, samples do not cover the run, or the engine started anew.
+    # Not if requests failed, samples do not cover the run, or the engine restarted.
     failed = changed(good, lambda i: i == 3, error="it broke")
     assert len(judge(run_of(failed, samples=samples(generation_tokens=7000.0))).reasons) == 1
     assert judge(run_of(good, samples=(right[0], EngineSample(5.0, {"generation_tokens": 9000.0})))).valid
@@ -320,7 +322,7 @@ def test_a_client_that_cannot_keep_up_sends_at_a_lower_rate() -> None:
 
 
 def test_bursts_that_were_not_asked_for_are_seen() -> None:
-    # Sent every second in heaps of ten, where an even stream was due: on time at most by a second.
+    # Sent every second in groups of ten, although due evenly: late by at most a second.
     heaps = [record_at(i, i / 10, delay_s=0.9 - i % 10 / 10) for i in range(500)]
     reasons = judge(run_of(heaps)).reasons
     assert any("other bursts than they were due" in each for each in reasons)
@@ -373,7 +375,7 @@ def test_a_server_that_falls_behind_is_found(seed: int) -> None:
 
 
 def test_a_queue_that_fills_is_not_one_that_grows() -> None:
-    # All in flight at once for the whole run: too short to tell.
+    # All in flight at once for the whole run: too short to judge.
     assert judge(run_of([record_at(i, i / 10, service_s=30.0) for i in range(100)])).valid
 
 

@@ -1,4 +1,4 @@
-"""Agreement of clusterings, held against values worked out elsewhere."""
+"""Agreement of clusterings, compared with values computed elsewhere."""
 
 from __future__ import annotations
 

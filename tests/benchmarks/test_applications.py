@@ -1,4 +1,4 @@
-"""What `python -m benchmarks applications` measures, and what it says of what it does not."""
+"""What `python -m benchmarks applications` measures, and how it reports skipped parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forebay.settings import Settings
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was measured; nothing is."""
+    """Records what was measured, without measuring."""
     found: list[Any] = []
 
     class Model:

@@ -1,4 +1,4 @@
-"""The made-up stream is what its plan says."""
+"""The generated stream matches its plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks client`: what it measures, and what it takes to be VALID."""
+"""`python -m benchmarks client`: figures, and criteria for VALID."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_run_has_its_figures_and_frees_its_core(monkeypatch: pytest.MonkeyPatc
     assert (run["requests"], run["answered"]) == (100, 100)
     assert run["verdict"] == "VALID", run["reasons"]
     for name in ("schedule_delay_ms", "added_ttft_ms", "added_e2el_ms"):
-        # Nothing comes sooner than the script has it; the event loop's clock has a resolution of its own.
+        # Nothing arrives earlier than scripted; the event loop's clock has a resolution of its own.
         assert -1 < run[name]["p50"] <= run[name]["p99"] <= run[name]["max"]
     assert run["client_cores"] > 0
     assert os.sched_getaffinity(0) == cores

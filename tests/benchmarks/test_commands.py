@@ -1,4 +1,4 @@
-"""What `forebay bench` refuses before it measures for minutes, and what it writes."""
+"""What the commands refuse before measuring for minutes, and what they write."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def refused(*words: str) -> BaseException:
         (["applications", "--data", "{}/none"], "--data: there is no folder .*/none"),
         (["applications", "--app", "trends", "--file", "{}/file"], "--file gives topics to score"),
         (["recovery", "--json", "{}/none/a.json"], "--json: there is no folder"),
-        (["recovery", "--work-dir", "{}/file/x"], "--work-dir: .* cannot be made: Not a directory"),
+        (["recovery", "--work-dir", "{}/file/x"], "--work-dir: .* could not be created: Not a directory"),
         (["kubernetes", "--json", "{}/none/a.json"], "--json: there is no folder"),
         (["kubernetes", "--plot", "{}/a.xyz"], r"--plot: expected a name that ends in"),
         (["peers", "--peer", "storm"], "--peer: expected one of .*, found 'storm'"),

@@ -1,4 +1,4 @@
-"""What a run costs, by part: which thread belongs where, what the figures say, and a real run."""
+"""The cost of a run by part: threads, figures, and a real run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every split of a small fleet is tried, and the planned one held against the best."""
+"""Every split of a small fleet is tried, and the planned one compared with the best."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_planned_split_is_beside_the_best() -> None:
     assert found["passed"]
 
 
-def test_a_split_that_follows_is_held_against_the_best_fixed_one_of_each_half() -> None:
+def test_an_adaptive_split_is_compared_with_the_best_fixed_one_per_half() -> None:
     engine = replace(LLAMA_8B, max_num_seqs=4)
     loads = {
         "conversation": at_rate(Arrivals(100, 1.0, 200, 100).make()),

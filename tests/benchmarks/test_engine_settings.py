@@ -1,4 +1,4 @@
-"""Settings of a local engine side by side: what each changes, and what is counted."""
+"""Settings of a local engine: their effects, and what is counted."""
 
 from __future__ import annotations
 

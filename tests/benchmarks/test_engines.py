@@ -21,7 +21,7 @@ from forebay.testing.script import Fixed
 
 QUICK = EnginesOptions(groups=4, per_group=5, answer_tokens=2, concurrency=4, rounds=1)
 SCRIPT = ReplicaScript(delay=Fixed(0.0), prefill_s_per_char=2e-6, slots=2, block_chars=512, cache_blocks=56)
-"""The cache holds the prefixes of two groups of four."""
+"""The cache holds the prefixes of two of four groups."""
 
 
 def test_groups_share_a_prefix_that_no_other_run_has() -> None:

@@ -1,4 +1,4 @@
-"""The pages of docs/results: what is in them is what the recorded files give."""
+"""The pages of docs/results match the recorded files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKER = "<!-- table: {} -->\n{}<!-- end -->\n"
 
 
 def test_every_table_and_plot_is_as_the_recorded_files_give_it() -> None:
-    """Where this fails: `python -m benchmarks evaluation` writes them anew."""
+    """If this fails, run `python -m benchmarks evaluation`, which regenerates them."""
     pytest.importorskip("matplotlib")
     files = evaluation(RESULTS, PAGES)
     assert [path.name for path in changed(files)] == []
@@ -49,7 +49,7 @@ def render(records: Records) -> Rendered:
 ONE = Page("one", "How many?", ("one.json",), render)
 
 
-def test_tables_are_written_between_their_markers_and_nothing_else_changes(folder: Path) -> None:
+def test_tables_are_written_between_markers_and_nothing_else_changes(folder: Path) -> None:
     assert [path.name for path in write(evaluation(folder, [ONE]))] == ["one.md", "README.md"]
     numbers = "| a | b |\n| --- | --- |\n| 7 | – |\n"
     assert (folder / "one.md").read_text() == "# One\n" + MARKER.format("numbers", numbers) + "the rest\n"
@@ -135,7 +135,7 @@ def cell(**values: Any) -> dict[str, Any]:
     return {"requests": 200, "rate_per_s": 0.25, "cdf_s": [0.1 * n for n in range(1, 201)]} | values
 
 
-def test_batching_tables_bracket_what_is_invalid_and_leave_out_what_cannot_be_told() -> None:
+def test_batching_tables_bracket_invalid_and_omit_unknown_figures() -> None:
     document = {
         "throughput": {"32": {"static": 100.0, "continuous": 250.0}, "128": {"continuous": 90.4}},
         "latency": {"1": {"static": cell(), "continuous": cell(cdf_s=[1.0, 2.0, 3.0], requests=3)}},

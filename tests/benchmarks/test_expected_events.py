@@ -1,4 +1,4 @@
-"""What a recovery run of trends and topics foretells, and what it makes of lines that differ."""
+"""Expected output of recovery runs of trends and topics, and its comparison with actual lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.settings import Settings
 
 
 class Engine:
-    """A scripted engine, or one whose words cannot be foretold."""
+    """A scripted engine, or one with unpredictable words."""
 
     url = ""
 

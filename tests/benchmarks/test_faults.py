@@ -1,4 +1,4 @@
-"""Each fault in small: all is answered in time, and the sick replica gets no more than it takes to see it."""
+"""Each fault in small: all is answered in time, and the faulty replica gets few requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.__main__ import application
 from benchmarks.faults import FAULTS, FaultSettings, faults_document, run_fault
 from typer.testing import CliRunner
 
-# Long waits, as this process may be held up itself: that is no replica's fault.
+# Long waits, because this process may be delayed itself, which is not a replica's fault.
 SETTINGS = FaultSettings(requests=240, deadline_s=60.0, stall_s=3.0)
 
 

@@ -1,4 +1,4 @@
-"""A real evening: the turning points of a fight, as the stages of the pipeline find them."""
+"""A real evening: the turning points of a fight, as found by the pipeline's stages."""
 
 from __future__ import annotations
 

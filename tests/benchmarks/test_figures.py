@@ -1,4 +1,4 @@
-"""From what was seen of each event to the figures of a report."""
+"""From observed events to the figures of a report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def load(events: int, rate_per_s: float | None, margin: float = 0.0) -> Workload
 
 
 def at_rate(index: int, *, late_s: float = 0.0, added_s: float = 0.0) -> Seen:
-    """Event `index` of ten a second, sent `late_s` after it was due; its call takes half a second."""
+    """Event `index` of ten per second, sent `late_s` after it was due; its call takes half a second."""
     due_s = 100.0 + index / 10
     return Seen(index, due_s + late_s, due_s + late_s + 0.5 + added_s, 0.5, 16)
 

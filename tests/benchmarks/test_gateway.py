@@ -1,4 +1,4 @@
-"""The measurement of the gateway, in small, and its sums."""
+"""The measurement of the gateway, in small, and its arithmetic."""
 
 from __future__ import annotations
 

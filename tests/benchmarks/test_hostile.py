@@ -1,4 +1,4 @@
-"""The measurement of others' latency beside a hostile client, in small, and its sums."""
+"""The measurement of others' latency with a hostile client, in small, and its arithmetic."""
 
 from __future__ import annotations
 

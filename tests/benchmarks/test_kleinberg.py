@@ -1,4 +1,4 @@
-"""The two-state automaton: the cheapest sequence of states, as trying all of them finds it."""
+"""The two-state automaton: the cheapest sequence of states, compared with brute force."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 
 def cheapest(counts: list[int], totals: list[int]) -> float:
-    """The cost of the best sequence of states, by trying all."""
+    """The cost of the best sequence of states, by brute force."""
     usual = min(max(sum(counts) / max(sum(totals), 1), 1e-12), MOST_SHARE)
     shares = (usual, min(usual * SCALING, MOST_SHARE))
     enter = GAMMA * np.log(max(len(counts), 2))

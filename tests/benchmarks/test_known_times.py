@@ -1,4 +1,4 @@
-"""Each figure beside what the server did: the same, over real sockets, as far as no clock decides."""
+"""Each figure against the server's log: equal, over real sockets, except for effects of clocks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_server_of_its_own_process_tells_what_it_did() -> None:
 
 
 def counted(*, late_s: float = 0.0) -> CaseFound:
-    """A run of one request with times that were counted out, whose client read everything so much late."""
+    """A run of one request with known times, whose client read everything late by `late_s`."""
     case = Case("three tokens", TimedAnswer((Step(0.5), Step(0.25), Step(0.25))), output_tokens=3)
     sent = SentAnswer(100.0, [(100.5, 1), (100.75, 1), (101.0, 1)], 101.0)
     record = RequestRecord(

@@ -1,4 +1,4 @@
-"""The measurement on Kubernetes: what it reads off a run, and the node whose pods are processes."""
+"""The measurement on Kubernetes: its observations, and the node whose pods are processes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_scale_that_is_seen_before_the_wish_followed_it_at_once() -> None:
     assert seen.scaled_up_s() == [0.0], "of the second nobody saw a wish"
 
 
-def test_a_request_to_a_replica_that_stops_is_seen_and_one_that_was_on_its_way_is_not() -> None:
+def test_a_late_request_to_a_stopping_replica_counts_unless_in_flight() -> None:
     replica = ReplicaSeen("a")
     replica.metrics(vllm(2, 5), 9.9)
     replica.pod(pod("10.0.0.2", ready=True, stopping=True), 10.0)
@@ -149,7 +149,7 @@ CONTAINER = {
 def test_a_container_becomes_a_process() -> None:
     spec = {"containers": [CONTAINER]}
     mounted = mounts(spec, Path("/pods/a"))
-    # A program of this machine, which knows nothing of the volumes.
+    # A program of this machine, which is outside of the volumes.
     image = Image(entrypoint=("/data/program",), programs=Path("/programs"))
     command = command_of(spec, image, {"metadata.name": "a"}, {"PATH": "/bin"}, mounted)
     assert command.words == ("/data/program", "serve", "--dir=/pods/a/data", "/database", "a", "$(NONE)")
@@ -177,7 +177,7 @@ def test_a_burst_takes_a_deployment_of_scripted_replicas_up_and_down(tmp_path: P
     burst, restarts = found["burst"], found["restarts"]
     assert burst["answered"] == burst["events"]
     assert (burst["lost"], burst["doubled"], burst["dead_letters"], burst["cut_off"]) == (0, 0, 0, 0)
-    # On a busy machine, what is left may want a second replica once more.
+    # On a busy machine, the rest may need a second replica once more.
     assert burst["levels"][:2] == [1, 2]
     assert burst["levels"][-1] == 1
     assert burst["sent_late"] == 0

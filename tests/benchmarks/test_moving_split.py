@@ -1,4 +1,4 @@
-"""Replicas that change between prefill and decode as the requests change; none is lost by it."""
+"""Replicas that move between prefill and decode as requests change, without losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRANSFER = Transfer(latency_s=0.005)
 
 @dataclass
 class Scripted:
-    """Decides what it is told to, by turns."""
+    """Returns the given decisions in turn."""
 
     turns: list[int]
     came: list[tuple[float, int]] = field(default_factory=list)
@@ -74,13 +74,13 @@ IDLE = PoolLoad(0, 0, 0.0)
 
 
 def full(replicas: float, context: float = 1000.0) -> PoolLoad:
-    """What fills so many decode replicas."""
+    """The load that fills this many decode replicas."""
     decoding = round(replicas * decode_batch(LLAMA_8B, context, TPOT_S))
     return PoolLoad(0, decoding, decoding * context)
 
 
 def policy(replicas: float, prompt_tokens: int = 2000) -> RecentSplit:
-    """One that has just seen as many prompts as so many replicas can prefill."""
+    """A policy that has just seen as many prompts as `replicas` can prefill."""
     made = RecentSplit(LLAMA_8B, TPOT_S)
     count = round(replicas * WINDOW_S / LLAMA_8B.alone_s(prompt_tokens))
     for number in range(count):

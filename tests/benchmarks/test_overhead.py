@@ -52,7 +52,7 @@ def test_a_worker_that_hangs_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def engine(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, Workload]]:
-    """An engine that serves `names`, and what was run against it."""
+    """An engine that serves `names`, and the runs against it."""
     runs: list[tuple[str, Workload]] = []
 
     async def list_models(url: str) -> Any:

@@ -1,4 +1,4 @@
-"""A feed whose rate may change: what is due when, and what a client gets."""
+"""A feed with a variable rate: what is due when, and what a client receives."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_client_reads_at_the_rate_and_goes_on_where_it_was() -> None:
 
 
 class Counted(Pace):
-    """Counts how often somebody asks what is due."""
+    """Counts calls that ask for due events."""
 
     asked = 0
 
@@ -86,7 +86,7 @@ class Counted(Pace):
         return super().take()
 
 
-async def test_a_client_that_waits_hears_of_a_new_rate_and_asks_for_nothing_before() -> None:
+async def test_a_waiting_client_gets_a_new_rate_without_asking() -> None:
     pace = Counted()
     async with TestClient(TestServer(PacedFeed(pace).application())) as client:
         response = await client.get("/stream")
@@ -102,6 +102,6 @@ async def test_a_client_that_waits_hears_of_a_new_rate_and_asks_for_nothing_befo
 
 
 async def rest() -> None:
-    """Give others their turn until none has anything to do."""
+    """Run other tasks until all are idle."""
     for _ in range(50):
         await asyncio.sleep(0)

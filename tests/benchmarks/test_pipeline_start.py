@@ -1,4 +1,4 @@
-"""The measurement of a new pipeline against the engine alone, in small, and its sums."""
+"""The measurement of a new pipeline against the engine alone, in small, and its arithmetic."""
 
 from __future__ import annotations
 

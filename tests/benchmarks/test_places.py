@@ -1,4 +1,4 @@
-"""What a recovery run reads and writes."""
+"""Inputs and sinks of a recovery run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fleet on Ray beside our gateway: the load, the client on scripted replicas, and the report."""
+"""The fleet on Ray against our gateway: the load, the client on scripted replicas, and the report."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_load_follows_from_its_seed_and_a_nonce_changes_its_texts_alone() -> N
     assert Order.from_json(Order(LOAD, ("http://a",), True).to_json()) == Order(LOAD, ("http://a",), True)
 
 
-def test_a_group_that_keeps_to_its_replica_is_cached_after_its_first_request() -> None:
+def test_a_group_that_keeps_its_replica_is_cached_after_one_request() -> None:
     with ReplicaThread(SCRIPT) as one, ReplicaThread(SCRIPT) as other:
         seen = drive(Order(LOAD, (one.url, other.url), by_group=True))
         reports = [one.report(), other.report()]
@@ -63,7 +63,7 @@ def test_a_group_that_keeps_to_its_replica_is_cached_after_its_first_request() -
     assert [set(found.calls) for found in reports] == by_group
 
 
-def test_what_breaks_off_or_is_refused_is_asked_for_again_within_the_deadline() -> None:
+def test_broken_and_refused_requests_are_repeated_within_the_deadline() -> None:
     broken = replace(SCRIPT, faults=Faults((("cut", 0.4), ("503", 0.3)), seed=1))
     with ReplicaThread(broken) as replica:
         once = drive(Order(LOAD, (replica.url,)))
@@ -114,7 +114,7 @@ def test_the_figures_of_a_way() -> None:
     assert way_figures([lost], Slo())["ttft_ms_p50"] is None
 
 
-def test_the_fleet_on_ray_is_compared_with_the_gateway_and_the_direct_call() -> None:
+def test_the_fleet_on_ray_is_compared_with_gateway_and_direct_call() -> None:
     ways = {
         way: way_figures(answers(first_ms, cached), Slo())
         for way, first_ms, cached in ((RAY, 45.0, 78), (GATEWAY, 44.0, 80), (DIRECT, 40.0, 80))

@@ -1,4 +1,4 @@
-"""A recovery run: its figures, and the real thing with two kills."""
+"""A recovery run: its figures, and a real one with two kills."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_work_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
 def test_a_job_and_its_engine_are_killed_and_every_event_gives_one_result(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks", "recovery", "--kills", "2"]
-    # The second kill comes some 2000 events from the start; the rest is time for a machine that is held up.
+    # The second kill comes about 2000 events after the start; the rest is time for a slow machine.
     command += ["--events", "4000", "--work-dir", str(tmp_path / "work"), "--json", str(figures)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -95,7 +95,7 @@ def test_a_job_and_its_engine_are_killed_and_every_event_gives_one_result(tmp_pa
 
 
 class Warming:
-    """A run whose third look finds the archive of classes made, or the run at its end."""
+    """A run whose class archive exists, or which has ended, at the third poll."""
 
     def __init__(self, home: Path, ends: bool) -> None:
         self.home = home

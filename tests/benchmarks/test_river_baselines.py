@@ -1,4 +1,4 @@
-"""River's clusterers beside ours: on as many texts as they come to."""
+"""River's clusterers against ours, on as many texts as they process."""
 
 from __future__ import annotations
 

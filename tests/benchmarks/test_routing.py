@@ -1,4 +1,4 @@
-"""The comparison of policies and the overload, on a small made-up trace."""
+"""The comparison of policies, and the overload, on a small generated trace."""
 
 from __future__ import annotations
 

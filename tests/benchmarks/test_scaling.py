@@ -1,4 +1,4 @@
-"""The measurement of a burst, with scripted replicas in vLLM's place."""
+"""The measurement of a burst, with scripted replicas instead of vLLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the measurement of sessions counts, on rows that a test makes."""
+"""Counts of the sessions measurement, on hand-made rows."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Scripted:
         return {}
 
 
-def test_a_recovery_run_of_sessions_folds_and_tells_a_turn_out_of_its_place() -> None:
+def test_a_recovery_run_of_sessions_folds_and_reports_a_misplaced_turn() -> None:
     subject = SUBJECTS["sessions"]
     assert isinstance(subject, SessionsJob)
     events = subject.events(1200, 1)

@@ -1,4 +1,4 @@
-"""The figures of a slowdown, without the pipeline; what it takes to pass."""
+"""Figures of a slowdown without the pipeline, and the criteria to pass."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_first_seconds_do_not_count_for_goodput_but_calls_do() -> None:
     assert (step.held_mean, step.held_max) == (6.0, 10)
 
 
-def test_the_course_begins_with_the_first_answer_and_takes_each_speed_in_turn(
+def test_the_course_starts_at_the_first_answer_and_steps_through_speeds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     speeds: list[float] = []

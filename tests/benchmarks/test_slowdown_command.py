@@ -1,4 +1,4 @@
-"""`python -m benchmarks slowdown`, without the pipeline: what it runs, what it writes, when it fails."""
+"""`python -m benchmarks slowdown` without the pipeline: what it runs and writes, and when it fails."""
 
 from __future__ import annotations
 

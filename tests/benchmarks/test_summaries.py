@@ -1,5 +1,5 @@
-"""Summaries while windows are open come sooner after the close than those of a collected window, at a like
-cost, and tell every event once."""
+"""Summaries made while windows are open: sooner than those of collected windows, at a similar cost, with
+every event once."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_event_that_is_forgotten_or_told_twice_is_counted() -> None:
 
 
 def test_a_real_stage_answers_through_an_engine() -> None:
-    """The scripted engine's answers are of the form but say nothing: only that it runs, and tells once."""
+    """The scripted engine's answers have no content: checks that it runs, and sends each event once."""
     plan = SummaryPlan(Windows.tumbling(HOUR_MS))
     found = measure_summaries(
         chatter(2, 60),

@@ -1,4 +1,4 @@
-"""The comparison with other tools: what is read of them, and when they agree."""
+"""The comparison with other tools: parsing their output, and criteria for agreement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader of topics says it has read, it has."""
+"""The records that a topic reader reports are complete."""
 
 from __future__ import annotations
 

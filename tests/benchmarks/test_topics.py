@@ -1,4 +1,4 @@
-"""The measurement of topics, on a small file and a made-up embedding."""
+"""The measurement of topics, on a small file and a fake embedding."""
 
 from __future__ import annotations
 

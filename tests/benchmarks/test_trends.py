@@ -1,4 +1,4 @@
-"""The measurement of trends: what counts as right, and a small stream from end to end."""
+"""The measurement of trends: criteria, and a small stream end to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`forebay autoscale`, at its start."""
+"""The start of `forebay autoscale`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal shows of one run and of several."""
+"""Terminal output for one run and for several."""
 
 from __future__ import annotations
 

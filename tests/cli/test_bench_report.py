@@ -1,4 +1,4 @@
-"""`forebay bench report` and `forebay bench compare`, from files alone."""
+"""`forebay bench report` and `forebay bench compare` on files."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_form_needs_the_requests(forebay: Forebay) -> None:
 
 
 def test_a_comparison_in_the_terminal_fits_into_80_columns(forebay: Forebay) -> None:
-    kind = "a schedule with a name that is longer than the terminal is wide, so that it is no column's title"
+    kind = "a schedule with a name that is longer than the terminal is wide, so that it is not a column title"
     for name, seed, slower in (("a.json", 0, 1.0), ("b.json", 1, 50.0)):
         run = made_run(requests=1200, seed=seed, slower=slower, asked={"schedule": {"kind": kind}})
         write_report(Path(name), Report("serve", (measured(run, verdict=VALID),)))

@@ -41,7 +41,7 @@ def run(*words: str, status: int = 0) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine any request may be."""
+    """On a busy machine any request may be late."""
     monkeypatch.setattr("forebay.bench.load_checks.MAX_LATE_S", 60.0)
 
 
@@ -72,7 +72,7 @@ def test_standard_output_may_have_the_document() -> None:
 
 
 def test_figures_that_cannot_be_believed_end_with_status_1() -> None:
-    """The server ends after half of what was asked for, and some requests fail."""
+    """The server ends answers after half of the requested length, and some requests fail."""
     with StreamServer(completion(2, 0.0, 0.0)) as server:
         output = run(server.url, *SMALL, "--prompt-tokens", "16", status=1)
     assert "INVALID" in output

@@ -1,4 +1,4 @@
-"""What `forebay bench serve` reports besides its figures: samples and provenance."""
+"""More output of `forebay bench serve`: samples and provenance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`forebay bench stream` and `goodput`: what they refuse, and what they write and show of runs."""
+"""`forebay bench stream` and `goodput`: refused options, files, and output."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def pipeline(tmp_path: Path) -> Path:
 def test_what_is_wrong_is_said_before_anything_starts(
     pipeline: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Whatever gets that far is not refused.
+    # Options that get this far are not refused.
     monkeypatch.setattr("forebay.bench.stream.measure.StreamSession._open", _starts)
     command, *options = words
     error = CliRunner().invoke(application(), ["bench", command, str(pipeline), *options]).exception

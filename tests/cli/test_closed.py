@@ -1,4 +1,4 @@
-"""What a run opens and writes is for nobody but who started it, and it takes no code from where it stands."""
+"""Files and ports of a run are private to its user, and it loads no code from the working directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REFUSALS = (
     b"!xsAuthentication error",
     b"!zsorg.apache.flink.api.python.shaded.py4j.Py4JException: Unknown command received",
 )
-"""An alert of TLS, the way to TLS, and what the gateway answers to a command and to what is none."""
+"""A TLS alert, a redirect to TLS, and the gateway's answers to a command and to other input."""
 MODULES = ("orjson", "psutil", "queue", "decimal", "sitecustomize", "google")
 PIPELINE = """
 parallelism: 2
@@ -46,7 +46,7 @@ checkpoint: {{interval_s: 0.5}}
 
 
 class Attacked:
-    """A run whose working directory somebody else has filled, once it has results."""
+    """A running pipeline with results, whose working directory was filled by somebody else."""
 
     def __init__(self, folder: Path, url: str, task_managers: int) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ class Attacked:
         self.parts += self.parts[0].children(recursive=True)
 
     def ports(self) -> dict[int, tuple[str, psutil.Process]]:
-        """The ports on which some process of the run listens."""
+        """Ports on which a process of the run listens."""
         found = {}
         for part in self.parts:
             for at in part.net_connections("inet"):
@@ -98,7 +98,7 @@ def test_every_port_is_on_the_loopback_interface(attacked: Attacked) -> None:
 
 
 def _said(port: int, words: bytes) -> bytes:
-    """What is answered to `words`; nothing where the connection is ended, or nobody answers for a second."""
+    """The answer to `words`; empty if the connection is closed, or nothing arrives for a second."""
     with socket.create_connection(("127.0.0.1", port), 5) as connection:
         connection.settimeout(1)
         try:
@@ -109,7 +109,7 @@ def _said(port: int, words: bytes) -> bytes:
 
 
 def test_no_port_serves_who_has_no_key(attacked: Attacked) -> None:
-    """Flink's REST service (a job, a jar, a page), its blob server, and the gateway into the JVM."""
+    """Flink's REST service (a job, a jar, a page), its blob server, and the gateway to the JVM."""
     asked = {
         "the REST service": b"GET /config HTTP/1.1\r\nHost: localhost\r\n\r\n",
         "the blob server": b"\x00\x01" + b"\x00" * 20,
@@ -171,7 +171,7 @@ def test_the_password_of_the_key_is_beside_the_key_alone(attacked: Attacked) -> 
 
 
 def test_what_a_run_writes_is_private(attacked: Attacked) -> None:
-    """Results and state by the mode of their files, logs and keys by that of their folder."""
+    """Results and state by file mode, logs and keys by that of their folder."""
     made = [*(attacked.folder / "out").rglob("*"), *(attacked.folder / ".forebay").rglob("*")]
     assert any(path.is_file() for path in made)
     for path in made:

@@ -1,4 +1,4 @@
-"""After a run without results the most frequent cause of its dead letters is named."""
+"""After a run without results, the most frequent cause of dead letters is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`forebay demo`: what it refuses, what it shows, and all of it on a real Flink."""
+"""`forebay demo`: refused options, output, and a run on a real Flink."""
 
 from __future__ import annotations
 

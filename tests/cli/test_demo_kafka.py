@@ -1,4 +1,4 @@
-"""`forebay demo --kafka`: what it refuses, and all of it on a real node."""
+"""`forebay demo --kafka`: refused options, and a run on a real node."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_as_a_document() -> None:
     assert any(each["kind"] == "ScaledObject" for each in document["manifests"])
 
 
-def test_into_a_folder_with_dockerfiles_and_nothing_of_a_part_that_is_gone(folder: Path) -> None:
+def test_into_a_folder_with_dockerfiles_and_without_removed_parts(folder: Path) -> None:
     assert run("--out", "k8s").exit_code == 0
     (folder / "k8s" / "mine.yaml").write_text("kept")
     assert (folder / "k8s" / "gateway.yaml").exists()

@@ -1,4 +1,4 @@
-"""`forebay run --dry-run`: checks, prints, and starts and makes nothing."""
+"""`forebay run --dry-run` checks and prints, and starts and creates nothing."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_an_installation_is_announced_before_it_begins(home: Path) -> None:
 
 
 def test_the_defaults_that_are_shown_are_those_of_the_engine() -> None:
-    """They stand twice, so that `--help` need not wait for what starts engines."""
+    """They are duplicated, so that `--help` need not import the launcher."""
     shown = {name: one.default for name, one in inspect.signature(up).parameters.items()}
     options = EngineOptions()
     for name in ("model", "port_base", "max_model_len", "max_num_seqs", "eager", "timeout_s"):

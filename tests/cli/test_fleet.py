@@ -1,4 +1,4 @@
-"""`forebay fleet status`, and the ranges that `forebay run` takes."""
+"""`forebay fleet status`, and the ranges that `forebay run` accepts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_run_that_was_killed_or_has_ended_is_not_shown(record: ScalingRecord, 
     assert "No run scales" in CliRunner().invoke(application(), ["fleet", "status"]).stdout
 
 
-def test_the_course_is_that_of_the_last_run_without_a_line_that_was_cut_off(
+def test_the_course_is_that_of_the_last_run_without_a_truncated_line(
     record: ScalingRecord, tmp_path: Path
 ) -> None:
     path = next((tmp_path / "home").rglob("course.jsonl"))

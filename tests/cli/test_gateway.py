@@ -1,4 +1,4 @@
-"""`forebay gateway` before it serves: mistakes are one sentence each."""
+"""`forebay gateway` before it serves: one sentence per mistake."""
 
 from __future__ import annotations
 

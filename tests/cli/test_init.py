@@ -1,4 +1,4 @@
-"""`forebay init` writes a file that `forebay run` takes, and overwrites nothing."""
+"""`forebay init` writes a file that `forebay run` accepts, and overwrites nothing."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_mistake_writes_nothing(folder: Path, words: list[str], said: str) -> 
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
-    """Let a person answer these; the questions, as they come."""
+    """Simulate a user's answers; returns the questions."""
     asked: list[str] = []
     left = iter(answers)
 

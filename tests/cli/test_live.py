@@ -1,4 +1,4 @@
-"""What a person sees while a pipeline runs."""
+"""Live output while a pipeline runs."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_on_a_terminal_one_line_is_drawn_over() -> None:
     assert text(shown).count("\n") <= 1
 
 
-def test_where_results_are_not_one_each_the_end_does_not_say_how_many_events_came(
+def test_without_one_result_per_event_the_end_does_not_count_events(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plain = console()

@@ -1,4 +1,4 @@
-"""The command line as a whole: what it needs to start, and how it ends."""
+"""The command line as a whole: requirements at the start, and exit status."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_run_without_flink_is_sent_to_the_doctor(tmp_path: Path) -> None:
     done = without_flink(tmp_path, "run", str(tmp_path / "p.yaml"))
     assert done.returncode == 1
     assert done.stderr in {
-        f"forebay: {name} is not installed: `forebay doctor` says how to install it\n"
+        f"forebay: {name} is not installed: run `forebay doctor` to see how to install it\n"
         for name in ("pyflink", "py4j")
     }
 
@@ -128,10 +128,10 @@ cli.serve(app)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_the_status_of_a_command_that_is_stopped_in_the_middle_of_an_import(
+def test_the_status_of_a_command_that_is_stopped_during_an_import(
     tmp_path: Path, number: int, status: int
 ) -> None:
-    """An import may run code that is made of a text, as that of a dataclass does."""
+    """An import may `exec` source text, like that of a dataclass."""
     (tmp_path / "stopped.py").write_text(STOPPED.format(number=int(number)))
     done = subprocess.run(
         [sys.executable, "-m", "stopped"], cwd=tmp_path, capture_output=True, timeout=400, check=False

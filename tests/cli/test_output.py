@@ -1,4 +1,4 @@
-"""`--json`: one habit for all commands."""
+"""`--json` works the same in all commands."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_message_and_a_table_are_whole(make: object, capsys: pytest.CaptureFix
 
 
 def test_a_message_is_whole_on_any_console() -> None:
-    """One that somebody else has made, markup and all."""
+    """An external message, including markup."""
     out = StringIO()
     console = Console(file=out, width=40)
     say(console, TEXT)
@@ -101,7 +101,7 @@ def test_no_command_makes_a_console_of_its_own(file: Path) -> None:
 
 
 SILENT = frozenset(("forebay ask", "forebay autoscale kubernetes", "forebay autoscale ray", "forebay init"))
-"""Their output is answers, a log and a file."""
+"""Commands whose output is answers, a log and a file."""
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_report_in_a_file_leaves_the_text(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_pipeline_is_never_taken_for_the_report(tmp_path: Path) -> None:
-    """`--json p.yaml` without a pipeline is a mistake, and overwrites nothing."""
+    """`--json p.yaml` without a pipeline is an error, and overwrites nothing."""
     file = tmp_path / "p.yaml"
     file.write_text("name: p\n")
     assert CliRunner().invoke(application(), ["run", "--json", str(file)]).exit_code == 2

@@ -1,4 +1,4 @@
-"""`forebay plan`: the known example, a workload, and wrong options."""
+"""`forebay plan`: a known example, a workload, and wrong options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`forebay run` as a command: what is on its standard output, and how it ends when told to."""
+"""`forebay run` as a command: its standard output, and how it ends on signals."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_jvm_that_is_started_first_has_what_the_files_look_says(
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, run: Callable[[PipelineSpec, Any], Snapshot]) -> None:
-    """Let `run`, told the pipeline and whom to show snapshots, take the place of what runs it."""
+    """Replace the pipeline's runner with `run`, which gets the pipeline and a callback for snapshots."""
 
     def run_pipeline(
         spec: PipelineSpec, _engine: object, _options: object, _settings: object, watch: Any, **_: object
@@ -105,7 +105,7 @@ RESULT = '{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}\n'
 
 
 def stopped(spec: PipelineSpec, watch: Any) -> Snapshot:
-    """Seven answers and two dead letters, of which a checkpoint covers four and one."""
+    """Seven answers and two dead letters; a checkpoint has four and one of them."""
     write_letters(spec, "part-0-0.jsonl", "late")
     if "sink.path" in spec.directories():
         folder = Path(spec.directories()["sink.path"])
@@ -115,7 +115,7 @@ def stopped(spec: PipelineSpec, watch: Any) -> Snapshot:
     raise KeyboardInterrupt
 
 
-def test_who_stops_a_run_before_its_first_checkpoint_is_told_that_it_starts_over(
+def test_a_run_stopped_before_its_first_checkpoint_reports_a_fresh_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(monkeypatch, stopped)
@@ -187,7 +187,7 @@ def test_standard_output_has_the_results_and_nothing_else(tmp_path: Path, replic
     assert len({line["position"] for line in lines}) == len(lines) == 20, said.decode()
     assert b"20 events, 20 results, 0 dead letters" in said
     assert b"the dead letters: " in said
-    # What Flink's libraries log though nothing is wrong.
+    # Flink's libraries log these although nothing is wrong.
     assert b"GCSFileSystem" not in said
 
 
@@ -206,7 +206,7 @@ def test_a_run_ends_when_nobody_reads_its_results_any_more(tmp_path: Path, repli
 
 
 class Run:
-    """A run without an end in a process of its own, and what it has brought so far."""
+    """An endless run in its own process, and its output so far."""
 
     def __init__(self, folder: Path, replica: ReplicaThread, **document: Any) -> None:
         source = {"type": "generator", "rate": 50.0}
@@ -226,7 +226,7 @@ class Run:
         return found
 
     def jvm(self) -> psutil.Process:
-        # It may have another child, which makes the archive of classes.
+        # It may have another child, which makes the class archive.
         (found,) = (
             p for p in self.flink().children() if any("GatewayServer" in word for word in p.cmdline())
         )
@@ -236,13 +236,13 @@ class Run:
         return [json.loads(line)["position"] for line in read_jsonl_sink(self.folder / "out")]
 
     def await_results(self, more: int = 1) -> None:
-        """Block until so many more results are committed."""
+        """Block until this many more results are committed."""
         enough = len(self.positions()) + more
         wait_until(lambda: self.process.poll() is not None or len(self.positions()) >= enough)
         assert self.process.poll() is None, self.process.communicate()[1].decode()
 
     def ended(self) -> tuple[int, Any, str]:
-        """Status, document, and what was said."""
+        """Status, document, and standard error."""
         out, said = self.process.communicate(timeout=400)
         return self.process.returncode, json.loads(out) if out else None, said.decode()
 
@@ -260,7 +260,7 @@ def killed(process: psutil.Process) -> None:
 
 
 def crashed(process: psutil.Process) -> None:
-    """As native code ends it."""
+    """Ends like a crash in native code."""
     process.send_signal(signal.SIGSEGV)
 
 
@@ -275,7 +275,7 @@ def test_a_run_whose_flink_dies_or_hangs_resumes_by_itself(endless: Run) -> None
     for victim, how in ((Run.flink, killed), (Run.jvm, crashed)):
         how(victim(endless))
         endless.await_results(50)
-    # What was in flight at the kills comes as well.
+    # Calls in flight at the kills have results, too.
     expected = {f"generator@{n}" for n in range(len(endless.positions()))}
     wait_until(lambda: expected <= set(endless.positions()))
     endless.process.send_signal(signal.SIGINT)
@@ -303,7 +303,7 @@ def test_a_run_that_is_stopped_ends_in_order_and_can_be_resumed(endless: Run) ->
         assert document["state"] == "INTERRUPTED"
         assert said.endswith("stopped; run the same command to resume from the newest checkpoint\n")
         assert not json.loads((endless.home / "run.json").read_text())["finished"]
-        # What is older than the one that it resumed from is gone.
+        # Checkpoints before the restored one are deleted.
         assert len([path for path in endless.home.iterdir() if path.is_dir()]) <= 2
         endless.again()
     endless.await_results()

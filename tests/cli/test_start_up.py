@@ -1,4 +1,4 @@
-"""What the command line does not import before it is needed: each would be waited for at every `--help`."""
+"""Modules that the command line does not import early, because each would delay `--help`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPLETION = {"_FOREBAY_COMPLETE": "complete_bash", "COMP_WORDS": "forebay ru", 
 
 
 def modules_of(folder: Path, *words: str, **environment: str) -> set[str]:
-    """The modules that a fresh process has loaded once it has done what `words` say."""
+    """The modules that a fresh process has loaded after the command `words`."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(words=words)],
         env={**os.environ, "FOREBAY_HOME": str(folder), **environment},

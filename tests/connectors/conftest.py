@@ -15,7 +15,7 @@ from forebay.testing.waiting import wait_until
 
 
 class Show:
-    """A record as one line of text that can be compared: the class, the record's repr, the position."""
+    """A record as one comparable line of text: class, repr, position."""
 
     def __call__(self, data: bytes) -> str:
         record = decode(bytes(data))
@@ -25,7 +25,7 @@ class Show:
 
 
 class Jobs:
-    """Builds environments that keep their checkpoints and output under one folder, and runs jobs in them."""
+    """Builds environments with checkpoints and output in one folder, and runs jobs in them."""
 
     def __init__(self, folder: Path, logs: Path) -> None:
         from forebay.flink.environment import FlinkConfig
@@ -42,7 +42,7 @@ class Jobs:
         return flink_environment(replace(self.config, **changes))
 
     def rest(self, port: int) -> Any:
-        """The REST service of an environment whose `rest.port` is `port`."""
+        """The REST service of an environment with this `rest.port`."""
         from forebay.flink.environment import embedded_rest
 
         return embedded_rest(self.config, port)
@@ -56,7 +56,7 @@ class Jobs:
         jsonl_sink(stream.map(Show(), Types.STRING()).set_parallelism(1), JsonlFiles(self.out))
 
     def lines(self) -> list[list[str]]:
-        """What is committed: class, raw, time and position of each record, by file and line."""
+        """Committed output: class, raw, time and position of each record, by file and line."""
         from forebay.connectors.files.sink import read_jsonl_sink
 
         return [line.decode().split("\t") for line in read_jsonl_sink(self.out)]
@@ -67,7 +67,7 @@ class Jobs:
         return self.lines()
 
     def run_until(self, env: Any, condition: Callable[[], bool]) -> None:
-        """Run a job until `condition` holds, then cancel it and wait until it is gone."""
+        """Run a job until `condition` is true, then cancel it and wait until it is gone."""
         client = env.execute_async("test")
         end = client.get_job_execution_result()
         try:
@@ -77,7 +77,7 @@ class Jobs:
         finally:
             if not end.done():
                 client.cancel()
-            with suppress(Exception):  # A cancelled job ends with an error that says so.
+            with suppress(Exception):  # A cancelled job ends with an error.
                 end.result()
 
 

@@ -13,7 +13,7 @@ def test_a_call_ends_where_there_is_no_room() -> None:
     assert [call.reached() for _ in range(4)] == [False, False, True, False]
 
 
-def test_a_call_ends_when_it_has_lasted_for_long_and_the_next_has_its_own_time() -> None:
+def test_a_long_call_ends_and_the_next_has_its_own_limit() -> None:
     clock = ManualClock()
     call = CallLimit(Room(), most_s=0.05, clock=clock)
     for _ in range(2):

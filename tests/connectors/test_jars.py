@@ -1,4 +1,4 @@
-"""Jars from a repository over HTTP, a mirror's layout, a folder; and whatever else a server may send."""
+"""Jars from a repository over HTTP, a mirror, a folder; and wrong answers of servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JAR = Jar("kafka", "org/example/thing/1.0/thing-1.0.jar", len(BYTES), hashlib.sh
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
-    """Serves with a handler until the test ends; gives the URL."""
+    """Serves with a handler until the test ends; returns the URL."""
     servers: list[ThreadingHTTPServer] = []
 
     def start(handler: Callable[..., BaseHTTPRequestHandler]) -> str:
@@ -75,7 +75,7 @@ def test_a_jar_comes_from_a_repository_and_is_kept(tmp_path: Path, serve: Callab
     assert seen[-1] == (len(BYTES), len(BYTES))
     assert installed_jar(JAR, tmp_path / "kept") == place
     assert [file.name for file in place.parent.iterdir()] == [place.name]
-    # The second time nothing is asked of anyone.
+    # The second time nothing is requested.
     assert install_jar(JAR, tmp_path / "kept", "http://127.0.0.1:9") == place
 
 

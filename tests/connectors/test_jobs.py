@@ -57,9 +57,7 @@ def raws(lines: list[list[str]], kind: str | None = None) -> list[bytes]:
     return [ast.literal_eval(line[1]) for line in lines if kind is None or line[0] == kind]
 
 
-def test_every_line_of_a_file_is_an_event_or_a_dead_letter_with_its_exact_bytes(
-    jobs: Any, tmp_path: Path
-) -> None:
+def test_every_line_is_an_event_or_a_dead_letter_with_its_exact_bytes(jobs: Any, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(b"\n".join(BAD_LINES))
     env = jobs.environment(parallelism=2)
@@ -70,9 +68,7 @@ def test_every_line_of_a_file_is_an_event_or_a_dead_letter_with_its_exact_bytes(
     assert [line[3] for line in lines][-1] == "in.jsonl@13"
 
 
-def test_rows_of_several_lines_are_assembled_and_an_open_one_is_a_dead_letter(
-    jobs: Any, tmp_path: Path
-) -> None:
+def test_multi_line_rows_are_assembled_and_an_open_one_is_a_dead_letter(jobs: Any, tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_bytes(
         b'id,text\r\n1,"two\r\nlines"\r\n2,5" disk\r\n3,a,b\r\n\xff,x\r\n4,"open\r\n5,good\r\nfor ever'
@@ -86,7 +82,7 @@ def test_rows_of_several_lines_are_assembled_and_an_open_one_is_a_dead_letter(
 
 
 class Slowly:
-    """Passes records on, slowly until the file `gate` is there."""
+    """Passes records on, slowly until the file `gate` exists."""
 
     def __init__(self, gate: Path) -> None:
         self._gate = gate
@@ -102,7 +98,7 @@ def test_a_directory_is_read_by_name_and_once_across_a_restore(jobs: Any, tmp_pa
 
     source, gate = tmp_path / "in", tmp_path / "gate"
     source.mkdir()
-    # A few lines are read at a time, and so slowly that the end is far when the job is ended.
+    # Reads a few lines at a time, slowly, so that the job ends far before the end.
     total, pad = 6_000, "x" * 80
     for name in (3, 1, 5, 2, 4):
         numbers = range((name - 1) * total // 5, name * total // 5)
@@ -182,7 +178,7 @@ def test_a_paced_generator_gives_the_events_of_its_schedule(jobs: Any) -> None:
 
 
 class FastClock:
-    """A clock on which a second is as long as fifty."""
+    """A clock on which fifty seconds pass in one."""
 
     def monotonic_s(self) -> float:
         return 50 * time.monotonic()
@@ -224,9 +220,7 @@ def test_a_replay_gives_every_record_in_order_and_ends(jobs: Any, tmp_path: Path
     assert raws(lines) == [*records[:100], b"broken", *records[100:]]
 
 
-def test_a_replayed_directory_goes_on_in_its_file_though_others_came_before_it(
-    jobs: Any, tmp_path: Path
-) -> None:
+def test_a_replayed_directory_continues_in_its_file_despite_new_ones(jobs: Any, tmp_path: Path) -> None:
     from forebay.flink.types import BYTES
 
     source, gate = tmp_path / "in", tmp_path / "gate"
@@ -262,7 +256,7 @@ FEEDS = {
 
 
 @pytest.mark.parametrize("feed", ["sse", "jetstream"])
-def test_a_feed_that_drops_connections_gives_each_event_once_across_a_restore(jobs: Any, feed: str) -> None:
+def test_a_feed_that_disconnects_gives_each_event_once_over_a_restore(jobs: Any, feed: str) -> None:
     make, message = FEEDS[feed]
     total = 3000
     records = [{"n": n, "u": "é"} for n in range(total)]
@@ -284,7 +278,7 @@ def test_a_feed_that_drops_connections_gives_each_event_once_across_a_restore(jo
 
 
 def drained(jobs: Any, env: Any, port: int) -> None:
-    """Run a job to its end; where a source tells that it has reached its limit, drain it."""
+    """Run a job to its end; drain it if a source reports that it has reached its limit."""
     job = submit(env, "test", jobs.rest(port))
     while (end := job.ended()) is None:
         with suppress(LaunchError):
@@ -318,7 +312,7 @@ def test_a_feed_with_a_limit_ends_and_what_restores_its_end_reads_no_more(jobs: 
 
 @dataclass
 class FailsAtTheEnd:
-    """Gives a record; once the file `gate` is there, two more, and then fails."""
+    """Returns a record; once the file `gate` exists, two more, and then fails."""
 
     gate: Path
     name: str = "fails at the end"
@@ -339,7 +333,7 @@ def test_a_feed_that_fails_at_the_end_of_the_input_fails_its_job(
     gate = tmp_path / "gate"
 
     class AtTheEnd(feed_source.Poll):
-        """Opens the gate once no call follows."""
+        """Opens the gate after the last call."""
 
         def on_timer(self, timestamp: int, ctx: Any) -> Iterator[bytes]:
             gate.touch()
@@ -360,7 +354,7 @@ def test_a_feed_that_fails_at_the_end_of_the_input_fails_its_job(
 
 
 class FailOnce:
-    """Raises at the record with `text`, the first time that any instance meets it."""
+    """Raises at the record with `text`, once over all instances."""
 
     def __init__(self, text: bytes, marker: Path) -> None:
         self._text = text

@@ -65,7 +65,7 @@ def test_a_letter_without_its_key_headers_or_place_is_not_read(letter: DeadLette
         parse_dead_letter(line)
 
 
-def test_a_dead_letter_of_kafka_has_its_key_and_headers_in_a_readable_form() -> None:
+def test_a_dead_letter_of_kafka_has_readable_key_and_headers() -> None:
     letter = DeadLetter(b"x", "c", "d", record_key=b"ann", headers={"a": b"b", "c": b"\xff"}, record_ms=7)
     about = {"time_ms": 7, "key": "ann", "headers": {"a": "b", "c": {"base64": "/w=="}}}
     assert orjson.loads(dead_letter_json(letter))["record"] == about
@@ -136,7 +136,7 @@ def test_a_result_is_one_line_with_all_its_fields() -> None:
     assert timed["timeline"]["sent_us"] is None
 
 
-def test_a_records_key_and_headers_are_left_to_the_system_that_they_are_of() -> None:
+def test_a_records_key_and_headers_are_left_to_their_own_system() -> None:
     result = replace(make_result("a"), record_key=b"\xff", headers={"trace": b"1"})
     assert result_json(result) == result_json(make_result("a"))
 

@@ -1,4 +1,4 @@
-"""Dead letters that are fed in again."""
+"""Dead letters as input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLACE = {"topic": "tickets", "partition": 0, "offset": 17, "time_ms": 1_000}
 
 
 def given_up(record: Event | DeadLetter) -> bytes:
-    """The line of a dead letter of a record."""
+    """The line of a record's dead letter."""
     if isinstance(record, DeadLetter):
         return dead_letter_json(record).encode()
     letter = DeadLetter(

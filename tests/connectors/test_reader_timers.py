@@ -1,5 +1,5 @@
-"""In whatever moment of a reader's work a checkpoint is triggered, it holds the timer for the input's end:
-what it holds is read to the end, though nothing calls the reader any more."""
+"""Whenever a checkpoint is triggered, it has the reader's timer for the end of the input: its contents are
+read to the end, even if nothing calls the reader any more."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ FORM = Format("csv", columns=("n", "at", "text"), time=EventTime("at", "unix_s")
 
 @dataclass
 class Rows:
-    """A feed of the same rows; the last one comes once the file `gate` is there: while the timer of the end
-    reads on."""
+    """A feed of the same rows; the last one comes once the file `gate` exists, while the end timer reads
+    on."""
 
     gate: Path
     name: str = "rows"
@@ -59,12 +59,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class Moments:
-    """A function stands at each of its moments until the test lets it go on."""
+    """A function pauses at each of its moments until the test continues it."""
 
     folder: Path
 
     def stand(self, name: str) -> None:
-        """Called by the function. Each moment is stood at once."""
+        """Called by the function. It pauses at each moment only once."""
         if not (self.folder / name).exists():
             (self.folder / name).touch()
             wait_until(lambda: (self.folder / f"{name}.go").exists() or is_cancelled())
@@ -72,7 +72,7 @@ class Moments:
                 raise ForebayError("cancelled")
 
     def stands(self) -> str | None:
-        """Where it stands at present."""
+        """The moment at which it is paused."""
         names = {path.name for path in self.folder.iterdir()}
         return next((name for name in names if not name.endswith(".go") and f"{name}.go" not in names), None)
 
@@ -81,8 +81,7 @@ class Moments:
 
 
 def watched(reader: Any, folder: Path) -> Any:
-    """A class like `reader` that notes that it is called and that the timer of the end fires: by files in
-    `folder`."""
+    """A class like `reader` that records its calls and the end timer in files in `folder`."""
 
     class Watched(reader):  # type: ignore[misc]
         def process_element(self, value: Any, ctx: Any) -> Iterator[bytes]:
@@ -97,8 +96,10 @@ def watched(reader: Any, folder: Path) -> Any:
 
 
 def standing(reader: Any, moments: Moments) -> Any:
-    """A class like `reader` that stands before and within each of its first calls, behind them, and at the
-    end of the input. A call hands on one record where the reader bounds what it does."""
+    """A class like `reader` that pauses before, within and after each of its first calls, and at the end.
+
+    A call emits one record if the reader limits its calls.
+    """
 
     class Standing(reader):  # type: ignore[misc]
         _stood_calls = 0
@@ -128,7 +129,7 @@ def standing(reader: Any, moments: Moments) -> Any:
 
 
 class Note:
-    """Writes what comes to a file."""
+    """Writes elements to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -172,7 +173,7 @@ def test_a_checkpoint_of_any_moment_holds_the_timer_of_the_end(
     (tmp_path / "moments").mkdir()
     moments = Moments(tmp_path / "moments")
     drains = kind in ("followed", "feed")
-    # No more calls follow: what is left is the timer's.
+    # No more calls follow: the timer reads the rest.
     monkeypatch.setattr(replay, "calls", lambda env, count, name: calls(env, count=CALLS, name=name))
 
     def start(function: Any, run: Path, **changes: Any) -> RunningJob:
@@ -192,7 +193,7 @@ def test_a_checkpoint_of_any_moment_holds_the_timer_of_the_end(
         # A checkpoint is on its way to the task, which takes it up when the call has ended.
         wait_until(lambda: (now := job.checkpoints()).newest > now.newest_done)
         if stood == f"{CALLS}-before":
-            # Nobody can tell whether the task took this one up before the call, or does so behind it.
+            # The task may have started this one before the call, or start it after the call.
             doubtful = job.checkpoints().newest
         if stood != "end":
             moments.let_go(stood)

@@ -1,5 +1,5 @@
-"""Sources in front of an engine that answers nothing, on an embedded cluster: checkpoints get through, and
-what they hold is exact."""
+"""Sources in front of an engine that answers nothing, on an embedded cluster: checkpoints complete, and
+their contents are exact."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from forebay.testing.waiting import wait_until
 pytestmark = pytest.mark.flink
 TOTAL = 1000
 PAD = "x" * 1000
-"""More than Flink's buffers take lies in a few records."""
+"""Makes a few records larger than Flink's buffers."""
 
 
 class Scene:
-    """A source of `TOTAL` records, all of which are there at once, in front of calls that a gate holds."""
+    """A source of `TOTAL` records, all present at once, in front of calls that a gate holds."""
 
     def __init__(self, jobs: Any, folder: Path, kind: str) -> None:
         self._jobs = jobs
@@ -90,7 +90,7 @@ class Scene:
         (self._folder / "gates" / "gate").touch()
 
     def finish(self, job: RunningJob) -> None:
-        """Wait for the job's end; a source that tells that it has reached its limit is drained."""
+        """Wait for the job's end; drain a source that reports that it has reached its limit."""
         while (end := job.ended()) is None:
             with suppress(LaunchError):
                 if job.counts().get(LIMIT_REACHED):
@@ -103,13 +103,13 @@ class Scene:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["feed", "replay", "file", "generator"])
-def test_checkpoints_get_through_while_nothing_is_answered_and_a_restore_gives_each_record_once(
+def test_checkpoints_complete_without_answers_and_restores_are_exact(
     jobs: Any, tmp_path: Path, kind: str
 ) -> None:
     scene = Scene(jobs, tmp_path, kind)
     with scene.served():
         job = scene.start()
-        # All that the operator takes without a wait is taken, and the source stands.
+        # The operator has accepted all that it can without waiting, and the source is blocked.
         wait_until(lambda: job.counts().get("waited_ms", 0) > 0)
         for _ in range(3):
             done = job.checkpoints().newest_done

@@ -1,4 +1,4 @@
-"""Counts of what sinks wrote, as they are noted and put together."""
+"""Counts of what sinks wrote, as recorded and merged."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Case:
 
 
 def cases(found: Sequence[Any]) -> pytest.MarkDecorator:
-    """One test for each of `found`, by name, all of which differ."""
+    """One test per case, by distinct names."""
     names = [each.name for each in found]
     assert len(set(names)) == len(names), [name for name in names if names.count(name) > 1]
     return pytest.mark.parametrize("case", found, ids=names)
@@ -52,7 +52,7 @@ def at(format: str = "iso8601", zone: str = "UTC", path: str = "at") -> Format:
 
 
 def check(record: Event | DeadLetter, expected: Mapping[str, Any] | Refused, where: str = "") -> None:
-    """Compare a record with what is expected, to the digit and in the order of the fields."""
+    """Compare a record with the expectation, to the digit and in the order of fields."""
     if isinstance(expected, Refused):
         assert isinstance(record, DeadLetter), (where, record)
         assert record.cause == expected.cause, (where, record)

@@ -22,7 +22,7 @@ TIMED = Format("csv", time=EventTime("at"))
 
 @dataclass(frozen=True)
 class Table:
-    """A file and its records: the line of each, and its fields or why it is refused."""
+    """A file and its records: the line of each, and its fields or the reason for refusal."""
 
     name: str
     content: bytes

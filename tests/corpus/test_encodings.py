@@ -20,7 +20,7 @@ LE, BE, UTF_8 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8
 
 @dataclass(frozen=True)
 class Encoded:
-    """A file of texts, CSV if it has a header; `records`: what its records are."""
+    """A file of texts, or CSV if it has a header; `records`: the expected ones."""
 
     name: str
     content: bytes
@@ -30,7 +30,7 @@ class Encoded:
 
 
 def lines(name: str, encoding: str, text: str, *, bom: bytes = b"", setting: str | None = None) -> Encoded:
-    """A file in `encoding`, which the source has as its setting, and whose lines are all read."""
+    """A file in `encoding`, set in the source, whose lines can all be read."""
     records = [{"text": line.removesuffix("\r")} for line in text.split("\n") if line.strip()]
     return Encoded(name, bom + text.encode(encoding), setting or encoding, records)
 

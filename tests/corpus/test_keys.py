@@ -34,7 +34,7 @@ def text(template: FieldTemplate) -> EventText:
 
 @dataclass(frozen=True)
 class Key:
-    """A field `user` of JSON, and the key that it makes; None: none."""
+    """A field `user` of JSON, and its key, or None."""
 
     name: str
     user: bytes

@@ -29,7 +29,7 @@ NO_LETTER = Refused("not a dead letter", "malformed_dead_letter")
 
 @dataclass(frozen=True)
 class Letter:
-    """A line, what record it is, and what else is true of it."""
+    """A line, its expected record, and more expectations."""
 
     name: str
     line: bytes

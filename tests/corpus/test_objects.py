@@ -67,7 +67,7 @@ NAMES = {
 
 
 def deep(levels: int, around: str = "1") -> bytes:
-    """Of an object that holds lists."""
+    """An object that holds `levels` - 1 nested lists."""
     return f'{{"a": {"[" * (levels - 1)}{around}{"]" * (levels - 1)}}}'.encode()
 
 
@@ -162,7 +162,7 @@ CASES = (
 
 
 OWN_FIELDS: dict[str, dict[str, Any]] = {"own kafka": {"kafka": {"topic": 5}}, "own sse": {"sse": "mine"}}
-"""Fields of a record that have the name of one that a source adds."""
+"""Fields of a record with the name of a field that a source adds."""
 
 
 @cases(CASES)

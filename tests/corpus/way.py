@@ -24,7 +24,7 @@ def keyed(
     id: EventText | None = None,
     needs_key: bool = False,
 ) -> KeyedEvent | DeadLetter:
-    """What leaves the operator that gives a record its key and its id."""
+    """Output of the operator that gives a record its key and id."""
     keying = Keying(shards=4, key=key, id=id, needs_key=needs_key)
     keying.open(None)
     *_, (_, data) = keying.flat_map(encode(record))
@@ -55,10 +55,8 @@ def result_of(item: KeyedEvent) -> Result:
 def check_way(
     record: Event | DeadLetter, form: Format, where: str = "", *, parse: Parse | None = None
 ) -> None:
-    """Follow a record to the line of JSON that leaves the pipeline; no value of it may change.
-
-    `form`, or `parse`, is what has read it.
-    """
+    """Follow a record to the line of JSON that leaves the pipeline; no value may change. `form`, or `parse`,
+    has read it."""
     assert repr(decode(encode(record))) == repr(record), where
     item = keyed(record)
     if isinstance(record, DeadLetter):
@@ -82,7 +80,7 @@ def check_way(
 def check_letter(
     letter: DeadLetter, record: Event | DeadLetter, form: Format, where: str, parse: Parse | None
 ) -> None:
-    """A dead letter is one line, reads back as it was, and is `record` again if it is fed in."""
+    """A dead letter is one line, survives a round trip, and is `record` again if it is read as input."""
     line = dead_letter_json(letter)
     assert "\n" not in line, where
     assert parse_dead_letter(line) == letter, where

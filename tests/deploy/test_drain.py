@@ -1,4 +1,4 @@
-"""A container waits until its requests have ended before it is stopped."""
+"""A container waits for the end of its requests before it stops."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ vllm:num_requests_waiting_by_reason{{engine="0",reason="capacity"}} 7.0
 
 
 class Vllm:
-    """The metrics of a vLLM: at each look, the next of `counts` runs and waits. In their place may be a text
-    of metrics, or a status; 0: the connection ends without an answer."""
+    """A vLLM's metrics: at each request, the next of `counts` runs and waits.
+
+    Instead there may be a text of metrics, or a status; 0: the connection ends without an answer.
+    """
 
     def __init__(self, counts: Sequence[tuple[float, float] | str | int]) -> None:
         self.counts = counts

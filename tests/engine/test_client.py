@@ -165,7 +165,7 @@ async def test_each_fault_has_its_error(fault: str, cls: type[errors.EngineError
         assert (await engine.complete(ask("hello", "r2"), timeout_s=30)).text == echo("hello")
         calls = replica.report().calls
         if fault == "hang":
-            # Its time may be over before it is sent, where this process was held up.
+            # If this process was delayed, its time may be over before it is sent.
             calls.setdefault("r1", 1)
         assert calls == {"r1": 1, "r2": 1}
     shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + repr(engine)
@@ -292,7 +292,7 @@ async def answer_of(
     then: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None,
     **settings: object,
 ) -> Completion:
-    """What the client makes of a server that answers these bytes and closes (or does `then`)."""
+    """The client's result for a server that sends these bytes and closes (or does `then`)."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -358,7 +358,7 @@ async def test_done_without_any_answer_is_a_violation() -> None:
 
 async def test_a_connection_left_open_after_done_does_not_hold_up_the_answer() -> None:
     async def then(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()  # Until the client has gone.
+        await reader.read()  # Until the client disconnects.
 
     head = OK + b"Transfer-Encoding: chunked\r\n\r\n1000\r\n"
     assert (await answer_of(head + CONTENT + STOP + DONE, then=then)).text == "hi"

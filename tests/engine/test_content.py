@@ -1,4 +1,4 @@
-"""Which completions hold no answer, over both protocols and both ways to send an answer."""
+"""Completions without an answer, over both protocols, streamed or not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EACH = [
 async def ask(
     text: str, *, stream: bool = True, chat: bool = True, schema: Any = None, **sampling: Any
 ) -> tuple[Outcome, int]:
-    """How the request ended, and how often the replica was asked."""
+    """The outcome of the request, and the number of attempts."""
     prompt: Any = {"messages": (Message("user", text),)} if chat else {"prompt": text}
     request = Request("r", "fake", sampling=Sampling(**sampling), schema=schema, **prompt)
     check = None if schema is None else AnswerCheck(schema)

@@ -1,4 +1,4 @@
-"""When a record's time counts."""
+"""Which time starts a record's deadline."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def dead_replica() -> Replica:
         (doctor.check_cpu(Processor("x86_64", "New", frozenset({"avx2"}))), Verdict.OK, ""),
         (doctor.check_type(NumberType("float32", "measured", 1.5)), Verdict.WARNING, "--engine URL"),
         (doctor.check_type(NumberType("float32", "measured", 30.0)), Verdict.OK, ""),
-        (doctor.check_type(NumberType("bfloat16", "it says so")), Verdict.OK, ""),
+        (doctor.check_type(NumberType("bfloat16", "it reports that")), Verdict.OK, ""),
         (doctor.check_memory(1.0), Verdict.WARNING, "--engine URL"),
         (doctor.check_memory(16.0), Verdict.OK, ""),
         (doctor.check_disk(5.0, engine_ready=False), Verdict.MISSING, "FOREBAY_HOME"),

@@ -1,4 +1,4 @@
-"""What an inference gateway's endpoint picker is told."""
+"""What the endpoint picker of an inference gateway receives."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def answered(spec: PipelineSpec, *events: KeyedEvent) -> None:
 TOLD = {"objectives": {"urgent": 0, "batch": 10}, "fairness_id": "triage"}
 
 
-async def test_each_event_has_its_priority_and_each_try_what_is_left_of_the_deadline() -> None:
+async def test_events_have_a_priority_and_attempts_the_rest_of_the_deadline() -> None:
     async with (
         FakeReplica(ReplicaScript(delay=Fixed(0.0))) as replica,
         ScriptedGateway(replica.url, refused=2).served() as gateway,

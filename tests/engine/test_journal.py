@@ -1,4 +1,4 @@
-"""The result journal: exact answers, bounds, sharing, and what becomes of it when things go wrong."""
+"""The result journal: exact answers, limits, sharing, and faults."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def opened(path: Path, clock: ManualClock | None = None, **bounds: object)
 
 
 def rows(path: Path) -> tuple[int, int]:
-    """Entries and bytes as they are, after checking that the file's own totals say the same."""
+    """Entries and bytes, after checking that the file's own totals are equal."""
     connection = sqlite3.connect(path / "journal.db")
     try:
         real = connection.execute("SELECT count(*), coalesce(sum(length(value)), 0) FROM answers").fetchone()
@@ -154,7 +154,7 @@ async def test_totals_match_and_bounds_hold_whatever_is_put(
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers that wait for each other however slow the disk is: else they give up after a quarter second."""
+    """Writers wait for each other on any disk; by default they give up after a quarter second."""
     monkeypatch.setattr(journal_file, "WRITE_TIMEOUT_S", 60.0)
 
 
@@ -218,7 +218,7 @@ asyncio.run(main())
 
 
 def killed_writer(path: Path) -> int:
-    """The number of the last answer that a process had written when it was killed."""
+    """The number of the last answer that a killed process had written."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
     ) as process:

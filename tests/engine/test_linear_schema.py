@@ -15,7 +15,7 @@ from forebay.engine.linear_schema import linear, search
 from forebay.errors import InvalidAnswer, SettingError
 
 SLOW, LONG = "^(x+)+$", "x" * 28 + "!"
-"""What an expression that backtracks takes more than 5 s for."""
+"""A backtracking expression takes more than 5 s for these."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a replica says of itself when it is asked."""
+"""What a replica reports of itself."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

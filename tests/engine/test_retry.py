@@ -75,7 +75,7 @@ def test_the_replicas_own_wish_is_respected() -> None:
     assert delay(errors.RateLimited("x", retry_after_s=40.0), left_s=30.0) is None
 
 
-def test_after_a_time_that_was_named_it_is_tried_however_often_it_failed_before() -> None:
+def test_after_a_named_time_it_is_tried_however_often_it_failed() -> None:
     assert delay(errors.RateLimited("x", retry_after_s=1.0), attempt=50) == 1.0
     assert delay(errors.RateLimited("x", retry_after_s=1.0), attempt=50, jitter_unit=0.5) == 1.125
     assert delay(errors.RateLimited("x", retry_after_s=0.9), attempt=50) == POLICY.max_backoff_s
@@ -131,7 +131,7 @@ def test_jitter_is_the_same_for_the_same_try_and_spread_over_requests() -> None:
 
 
 class Replay:
-    """An engine that gives one outcome per call, each taking a second of the clock."""
+    """An engine with one outcome per call, each taking a second of the clock."""
 
     def __init__(self, clock: ManualClock, outcomes: Iterable[errors.EngineError | str]) -> None:
         self.clock = clock

@@ -1,4 +1,4 @@
-"""A backlog of events in front of a fleet of one scripted replica, in counted time."""
+"""A backlog of events in front of a fleet of one scripted replica, in virtual time."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Load:
     timeout_s: float = 60.0
     deadline_s: float = 300.0
     first: int = 0
-    """The number of the first event: how long answers take follows from it."""
+    """Number of the first event: it determines the durations of answers."""
     failed: Counter[str] = field(default_factory=Counter)
     """Dead letters by cause."""
     held: int = 0
-    """The most requests that were at the replica since this was set to 0."""
+    """Maximum number of requests at the replica since this was set to 0."""
 
     async def __aenter__(self) -> Load:
         self.clock = LoopClock(asyncio.get_running_loop())
@@ -77,7 +77,7 @@ class Load:
             self.held = max(self.held, work.running + work.waiting)
 
     async def run(self, seconds: float) -> float:
-        """Goodput over so long: what was worked for answers over what could be."""
+        """Goodput over `seconds`: work for answers over possible work."""
         before = self.replica.work()
         await asyncio.sleep(seconds)
         after = self.replica.work()
@@ -85,6 +85,6 @@ class Load:
         return useful_s / (after.could_s - before.could_s)
 
     def thrown_away(self) -> float:
-        """Share of the calls whose answer was not awaited."""
+        """Share of calls whose answer was abandoned."""
         work = self.replica.work()
         return work.aborted / work.calls

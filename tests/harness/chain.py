@@ -20,29 +20,28 @@ from forebay.flink.shards import subtask_of
 
 FIRST_MS, LAST_MS = -(2**63), 2**63 - 1
 MOST_FIRINGS = 20_000
-"""Timers that fire in one round; more is a function that never comes to an end."""
+"""Maximum timers per round; a function with more never ends."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One keyed function of a chain. `make` is called for each subtask of each run, `key` for each element
-    that comes."""
+    """One keyed function of a chain. `make` is called per subtask and run, `key` per element."""
 
     make: Callable[[], KeyedProcessFunction]
     key: Callable[[Any], int]
     prepare: Callable[[Any], Iterable[Any]] = lambda element: (element,)
-    """What an element becomes on its way here; without state of its own."""
+    """Converts an element on its way here; stateless."""
     one_subtask: bool = False
-    """At every parallelism, as readers have."""
+    """At every parallelism, like readers."""
     late_ms: int | None = None
-    """Where given, outputs are `(element, time in ms)`, and the operator makes watermarks of its own: so far
+    """If given, outputs are `(element, time in ms)`, and the operator emits its own watermarks: this far
     behind the greatest time, until the input ends."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is left of a run: how many elements were read, each operator's state, what was on its way to each
-    operator, and what had come out."""
+    """The rest of a run: number of elements read, each operator's state, elements in flight to each operator,
+    and outputs."""
 
     read: int
     states: tuple[KeyedState, ...]
@@ -62,7 +61,7 @@ class _Barrier:
 
 @dataclass(eq=False)
 class _Subtask:
-    """One function with its inputs: a queue from each subtask before it."""
+    """One function with its inputs: a queue per upstream subtask."""
 
     operator: Operator
     function: KeyedProcessFunction
@@ -70,13 +69,13 @@ class _Subtask:
     inputs: list[deque[Any]]
     watermarks: list[int]
     waiting: set[int] = field(default_factory=set)
-    """Inputs whose barrier has come, while that of others has not."""
+    """Inputs whose barrier has arrived, while that of others has not."""
     low_ms: int = FIRST_MS
     high_ms: int = FIRST_MS
-    """The greatest time of an output, where the operator makes watermarks: no checkpoint holds it."""
+    """The greatest time of an output, if the operator emits watermarks: not in checkpoints."""
     wakes_for_ms: int | None = None
     wakes_s: float = 0.0
-    """The processing-time timer that is set, and when it fires, on the clock that nobody sets."""
+    """The set processing-time timer, and when it fires on the monotonic clock."""
     key: int = 0
     later: list[tuple[float, int, int]] = field(default_factory=list)
 
@@ -86,7 +85,7 @@ class Chain:
 
     `restored`: what an earlier run left. `parallelism`: of each operator. Outputs that are pairs of an
     `OutputTag` and a value leave the chain where they arise; those of the last operator, all of them.
-    `while_firing` is called between two processing-time timers: the world goes on meanwhile.
+    `while_firing` is called between two processing-time timers: other things happen meanwhile.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class Chain:
         self._snapshots: dict[int, _Snapshot] = {}
         self.newest = restored
         self.firings = 0
-        """Of processing-time timers, so far."""
+        """Number of processing-time timers fired so far."""
         before = 1
         for index, operator in enumerate(operators):
             whole = KeyedState() if restored is None else restored.states[index]
@@ -136,19 +135,19 @@ class Chain:
         return subtask
 
     def close(self) -> None:
-        """Close all functions, as a crash need not."""
+        """Close all functions, which a crash does not."""
         for subtask in self._subtasks():
             subtask.function.close()
 
     @property
     def outputs(self) -> tuple[Any, ...]:
-        """All that has come out so far, of earlier runs as far as a checkpoint holds it."""
+        """All outputs so far, of earlier runs as far as they are in a checkpoint."""
         return (*self._before, *(output for _, output in self._made))
 
     # What may happen next
 
     def read(self) -> bool:
-        """The source gives its next element, or its end; False where it has."""
+        """Read the source's next element, or its end; False if it has ended."""
         if self._ended:
             return False
         if self._read == len(self._elements):
@@ -164,7 +163,7 @@ class Chain:
         return True
 
     def ready(self) -> list[tuple[int, int, int]]:
-        """Operator, subtask and input of each element that may be taken now."""
+        """Operator, subtask and input of each element that can be processed now."""
         return [
             (stage, number, at)
             for stage, subtasks in enumerate(self._stages)
@@ -174,7 +173,7 @@ class Chain:
         ]
 
     def take(self, stage: int, number: int, at: int) -> None:
-        """A subtask takes the next element of an input."""
+        """Process the next element of an input of a subtask."""
         subtask = self._stages[stage][number]
         element = subtask.inputs[at].popleft()
         match element:
@@ -193,14 +192,14 @@ class Chain:
         self._set_wake(subtask)
 
     def begin_checkpoint(self) -> None:
-        """The source sends a barrier."""
+        """Send a barrier from the source."""
         self._barriers += 1
         self._snapshots[self._barriers] = _Snapshot(self._read, [KeyedState() for _ in self._stages])
         for subtask in self._stages[0]:
             subtask.inputs[0].append(_Barrier(self._barriers))
 
     def checkpoint_at_once(self) -> None:
-        """An unaligned checkpoint: what is on its way is in it. Any that is under way is given up."""
+        """An unaligned checkpoint, with elements in flight. Aborts a checkpoint in progress."""
         self._give_up_barriers()
         states = []
         for subtasks in self._stages:
@@ -214,7 +213,7 @@ class Chain:
                 for subtask in subtasks
                 for queue in subtask.inputs
                 for element in queue
-                # Flink says a watermark anew; that of the source follows from its place.
+                # Flink emits watermarks again; the source's follows from its position.
                 if not isinstance(element, _Watermark)
             )
             for subtasks in self._stages
@@ -222,7 +221,7 @@ class Chain:
         self.newest = Checkpoint(self._read, tuple(states), on_the_way, self.outputs)
 
     def pass_time(self, seconds: float) -> None:
-        """Time passes, and processing-time timers that are due fire, at each subtask in turn."""
+        """Advance time, and fire due processing-time timers at each subtask in turn."""
         self._clock.advance(seconds)
         for stage, subtasks in enumerate(self._stages):
             for number, subtask in enumerate(subtasks):
@@ -231,7 +230,7 @@ class Chain:
                     self._fire_wall(stage, number)
 
     def finish(self, choose: Callable[[int], int] = lambda _: 0) -> None:
-        """Run to the end, taking elements as `choose` says, which is given how many there are."""
+        """Run to the end, taking elements as chosen by `choose`, a function of their number."""
         while self.read():
             pass
         while ready := self.ready():
@@ -283,7 +282,7 @@ class Chain:
             self._mark(stage + 1, number, to_ms)
 
     def _fire_wall(self, stage: int, number: int) -> None:
-        """As Flink's timer service does: it was set for one time, and fires all timers up to that one."""
+        """Like Flink's timer service: set for one time, it fires all timers up to that."""
         subtask = self._stages[stage][number]
         until_ms = subtask.wakes_for_ms
         assert until_ms is not None
@@ -294,14 +293,14 @@ class Chain:
             context = Context(subtask, self._clock, TimeDomain.PROCESSING_TIME)
             self.firings += 1
             self._give(stage, number, subtask.function.on_timer(time_ms, context))
-            # Where the clock was set back, a timer that is set anew fires in the same round, time and again.
+            # If the clock was set back, a timer that is set again would fire in the same round without end.
             self._clock.advance(0.001)
             self._while_firing()
         subtask.wakes_for_ms = None
         self._set_wake(subtask)
 
     def _set_later(self, subtask: _Subtask) -> None:
-        """Set the timers that wait for a round to be over, and whose time has come."""
+        """Set timers that wait for the end of a round and are due."""
         while subtask.later and subtask.later[0][0] <= self._clock.monotonic_s():
             _, time_ms, subtask.key = subtask.later.pop(0)
             Context(subtask, self._clock).timer_service().register_processing_time_timer(time_ms)
@@ -312,7 +311,7 @@ class Chain:
             return
         first_ms = subtask.state.wall[0][0]
         if subtask.wakes_for_ms is None or first_ms < subtask.wakes_for_ms:
-            # By the wall clock of now: where that is set later, the wait is what it was.
+            # By the present wall clock: setting that later does not change the wait.
             wait_ms = max(0, first_ms - self._clock.wall_ms())
             subtask.wakes_for_ms, subtask.wakes_s = first_ms, self._clock.monotonic_s() + wait_ms / 1000
 
@@ -348,7 +347,7 @@ class Chain:
 
 @dataclass
 class _Snapshot:
-    """A checkpoint under way. `outputs`: how many each subtask had given when its barrier came."""
+    """A checkpoint in progress. `outputs`: number of outputs of each subtask before its barrier."""
 
     read: int
     states: list[KeyedState]

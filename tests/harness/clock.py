@@ -1,4 +1,4 @@
-"""Time in tests: a clock that moves only when told to, and an event loop whose time is counted and not waited
+"""Time in tests: a manual clock, and an event loop whose time is counted and not waited
 for.
 """
 
@@ -15,7 +15,7 @@ from forebay.clock import SystemClock
 
 
 class ManualClock:
-    """A `Clock` for tests. `sleep` passes time instead of waiting, and remembers how much."""
+    """A `Clock` for tests. `sleep` advances it instead of waiting, and records the durations."""
 
     def __init__(self, monotonic_s: float = 1000.0, wall_ms: int = 1_700_000_000_000) -> None:
         self._monotonic_s = monotonic_s
@@ -39,19 +39,19 @@ class ManualClock:
         self._wall_ms += seconds * 1000
 
     def pause(self, seconds: float) -> None:
-        """A stand-in for `time.sleep` that advances this clock at once."""
+        """Replaces `time.sleep`; advances this clock at once."""
         self.slept_s.append(seconds)
         self.advance(seconds)
 
     async def sleep(self, seconds: float) -> None:
-        """The same for `asyncio.sleep`."""
+        """Replaces `asyncio.sleep` in the same way."""
         self.pause(seconds)
 
 
 @dataclass(frozen=True)
 class SetClock:
-    """The system's clock with the wall clock `ahead_ms` ahead until the file `until` is there, then
-    `behind_ms` behind; picklable."""
+    """The system's clock with the wall clock `ahead_ms` ahead until the file `until` exists, then `behind_ms`
+    behind; picklable."""
 
     ahead_ms: int
     until: Path | None = None
@@ -73,7 +73,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its `time` stands still while something runs, and jumps to the next timer when nothing does."""
+    """Its `time` stops while something runs, and jumps to the next timer if nothing does."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -95,7 +95,7 @@ class _NoWait(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise RuntimeError("everything waits, and no timer is set: it would wait for ever")
+            raise RuntimeError("everything waits, and no timer is set: it would never end")
         self._loop.passed(timeout)
         return []
 
@@ -117,7 +117,7 @@ class LoopClock:
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on a `VirtualLoop` of its own. Raises `RuntimeError` where it would wait for ever."""
+    """Run `main` on its own `VirtualLoop`. Raises `RuntimeError` if it would never end."""
     loop = VirtualLoop()
     try:
         return loop.run_until_complete(main)

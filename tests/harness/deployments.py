@@ -1,4 +1,4 @@
-"""Deployments to render."""
+"""Deployments for rendering."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def deployment_of(settings: Mapping[str, Any], pipeline: Mapping[str, Any] | None = PIPELINE) -> Deployment:
-    """What `load_deployment` makes of these two values; without a pipeline, of the first one."""
+    """The result of `load_deployment` for these two values; without a pipeline, for the first."""
     with tempfile.TemporaryDirectory() as folder:
         # JSON is YAML.
         file, config = Path(folder, "pipeline.yaml"), Path(folder, "deploy.yaml")
@@ -150,13 +150,11 @@ def deployment_of(settings: Mapping[str, Any], pipeline: Mapping[str, Any] | Non
 
 
 def job_of(deployment: Deployment) -> Job:
-    """The pipeline of a deployment that has one."""
     assert deployment.job is not None
     return deployment.job
 
 
 @cache
 def variant(name: str) -> Deployment:
-    """The deployment of `VARIANTS` with this name."""
     settings = VARIANTS[name]
     return deployment_of(settings, PIPELINE if "pipeline" in settings else None)

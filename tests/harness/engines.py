@@ -16,7 +16,7 @@ MAX_BODY_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Canned:
-    """One answer. Parts of `events` are sent one by one as a stream; `breaks` ends it without its end."""
+    """One answer. Parts of `events` are streamed one by one; `breaks` ends the stream early."""
 
     body: bytes = b"{}"
     status: int = 200
@@ -27,7 +27,7 @@ class Canned:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request as it came."""
+    """One received request."""
 
     path: str
     headers: Mapping[str, str]
@@ -35,7 +35,7 @@ class Sent:
 
     @property
     def model(self) -> str | None:
-        """The model that the body names: of a form the last part with that name."""
+        """The model named by the body: in a form, the last part with that name."""
         kind = Message()
         kind["Content-Type"] = self.headers.get("Content-Type", "")
         boundary = kind.get_param("boundary")
@@ -63,7 +63,7 @@ def card(name: str, **more: Any) -> dict[str, Any]:
 
 
 def answer_of(name: str) -> Canned:
-    """What a chat answers at the engine with this name."""
+    """A chat answer of the engine with this name."""
     usage = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
     message = {"role": "assistant", "content": name}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
@@ -73,13 +73,13 @@ def answer_of(name: str) -> Canned:
 
 @dataclass
 class CannedEngine:
-    """Serves `models`, and `answers` by path, on the running event loop; everything else is a 404 of vLLM."""
+    """Serves `models`, and `answers` by path, on the running event loop; everything else is vLLM's 404."""
 
     models: list[dict[str, Any]]
     answers: dict[str, Canned] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
     lists: int = 0
-    """How often it was asked what it serves."""
+    """Number of requests for its models."""
     health: int = 200
     url: str = ""
     _runner: web.ServerRunner | None = None

@@ -1,4 +1,4 @@
-"""An inference gateway in front of one replica: it forwards completions, and keeps what it was told."""
+"""An inference gateway in front of one replica: forwards completions, and records their headers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from aiohttp.test_utils import TestServer
 
 @dataclass
 class ScriptedGateway:
-    """Refuses the first `refused` calls with 503, as a picker does whose pool is full; forwards the others to
-    `replica`. `calls` has the headers of each call, `asked` every path."""
+    """Refuses the first `refused` calls with 503, like a picker whose pool is full; forwards the others to
+    `replica`. `calls`: headers of each call; `asked`: every path."""
 
     replica: str
     refused: int = 0

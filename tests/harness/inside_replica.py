@@ -1,4 +1,4 @@
-"""A fake replica without HTTP, for tests in counted time (`clock`)."""
+"""A fake replica without HTTP, for tests in virtual time (`clock`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from forebay.testing.script import ReplicaScript
 class InsideReplica:
     """Does what `FakeReplica` does with the same script; a `Replica` of the running event loop.
 
-    It has no prefix cache, and knows no faults but statuses, `refuse` and `hang`. `down`: it refuses all.
+    It has no prefix cache, and of faults only statuses, `refuse` and `hang`. `down`: it refuses all.
     """
 
     def __init__(self, script: ReplicaScript) -> None:
@@ -85,7 +85,7 @@ class InsideReplica:
         return Completion(text, reason, usage, Timing(sent_s, done_s, done_s, done_s, (done_s,)))
 
     def _refuse(self, request: Request) -> str | None:
-        """Raise what the script has for this call; gives a fault that shows later."""
+        """Raise the scripted fault of this call, or return one that takes effect later."""
         script, id = self.script, request.id
         fault = script.faults.pick(id, request_text(request), self.calls[id])
         if fault in ERRORS:

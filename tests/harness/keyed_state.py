@@ -1,5 +1,5 @@
 """What Flink gives a keyed function, without Flink: state and timers by key, a clock that may be set, and
-calls that are answered when a test says so, on its own thread; and for sources, which have one key, state
+calls that a test answers, on its own thread; and for sources, which have one key, state
 that is kept as bytes between runs.
 """
 
@@ -22,7 +22,7 @@ Timers = list[tuple[int, int]]
 
 
 class WallClock:
-    """Time as one machine has it: monotonic, and a wall clock that somebody may set."""
+    """One machine's time: monotonic, and a wall clock that may be set."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._passed_ms = 0
@@ -38,17 +38,15 @@ class WallClock:
         return self.wall_ms() * 1000
 
     def advance(self, seconds: float) -> None:
-        """Time passes."""
         self._passed_ms += round(seconds * 1000)
 
     def step(self, ms: int) -> None:
-        """The wall clock is set on, or back."""
         self._wall_ms += ms
 
 
 @dataclass
 class KeyedState:
-    """All that Flink keeps of one keyed function: values as bytes, by name, key and place; timers."""
+    """Flink's state of one keyed function: values as bytes, by name, key and place; timers."""
 
     values: dict[str, dict[int, Any]] = field(default_factory=dict)
     event: Timers = field(default_factory=list)
@@ -78,8 +76,8 @@ class KeyedState:
 
 
 class Subtask(Protocol):
-    """Who has the state: its watermark, and the key in hand; `later`: timers that are set once time has come
-    to them, with the moment at which it has, on the clock that nobody sets."""
+    """The owner of the state: its watermark, and the current key; `later`: timers that are set only when due,
+    with their monotonic time."""
 
     state: KeyedState
     later: list[tuple[float, int, int]]
@@ -88,7 +86,7 @@ class Subtask(Protocol):
 
 
 class Context:
-    """What Flink gives a function, of a whole run or of one call: state, timers and the key in hand."""
+    """Flink's context for a function, of a whole run or of one call: state, timers and the current key."""
 
     def __init__(self, subtask: Subtask, clock: WallClock, domain: TimeDomain | None = None) -> None:
         self._subtask = subtask
@@ -151,7 +149,7 @@ class Context:
 
 
 def held_keys(context: Any, *states: str) -> Iterator[tuple[int, Any]]:
-    """A stand-in for `forebay.flink.jvm_task.held_keys`, which asks Flink: as it promises."""
+    """Replaces `forebay.flink.jvm_task.held_keys`, with Flink's guarantees."""
     subtask = context._subtask
     found = {key for name in states for key, held in subtask.state.values.get(name, {}).items() if held}
     before = subtask.key
@@ -163,7 +161,7 @@ def held_keys(context: Any, *states: str) -> Iterator[tuple[int, Any]]:
 
 
 def set_after_round(context: Any, ctx: Any, time_ms: int) -> None:
-    """A stand-in for `forebay.flink.jvm_task.set_after_round`."""
+    """Replaces `forebay.flink.jvm_task.set_after_round`."""
     subtask, clock = context._subtask, context._clock
     insort(
         subtask.later,
@@ -186,7 +184,7 @@ AnswerTo = Callable[[KeyedEvent], Answer]
 class ChosenCalls(RequestPool):
     """`RequestPool` without its thread: slots, room and release are the real ones.
 
-    `out` are the calls in flight, in the order of their starts; `answer` answers one. Where the operator
+    `out` are the calls in flight, in the order of their starts; `answer` answers one. If the operator
     waits, time passes and the oldest is answered: nothing else could end its wait.
     """
 
@@ -214,7 +212,7 @@ class ChosenCalls(RequestPool):
         self.out.clear()
 
     def answer(self, which: int) -> bool:
-        """Answer a call in flight, counted round; False where there is none."""
+        """Answer call number `which` (modulo their number); False if none is in flight."""
         if not self.out:
             return False
         shard, item = self.out.pop(which % len(self.out))
@@ -235,7 +233,7 @@ class ChosenCalls(RequestPool):
 
 
 class _NoLoop:
-    """Runs at once what is called soon or after a moment; between two looks at its time, a second passes."""
+    """Runs `call_soon` and `call_later` callbacks at once; its time advances by a second per reading."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -254,7 +252,7 @@ class _NoLoop:
 
 
 class OneKeyContext:
-    """Runtime context and call context in one. `states` outlives a run, as in a checkpoint."""
+    """Runtime context and call context in one. `states` outlives a run, like in a checkpoint."""
 
     def __init__(self, states: dict[str, bytes] | None = None) -> None:
         self.states = {} if states is None else dict(states)
@@ -296,14 +294,14 @@ class OneKeyContext:
 
 
 def bytes_only(value: Any) -> bytes:
-    """What Flink keeps of a value of state: of any other kind it would keep none, or a pickle."""
+    """Check a state value: Flink would drop any other type, or pickle it."""
     if type(value) is not bytes:
         raise TypeError(f"expected bytes for state, found {type(value).__name__}")
     return value
 
 
 class Room:
-    """Whether there is room, as a script says; where it has ended, there is."""
+    """Scripted room; always room after the script's end."""
 
     def __init__(self, *room: bool) -> None:
         self._room = list(room)
@@ -315,7 +313,7 @@ class Room:
 
 
 class PlannedCalls:
-    """Stands in for what calls a source: notes how many calls a source plans, and makes none."""
+    """Replaces the caller of a source: records how many calls a source plans, and makes none."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -48,10 +48,10 @@ from forebay.testing.waiting import POLL_S, wait_until
 
 
 def complete_checkpoint(job: Path, number: int, *, name: str | None = None) -> Path:
-    """A complete checkpoint without state in the folder of a job; it is named `chk-N` or `name`."""
+    """A complete checkpoint without state in the folder of a job, named `chk-N` or `name`."""
     checkpoint = job / (name or f"chk-{number}")
     checkpoint.mkdir(parents=True, exist_ok=True)
-    # As Flink does it: what is there under its name is whole.
+    # Like Flink: a file with its final name is complete.
     unfinished = checkpoint / f".{METADATA}.inprogress"
     unfinished.write_bytes(HEADER.pack(MARK, NEWEST_VERSION, number))
     os.replace(unfinished, checkpoint / METADATA)
@@ -62,14 +62,16 @@ T = TypeVar("T")
 HOLD = re.compile(r"\(\(hold:([a-z0-9_-]+)\)\)")
 DEFECT = re.compile(r"\(\(defect(?::([a-z0-9_-]+))?\)\)")
 FRESH = {"web.refresh-interval": "100", "metrics.fetcher.update-interval": "100"}
-"""Without these, Flink's REST service says what was true three or ten seconds ago."""
+"""Without these, Flink's REST service reports values that are three or ten seconds old."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatedEngineFactory:
-    """An engine that holds each prompt with `((hold:NAME))` until the file `gates/NAME` is there, then gives
-    the inner engine's answer; `((defect))` makes it break as no engine should, `((defect:NAME))` until
-    `gates/NAME` is there. Writes a line for each call to `calls`: id, calls in flight, engine. Picklable.
+    """An engine that holds each prompt with `((hold:NAME))` until the file `gates/NAME` exists, then returns
+    the inner engine's answer. Picklable.
+
+    `((defect))` raises an error that no engine should, `((defect:NAME))` until `gates/NAME` exists. Writes a
+    line per call to `calls`: id, calls in flight, engine.
     """
 
     folder: Path
@@ -112,7 +114,7 @@ class _GatedEngine:
 
 @dataclass(frozen=True, slots=True)
 class FieldText:
-    """An event's key or id out of a template; picklable."""
+    """An event's key or id from a template; picklable."""
 
     template: FieldTemplate
 
@@ -124,11 +126,11 @@ class FieldText:
 class Pipeline:
     """Files of JSON lines in, scripted answers, exactly-once files out. Picklable.
 
-    Each line has `text`, which is the prompt; where `keyed`, `key`; where `event_time`, `at` in milliseconds.
-    `follow`: the input never ends and takes up what is fed later. With `window_ms`, which needs `event_time`,
-    the output is one line per window with its start and its number of results. `program`: it asks, instead of
-    one question per event; at most `queue` events of a key wait for its call. `engine`: answers in place of a
-    scripted one with `delay`. `clock` and `pace`: the operator's.
+    Each line has `text`, the prompt; if `keyed`, `key`; if `event_time`, `at` in milliseconds. `follow`: the
+    input never ends and includes later files. With `window_ms`, which needs `event_time`, the output is one
+    line per window with its start and number of results. `program`: runs instead of one question per event;
+    at most `queue` events of a key wait for its call. `engine`: replaces the scripted one with `delay`.
+    `clock` and `pace`: the operator's.
     """
 
     folder: Path
@@ -150,7 +152,7 @@ class Pipeline:
     flink: FlinkConfig = field(default_factory=FlinkConfig)
 
     def submit(self) -> RunningJob:
-        """Start the job on a cluster of its own inside this process; needs this process's JVM."""
+        """Start the job on its own cluster inside this process; needs this process's JVM."""
         port = free_port()
         ports = {"rest.port": str(port), "rest.bind-port": str(port)}
         flink = replace(self.flink, options={**self.flink.options, **ports})
@@ -215,7 +217,7 @@ class Runs:
         self._fed = 0
 
     def feed(self, events: Iterable[Mapping[str, JSON] | bytes]) -> None:
-        """Add a file of events to the input, all at once."""
+        """Add a file of events to the input at once."""
         lines = [event if isinstance(event, bytes) else orjson.dumps(event) for event in events]
         name = f"{self._fed:04}.jsonl"
         self._fed += 1
@@ -223,15 +225,15 @@ class Runs:
         (self.folder / "fed" / name).rename(self.folder / "in" / name)
 
     def release(self, gate: str) -> None:
-        """Let the calls go on that are held by `gate`."""
+        """Continue the calls that are held by `gate`."""
         (self.folder / "gates" / gate).touch()
 
     def change(self, **settings: Any) -> None:
-        """Give the runs that follow other settings of the pipeline."""
+        """Change settings of the pipeline for later runs."""
         self.pipeline = replace(self.pipeline, **settings)
 
     def configured(self, *, restore: bool = False, **flink: Any) -> Pipeline:
-        """The pipeline, with some of Flink's settings changed; `restore`: from the newest checkpoint."""
+        """The pipeline with other Flink settings; `restore`: from the newest checkpoint."""
         if restore:
             flink["restore_from"] = newest_checkpoint(self.checkpoints)
             assert flink["restore_from"] is not None, "there is no complete checkpoint"
@@ -247,7 +249,7 @@ class Runs:
         self.finish(self.start(**flink))
 
     def finish(self, job: RunningJob) -> None:
-        """Wait until the job ended by itself and well."""
+        """Wait until the job ended by itself, successfully."""
         wait_until(lambda: job.ended() is not None, self.WAIT_S)
         assert job.ended() == "", job.ended()
 
@@ -265,36 +267,36 @@ class Runs:
         )
 
     def await_checkpoint_files(self, more: int = 1) -> None:
-        """The same for a run in a process of its own: seen by what it leaves in its folder."""
+        """The same for a run in its own process, by the files in its folder."""
         seen: set[Path] = set()
 
         def came() -> bool:
             newest = newest_checkpoint(self.checkpoints)
             seen.update((newest,) if newest is not None else ())
-            # The newest of before the call does not count, nor one that was under way.
+            # The newest before the call does not count, nor one in progress.
             return len(seen) >= more + 2
 
         wait_until(came, self.WAIT_S)
 
     def results(self) -> list[dict[str, Any]]:
-        """The committed results; those of one key in the order in which they were written."""
+        """Committed results; those of one key in the order written."""
         parts = sorted(committed_parts(self.folder / "results"), key=lambda part: part.written_ns)
         return [orjson.loads(line) for part in parts for line in part.lines()]
 
     def dead_letters(self) -> list[dict[str, Any]]:
-        """The committed dead letters."""
+        """Committed dead letters."""
         return [orjson.loads(line) for line in read_jsonl_sink(self.folder / "dead-letters")]
 
     def seen(self) -> list[str]:
-        """The ids of results in the order in which they left the operator, of all runs, whatever was lost."""
+        """Ids of results in the order emitted by the operator, over all runs, including lost ones."""
         return [line[0] for line in _rows(self.folder / "seen")]
 
     def calls(self) -> list[tuple[str, int, str]]:
-        """Every call: its id, the calls in flight in that engine with it, the engine."""
+        """Every call: its id, the calls in flight in that engine, the engine."""
         return [(id, int(in_flight), engine) for id, in_flight, engine in _rows(self.folder / "calls")]
 
     def spawn(self, **flink: Any) -> subprocess.Popen[bytes]:
-        """Start a run in a process of its own, with a JVM of its own."""
+        """Start a run in its own process with its own JVM."""
         plan = self.folder / "pipeline.pickle"
         plan.write_bytes(pickle.dumps(self.configured(**flink)))
         command = [sys.executable, "-m", "tests.harness.operators", str(plan)]
@@ -302,8 +304,7 @@ class Runs:
 
 
 def until_answered(ask: Callable[[], T], timeout_s: float = Runs.WAIT_S) -> T:
-    """What `ask` returns, which asks Flink's REST service: a busy machine may keep that from answering in
-    time."""
+    """The result of `ask`, a call of Flink's REST service, retried on a busy machine."""
     answers: list[T] = []
 
     def answered() -> bool:
@@ -316,7 +317,7 @@ def until_answered(ask: Callable[[], T], timeout_s: float = Runs.WAIT_S) -> T:
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL a process and all that it started, at once."""
+    """SIGKILL a process and all its children at once."""
     family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
     # A child may end by itself meanwhile.
     for member in family:
@@ -330,7 +331,7 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def append(path: Path, line: str) -> None:
-    """Add a line to a file that several processes write."""
+    """Append a line to a file that several processes write."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(file, (line + "\n").encode())

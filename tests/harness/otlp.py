@@ -1,4 +1,4 @@
-"""A collector on this machine that takes OTLP over HTTP."""
+"""A local collector for OTLP over HTTP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 
 class Collector(HTTPServer):
-    """`got` is what came last at each path, `keys` the values of the header `x-key`."""
+    """`got`: the last document at each path; `keys`: values of the header `x-key`."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

@@ -1,4 +1,4 @@
-"""A gateway before replicas that prefill and replicas that decode, which hand KV caches over."""
+"""A gateway in front of prefill and decode replicas, which transfer KV caches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WHY = ("no_server", "prefill_failed", "no_kv_cache", "decode_failed", "unsuitabl
 
 
 class Pools:
-    """A gateway before replicas that prefill and replicas that decode."""
+    """A gateway in front of prefill and decode replicas."""
 
     def __init__(self, served: Served, prefill: Sequence[FakeReplica], decode: Sequence[FakeReplica]) -> None:
         self.served = served
@@ -42,11 +42,11 @@ class Pools:
             return response.status, await response.read()
 
     def calls(self) -> tuple[int, int]:
-        """At those that prefill, and at those that decode."""
+        """Calls of prefill and of decode replicas."""
         return calls(self.prefill), calls(self.decode)
 
     def reads(self) -> list[int]:
-        """How often each KV cache was read, by all together."""
+        """How often each KV cache was read."""
         found: dict[str, int] = {}
         for replica in self.decode:
             for place, times in replica.report().kv_reads.items():
@@ -54,7 +54,7 @@ class Pools:
         return list(found.values())
 
     async def counted(self) -> dict[str, float]:
-        """The answers by how their prompt was prefilled."""
+        """Answers by kind of prefill."""
         found = {"transferred": await self.served.metric("forebay_gateway_kv_transfers_total")}
         for why in WHY:
             found[why] = await self.served.metric(f'forebay_gateway_kv_fallbacks_total{{cause="{why}"}}')
@@ -95,7 +95,7 @@ async def pools(
 
 
 async def alone(body: dict[str, Any], path: str, id: str = "one") -> bytes:
-    """What a gateway without prefill answers."""
+    """The answer of a gateway without prefill replicas."""
     async with FakeReplica(SCRIPT) as replica, serving(spec_of([replica.url])) as served:
         status, answer = await Pools(served, (), (replica,)).ask(body, path, id)
         assert status == 200
@@ -103,6 +103,5 @@ async def alone(body: dict[str, Any], path: str, id: str = "one") -> bytes:
 
 
 def text_of(answer: bytes) -> str:
-    """The text of an answer in one piece."""
     (choice,) = orjson.loads(answer)["choices"]
     return str(choice["message"]["content"] if "message" in choice else choice["text"])

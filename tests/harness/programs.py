@@ -11,9 +11,9 @@ from forebay.stateful.program import Answer, Ask, Moment, Output, Program, Step,
 
 @dataclass(frozen=True)
 class Remember(Program[list[int]]):
-    """Asks about every event with the numbers (`n`) of those that were answered before, and its `text`; gives
-    the answer, and all the numbers. With `idle_ms`, gives `ended` when event time has gone on by so much;
-    with `woken_ms`, gives `woken` so long after an answer."""
+    """Asks about every event with the numbers (`n`) of those that were answered before, and its `text`; emits
+    the answer, and all the numbers. With `idle_ms`, emits `ended` after this much event time;
+    with `woken_ms`, emits `woken` this long after an answer."""
 
     idle_ms: int | None = None
     woken_ms: int | None = None
@@ -44,8 +44,8 @@ class Remember(Program[list[int]]):
 
 @dataclass(frozen=True)
 class AskLater(Program[Any]):
-    """Asks about a key's newest `text` when event time has gone on by `after_ms`; gives the answer and that
-    event's number (`n`)."""
+    """Asks about a key's newest `text` after `after_ms` of event time; emits the answer and that event's
+    number (`n`)."""
 
     after_ms: int = 1000
 

@@ -1,4 +1,4 @@
-"""What Ray Serve's REST interface tells, and a server that tells it."""
+"""Documents of Ray Serve's REST interface, and a server that returns them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def application(
     submitted: int | None = None,
     built: bool = True,
 ) -> dict[str, Any]:
-    """An application as the interface tells it; without an import path it is one that a program started.
+    """An application as the interface returns it; without an import path it was started by a program.
 
-    `health` and `trigger` are those of its deployment. `submitted` is the number of replicas in its config.
-    While it is not `built`, it has no deployments. While it is deleted, it has no config either.
+    `health` and `trigger`: of its deployment. `submitted`: number of replicas in its config. If it is not
+    `built`, it has no deployments. While it is deleted, it has no config either.
     """
     replicas = [
         {"replica_id": f"r{at}", "state": state, "node_ip": "127.0.0.2", "pid": FIRST_PID + at}
@@ -71,7 +71,7 @@ def body(*applications: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class ScriptedServe:
-    """A Ray cluster: each look at it gives the next of `answers`, the last one for ever."""
+    """A Ray cluster: each call returns the next of `answers`, then always the last."""
 
     answers: list[Any]
     status: int = 200

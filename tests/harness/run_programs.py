@@ -18,14 +18,14 @@ MARK = "a program has ended: "
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a program has printed, and the traceback that it ended with."""
+    """A program's output, and the traceback that it ended with."""
 
     printed: list[str]
     error: str
 
 
 def run_programs(files: Mapping[str, Path], home: Path) -> dict[str, Ran]:
-    """Run each of the `files`, by name, where its folder's folder is the working directory; blocks."""
+    """Run each of the `files`, by name, in the parent of its folder; blocks."""
     done = subprocess.run(
         [sys.executable, __file__, json.dumps({name: str(file) for name, file in files.items()})],
         env={**os.environ, "FOREBAY_HOME": str(home)},
@@ -53,7 +53,7 @@ def main(order: Mapping[str, str]) -> None:
         sys.argv, sys.path[0] = [file], str(Path(file).parent)
         error = ""
         try:
-            # Its module is `__main__`, so that what it defines is pickled by value, as a user's is.
+            # Its module is `__main__`, so that its classes are pickled by value, like a user's.
             runpy.run_path(file, run_name="__main__")
         except Exception:
             error = traceback.format_exc()
@@ -61,7 +61,7 @@ def main(order: Mapping[str, str]) -> None:
 
 
 def _print(line: str) -> None:
-    """Print from the JVM, where one runs: what jobs have printed is on its way through the same pipe."""
+    """Print from the JVM if one runs: output of jobs goes through the same pipe."""
     from pyflink import java_gateway
 
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""A schema registry of a few schemas, in this process, that can be told to misbehave."""
+"""A schema registry of a few schemas, in this process, that can misbehave."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ import orjson
 
 
 class ScriptedRegistry:
-    """Serves `schemas` by id on a free port of this machine; use it as a context.
+    """Serves `schemas` by id on a free port of this machine; a context manager.
 
-    `status` other than 200 is what every request is answered with, `failures` the number of requests that are
-    answered with 503 first; with `auth`, `USER:PASSWORD`, others are answered with 401. `padding` is the
-    number of blanks behind each answer, with `gzip` they are compressed, wanted or not. `asked` has the paths
-    of all requests, in order. `subjects` are the schemas that others refer to, by subject; `references` say
-    for an id or a subject which ones it names. `types` has the types of schemas that are not Avro, by id or
-    subject, and `descriptors` the serialized ones of Protobuf. If `serializes` is false, it serves text in
-    their place, as a registry does that does not have that format.
+    `status`: if not 200, the status of every answer; `failures`: number of requests that get 503 first;
+    `auth`, `USER:PASSWORD`: other requests get 401. `padding`: number of blanks after each answer; `gzip`:
+    answers are always compressed. `asked`: paths of all requests, in order. `subjects`: schemas that others
+    refer to, by subject; `references`: those of an id or a subject. `types`: types of schemas that are not
+    Avro, by id or subject; `descriptors`: serialised ones of Protobuf. If `serializes` is false, it returns
+    text instead, like a registry without that format.
     """
 
     def __init__(self, schemas: Mapping[int, Any], *, auth: str | None = None, port: int = 0) -> None:
@@ -54,7 +53,7 @@ class ScriptedRegistry:
                 self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                # Whoever asked may have had enough.
+                # The client may have disconnected.
                 with suppress(ConnectionError):
                     self.wfile.write(body)
 

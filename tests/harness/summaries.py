@@ -1,4 +1,4 @@
-"""A program of summaries driven over events, with answers at chosen moments and restarts in between."""
+"""Drives a summary program over events, with answers at chosen times and restarts in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ END_MS = 2**63 - 1
 
 @dataclass
 class Driven:
-    """A key's program and all that it did."""
+    """A key's program and its history."""
 
     program: SummaryProgram
     key: str = "k"
@@ -42,7 +42,7 @@ class Driven:
         self.watermark_ms: int | None = None
 
     def run(self, events: Sequence[Arrival]) -> Driven:
-        """All events, with a watermark behind each, then the end of the input."""
+        """All events, each followed by a watermark, then the end of the input."""
         newest = None
         for event in events:
             if event.time_ms is not None:
@@ -62,7 +62,7 @@ class Driven:
         self._gave(self.program.on_event(self.key, self.state, event, self.watermark_ms, self.wall_ms))
 
     def watermark(self, to_ms: int) -> None:
-        """Wakes the program at each moment it wants on the way, as timers do."""
+        """Advance the watermark, and wake the program at each time that it set, like timers."""
         while True:
             wake = self.program.wake_ms(self.state)
             if wake is None or wake > to_ms:
@@ -70,11 +70,11 @@ class Driven:
             self.watermark_ms = max(wake, self.watermark_ms or wake)
             self._gave(self.program.on_watermark(self.key, self.state, self.watermark_ms))
             after = self.program.wake_ms(self.state)
-            assert after is None or after > wake, "it would be woken for ever"
+            assert after is None or after > wake, "it would be woken without end"
         self.watermark_ms = max(to_ms, self.watermark_ms or to_ms)
 
     def answer(self) -> bool:
-        """Answer the call that is out; whether there was one."""
+        """Answer the call in flight; returns whether there was one."""
         self._restart()
         ask = self.program.ask(self.key, self.state)
         if ask is None:

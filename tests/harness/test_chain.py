@@ -1,4 +1,4 @@
-"""The stand-in for Flink keeps what Flink keeps, and loses what Flink loses."""
+"""The replacement for Flink keeps what Flink keeps, and loses what Flink loses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASIDE = OutputTag("aside", Types.LONG())
 
 
 class Sum(KeyedProcessFunction):
-    """Gives the sum of its key after each number, and again at each timer that an even number sets."""
+    """Emits the sum of its key after each number, and again at each timer that an even number sets."""
 
     def open(self, runtime_context: Any) -> None:
         self._sum = runtime_context.get_state(ValueStateDescriptor("sum", STATE))
@@ -52,7 +52,7 @@ def take_all(run: Chain) -> None:
         run.take(*ready[0])
 
 
-def test_timers_fire_once_at_their_time_and_the_final_watermark_fires_the_rest() -> None:
+def test_timers_fire_once_in_time_and_the_final_watermark_fires_the_rest() -> None:
     run = chain(4, 8)
     run.read()
     take_all(run)
@@ -64,7 +64,7 @@ def test_timers_fire_once_at_their_time_and_the_final_watermark_fires_the_rest()
     assert run.outputs == (4, 12, "12 at 4", "12 at 8")
 
 
-def test_a_processing_time_timer_waits_as_long_as_was_asked_for_though_the_clock_is_set() -> None:
+def test_a_processing_time_timer_keeps_its_delay_if_the_clock_is_set() -> None:
     clock = WallClock(1000)
     run = chain(4, clock=clock)
     run.read()
@@ -127,7 +127,7 @@ def test_a_barrier_waits_for_those_of_all_inputs() -> None:
 
 
 class Places(KeyedProcessFunction):
-    """Keeps each text in a list and in a map; gives both."""
+    """Keeps each text in a list and in a map; emits both."""
 
     def open(self, runtime_context: Any) -> None:
         self._list = runtime_context.get_list_state(ListStateDescriptor("list", STATE))
@@ -139,7 +139,7 @@ class Places(KeyedProcessFunction):
         yield [list(self._list.get()), dict(self._map.items())]
 
 
-def test_lists_and_maps_are_of_their_key_and_no_later_change_reaches_a_checkpoint() -> None:
+def test_lists_and_maps_belong_to_a_key_and_checkpoints_do_not_change() -> None:
     operator = Operator(Places, lambda value: KEYS[len(value) % 4])
     elements = [("a", None), ("bb", None), ("c", None)]
     run = Chain([operator], elements, WallClock(0))
@@ -154,16 +154,16 @@ def test_lists_and_maps_are_of_their_key_and_no_later_change_reaches_a_checkpoin
 
 
 class Timed(KeyedProcessFunction):
-    """Gives each number with a time; odd ones go out at the side."""
+    """Emits each number with a time; odd ones to a side output."""
 
     def process_element(self, value: int, ctx: Any) -> Iterator[Any]:
         yield (ASIDE, value) if value % 2 else (value, value)
 
 
-def test_an_operator_with_times_makes_watermarks_of_its_own_and_they_are_in_no_checkpoint() -> None:
+def test_an_operators_own_watermarks_are_in_no_checkpoint() -> None:
     def run(**options: Any) -> Chain:
         first = Operator(Timed, lambda _: KEYS[0], one_subtask=True, late_ms=3)
-        # What comes with the elements moves nothing behind the first.
+        # Watermarks with the elements have no effect after the first operator.
         elements = [(number, 1000) for number in (4, 7, 6, 10, 12)]
         return Chain([first, Operator(Sum, lambda _: KEYS[0])], elements, WallClock(0), **options)
 

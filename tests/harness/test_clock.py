@@ -1,4 +1,4 @@
-"""Time that is counted and not waited for."""
+"""Virtual time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_would_wait_for_ever_is_told() -> None:
     async def main() -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(RuntimeError, match="for ever"):
+    with pytest.raises(RuntimeError, match="never end"):
         run_virtual(main())
 
 

@@ -1,4 +1,4 @@
-"""What the runs of a test ask Flink."""
+"""What test runs request from Flink."""
 
 from __future__ import annotations
 

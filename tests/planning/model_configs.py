@@ -1,4 +1,4 @@
-"""Configs as their makers publish them, without fields that have nothing to do with sizes."""
+"""Published configs, without fields that do not affect sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `config.json` says: sizes that are known from the models' own documents, and bad files."""
+"""`config.json`: sizes known from the models' own documents, and bad files."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_weights_on_the_disk_count(tmp_path: Path) -> None:
     assert read_shape(tmp_path).weight_bytes == 1000
 
 
-def test_the_index_says_what_the_weights_take_and_a_second_copy_does_not_count(tmp_path: Path) -> None:
+def test_the_index_gives_the_size_of_weights_without_a_second_copy(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(orjson.dumps(LLAMA))
     (tmp_path / "model-1-of-1.safetensors").write_bytes(bytes(1000))
     (tmp_path / "consolidated.safetensors").write_bytes(bytes(900))

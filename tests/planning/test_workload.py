@@ -32,7 +32,7 @@ def load(rate: float, prompt: float = 1000, output: float = 200) -> list[TraceRe
 
 @pytest.mark.parametrize(("prompt", "output"), [(1000, 200), (4000, 30), (200, 600)])
 def test_the_roofline_is_near_the_measured_engine(prompt: float, output: float) -> None:
-    """The planned engine beside the one that was fitted to a real vLLM on the same card."""
+    """The planned engine against one that was fitted to a real vLLM on the same card."""
     trace = load(1.0, prompt, output)
     measured = Scenario(trace, LLAMA_8B, 1).capacity_per_s()
     assert Scenario(trace, engine(), 1).capacity_per_s() == pytest.approx(measured, rel=0.2)

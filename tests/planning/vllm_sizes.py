@@ -1,7 +1,7 @@
 """Prints how vLLM itself sizes models; runs in the engine's Python.
 
 Reads `[{"config": ..., "context": ..., "step_tokens": ...}]` from standard input. Each model is built without
-memory for its weights, so that its own layers say what they cache.
+memory for its weights, so that its own layers report their caches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vllm.v1.core import kv_cache_utils
 
 
 def sizes(case: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Parameters, bytes of the KV cache that a request takes, and its tokens at most."""
+    """Parameters, bytes of KV cache per request, and its maximum number of tokens."""
     (folder / "config.json").write_text(json.dumps(case["config"]))
     settings = EngineArgs(
         model=str(folder),
@@ -72,7 +72,7 @@ def sizes(case: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def longest(model: Any) -> int:
-    """Tokens of a request at most, if none are asked for."""
+    """Maximum tokens of a request if no number is given."""
     return _get_and_verify_max_len(
         model.hf_config,
         model.model_arch_config,
@@ -84,7 +84,6 @@ def longest(model: Any) -> int:
 
 
 def main() -> None:
-    """Answer the question on standard input."""
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps([sizes(case, Path(folder)) for case in json.load(sys.stdin)]))
 

@@ -1,4 +1,4 @@
-"""Which keys are looked at when, against a model that keeps them in plain lists."""
+"""Which keys are due when, compared with a model in plain lists."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def restored(work: DictStore, due: DictStore) -> Due:
 
 
 @given(steps)
-def test_each_key_is_taken_once_in_its_order_and_only_when_its_time_has_come(
+def test_each_key_is_taken_once_in_order_and_only_when_due(
     script: list[tuple[str, tuple[Clock, int], int]],
 ) -> None:
     work, due = DictStore(), DictStore()

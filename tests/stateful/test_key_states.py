@@ -1,4 +1,4 @@
-"""What is kept for a key: bounded whatever a program does with timers, and noted once for each time."""
+"""State of a key: bounded for any use of timers, with one note per time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY_MS = 86_400_000
 
 
 class Stepping(Program[Any]):
-    """Steps without calls, as functions say. A timer gives its name."""
+    """Scripted steps without calls. A timer emits its name."""
 
     def __init__(
         self, on_event: Callable[..., Step[Any]], on_timer: Callable[..., Step[Any]] | None = None
@@ -35,7 +35,7 @@ class Stepping(Program[Any]):
 
 
 def noted_keys(machine: Machine) -> int:
-    """How many entries wait for their time; one of a key may stand for many of its timers."""
+    """Number of entries that wait for their time; one may stand for many timers of a key."""
     return sum(head.count - head.taken for head in machine.turns._due.heads.values())
 
 
@@ -75,7 +75,7 @@ def test_nothing_stays_of_a_key_that_was_forgotten_once_its_time_has_come() -> N
     assert left_over(machine) == []
 
 
-def test_a_timer_that_fires_often_before_one_that_is_far_notes_the_far_one_once() -> None:
+def test_a_frequent_timer_before_a_far_one_records_the_far_one_once() -> None:
     def tick(state: Any, name: str, now: Moment) -> Step[Any]:
         timers = {"near": Timer(now.wall_ms + 100, "wall")} if name == "near" else {"near": None}
         return Step(state, outputs=(Output(name),), timers=timers)

@@ -1,4 +1,4 @@
-"""What leaves a turn carries what its call was."""
+"""Outputs carry the data of their call."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_result_has_all_that_a_dead_letter_of_its_record_needs() -> None:
         assert all(getattr(letter, each.name) == getattr(event, each.name) for each in KEPT)
 
 
-def test_a_result_has_the_timeline_of_its_call_and_without_one_that_of_its_event() -> None:
+def test_a_result_has_the_timeline_of_its_call_or_else_of_its_event() -> None:
     item = KeyedEvent("i", "k", Event(b"x", {}), 5, Timeline(7, 8))
     turn = Turn(seq=1, key="k", read_ms=5, data=encode(item))
     carrier = Result("i", "k", {}, "said", Usage(), 1, 5, 0.5, 0.25, timeline=Timeline(7, 8, 9, 10, 11))
@@ -55,7 +55,7 @@ def test_a_result_has_the_timeline_of_its_call_and_without_one_that_of_its_event
         assert effect.record.timeline == timeline
 
 
-def test_what_a_timer_gives_has_a_timeline_from_its_firing_where_one_is_kept() -> None:
+def test_a_timers_output_has_a_timeline_from_its_firing_if_one_is_kept() -> None:
     turn = Turn(seq=1, key="k", read_ms=5, firing=Firing("wake", "event", 4, b"x"))
     for given, timeline in ((turn, None), (turn.timed(), Timeline(5000, 5000))):
         # As after a restore.

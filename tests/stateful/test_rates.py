@@ -1,4 +1,4 @@
-"""When a rate has risen, and what the stream's time is."""
+"""When a rate has risen, and the stream's time."""
 
 from __future__ import annotations
 

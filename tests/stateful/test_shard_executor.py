@@ -34,7 +34,7 @@ from forebay.testing.stateful import Machine
 
 
 class Scripted(Program[Any]):
-    """Each step is what a function says; the state is whatever it returns."""
+    """A function returns each step and the state."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ def seen(machine: Machine, key: str = "a") -> list[list[int]]:
 
 
 def waiting(machine: Machine) -> list[bytes]:
-    """The events that wait for a call of their key, in no order."""
+    """Events that wait for a call of their key, in no order."""
     work = machine.stores.work.items()
     return [unpack_turn(turn).item.event.raw for name, turn in work if name.startswith(WAITING)]
 
@@ -107,7 +107,7 @@ def test_a_restart_makes_the_call_again_with_the_same_id_and_words() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_each_event_exactly_once_whatever_happens(data: st.DataObject) -> None:
-    """Random events, answers, failures, clocks and deaths, each death back to a random checkpoint."""
+    """Random events, answers, failures, clocks and kills, each with a restore of a random checkpoint."""
     machine = Machine(IdleEnds())
     number, saved = 0, None
     for _ in range(data.draw(st.integers(1, 40))):
@@ -124,7 +124,7 @@ def test_each_event_exactly_once_whatever_happens(data: st.DataObject) -> None:
             case "save":
                 saved = copy.deepcopy((machine.stores, machine.results, machine.letters, number))
             case "die":
-                # What was written after the checkpoint is taken back, and what was read is read again.
+                # Writes after the checkpoint are undone, and the input is read again.
                 if saved is not None:
                     machine.stores, machine.results, machine.letters, number = copy.deepcopy(saved)
                     machine.restart()
@@ -145,7 +145,7 @@ def test_each_event_exactly_once_whatever_happens(data: st.DataObject) -> None:
 
 
 class IdleEnds(Remember):
-    """Gives each event's number, and `ended` after half a second without one."""
+    """Emits each event's number, and `ended` after half a second without one."""
 
     def on_answer(self, state: list[int], tag: str, answer: Answer, now: Moment) -> Step[list[int]]:
         timers = {"idle": Timer(now.wall_ms + 500, "wall")}
@@ -155,7 +155,7 @@ class IdleEnds(Remember):
         return Step(None, outputs=(Output("ended"),))
 
 
-def test_a_timer_that_is_due_waits_for_the_call_and_is_dropped_when_set_anew() -> None:
+def test_a_due_timer_waits_for_the_call_and_is_dropped_when_set_again() -> None:
     machine = Machine(IdleEnds())
     machine.event("a", 0)
     machine.answer("a")
@@ -184,7 +184,7 @@ def test_a_firing_that_waits_is_not_that_of_a_timer_set_after_it() -> None:
     machine.event("a", 0)
     machine.event("a", 1)
     machine.pass_time(watermark_ms=300)
-    # The timer of event 0 has fired, and waits behind event 1, which sets it anew for a time that has come.
+    # The timer of event 0 has fired, and waits behind event 1, which sets it again for a past time.
     machine.answer("a")
     machine.pass_time()
     machine.answer("a")
@@ -192,7 +192,7 @@ def test_a_firing_that_waits_is_not_that_of_a_timer_set_after_it() -> None:
 
 
 class Restless(Program[int]):
-    """Sets timers at random, for times that have come as well; asks at random; tells each firing."""
+    """Sets timers at random, also for past times; makes calls at random; emits each firing."""
 
     def initial(self, key: str) -> int:
         return 0
@@ -349,7 +349,7 @@ def test_what_a_program_cannot_do_spoils_one_event_and_no_job(
 
 
 class Counts(Scripted):
-    """Counts the calls that gave nothing."""
+    """Emits failed calls."""
 
     def on_failure(self, state: Any, tag: str, failure: Failure, now: Moment) -> Step[Any]:
         return Step({}, outputs=(Output({"tag": tag, "cause": failure.cause, "tries": failure.attempts}),))
@@ -468,7 +468,7 @@ def test_timers_of_many_keys_that_are_due_at_once_fire_as_there_is_room(dies: bo
     machine.pass_time(watermark_ms=5_000)
     while machine.calls:
         assert len(machine.calls) < 4 + PER_CHUNK
-        # Event time stays until the last of them is over, also where all that was in memory is lost.
+        # Event time is held until the last of them is over, even if everything in memory is lost.
         assert machine.held
         if dies and len(machine.results) % 7 == 0:
             machine.restart()
@@ -477,7 +477,7 @@ def test_timers_of_many_keys_that_are_due_at_once_fire_as_there_is_room(dies: bo
     assert (machine.held, machine.stores.work, machine.stores.due) == ({}, {}, {})
 
 
-def test_a_timer_that_is_due_comes_before_an_event_that_comes_later_though_there_is_no_room() -> None:
+def test_without_room_a_due_timer_still_precedes_a_later_event() -> None:
     machine = Machine(AskLater(), room=1)
     for n in range(2 * PER_CHUNK):
         machine.event(f"k{n}", n, time_ms=0)
@@ -493,7 +493,7 @@ def test_a_timer_that_is_due_comes_before_an_event_that_comes_later_though_there
     assert len(machine.results) == 2 * PER_CHUNK
 
 
-def test_a_timer_that_is_set_again_for_a_time_that_is_past_lets_all_others_go_first() -> None:
+def test_a_timer_set_again_in_the_past_lets_all_others_go_first() -> None:
     again = Scripted(
         on_event=lambda state, event, now: Step({}, timers={"t": Timer(1_000)}),
         on_timer=lambda state, name, time_ms, now: Step(
@@ -515,7 +515,7 @@ def test_a_timer_that_is_set_again_for_a_time_that_is_past_lets_all_others_go_fi
 
 
 class Counting(DictStore):
-    """Counts what is asked of it; reading it as a whole counts as much as it holds."""
+    """Counts accesses; reading it as a whole counts each entry."""
 
     looks = 0
 
@@ -536,7 +536,7 @@ class Counting(DictStore):
         return super().items()
 
 
-def test_an_event_and_an_answer_look_at_state_as_often_however_many_wait_under_the_key() -> None:
+def test_state_accesses_do_not_depend_on_how_many_events_wait() -> None:
     machine = Machine(Scripted(lambda state, event, now: Step(state, ask())))
     stores = Counting(), Counting(), Counting()
     machine.stores = Stores(*stores)
@@ -554,7 +554,7 @@ def test_an_event_and_an_answer_look_at_state_as_often_however_many_wait_under_t
 
 
 def test_results_of_events_found_after_a_restart_say_restored() -> None:
-    """Also those that waited for their turn and whose call had never been made."""
+    """Also events that waited for their turn without a call yet."""
     machine = Machine(Remember())
     for number in (1, 2):
         machine.event("a", number)

@@ -1,4 +1,4 @@
-"""The clock of topics: the slowest partition's, whatever single wrong times and silent partitions do."""
+"""The clock of topics: the slowest partition's, despite wrong times and silent partitions."""
 
 from __future__ import annotations
 

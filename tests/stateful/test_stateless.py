@@ -1,4 +1,4 @@
-"""The machine of inference without a program: each event one output, whatever happens."""
+"""The machine of inference without a program: one output per event, whatever happens."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from forebay.stateful.machine import (
 
 
 class Shard:
-    """One shard, as the operator would run it. `calls` are awaited, in the order in which they were started;
-    `given` are the numbers of events whose answer has left, each with the id of its record."""
+    """One shard, as the operator runs it. `calls`: in flight, in order of their start; `given`: numbers of
+    events whose answer was emitted, with record ids."""
 
     def __init__(self) -> None:
         self.store = DictStore()
@@ -34,7 +34,7 @@ class Shard:
         self.restart()
 
     def restart(self) -> None:
-        """Everything that is not in the store is lost."""
+        """Lose everything that is not in the store."""
         self.machine = StatelessExecutor(self.store)
         self.calls: dict[str, KeyedEvent] = {}
         self.again: list[bool] = []
@@ -60,7 +60,7 @@ class Shard:
         return dict(self.store), self.accepted, list(self.given)
 
     def die(self, saved: tuple[dict[str, bytes], int, list[tuple[int, str]]]) -> None:
-        """Back to what was saved: the source goes on from there, and what left since was never committed."""
+        """Return to the saved state: the source continues there, and later output was never committed."""
         store, self.accepted, given = saved
         self.store, self.given = DictStore(store), list(given)
         self.restart()
@@ -96,7 +96,7 @@ class Shard:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_each_event_gives_one_output_whatever_happens(data: st.DataObject) -> None:
-    """Random events, some with equal ids, answers in any order, and deaths, each back to a checkpoint."""
+    """Random events, some with equal ids, answers in any order, and kills, each with a restore."""
     shard = Shard()
     saved = shard.save()
     for _ in range(data.draw(st.integers(1, 40))):

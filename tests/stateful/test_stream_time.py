@@ -1,5 +1,5 @@
-"""The stream's clock: what wrong times do to it, that partitions have clocks of their own, and that it says
-the same after a restore."""
+"""The stream's clock: what wrong times do to it, separate clocks of partitions, and equal
+verdicts after a restore."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOLERANCE = Tolerance(late_ms=5_000, ahead_ms=60_000, idle_ms=30_000)
 YEARS_MS = 10**12
 HOUR_MS = 3_600_000
 Seen = tuple[int, str, int]
-"""An event: its time, its partition, and how long after the one before it came."""
+"""An event: time, partition, and delay after the previous one."""
 
 moments = st.lists(
     st.one_of(st.integers(0, 200_000), st.sampled_from([-YEARS_MS, YEARS_MS, 10**14])), max_size=120
@@ -33,7 +33,7 @@ streams = st.lists(
 
 
 class Kept:
-    """A clock whose state is kept as a checkpoint keeps it."""
+    """A clock whose state goes through a checkpoint."""
 
     def __init__(self) -> None:
         self.time = StreamTime(TOLERANCE)
@@ -54,7 +54,7 @@ class Kept:
 
 
 def judge(stream: Sequence[Seen], *, restore_at: Iterable[int] = ()) -> dict[int, Judged]:
-    """What is said of each event, by its place, in the order in which it was said."""
+    """The verdict on each event by its place, in the order of verdicts."""
     kept, found = Kept(), []
     for number, seen in enumerate(stream):
         if number in restore_at:
@@ -83,7 +83,7 @@ def test_every_event_is_judged_once_and_the_same_after_restores(stream: list[See
 
 
 @given(st.one_of(moments.map(one), streams))
-def test_the_clock_never_goes_back_and_nothing_in_time_is_behind_the_watermark(stream: list[Seen]) -> None:
+def test_the_clock_never_goes_back_and_no_event_in_time_is_late(stream: list[Seen]) -> None:
     clock = None
     for number, each in judge(stream).items():
         if clock is not None:
@@ -108,7 +108,7 @@ def test_one_event_years_away_makes_no_other_late(wrong_ms: int, place: int) -> 
 def test_a_few_events_from_the_future_do_not_move_the_clock(
     before: int, wrong: int, after: int, alike: bool
 ) -> None:
-    """As when a machine whose clock is wrong sends a batch: most of the last 33 may be wrong."""
+    """Like a batch from a machine with a wrong clock: most of the last 33 may be wrong."""
     begin = before + HELD_EVENTS
     times = [1000 * second for second in range(begin + after)]
     times[begin:begin] = [YEARS_MS + (0 if alike else number * YEARS_MS) for number in range(wrong)]
@@ -131,7 +131,7 @@ def test_a_late_event_within_the_tolerance_counts() -> None:
 
 
 def read(*partitions: Iterable[int], passed_ms: int = 100) -> list[Seen]:
-    """Partitions read turn about, an event each; each of them in its order."""
+    """Partitions read in turn, one event each, in order."""
     rows: list[Seen] = []
     rest = {f"t/{number}": iter(times) for number, times in enumerate(partitions)}
     while rest:
@@ -158,7 +158,7 @@ def test_the_clock_is_the_slowest_partitions() -> None:
     assert 40_000 < clocks[-1] <= 60_000
 
 
-def test_a_partition_with_few_events_holds_the_clock_no_longer_than_they_take_to_come() -> None:
+def test_a_sparse_partition_holds_the_clock_only_until_its_next_event() -> None:
     """Its clock is its newest event's, not the median of the last 33, which are half an hour old."""
     many = [(100 * tenth, "t/0", 100) for tenth in range(36_000)]
     few = [(20_000 * number, "t/1", 0) for number in range(180)]
@@ -177,7 +177,7 @@ def test_a_partition_that_is_silent_holds_the_clock_while_it_is_not_idle() -> No
 
 
 def test_a_time_for_which_the_stream_is_held_up_makes_no_partition_idle() -> None:
-    """After it the partitions are read as before, one a little later than the other."""
+    """Afterwards the partitions are read as before, one slightly later than the other."""
     times = [1000 * second for second in range(400)]
     stream = read(times[:200], times[:200])
     stream += [(time_ms, "t/0", 0 if number else HOUR_MS) for number, time_ms in enumerate(times[200:])]
@@ -186,7 +186,7 @@ def test_a_time_for_which_the_stream_is_held_up_makes_no_partition_idle() -> Non
 
 
 def test_a_batch_from_the_future_moves_the_clock_of_its_partition_alone() -> None:
-    """However many there are: the other partitions say what time it is."""
+    """However many there are: the other partitions determine the time."""
     right = read(*[[1000 * second for second in range(900)]] * 2)
     stream = [*right[:600], *((YEARS_MS + number, "t/1", 0) for number in range(200)), *right[600:]]
     for number, each in judge(stream).items():

@@ -1,4 +1,4 @@
-"""A local Kafka that is killed comes back with all that it had promised."""
+"""A local Kafka that is killed restarts with everything that it had acknowledged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with local_kafka(Path(sys.argv[1]), Path(sys.argv[2])):
 
 
 class Committing:
-    """A producer that commits one transaction after the other, until it is to end."""
+    """A producer that commits transactions until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.committed = 0
@@ -50,7 +50,7 @@ class Committing:
         self._thread.start()
 
     def end(self) -> None:
-        """Leave the transaction as it is: its commit may still come about, or not. Raises what went wrong."""
+        """Leave the transaction: its commit may or may not complete. Raises errors of the producer."""
         self._ended.set()
         self._thread.join()
         if self.failed is not None:
@@ -110,7 +110,7 @@ def test_commits_that_a_kill_interrupts_are_whole_after_it(node: Any, topic: Cal
     for producer in producers:
         producer.end()
     node.start()
-    # What is asserted below goes wrong by chance without it.
+    # Without this, the assertions below would sometimes fail.
     assert FENCING in node.controller_log.read_text()
     for producer in producers:
         # A new producer of an id ends what the old one left open.
@@ -120,7 +120,7 @@ def test_commits_that_a_kill_interrupts_are_whole_after_it(node: Any, topic: Cal
     for producer in producers:
         written = {found.count((producer.id.encode(), partition)) for partition in range(4)}
         assert len(written) == 1, "a transaction is seen in all of its partitions or in none"
-        # What was answered is there; the last may be there without an answer.
+        # Acknowledged commits are there; the last may be there without an acknowledgement.
         assert written <= {producer.committed, producer.committed + 1}
 
 

@@ -1,4 +1,4 @@
-"""A KV cache is good for its prompt, until it has expired."""
+"""A KV cache is valid for its prompt until it expires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripted server: its bytes and its moments."""
+"""The scripted server: its bytes and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting looks often at first, and never takes much of the processor."""
+"""Waiting polls often at first, and never uses much of the processor."""
 
 from __future__ import annotations
 

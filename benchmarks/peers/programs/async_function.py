@@ -26,7 +26,7 @@ class Ask(AsyncFunction):
         self._session: aiohttp.ClientSession | None = None
 
     async def async_invoke(self, value: str) -> list[str]:
-        if self._session is None:  # Not in `open`, which does not run on the loop of the calls.
+        if self._session is None:  # Not in `open`, which does not run on the calls' event loop.
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         event = json.loads(value)
         body = {
@@ -61,7 +61,7 @@ def main() -> None:
         read_events(env, order),
         Ask(order),
         Time.seconds(300),
-        # As in the example.
+        # Like the example.
         AsyncRetryStrategy.fixed_delay(
             max_attempts=100,
             backoff_time_millis=1000,

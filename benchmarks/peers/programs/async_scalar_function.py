@@ -2,9 +2,10 @@
 https://nightlies.apache.org/flink/flink-docs-stable/docs/dev/table/functions/udfs/#asynchronous-scalar-functions
 and the example `pyflink/examples/table/async/async_scalar_function.py`.
 
-PyFlink 2.3 reads every row into one and the same list, and a call looks into it only when it begins, on
-another thread: by then the list holds a later row (https://issues.apache.org/jira/browse/FLINK-39532;
-`shared_row.py` shows it). With the option `copy_rows` each call gets a list of its own."""
+PyFlink 2.3 reads every row into the same list, and a call reads it only when it begins, on another thread: by
+then the list has a later row (https://issues.apache.org/jira/browse/FLINK-39532; `shared_row.py` shows it).
+With the option `copy_rows` each call gets its own list.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Ask(AsyncScalarFunction):
         self._session: aiohttp.ClientSession | None = None
 
     async def eval(self, prompt: str) -> str:
-        if self._session is None:  # Not in `open`, which does not run on the loop of the calls.
+        if self._session is None:  # Not in `open`, which does not run on the calls' event loop.
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         body = {
             "model": self._order["model"],
@@ -44,7 +45,7 @@ class Ask(AsyncScalarFunction):
 
 class AskWithOwnRow(Ask):
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Unpickled in the worker, right before it takes the method that is replaced here."""
+        """Unpickled in the worker, just before it takes the method that is replaced here."""
         from pyflink.fn_execution.table.async_function.operations import AsyncScalarFunctionOperation
 
         self.__dict__.update(state)

@@ -1,9 +1,9 @@
 """Beam's RunInference with a handler for a remote model, after
 https://beam.apache.org/documentation/ml/about-ml/ and the docstring of `RemoteModelHandler`.
 
-Beam's source for Kafka is a Java transform, whose service is fetched from Maven Central. So a splittable DoFn
-reads the topic, as https://beam.apache.org/documentation/programming-guide/#splittable-dofns says, and
-commits its offsets once the runner has the bundle's outputs (`BundleFinalizerParam`).
+Beam's Kafka source is a Java transform, whose service is fetched from Maven Central. So a splittable DoFn
+reads the topic, after https://beam.apache.org/documentation/programming-guide/#splittable-dofns, and commits
+its offsets once the runner has the bundle's outputs (`BundleFinalizerParam`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ END = 2**62
 
 
 class Client:
-    """Asks for the answers to a batch at the same time."""
+    """Requests the answers of a batch concurrently."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
@@ -66,7 +66,7 @@ class Ask(RemoteModelHandler):
         self._order = order
 
     def batch_elements_kwargs(self) -> dict[str, Any]:
-        # As much at a time as has come: a batch ends with its bundle.
+        # All available records at a time: a batch ends with its bundle.
         return {"min_batch_size": self._order["capacity"], "max_batch_size": self._order["capacity"]}
 
     def create_client(self) -> Client:
@@ -80,7 +80,7 @@ class Ask(RemoteModelHandler):
 
 
 class FromCommitted(RestrictionProvider):
-    """From the committed offset on."""
+    """Starts at the committed offset."""
 
     def initial_restriction(self, element: dict[str, Any]) -> OffsetRange:
         consumer = _consumer(element)
@@ -96,7 +96,7 @@ class FromCommitted(RestrictionProvider):
 
 
 class ReadTopic(beam.DoFn):
-    """What has come to the topic; then it asks to be called again."""
+    """Emits the records that have arrived, then asks the runner to call it again."""
 
     def __init__(self) -> None:
         self._reader: Any = None

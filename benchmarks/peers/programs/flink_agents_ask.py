@@ -1,4 +1,4 @@
-"""The agent of `flink_agents_job.py`, in a file of its own: Flink Agents imports it by its name."""
+"""The agent of `flink_agents_job.py`, in its own file: Flink Agents imports it by name."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-# The interpreter in the JVM finds its packages by it, as the installation says, and the agent, by its name.
+# The interpreter in the JVM uses it to find packages, as in the installation guide, and the agent by name.
 os.environ["PYTHONPATH"] = os.pathsep.join((sysconfig.get_paths()["purelib"], str(Path(__file__).parent)))
 
 from flink_agents.api.core_options import AgentExecutionOptions, ErrorHandlingStrategy
@@ -57,7 +57,7 @@ def main() -> None:
             temperature=0.0,
         ),
     )
-    # An agent takes what a Python function gives, no text of Java's.
+    # An agent accepts only values from a Python function, not a Java string.
     events = read_events(env, order).map(lambda text: {**json.loads(text), "system": order["system"]})
     answered = (
         agents.from_datastream(events, key_selector=lambda event: event["event_id"])

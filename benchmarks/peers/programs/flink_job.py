@@ -1,4 +1,4 @@
-"""What the Flink jobs beside this file have in common: options, the topics, exactly once."""
+"""Shared by the Flink jobs in this folder: options, topics, exactly once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pyflink.datastream.connectors.kafka import (
 
 
 def configuration(order: dict[str, Any], options: dict[str, str] | None = None) -> Configuration:
-    """A checkpoint a second, kept; a job that fails is restarted, as
-    https://nightlies.apache.org/flink/flink-docs-stable/docs/ops/state/task_failure_recovery/ says."""
+    """A checkpoint per second, kept; failed jobs are restarted, as documented at
+    https://nightlies.apache.org/flink/flink-docs-stable/docs/ops/state/task_failure_recovery/."""
     values = {
         "rest.port": str(order["rest_port"]),
         "rest.bind-port": str(order["rest_port"]),
@@ -56,7 +56,7 @@ def environment(order: dict[str, Any], options: dict[str, str] | None = None) ->
 
 
 def read_events(env: StreamExecutionEnvironment, order: dict[str, Any]) -> DataStream:
-    """The events, as texts."""
+    """The events as texts."""
     source = (
         KafkaSource.builder()
         .set_bootstrap_servers(order["bootstrap"])
@@ -70,7 +70,7 @@ def read_events(env: StreamExecutionEnvironment, order: dict[str, Any]) -> DataS
 
 
 def write_results(results: DataStream, order: dict[str, Any]) -> None:
-    """Texts into the topic of the results, exactly once."""
+    """Write texts to the results' topic, exactly once."""
     schema = (
         KafkaRecordSerializationSchema.builder()
         .set_topic(order["results"])

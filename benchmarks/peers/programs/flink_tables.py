@@ -1,4 +1,4 @@
-"""What the Flink SQL jobs beside this file have in common: the environment, and the topics as tables."""
+"""Shared by the Flink SQL jobs in this folder: the environment, and the topics as tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def table_environment(order: dict[str, Any], options: dict[str, str]) -> StreamT
 
 
 def create_topics(tables: StreamTableEnvironment, order: dict[str, Any]) -> None:
-    """The tables `events` and `results`, the second written exactly once."""
+    """Create the tables `events` and `results`; the second is written exactly once."""
     kafka = f"'connector' = 'kafka', 'properties.bootstrap.servers' = '{order['bootstrap']}'"
     tables.execute_sql(
         f"CREATE TABLE events (event_id STRING, prompt STRING) WITH ({kafka}, 'format' = 'json', "

@@ -2,9 +2,9 @@
 https://nightlies.apache.org/flink/flink-docs-stable/docs/connectors/models/openai/ and
 https://nightlies.apache.org/flink/flink-docs-stable/docs/sql/reference/queries/model-inference/.
 
-The provider's HTTP client has at most five requests in flight to one host, and no option changes that. There
-is one client for each pair of endpoint and key: with `models` above 1, the events are spread over as many
-models that differ in their keys, which engines without keys do not look at.
+The provider's HTTP client has at most five requests in flight per host, and no option changes that. There is
+one client per pair of endpoint and key: with `models` above 1, events are spread over models with different
+keys, which engines without keys ignore.
 """
 
 from __future__ import annotations

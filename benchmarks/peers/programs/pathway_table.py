@@ -30,7 +30,7 @@ def main() -> None:
         )
     )
     async def ask(prompt: str) -> str:
-        if not sessions:  # On the loop of the calls.
+        if not sessions:  # On the calls' event loop.
             sessions.append(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         body = {
             "model": order["model"],

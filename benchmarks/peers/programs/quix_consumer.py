@@ -1,8 +1,8 @@
 """Quix Streams with a hand-written asynchronous consumer, on its consumer and producer:
 https://quix.io/docs/quix-streams/api-reference/application.html (`get_consumer`, `get_producer`).
 
-Its own StreamingDataFrame handles one message after the other. Offsets are committed once every event before
-them has its result, as https://quix.io/docs/quix-streams/configuration.html says for at-least-once.
+Its own StreamingDataFrame handles one message after the other. Offsets are committed once every earlier event
+has its result, for at-least-once as in https://quix.io/docs/quix-streams/configuration.html.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMMIT_S = 1.0
 
 
 class Offsets:
-    """Which offsets are done: what may be committed is the first that is not."""
+    """Tracks finished offsets; the first unfinished one may be committed."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()

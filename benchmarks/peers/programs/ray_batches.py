@@ -1,9 +1,9 @@
-"""Ray Data's LLM processor for a server by HTTP, after
+"""Ray Data's LLM processor for an HTTP server, after
 https://docs.ray.io/en/latest/data/working-with-llms.html#openai-compatible-endpoint.
 
-Ray Data is for bounded data: `read_kafka` knows the trigger `once` alone
-(https://docs.ray.io/en/latest/data/api/doc/ray.data.read_kafka.html). So whatever has come is one data set,
-again and again. Where the next begins is written down after each, for a restart.
+Ray Data is for bounded data: `read_kafka` only supports the trigger `once`
+(https://docs.ray.io/en/latest/data/api/doc/ray.data.read_kafka.html). So the records that have arrived are
+one data set, repeatedly. The next start is saved after each, for a restart.
 """
 
 from __future__ import annotations

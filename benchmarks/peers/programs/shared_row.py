@@ -1,5 +1,5 @@
-"""Whether PyFlink's AsyncScalarFunction gives each row its own answer: prints how many of 1,000 numbers come
-back as another. Needs PyFlink alone, and Java."""
+"""Tests whether PyFlink's AsyncScalarFunction gives each row its own answer: prints how many of 1,000 numbers
+are returned as another. Needs only PyFlink and Java."""
 
 from __future__ import annotations
 

@@ -310,7 +310,6 @@ class _Run:
         self._check_over()
 
     def _wait_for_turn(self, request: LoadRequest) -> bool:
-        """Whether the request must wait for its session's previous turn; it is then sent after that."""
         if request.session is None:
             return False
         waiting = self._busy.get(request.session)

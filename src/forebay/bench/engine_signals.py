@@ -90,7 +90,6 @@ def fetch_version(url: str, *, api_key: str | None = None) -> str | None:
 
 
 def _fetcher(url: str, path: str, api_key: str | None) -> Callable[[int], bytes]:
-    """A function that reads at most so many bytes of `path`. It raises `OSError` if it cannot."""
     request = urllib.request.Request(replica_url(url) + path, headers=request_headers(api_key))
     # No redirects and no proxy: neither may get the key.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)

@@ -116,8 +116,8 @@ def request_figures(record: RequestRecord) -> RequestFigures | None:
 
 
 def output_tokens(record: RequestRecord) -> int | None:
-    """The tokens of the answer by the server's usage, else the sum of its chunks' counts, else None. The
-    number of chunks is no substitute: one may hold several tokens."""
+    """The tokens of the answer by the server's usage, else the sum of its chunks' counts, else None. Not
+    the number of chunks: one may hold several tokens."""
     if record.output_tokens is not None:
         return record.output_tokens
     return _chunk_tokens(record)

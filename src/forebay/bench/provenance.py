@@ -149,7 +149,6 @@ def hidden(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def _hidden_json(text: str) -> str:
-    """Hide the values of secret keys in a JSON document; other text is returned unchanged."""
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -109,6 +109,5 @@ def _share_within(angle: float, freedom: int) -> float:
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample variance (over n − 1)."""
     mean = math.fsum(values) / len(values)
     return mean, math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)

@@ -114,7 +114,7 @@ def serve(app: typer.Typer) -> None:
         package = (error.name or "").partition(".")[0]
         if package not in FLINK_PACKAGES:
             raise
-        _complain(f"{package} is not installed: `forebay doctor` says how to install it")
+        _complain(f"{package} is not installed: run `forebay doctor` to see how to install it")
         raise SystemExit(FAILED_STATUS) from None
     except KeyboardInterrupt:
         raise SystemExit(TERMINATED_STATUS if ended_by else INTERRUPTED_STATUS) from None

@@ -101,7 +101,6 @@ def kubernetes(
 
 
 def _parts(deployments: list[str]) -> dict[str, int]:
-    """Raises `SettingError`."""
     found: dict[str, int] = {}
     for each in deployments:
         form = POOL.fullmatch(each)

@@ -145,7 +145,6 @@ def list_(*, json: JsonFile = None) -> None:
 
 
 def _place(jar: Jar, settings: Settings) -> Path | None:
-    """The path of an installed and usable connector, or None."""
     from forebay.connectors.jars import installed_jar
 
     with suppress(SettingError):

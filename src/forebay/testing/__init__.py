@@ -40,5 +40,5 @@ _HOMES = {
 
 __all__ = list(_HOMES)
 
-if not TYPE_CHECKING:  # Otherwise a checker would take any name.
+if not TYPE_CHECKING:  # Otherwise a type checker would accept any name.
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

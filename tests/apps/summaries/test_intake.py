@@ -1,4 +1,4 @@
-"""Over the budget events are sampled: by seed, from all of the window, and the result says how many."""
+"""Sampling over the budget: by seed, from the whole window, with counts in the result."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_work_stays_within_its_budget(
 
 
 def test_windows_of_very_many_panes_stay_within_their_budget() -> None:
-    """A call of the window itself, and at most three for each of its panes, which others share."""
+    """A call for the window itself, and at most three for each of its panes, which are shared."""
     plan = SummaryPlan(Windows.sliding(60 * MINUTE, 2 * MINUTE))
     events = [Arrival(f"e{n}", n * 4_000, f"user{n % 50}: line {n} " + "word " * 30) for n in range(1500)]
     driven = Driven(SummaryProgram(plan), restarts=False, eager=0.9).run(events)
@@ -97,7 +97,7 @@ def test_windows_of_very_many_panes_stay_within_their_budget() -> None:
 
 
 def test_a_session_that_nearly_ends_many_times_stays_within_its_budget() -> None:
-    """Each silence of forty seconds looks like its end, a day long."""
+    """For a day, each silence of forty seconds looks like its end."""
     driven = Driven(SummaryProgram(SummaryPlan(Windows.session(MINUTE))), restarts=False)
     for n in range(600):
         driven.event(Arrival(f"e{n}", n * 40_000, f"event {n} of a slow session"))
@@ -110,7 +110,7 @@ def test_a_session_that_nearly_ends_many_times_stays_within_its_budget() -> None
     assert 10 < summary.calls < 60
 
 
-def test_sessions_that_are_joined_again_and_again_stay_within_their_budget() -> None:
+def test_sessions_that_merge_repeatedly_stay_within_their_budget() -> None:
     driven = Driven(
         SummaryProgram(SummaryPlan(Windows.session(MINUTE))), restarts=False, out_of_order_ms=5 * MINUTE
     )
@@ -131,7 +131,7 @@ def test_sessions_that_are_joined_again_and_again_stay_within_their_budget() -> 
 def test_the_work_of_a_running_summary_stays_within_its_budget(
     count: int, noise_ms: int, astray_ms: int, seed: int
 ) -> None:
-    """Also with events that are late or far ahead: for each `every_ms` of event time, the budget."""
+    """Even with late and far-ahead events: the budget per `every_ms` of event time."""
     every_ms = 10 * MINUTE
     plan = SummaryPlan(
         Windows.rolling(every_ms), chunk_tokens=200, partial_tokens=60, summary_tokens=200, work_tokens=16_000
@@ -166,7 +166,7 @@ def test_a_budget_without_room_for_a_chunk_is_refused() -> None:
     "windows", [Windows.tumbling(60 * MINUTE), Windows.session(MINUTE), Windows.rolling(10 * MINUTE)]
 )
 def test_a_key_with_very_many_events_and_no_answer_is_bounded(windows: Windows) -> None:
-    """The engine never answers while a flood comes: the state is bounded, and nothing is uncounted."""
+    """During a flood without answers, the state is bounded and every event is counted."""
     plan = SummaryPlan(windows)
     program, state = SummaryProgram(plan), KeyState()
     for n in range(30_000):

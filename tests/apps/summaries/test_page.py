@@ -1,4 +1,4 @@
-"""The page needs nothing but itself, links statements to their events, and runs nothing of what they say."""
+"""The page is self-contained, links statements to their events, and runs no code from them."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_results_do_not_depend_on_how_long_calls_take(gaps: list[int], one: int,
 
 
 def test_what_is_left_at_the_close_is_small() -> None:
-    """A thousand events in a window: a tree of calls, each bounded, and a close with the last few."""
+    """A thousand events in a window: a tree of bounded calls, and a close with the last few events."""
     times = [n * 59 for n in range(1000)]
     driven = Driven(SummaryProgram(plan_of(WINDOWS[0])), eager=0.95).run(events_at(times))
     close = driven.asked[-1]

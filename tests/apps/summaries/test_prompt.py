@@ -1,4 +1,4 @@
-"""A call's prompt holds data only inside its marks; its answer is worth what its sources are."""
+"""A prompt has data only between its markers; an answer counts only with valid sources."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_post_that_gives_orders_changes_neither_form_nor_place(text: str) -> N
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_post_that_gives_orders_reaches_no_other_key(text: str) -> None:
-    """Also where the key itself is what gives them."""
+    """Even if the key itself contains them."""
 
     def asked(key: str, texts: list[str]) -> list[Ask]:
         driven = Driven(SummaryProgram(SummaryPlan(Windows.tumbling(60_000))), key=key, eager=1.0)

@@ -1,4 +1,4 @@
-"""Summaries as a program on the stateful machine: serial calls, letters for what none has, any restart."""
+"""Summaries on the stateful machine: serial calls, dead letters for unusable events, any restart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENTS = list(chatter(300, 1, size_s=60.0))
 
 
 def answer(machine: Machine, key: str | None = None) -> None:
-    """Answer one call as the fake replica would."""
+    """Answer one call like the fake replica."""
     key = key or next(iter(machine.calls))
     ask = machine.calls[key].ask
     assert ask.sampling is not None
@@ -45,8 +45,8 @@ def lines(machine: Machine) -> list[bytes]:
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.sampled_from((0.05, 0.5, 0.95)))
-def test_whatever_dies_and_whenever_answers_come_the_summaries_are_the_same(seed: int, pace: float) -> None:
-    """Also where the watermark comes in other steps, as Flink's does."""
+def test_kills_and_answer_times_do_not_change_the_summaries(seed: int, pace: float) -> None:
+    """Nor do other steps of the watermark, like Flink's."""
     rng = random.Random(seed)
     machine = Machine(SMALL.program(event_time=True), wall_ms=BEGIN_MS + 10**9)
     for event in EVENTS:
@@ -106,7 +106,7 @@ def test_a_call_that_is_given_up_leaves_its_events_counted_as_failed() -> None:
     assert machine.letters == []
 
 
-def test_a_window_whose_statements_cannot_be_kept_has_its_summary_though_no_event_follows() -> None:
+def test_a_window_that_cannot_keep_statements_still_has_its_summary() -> None:
     program = Summaries(window="sliding", size_s=120.0, step_s=60.0).program(event_time=True)
     machine = Machine(program, Limits(max_state_bytes=400))
     machine.event("k", 1, time_ms=1_000, text="one")
@@ -118,7 +118,7 @@ def test_a_window_whose_statements_cannot_be_kept_has_its_summary_though_no_even
 
 
 def test_very_many_windows_that_close_at_once_take_several_turns() -> None:
-    """A turn has a limited number of calls; the rest is done in later ones, and nothing is lost."""
+    """A turn has a limited number of calls; later turns do the rest, and nothing is lost."""
     machine = Machine(Summaries(size_s=60.0, ahead_s=10**6).program(event_time=True))
     for n in range(2 * MAX_CHAIN - 4):
         machine.event("k", n, time_ms=n * 60_000, text=f"window {n}")
@@ -135,7 +135,7 @@ def test_a_key_that_is_quiet_is_closed_by_the_clock() -> None:
     while machine.calls:
         answer(machine)
     assert [result.answer["events"] for result in machine.results] == [1]
-    # The window is not open for a second summary, though for the stream it has not ended.
+    # The window gets no second summary, although it has not ended in event time.
     machine.event("k", 2, time_ms=2_000, text="two")
     assert [letter.cause for letter in machine.letters] == ["late"]
     machine.pass_time(watermark_ms=61_000)
@@ -143,7 +143,7 @@ def test_a_key_that_is_quiet_is_closed_by_the_clock() -> None:
     assert list(machine.stores.keys.items()) == []
 
 
-def test_a_running_summary_that_the_clock_has_brought_up_to_date_goes_on_as_before() -> None:
+def test_a_running_summary_updated_by_the_clock_continues_as_before() -> None:
     machine = Machine(Summaries(window="rolling", idle_s=60.0).program(event_time=True))
     machine.event("k", 0, time_ms=0, text="one")
     machine.pass_time(wall_ms=61_000, watermark_ms=1_000)

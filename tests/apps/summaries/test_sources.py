@@ -1,4 +1,4 @@
-"""Every event is in one call, or is one dead letter: late and equal times, failures, restarts, silence."""
+"""Every event is in one call or is one dead letter, with late and equal times, failures and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key's state comes back from bytes as it was, and only in a version that is known."""
+"""A key's state survives serialisation; unknown versions are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of events: on one line, bounded, and unable to leave their place."""
+"""Texts of events: on one line, bounded, escaped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_an_empty_text_says_so(text: str) -> None:
     assert clean(text, 50) == NO_TEXT
 
 
-@pytest.mark.timeout(60)  # It takes milliseconds where it takes no more than each character once.
+@pytest.mark.timeout(60)  # In linear time, it takes milliseconds.
 def test_a_megabyte_is_clipped_and_says_how_long_it_was() -> None:
     line = clean("x" * 1_000_000, 100)
     assert line.endswith("… (1,000,000 characters)")

@@ -1,4 +1,4 @@
-"""Clusters of vectors, held against the rule applied one vector at a time."""
+"""Clusters of vectors, compared with the rule applied one vector at a time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_zero_vectors_are_left_out() -> None:
 
 
 def two_halves() -> Centres:
-    """Four clusters, of which the first and the third, the second and the fourth lie side by side."""
+    """Four clusters; the first and third, and the second and fourth, are neighbours."""
     centres = Centres(4)
     vectors = unit(
         np.array([[1, 0, 0, 0], [0, 1, 0, 0], [1, 0.5, 0, 0], [0, 1, 0.4, 0], [1, 0.5, 0, 0]], np.float64)

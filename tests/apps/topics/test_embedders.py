@@ -1,4 +1,4 @@
-"""Embedders by the way they are opened."""
+"""Embedders and how they are opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the embedding model comes from."""
+"""Finding the embedding model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics are born, grow, drift, merge and die; whatever comes, the state stays small."""
+"""Topics are born, grow, drift, merge and die; the state stays small for any input."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ SUBJECTS = (
 
 
 def embedding(text: str) -> np.ndarray:
-    """A made-up embedding: the mean of its words' random vectors."""
+    """A fake embedding: the mean of its words' random vectors."""
     vectors = [
         np.random.default_rng(zlib.crc32(word.encode("utf-8", "surrogatepass"))).normal(size=WIDTH)
         for word in text.split() or [""]
@@ -150,9 +150,7 @@ def test_a_subject_that_starts_to_boil_is_emerging() -> None:
 
 @pytest.mark.parametrize("start_ms", [10**12, -(10**12)])
 @pytest.mark.parametrize("first", [[], [10**15], [10**15, -(10**15), 10**15]])
-def test_a_stream_that_begins_with_a_wrong_time_has_the_same_emergence_and_deaths(
-    start_ms: int, first: list[int]
-) -> None:
+def test_a_wrong_first_time_changes_neither_emergence_nor_deaths(start_ms: int, first: list[int]) -> None:
     finder = TopicFinder(replace(SMALL, review_every=64, idle_s=6_000), WIDTH)
     finder.add(["storm lisbon"] * len(first), np.stack([embedding("storm lisbon")] * 3)[: len(first)], first)
     quiet = [text for text, _ in stream(1500)]
@@ -251,7 +249,7 @@ def test_times_years_off_change_nothing() -> None:
 
 
 def test_the_time_of_topics_is_that_of_the_slowest_partition() -> None:
-    """Batches by turns, of which one partition's are a week ahead."""
+    """Batches of two partitions in turn; one is a week ahead."""
     finder, week_ms = TopicFinder(SMALL, WIDTH), 7 * 86_400_000
     texts = [text for text, _ in stream(2_000)]
     told: list[TopicEvent] = []

@@ -1,4 +1,4 @@
-"""What goes from records to the stage of topics."""
+"""Messages from records to the topic stage."""
 
 from __future__ import annotations
 

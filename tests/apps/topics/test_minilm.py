@@ -1,4 +1,4 @@
-"""The forward pass of a small model, held against the same computed plainly; what the real one knows."""
+"""The forward pass of a small model against a plain implementation; results of the real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of topics: births, growth, merges and labels are on it, and no post is markup on it."""
+"""The page of topics has births, growth, merges and labels, and escapes posts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage of topics: batches by number, whatever is flushed between, and the same after any restore."""
+"""The topic stage: batches by number, independent of flushes and restores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = TopicSettings(review_every=64, patience_texts=300)
 
 
 class Embedding:
-    """Vectors of no numbers; notes the batches."""
+    """Vectors of width 0; records the batches."""
 
     def __init__(self) -> None:
         self.batches: list[int] = []
@@ -65,7 +65,7 @@ def test_topics_are_born_and_grow() -> None:
 
 
 def test_at_the_end_every_topic_has_told_all_its_texts() -> None:
-    """Growth is looked at every `review_every` texts: of a short stream, never before its end."""
+    """Growth is checked every `review_every` texts, so for a short stream only at its end."""
     current = TopicStage(TopicSettings(), 0, Embedding(), 0)
     before = [output for time_ms, text in texts(300) for output in current.take(text_bytes(time_ms, text))]
     assert {shard_event_of(data).event.kind for _, data in before} == {"born"}

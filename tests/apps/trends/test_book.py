@@ -1,4 +1,4 @@
-"""Trends: found when they rise, together with what says the same, once; and bounded."""
+"""Trends: found once when they rise, grouped with related terms, and bounded."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def seen(rise: float, first: int, posts: int = 20) -> Seen:
 def test_terms_that_share_nothing_with_a_trend_are_not_held_against_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A flood of terms takes time in proportion to their number, not to that of the trends, too."""
+    """The time for a flood of terms is linear in their number, independent of the number of trends."""
     book = TrendBook(TrendSettings())
     compared: list[str] = []
     alike = TrendBook._alike
@@ -197,7 +197,7 @@ def test_terms_that_share_nothing_with_a_trend_are_not_held_against_it(
     assert len(compared) < 100
 
 
-def test_where_more_terms_rise_than_are_kept_those_with_the_least_evidence_wait() -> None:
+def test_if_too_many_terms_rise_those_with_the_least_evidence_wait() -> None:
     rising = RisingTerms(TrendSettings(width_bits=14, max_warm=5))
     for tick in range(400):
         terms = {f"calm{n}": (1, n, n) for n in range(40)}

@@ -1,4 +1,4 @@
-"""The page of trends: what happened is on it, and no post is markup on it."""
+"""The page of trends has all events, and escapes posts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decayed counts in constant memory, held against counts that are kept exactly."""
+"""Decayed counts in constant memory, compared with exact counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages: together they find what one finder finds, whoever holds which shard, and after any restore."""
+"""The stages together find what one finder finds, for any assignment of shards and after any restore."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def saved(stage: Any, new: Callable[[], Any]) -> Any:
 def run(
     stream: list[Post], shards: int, *, save: Save = straight, shuffle: bool = False, watermarks: int = 1
 ) -> list[TrendEvent]:
-    """The stages as Flink would run them: a watermark after each so many ticks, messages in any order."""
+    """The stages as Flink would run them: a watermark every few ticks, messages in any order."""
     make = {
         "count": [lambda s=s: CountStage(SETTINGS, s, shards) for s in range(shards)],
         "rate": [lambda: RateStage(SETTINGS, shards)] * shards,
@@ -93,7 +93,7 @@ def stream() -> list[Post]:
 
 @cache
 def found() -> list[TrendEvent]:
-    """What all tests here compare with. Not made on import: other workers run none of them."""
+    """The reference for all tests here. Not computed on import: other workers do not need it."""
     return run(stream(), 4)
 
 
@@ -110,7 +110,7 @@ def test_the_trends_are_found_with_posts_that_say_so() -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_number_of_shards_changes_no_trend(shards: int) -> None:
-    """Other words share a cell of the sketch then: an onset may be another by a few seconds."""
+    """Other words share a cell of the sketch then: onsets may differ by a few seconds."""
 
     def seen(events: list[TrendEvent]) -> list[tuple[str, int]]:
         return [(event.kind, event.time_ms) for event in events if event.kind != "changed"]
@@ -121,7 +121,7 @@ def test_the_number_of_shards_changes_no_trend(shards: int) -> None:
         assert abs(one.onset_ms - other.onset_ms) < 5_000
 
 
-def test_the_order_of_messages_and_the_moments_of_watermarks_change_nothing() -> None:
+def test_message_order_and_watermark_times_change_nothing() -> None:
     assert run(stream(), 4, shuffle=True) == found()
     assert run(stream(), 4, shuffle=True, watermarks=7) == found()
 

@@ -1,4 +1,4 @@
-"""Words and terms of posts, also of strange ones."""
+"""Words and terms of posts, including unusual ones."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_megabyte_is_bounded() -> None:
 
 
 def test_keys_are_the_same_everywhere() -> None:
-    # What is in state was hashed by another process.
+    # State was hashed by another process.
     assert keys_of(["storm", "🌊", "\ud800"]).tolist() == [2030164039, 2019999519, 2956585793]
 
 

@@ -1,4 +1,4 @@
-"""The first stage: counts by tick, whatever times the posts have."""
+"""The first stage: counts per tick for any times of posts."""
 
 from __future__ import annotations
 

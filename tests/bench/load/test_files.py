@@ -1,4 +1,4 @@
-"""Prompts from files, whole and damaged."""
+"""Prompts from files, complete and damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up requests."""
+"""Generated requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ token_workloads: st.SearchStrategy[Workload] = st.one_of(
 
 
 @given(token_workloads, st.integers(1, 25), st.integers(0, 9), st.text(max_size=5))
-def test_prompts_have_the_length_that_they_say_and_depend_on_seed_and_nonce_alone(
+def test_prompts_have_their_length_and_depend_only_on_seed_and_nonce(
     workload: Workload, count: int, seed: int, nonce: str
 ) -> None:
     made = workload.requests(count, seed=seed, nonce=nonce)

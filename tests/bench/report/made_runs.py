@@ -1,4 +1,4 @@
-"""Runs made by hand, for the tests of what is written of them."""
+"""Hand-made runs for tests of reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLO = Slo(ttft_s=0.5, tpot_s=0.05, e2el_s=3.0)
 def answered(
     index: int = 0, due_s: float = 1.0, sent_s: float = 1.25, *at_s: float, **values: Any
 ) -> RequestRecord:
-    """A request whose chunks came at these times, one token each."""
+    """A request with chunks at these times, one token each."""
     chunks = tuple(Chunk(at, 1) for at in at_s or (1.5, 1.75, 2.25))
     given: dict[str, Any] = {
         "prompt_tokens": 7,
@@ -53,7 +53,7 @@ def made_run(
     failing: float = 0.05,
     **changes: Any,
 ) -> LoadRun:
-    """A run of a made-up engine that gets slower the more requests it has; the same seed gives the same."""
+    """A run of a fake engine that slows down with more requests; deterministic by seed."""
     chance = random.Random(seed)
     records: list[RequestRecord] = []
     due_s, ends = 0.0, []

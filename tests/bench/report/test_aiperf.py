@@ -1,4 +1,4 @@
-"""Requests in AIPerf's shape: every value by hand."""
+"""Requests in AIPerf's format, with hand-computed values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axes and numbers of the drawings."""
+"""Axes and numbers of charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers behind the drawings."""
+"""The numbers behind the charts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_distribution_rises_from_the_smallest_to_the_largest(values: list[floa
     assert len(found) <= CURVE_POINTS + 1
     assert found[0] == (min(values), 0.0)
     assert found[-1] == (max(values), 1.0)
-    # No point tells of a larger share than there is, nor of a smaller one.
+    # No point has a larger or a smaller share than the true one.
     for value, share in found[1:]:
         below = sum(one < value for one in values) / len(values)
         assert below < share <= sum(one <= value for one in values) / len(values) + 1e-12
@@ -49,7 +49,7 @@ def test_service_times_count_from_when_it_was_sent() -> None:
 
 
 def test_a_run_over_time() -> None:
-    """Ten bins of a second: what was due, what ended, what came, and how many were under way."""
+    """Ten bins of a second: due, ended, received, and in flight."""
     run = made_run(
         records=(
             RequestRecord(0, 0.5, 1.0, 3.5, chunks=(Chunk(2.5, 1), Chunk(3.5, 3)), output_tokens=4),

@@ -1,4 +1,4 @@
-"""What is written can be read back, whatever it holds; what is damaged is named."""
+"""Every document can be read back; damage is reported."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RECORDS = st.builds(
 
 
 def rounded(run: LoadRun) -> LoadRun:
-    """The run with its times as a document has them."""
+    """The run with times rounded like in a document."""
 
     def micros(value: Any) -> Any:
         return round(value, DIGITS) if isinstance(value, float) else value

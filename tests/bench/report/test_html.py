@@ -1,4 +1,4 @@
-"""The page: it says what is true, loads nothing, lets nothing through, and stays small."""
+"""The page: correct, self-contained, escaped and small."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def page(*runs: MeasuredRun) -> str:
 
 
 def words(document: str) -> str:
-    """The text that is shown."""
     return " ".join(" ".join(seen(re.sub(r"<style>.*?</style>", "", document, flags=re.S)).words).split())
 
 
@@ -128,7 +127,7 @@ def test_a_page_of_whatever_came(run: LoadRun) -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_from_outside_becomes_markup(attack: str) -> None:
-    """In every place where a server, a file or a user may write a text."""
+    """In every place where a text of a server, a file or a user may be."""
 
     def told(by: str) -> Report:
         records = (
@@ -165,7 +164,7 @@ def test_every_drawing_says_what_it_shows() -> None:
     drawings = re.findall(r"<svg[^>]*>", found)
     assert len(drawings) > 8
     assert all(re.search(r'role="img" aria-label="[^"]{10,}"', drawing) for drawing in drawings)
-    # And its numbers are there for who does not see it: of all but the requests one by one.
+    # Numbers are available without sight, except those of single requests.
     assert found.count("<summary>the numbers</summary>") == len(drawings) - 1
 
 

@@ -1,4 +1,4 @@
-"""llm-d's Benchmark Report: held against its own schema where that is installed, and by hand."""
+"""llm-d's Benchmark Report: checked against its own schema if that is installed, and by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.bench.report.llmd import MOST_POINTS, benchmark_report
 
 
 def report(run: LoadRun, **values: Any) -> dict[str, Any]:
-    # As it is written: what is no JSON would not come through.
+    # As JSON: other values would fail here.
     found: dict[str, Any] = orjson.loads(orjson.dumps(benchmark_report(measured(run, **values), "0.1.0")))
     return found
 
@@ -108,7 +108,7 @@ RUNS = [
 
 @pytest.mark.parametrize(("run", "values"), RUNS)
 def test_it_keeps_the_schema_of_llm_d(run: LoadRun, values: dict[str, Any]) -> None:
-    """The models of the package check names, units and bounds; fields that they do not know are refused."""
+    """The package's models check names, units and bounds; unknown fields are refused."""
     pytest.importorskip("llmd_benchmark_report", reason="needs Python 3.11")
     from llmd_benchmark_report import load_benchmark_report
 

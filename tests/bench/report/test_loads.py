@@ -1,4 +1,4 @@
-"""What a load was, from what was asked for."""
+"""Describes a load from the request for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def test_repeats_are_put_together_by_their_load() -> None:
 
 
 def test_a_load_says_what_it_was() -> None:
-    """Of loads as they are really made."""
     workload = RandomTokens(Exactly(3), Exactly(2))
     gamma, closed, burst = (
         make_load(schedule, workload, 2).asked for schedule in (Gamma(5, 0.25), ClosedLoop(8), Bursts())

@@ -1,4 +1,4 @@
-"""A run in the keys of `vllm bench serve`: by hand, and against vLLM's own arithmetic."""
+"""A run with the keys of `vllm bench serve`: hand-computed, and against vLLM's own arithmetic."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ NAMES = {
 @pytest.mark.vllm
 @pytest.mark.slow
 def test_the_figures_are_those_of_vllm_itself() -> None:
-    """vLLM's own function computes from the same requests what is in the result."""
+    """vLLM's own function computes the result's figures from the same requests."""
     from forebay.engine.launch import Silent, ensure_engine
     from forebay.engine.launch.environment import engine_python
     from forebay.settings import load_settings

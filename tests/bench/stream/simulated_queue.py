@@ -1,4 +1,4 @@
-"""A queue with a known capacity, in place of a pipeline."""
+"""A queue with a known capacity, instead of a pipeline."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from forebay.bench.stream.records import EventRecord, StreamRun
 
 
 class SimulatedQueue:
-    """First come, first served, by `slots` servers; a service takes one second on average, so the capacity is
-    `slots` events per second. Stands in for a `StreamSession`."""
+    """First come, first served, with `slots` servers; a service takes one second on average, so the capacity
+    is `slots` events per second. Replaces a `StreamSession`."""
 
     def __init__(self, slots: int, dice: Random) -> None:
         self.slots = slots
@@ -33,7 +33,7 @@ class SimulatedQueue:
         return done
 
     def load(self, rate_per_s: float, number: int = 0, times: float = 1.0) -> EventLoad:
-        """A load of 20 service times, times `times`."""
+        """A load of 20 service times, multiplied by `times`."""
         events = max(100, round(20 * times * rate_per_s))
         return EventLoad(schedule=Poisson(rate_per_s), events=events, seed=self._dice.getrandbits(32))
 

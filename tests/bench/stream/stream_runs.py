@@ -9,7 +9,7 @@ from typing import Any
 from forebay.bench.stream.records import EventRecord, StreamRun
 
 STAGES_S = (0.001, 0.002, 0.003, 0.01, 0.1, 0.2, 0.001, 0.5)
-"""From one moment of an event to the next."""
+"""Durations of an event's stages."""
 NAMES = (
     "emitted_s",
     "read_s",
@@ -23,7 +23,7 @@ NAMES = (
 
 
 def event(index: int, due_s: float, stages_s: Sequence[float] = STAGES_S, **changes: Any) -> EventRecord:
-    """An event that was committed, each of its stages taking so long."""
+    """A committed event with these durations of its stages."""
     at_s, moments = due_s, {}
     for name, took_s in zip(NAMES, stages_s, strict=True):
         at_s += took_s
@@ -33,17 +33,15 @@ def event(index: int, due_s: float, stages_s: Sequence[float] = STAGES_S, **chan
 
 
 def lost(index: int, due_s: float, **changes: Any) -> EventRecord:
-    """An event that was read and never answered."""
     return replace(EventRecord(index, f"e{index}", due_s, due_s, due_s + 0.001, due_s + 0.002), **changes)
 
 
 def stream_run(events: Sequence[EventRecord], **changes: Any) -> StreamRun:
-    """A whole run of these events."""
     end_s = max((each.committed_s or each.due_s for each in events), default=0.0)
     asked = {"schedule": {"kind": "constant", "rate_per_s": 10.0}, "events": len(events)}
     return replace(StreamRun("2026-01-01T00:00:00+00:00", end_s, asked, tuple(events)), **changes)
 
 
 def even(count: int, rate_per_s: float = 10.0, **changes: Any) -> list[EventRecord]:
-    """So many events, evenly spaced, that all took as long."""
+    """`count` events, evenly spaced, with equal latencies."""
     return [event(index, index / rate_per_s, **changes) for index in range(count)]

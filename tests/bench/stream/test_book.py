@@ -1,4 +1,4 @@
-"""What is committed, held against what was sent."""
+"""Committed results, compared with the events sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sent(ids: list[str], first_us: int = 0, gap_us: int = 0) -> list[Sent]:
 
 
 def commit(folder: Path, name: str, *lines: str) -> int:
-    """A file as Flink commits it; gives the moment of its renaming, in microseconds."""
+    """Commit a file like Flink; returns the time of its renaming, in microseconds."""
     folder.mkdir(exist_ok=True)
     hidden = folder / f".{name}.inprogress"
     hidden.write_text("".join(f"{line}\n" for line in lines))
@@ -62,7 +62,7 @@ def test_moments_and_counts_of_each_event(tmp_path: Path) -> None:
     assert third.lost
 
 
-def test_a_result_that_comes_twice_counts_twice_and_keeps_its_first_moment(tmp_path: Path) -> None:
+def test_a_duplicate_result_counts_twice_and_keeps_its_first_time(tmp_path: Path) -> None:
     places = Places("http://feed", tmp_path)
     book = EventBook(places)
     book.expect(sent(["e0"]))
@@ -115,7 +115,7 @@ def test_files_that_are_being_written_are_not_visible(tmp_path: Path) -> None:
 
 
 def test_a_file_system_that_dates_no_renaming_gives_the_time_of_the_look(tmp_path: Path) -> None:
-    # The file's times lie long before the look at which it was not there.
+    # The file's times are long before the poll that did not see it.
     commit(tmp_path, "part-abc-0.jsonl", orjson.dumps({}).decode())
     now_us = os.stat(tmp_path / "part-abc-0.jsonl").st_ctime_ns // 1000 + 60_000_000
     ((at_us, _),) = CommittedFiles(tmp_path, now=lambda: now_us).look()

@@ -46,7 +46,7 @@ def test_an_engine_of_this_process_is_not_counted_a_second_time(monkeypatch: pyt
 def test_an_engine_that_is_not_there_is_told_before_anything_starts() -> None:
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
-        # Bound and not listened at: nobody else gets it meanwhile.
+        # Bound without listening, so that no other process gets the port.
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(LaunchError, match=r"no engine listens at 127\.0\.0\.1:.*--engine-later"):
             Engines(SPEC, (url,), load_settings()).__enter__()

@@ -1,4 +1,4 @@
-"""The feed: events when they are due, to whoever comes, and comes again."""
+"""The feed: sends events when they are due, to any client, again after a reconnect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_late_feed_says_so() -> None:
     assert emitted.report() == b"e0 1500 9000\n"
 
 
-def test_an_event_that_nobody_was_there_for_could_not_have_been_written_before() -> None:
+def test_an_event_without_a_client_could_not_have_been_written_earlier() -> None:
     clock = Clock()
     emitted = loaded(clock, 1500, 3000)
     clock.us = 2100
@@ -89,7 +89,7 @@ def test_a_client_goes_on_behind_the_last_event_it_names(head: bytes, number: in
 
 
 def read_events(url: str, events: int, *, after: int | None = None) -> bytes:
-    """What a client gets until it has so many events."""
+    """What a client receives until it has `events` events."""
     host, port = url.removeprefix("http://").removesuffix("/events").split(":")
     last = "" if after is None else f"Last-Event-ID: {after}\r\n"
     found = b""

@@ -1,4 +1,4 @@
-"""Which job is asked about, and how often the record that names it is read."""
+"""Which job is sampled, and how often its record is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OLD, NEW = "a" * 32, "b" * 32
 
 
 class Flink:
-    """A record that names one job, and a Flink that knows one; both without a network."""
+    """A record of one job, and a Flink that runs one; both without a network."""
 
     def __init__(self) -> None:
         self.job: str | None = OLD
@@ -47,7 +47,7 @@ def test_the_record_is_read_every_ten_seconds() -> None:
     assert set(flink.asked) == {OLD}
 
 
-def test_a_job_that_flink_does_not_know_any_more_is_looked_up_at_the_next_sample() -> None:
+def test_a_job_unknown_to_flink_is_looked_up_at_the_next_sample() -> None:
     flink = Flink()
     flink.signals()
     flink.job = flink.knows = NEW

@@ -1,4 +1,4 @@
-"""Which parts are killed, and what is told of it."""
+"""Which parts are killed, and the report of it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_kill_that_was_not_made_is_told() -> None:
 
 
 class Busy:
-    """A run whose JVM is a process that has worked for a while."""
+    """A run whose JVM is a process with some processor time."""
 
     def __init__(self) -> None:
         words = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ntime.sleep(600)"

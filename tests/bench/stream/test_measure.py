@@ -39,7 +39,7 @@ PIPELINE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True, scope="module")
 def no_archive() -> Iterator[None]:
-    """No run here waits until the archive of Flink's classes is made: nothing is compared with another."""
+    """Do not wait for the class archive: runs are not compared here."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(process, "ARCHIVE_S", 0.0)
         yield
@@ -93,7 +93,7 @@ def test_flink_and_the_engine_say_what_they_do(run: StreamRun) -> None:
 
 @pytest.mark.flink
 def test_nothing_was_lost_and_the_clocks_agree(run: StreamRun) -> None:
-    # What else runs on this machine decides about the others.
+    # The others depend on what else runs on this machine.
     wrong = [words for words in judge_stream(run).reasons if "events have" in words or "clocks" in words]
     assert wrong == []
 
@@ -153,9 +153,7 @@ def test_a_load_in_which_no_window_ends_is_refused() -> None:
 @pytest.mark.long
 @pytest.mark.flink
 @pytest.mark.xdist_group("object-store")
-def test_with_its_state_in_an_object_store_the_same_is_measured_and_nothing_stays_there(
-    store: Any, s3_plugin: Path
-) -> None:
+def test_state_in_an_object_store_changes_no_figure_and_is_deleted(store: Any, s3_plugin: Path) -> None:
     with ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))) as replica:
         load = EventLoad(schedule=Constant(20.0), events=20)
         options = StreamOptions(
@@ -172,7 +170,7 @@ def test_with_its_state_in_an_object_store_the_same_is_measured_and_nothing_stay
     assert S3Client(store.bucket).entries(store.key) == []
 
 
-def test_a_bucket_that_is_not_there_is_told_before_the_pipeline_is_started(store: Any) -> None:
+def test_a_missing_bucket_is_reported_before_the_pipeline_starts(store: Any) -> None:
     with ReplicaProcess(ReplicaScript()) as replica:
         options = StreamOptions(pipeline=PIPELINE, engine=(replica.url,), state=S3Path("no-such-bucket", "p"))
         with pytest.raises(SettingError, match="no-such-bucket"):
@@ -181,7 +179,7 @@ def test_a_bucket_that_is_not_there_is_told_before_the_pipeline_is_started(store
 
 @pytest.fixture
 def undeletable(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> S3Path:
-    """A place in a bucket where nothing can be deleted."""
+    """A prefix in a bucket in which nothing can be deleted."""
 
     def refused(client: S3Client, prefix: str) -> None:
         raise StoreRefused("these keys may not delete")

@@ -1,4 +1,4 @@
-"""The pipeline that is run in place of the user's."""
+"""The pipeline that runs instead of the user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that is measured, and its end."""
+"""The measured command, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The highest sustained rate, found for pipelines whose limit is known."""
+"""The highest sustained rate of pipelines with a known limit."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_what_leaves_a_trial_in_doubt() -> None:
 
 
 class Session:
-    """Every trial is a good one, but those that are disturbed, by their number."""
+    """All trials are good, except the disturbed ones, by number."""
 
     def __init__(self, disturbed: set[int]) -> None:
         self.disturbed = disturbed
@@ -190,7 +190,7 @@ def test_a_trial_that_is_too_short_lasts_longer_the_next_time(enough: int, told:
         return EventLoad(schedule=Constant(rate_per_s), events=80 * round(times))
 
     class Slow:
-        """Answers take six seconds, so that a load of 20 s tells nothing."""
+        """Answers take six seconds, so that a load of 20 s is too short."""
 
         def measure(self, load: EventLoad) -> StreamRun:
             count = 320 if load.events >= 80 * enough else 80

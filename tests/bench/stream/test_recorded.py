@@ -1,4 +1,4 @@
-"""What was written of measured pipelines is read as it was, and compared."""
+"""Recorded pipelines are read back and compared."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def asked(rate_per_s: float = 10.0, **pipeline: Any) -> dict[str, Any]:
 
 
 def run(slower: float = 1.0, seed: int = 0, **changes: Any) -> StreamRun:
-    """A run in which the engine takes so many times as long."""
+    """A run with an engine that is `slower` times as slow."""
     events = []
     for index in range(400):
         stages_s = list(STAGES_S)
@@ -57,7 +57,7 @@ def one(found: Any, name: str) -> Difference:
 
 
 def rounded(event: EventRecord) -> EventRecord:
-    """The same, with moments that are about as near as they are written."""
+    """Times with about the precision of a document."""
     moments = {name: value for name, value in asdict(event).items() if isinstance(value, float)}
     return replace(event, **{name: pytest.approx(value, abs=1e-6) for name, value in moments.items()})
 
@@ -116,7 +116,7 @@ def test_a_faster_engine_is_found_over_the_events_and_over_repeats() -> None:
     assert mean.after - mean.before == pytest.approx(-0.1, abs=0.01)
     assert mean.low is not None
     assert mean.low < -0.1 + 0.01
-    assert one(found, "committed/s").low is None, "nothing tells how sure one rate is"
+    assert one(found, "committed/s").low is None, "one rate has no interval"
     repeats = [run(seed=seed) for seed in range(3)], [run(0.5, seed=seed) for seed in range(3, 6)]
     both = compare_runs(made(*repeats[0]), made(*repeats[1]), STREAMS)
     assert (one(both, "to answered p50").method, one(both, "to answered p50").better) == (WELCH, True)

@@ -1,4 +1,4 @@
-"""What is committed of windows and detectors, held against the events that were sent."""
+"""Committed results of windows and detectors, compared with the events sent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def summary(start_s: int, events: int, *, key: str = "a", line: Timeline | None 
 
 
 def sent(count: int, first: int = 0, begin_s: float = 0.0, key: str = "a") -> list[Sent]:
-    """Two events a second."""
+    """Two events per second."""
     begin_us = BEGAN_US + round(begin_s * 1e6)
     return [Sent(f"e{first + each}", begin_us + each * 500_000, key) for each in range(count)]
 
@@ -141,7 +141,7 @@ def test_a_window_over_two_loads_has_the_events_of_both(tmp_path: Path) -> None:
     book.look()
     assert book.earlier_doubled == 1
     (found,) = book.results(BEGAN_US + 6_750_000, BEGAN_US + 60_000_000)
-    # What had ended before the load began waited for it: it says nothing of the pipeline.
+    # A window that ended before the load waited for it: its latency is not the pipeline's.
     assert (found.due_s, found.expected, found.miscounted) == (pytest.approx(1.25), 4, False)
     assert book.strangers == 0
 
@@ -192,7 +192,7 @@ def test_a_run_without_any_result_says_nothing(tmp_path: Path) -> None:
     [
         ({"type": "summary", "size_s": 5}, Windows.tumbling(5000), 0.5),
         ({"type": "summary", "window": "rolling"}, None, 0.5),
-        # By the clock, windows end before event time says so.
+        # By processing time, windows end before they do in event time.
         ({"type": "summary", "size_s": 5, "idle_s": 2}, None, 0.5),
         ({"type": "trends", "late_s": 3}, None, 3.0),
         ({"type": "topics", "embeddings": "words"}, None, 1.0),

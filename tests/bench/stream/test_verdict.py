@@ -1,4 +1,4 @@
-"""What makes a run's figures unbelievable."""
+"""Reasons why a run is INVALID."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.bench.stream.verdict import judge_stream
 
 
 def late(events: list[EventRecord], count: int, by_s: float) -> list[EventRecord]:
-    """The events, with so many of them written late."""
+    """The events, `count` of them written late."""
     return [
         replace(each, emitted_s=(each.free_s or 0.0) + by_s) if each.index < count else each
         for each in events
@@ -23,7 +23,7 @@ def late(events: list[EventRecord], count: int, by_s: float) -> list[EventRecord
 
 
 def slower(index: int) -> tuple[float, ...]:
-    """Of ten events a second, eight are answered."""
+    """Of ten events per second, eight are answered."""
     return (0.001, 0.002, 0.003, 0.01, 0.1 + index / 8 - index / 10, 0.2, 0.001, 0.5)
 
 
@@ -80,13 +80,13 @@ def test_what_is_wrong_is_said(changes: dict[str, Any], reason: str) -> None:
     assert not verdict.valid
 
 
-def test_a_commit_may_be_dated_before_by_as_much_as_the_file_clock_is_coarse() -> None:
+def test_a_commit_may_be_early_by_the_resolution_of_the_file_clock() -> None:
     events = [event(n, n / 10, (0.001, 0.002, 0.003, 0.01, 0.1, 0.2, 0.001, -0.003)) for n in range(200)]
     assert judge_stream(stream_run(events, resolution_s=0.004)).valid
     assert not judge_stream(stream_run(events, resolution_s=0.001)).valid
 
 
-def test_events_that_came_late_since_the_pipeline_was_away_are_not_the_feeds_fault() -> None:
+def test_events_late_because_the_pipeline_was_down_do_not_blame_the_feed() -> None:
     events = [
         event(n, n / 10, (max(0.0, 5.0 - n / 10) + 0.001, *STAGES_S[1:]), free_s=max(n / 10, 5.0))
         for n in range(100)
@@ -103,7 +103,7 @@ def test_a_run_that_is_too_short_for_its_answers_says_so() -> None:
     events = even(80, 4.0, stages_s=(0.001, 0.002, 0.003, 0.01, 6.0, 0.2, 0.001, 0.5))
     verdict = judge_stream(stream_run(events))
     assert verdict.valid
-    assert any("19.8 s are too short to tell" in note and "--seconds 69 " in note for note in verdict.notes)
+    assert any("19.8 s are too short to judge" in note and "--seconds 69 " in note for note in verdict.notes)
 
 
 def test_a_run_whose_lag_scatters_too_much_says_so() -> None:
@@ -117,7 +117,7 @@ def test_a_run_whose_lag_scatters_too_much_says_so() -> None:
 
 
 def test_few_events_leave_the_lag_unchecked_and_say_so() -> None:
-    assert any("49 events are too few to tell" in note for note in judge_stream(stream_run(even(49))).notes)
+    assert any("49 events are too few to judge" in note for note in judge_stream(stream_run(even(49))).notes)
     assert not any("too few" in note for note in judge_stream(stream_run(even(50))).notes)
 
 

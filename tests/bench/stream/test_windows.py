@@ -1,4 +1,4 @@
-"""The windows that a load must give are those that the summaries give."""
+"""The expected windows of a load are those of the summaries."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ KINDS = [
 
 
 def summarised(windows: Windows, events: list[Sent]) -> dict[str, int]:
-    """How many events each summary of one key says that it has, by its window."""
+    """The number of events in each summary of one key, by window."""
     program, state = SummaryProgram(SummaryPlan(windows)), KeyState()
     outputs: list[Any] = []
 
     def calls() -> None:
-        # What a call says does not matter here: an event whose call failed belongs into its window, too.
+        # Answers do not matter here: an event whose call failed belongs to its window, too.
         while state.work is not None:
             outputs.extend(program.on_failure("k", state, Failure("timeout", "no answer")))
 

@@ -1,4 +1,4 @@
-"""What the tests of all targets share."""
+"""Fixtures for the tests of all targets."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Ask = Callable[..., list[Piece]]
 
 @pytest.fixture
 def ask() -> Ask:
-    """Opens a target, sends one request and gives the pieces of its answer; raises what it raises, and puts
-    what came before that into `seen`."""
+    """Opens a target, sends one request and returns the pieces of its answer. On an error, the pieces so far
+    are in `seen`."""
 
     def run(target: Target, request: LoadRequest, seen: list[Piece] | None = None) -> list[Piece]:
         pieces: list[Piece] = [] if seen is None else seen

@@ -1,4 +1,4 @@
-"""HTTP as servers speak it, and as they do not."""
+"""HTTP as servers speak it, and violations of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def talk(serve: Serve, use: Callable[[HttpServer], Awaitable[None]]) -> None:
-    """Let `use` have a client of a server that treats each connection as `serve` does."""
+    """Run `use` with a client of a server that handles connections with `serve`."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     client = HttpServer(f"http://127.0.0.1:{port}", headers={}, quote=Redactor())
@@ -34,7 +34,7 @@ async def talk(serve: Serve, use: Callable[[HttpServer], Awaitable[None]]) -> No
 
 
 def answering(*answers: bytes) -> Serve:
-    """Answers each request of a connection with the next of `answers`, then closes it."""
+    """Answers the requests of a connection with `answers` in turn, then closes it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -56,7 +56,7 @@ async def got(client: HttpServer) -> Collector:
 
 
 def one(answer: bytes) -> Collector:
-    """What is read of `answer`. Raises what the client does."""
+    """The result of reading `answer`. Raises what the client raises."""
     found: list[Collector] = []
 
     async def use(client: HttpServer) -> None:
@@ -146,8 +146,8 @@ async def test_a_connection_is_used_again_while_it_is_good(monkeypatch: pytest.M
             await got(client)
         assert connections == 1
         await got(client)
-        assert connections == 2, "the server said that it closes the first"
-        # One that has been idle for longer than servers keep it.
+        assert connections == 2, "the server announced that it closes the first"
+        # One that was idle for longer than servers keep it.
         monkeypatch.setattr(http, "KEEPALIVE_S", 0.0)
         await got(client)
         assert connections == 3
@@ -184,7 +184,7 @@ async def test_no_tls_and_no_name_are_told() -> None:
         with pytest.raises(Unreachable, match="no TLS connection"):
             await secure.connect()
         nowhere = HttpServer(f"http://{'a' * 70}.example", headers={}, quote=Redactor())
-        with pytest.raises(Unreachable, match="no name that can be looked up"):
+        with pytest.raises(Unreachable, match="not a valid name"):
             await nowhere.connect()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The OpenAI protocol: what is asked, and what is read from each event."""
+"""The OpenAI protocol: requests, and parsing of events."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_is_asked_of_vllm(ask: Ask) -> None:
 
 
 def test_what_is_asked_of_a_server_without_extensions(ask: Ask) -> None:
-    """One that refuses what it does not know is asked with no more than OpenAI's own protocol has."""
+    """A server that rejects unknown fields gets only those of OpenAI's own protocol."""
 
     def strict(asked: Asked) -> Answer:
         if asked.method == "GET":
@@ -263,7 +263,7 @@ def test_what_goes_wrong_is_told(ask: Ask, answer: Answer, error: type[EngineErr
 
 
 def test_an_answer_is_whole_after_done_whatever_follows(ask: Ask) -> None:
-    """A body that never ends costs its connection, not the answer."""
+    """An endless body costs the connection, but not the answer."""
     answer = Answer(((0.0, completion("a", "length") + DONE), (3600.0, b": ping\n\n")))
     with StreamServer(answers(answer)) as server:
         assert contents(ask(OpenAiTarget(server.url, TOLD), REQUEST)) == [None]

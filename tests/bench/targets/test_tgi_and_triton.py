@@ -32,7 +32,7 @@ REQUEST = LoadRequest(0, 0.0, "Hello", 3)
 
 
 def token(text: str, **more: Any) -> bytes:
-    """As TGI writes it: without a blank behind the colon."""
+    """In TGI's format: without a blank after the colon."""
     document = {
         "index": 1,
         "token": {"id": 42, "text": text, "logprob": -0.5, "special": False},

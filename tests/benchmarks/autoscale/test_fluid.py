@@ -1,4 +1,4 @@
-"""The flow of work beside the simulator that goes step by step."""
+"""The flow simulator against the step-by-step simulator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRACE = Arrivals(3000, 10.0, 3000, 150).make()
 
 @cache
 def fitted() -> WorkModel:
-    """Not made on import: other workers run no test of it."""
+    """Not computed on import: other workers do not need it."""
     return WorkModel.fit(TRACE, LLAMA_8B)
 
 
@@ -29,7 +29,7 @@ def steady(load: Load, replicas: int, slo_s: float = 10.0) -> FleetRun:
 
 
 def even(seconds: int, rate: float) -> Load:
-    """So many busy replicas' worth of work in every second."""
+    """Work for this many busy replicas in every second."""
     count = rate / fitted().mean_work_s
     values = (count, count * 3000, count * 150, rate)
     return Load(*(np.full(seconds, value) for value in values))
@@ -101,13 +101,13 @@ def test_a_trace_many_times_over_keeps_its_shape() -> None:
     assert np.array_equal(load.work_s, again.work_s)
 
 
-def test_the_oracle_pays_for_the_work_and_one_start_where_the_load_is_even() -> None:
+def test_for_an_even_load_the_oracle_pays_for_the_work_and_one_start() -> None:
     load = even(600, 3.0)
     found = oracle(load, slo_s=60, boot_s=60, drain_s=5, goal=0.999)
     assert found.replica_seconds == pytest.approx(3 * 600 + 3 * 65, rel=0.05)
 
 
-def test_the_oracle_is_kept_by_the_simulator_and_no_fixed_fleet_is_cheaper() -> None:
+def test_the_simulator_confirms_the_oracle_and_no_fixed_fleet_is_cheaper() -> None:
     rates = np.concatenate([np.full(300, 1.0), np.full(300, 6.0), np.full(300, 1.0)])
     parts = [even(1, rate) for rate in rates]
     load = Load(

@@ -1,4 +1,4 @@
-"""Policies side by side, on a load that is short."""
+"""Comparison of policies on a short load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ask`, as the tests of the other targets have it."""
+"""`ask`, like in the tests of other targets."""
 
 from __future__ import annotations
 

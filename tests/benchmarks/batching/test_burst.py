@@ -1,4 +1,4 @@
-"""Many short requests in one batch, and one alone."""
+"""Many short requests in one batch, and a single one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_all_three_are_measured() -> None:
 
 
 def test_a_batch_that_the_server_refuses_is_told() -> None:
-    # Longer than what is asked for alone, so that only the batch is refused.
+    # Longer than the single request, so that only the batch is refused.
     with ReplicaThread(ReplicaScript(max_model_len=20)) as replica, pytest.raises(EngineError):
         measure_burst(replica.url, None, BurstOptions(requests=3, output_tokens=40))
 

@@ -1,4 +1,5 @@
-"""Static against continuous batching: both get the same requests, and the tables say what was measured."""
+"""Static against continuous batching: both get the same requests, and the tables have the measured
+figures."""
 
 from __future__ import annotations
 
@@ -203,7 +204,7 @@ def test_both_systems_are_measured(tmp_path: Path) -> None:
 
 
 def disturbances(monkeypatch: pytest.MonkeyPatch, *cores: float) -> None:
-    """Other programs keep so many cores busy during the first run, the second, and so on."""
+    """Cores that other programs keep busy during the first run, the second, and so on."""
     looks = iter([look for busy in cores for look in (ProcessorUse(0, 0, 0), ProcessorUse(1, busy, 0))])
     monkeypatch.setattr(batching, "processor_use", lambda: next(looks))
 

@@ -1,4 +1,4 @@
-"""The settings with which static batching is measured are its best ones."""
+"""Static batching is measured with its best settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Static batching: how batches are made of what waits, and what a process that misbehaves does to a run."""
+"""Static batching: batches of waiting requests, and the effect of a misbehaving process."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_batch_is_as_long_as_its_longest_and_its_answers_come_together(
     assert len(target.batches) == 3
 
 
-def test_the_form_of_the_study_runs_each_batch_as_long_as_the_longest_of_all(
+def test_in_the_studys_form_each_batch_runs_as_long_as_the_longest_answer(
     start: Start, tmp_path: Path
 ) -> None:
     target = StaticBatchTarget(start(), 2, least_steps=9)

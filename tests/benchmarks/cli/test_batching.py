@@ -51,7 +51,7 @@ def test_what_is_asked_wrongly_is_told_before_anything_starts(args: list[str], w
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Transformers is the scripted worker."""
+    """Replaces transformers with the scripted worker."""
 
     @contextmanager
     def transformers(systems: Systems, attention: str) -> Iterator[TransformersWorker]:

@@ -41,7 +41,7 @@ def test_what_is_asked_wrongly_is_told_before_anything_starts(args: list[str], w
 
 @pytest.fixture
 def pipelines(monkeypatch: pytest.MonkeyPatch) -> ScriptedPipelines:
-    """In place of Flink's."""
+    """Replaces Flink's pipelines."""
     scripted = ScriptedPipelines()
     whole = InterplayMeasurement.__init__
 
@@ -53,7 +53,7 @@ def pipelines(monkeypatch: pytest.MonkeyPatch) -> ScriptedPipelines:
 
 
 @pytest.mark.long
-def test_a_server_that_runs_is_measured_without_its_kv_cache_being_changed(
+def test_a_running_server_is_measured_and_its_kv_cache_is_not_changed(
     tmp_path: Path, pipelines: ScriptedPipelines
 ) -> None:
     with ReplicaThread(ReplicaScript(delay=Fixed(0.001))) as replica:

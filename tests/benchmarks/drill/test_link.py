@@ -14,7 +14,7 @@ from forebay.testing.waiting import wait_until
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """The port of a server that gives back what it gets."""
+    """The port of an echo server."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -72,7 +72,7 @@ def test_a_stall_holds_everything_until_it_is_mended(echo: int) -> None:
         got: list[bytes] = []
         reader = threading.Thread(target=lambda: got.append(here.recv(1)))
         reader.start()
-        # What is stalled cannot be awaited; another link shows that the loop has had its turn.
+        # A stall cannot be awaited; another link shows that the loop has run.
         with Link(echo) as other, connect(other) as there:
             there.sendall(b"x")
             assert there.recv(1) == b"x"

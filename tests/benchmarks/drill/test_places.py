@@ -1,4 +1,4 @@
-"""Inputs of scenarios: what is in them, and when it is there."""
+"""Inputs of scenarios: their contents and timing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def numbers(path: Path) -> list[int]:
     return [orjson.loads(line)["n"] for line in path.read_bytes().splitlines()]
 
 
-def test_files_of_a_followed_directory_appear_as_those_before_become_requests(tmp_path: Path) -> None:
+def test_followed_files_appear_as_earlier_ones_become_requests(tmp_path: Path) -> None:
     folder = tmp_path / "disk" / "in"
     with places(tmp_path) as found:
         assert found.endless
@@ -50,7 +50,7 @@ def test_files_of_a_followed_directory_appear_as_those_before_become_requests(tm
     assert [number for file in files for number in numbers(file)] == list(range(80))
 
 
-def test_all_has_come_out_once_results_and_dead_letters_are_as_many_as_they_must_be(tmp_path: Path) -> None:
+def test_all_is_out_once_results_and_dead_letters_have_the_right_count(tmp_path: Path) -> None:
     with places(tmp_path) as found:
         for name, lines in (("results", 77), ("dead-letters", 2)):
             (tmp_path / "disk" / name).mkdir()

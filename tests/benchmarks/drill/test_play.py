@@ -1,4 +1,4 @@
-"""The drill itself: one scenario with real processes that is right, and mistakes that it must see."""
+"""The drill itself: one correct scenario with real processes, and mistakes that it must find."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps(repor
 def test_an_end_without_a_word_is_seen(tmp_path: Path) -> None:
     around = Surroundings(command=(sys.executable, "-c", "raise SystemExit(1)"))
     (problem,) = play(replace(SMALL, faults=()), tmp_path / "work", around).problems
-    assert "ended with status 1 and without a word" in problem
+    assert "ended with status 1 without a message" in problem
 
 
 NAMES_A_GAP = """
@@ -131,7 +131,7 @@ def test_a_command_that_names_a_gap_is_given_again(tmp_path: Path) -> None:
 def test_an_end_that_nothing_explains_is_seen(tmp_path: Path) -> None:
     around = Surroundings(command=(sys.executable, "-c", "raise SystemExit('no reason')"))
     (problem,) = play(replace(SMALL, faults=()), tmp_path / "work", around).problems
-    assert "ended with status 1 though nothing had happened" in problem
+    assert "ended with status 1 without a fault" in problem
     assert "no reason" in problem
 
 

@@ -1,4 +1,4 @@
-"""Scenarios are values of their seeds, and go through JSON unchanged."""
+"""Scenarios depend only on their seeds, and survive JSON."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_nothing_to_draw_is_said(among: Range) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"faults": [{"kind": 1}]}'])
 def test_what_is_no_scenario_is_refused(text: str) -> None:
-    with pytest.raises(SettingError, match="no scenario"):
+    with pytest.raises(SettingError, match="not a scenario"):
         Scenario.from_json(text)
 
 

@@ -1,4 +1,4 @@
-"""A disk that is full for one process, and a clock that is set for it."""
+"""A disk that is full, and a clock that is set, for one process only."""
 
 from __future__ import annotations
 

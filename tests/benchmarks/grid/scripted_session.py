@@ -1,4 +1,4 @@
-"""A pipeline in place of a real one: it answers each event at a set time after it was due."""
+"""Replaces a pipeline: answers each event at a set time after it was due."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ ANSWER_S, COMMIT_S = 0.5, 1.25
 
 
 class ScriptedSession:
-    """Notes the loads and the events that came; `fails`: says, by the number of the load, whether the
-    pipeline ends in it."""
+    """Records loads and events. `fails`: whether the pipeline ends in the load with this number."""
 
     def __init__(self, fails: Callable[[int], bool] = lambda number: False) -> None:
         self.loads: list[EventLoad] = []
@@ -68,7 +67,7 @@ class ScriptedSession:
 
 
 class ScriptedPipelines:
-    """Opens sessions; `starts`: says, by the number of the session, whether it does."""
+    """Opens sessions. `starts`: whether the session with this number starts."""
 
     def __init__(self, session: Callable[[], ScriptedSession] = ScriptedSession, starts: bool = True) -> None:
         self.opened: list[tuple[Any, ...]] = []

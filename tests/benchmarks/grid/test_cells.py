@@ -74,7 +74,7 @@ def test_replicas_share_the_cores_out() -> None:
     rate_per_s=st.floats(0.05, 500),
     repeat=st.integers(0, 3),
 )
-def test_a_load_has_its_rate_and_its_tokens_whatever_the_arrival_and_the_tail(
+def test_a_load_has_its_rate_and_tokens_for_any_arrival_and_tail(
     arrival: str, tail: str, rate_per_s: float, repeat: int
 ) -> None:
     asked = options(arrivals=ARRIVALS, trace_s=TRACE_S)

@@ -1,4 +1,4 @@
-"""A grid over scripted servers: cells that fail are told, and the others go on."""
+"""A grid over scripted servers: failed cells are reported, and the others continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
 
 @contextmanager
 def scripted(model: str, parallelism: Parallelism) -> Iterator[RunningEngine]:
-    """As many scripted replicas; of a model named `broken`, none."""
+    """Scripted replicas; none for a model named `broken`."""
     if model == "broken":
         raise LaunchError("no room for the model\nand its log")
     script = ReplicaScript(delay=Fixed(0.001))
@@ -148,7 +148,7 @@ def streamed(pipelines: ScriptedPipelines, **changed: Any) -> dict[str, Any]:
     return grid_document(options, found, complete=measurement.complete, provenance={})
 
 
-def test_all_cells_of_an_engine_go_through_one_pipeline_for_each_number_of_subtasks() -> None:
+def test_an_engines_cells_share_one_pipeline_per_number_of_subtasks() -> None:
     pipelines = ScriptedPipelines()
     document = streamed(pipelines, subtasks=(1, 2))
     assert [asked[3] for asked in pipelines.opened] == [1, 2]

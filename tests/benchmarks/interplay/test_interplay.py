@@ -101,7 +101,7 @@ def test_a_point_with_windows_is_as_long_as_some_of_them() -> None:
     six = sized(options(), by_name["tumbling, 6 s, 2 keys"].settings, 2.5)
     assert (six.rate_per_s, six.events) == (2.5, 90)
     assert sized(options(), {"capacity": 4}, 2.5).events == SMALL["events"]
-    # The engine holds its longer calls, but for the small KV cache, which they do not use.
+    # The engine holds its longer calls, except with the small KV cache, which they do not use.
     assert (options().max_model_len(1.0), options().max_model_len(SMALL_KV_CACHE_GIB)) == (2048, 50)
 
 
@@ -121,7 +121,7 @@ def test_events_share_what_they_are_told_to_share(tmp_path: Path) -> None:
     counts = sorted(sum(one["user"] == f"u{key}" for one in shared) for key in range(4))
     # Half of all, and a quarter of the other half.
     assert counts[-1] == pytest.approx(125, abs=25)
-    # New ones each time: no cache knows them.
+    # New ones each time, so that none is cached.
     assert not {one["text"] for one in texts(Events())} & {one["text"] for one in own}
 
 
@@ -138,7 +138,7 @@ def test_every_point_is_measured_and_told() -> None:
     assert document["cells"][0]["stream"]["resources"]["running_mean"] == 3
     heads, *rows = point_rows(document)
     assert heads[:3] == ["", "running, mean", "preemptions"]
-    assert "KV cache, most" not in heads, "nobody told it"
+    assert "KV cache, most" not in heads, "it was not measured"
     assert rows[1][:2] == ["prefix: a third of each prompt shared", "3.0"]
 
 

@@ -1,4 +1,4 @@
-"""A peer as small as one can be: reads from the begin of the topic at each start, and asks one by one."""
+"""A minimal peer: reads from the beginning of the topic at each start, one request at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program is told, and what is read of its results."""
+"""The order of a program, and the parsing of its results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_event_that_a_record_names(value: bytes, expected: Named | None) -> 
 
 @pytest.mark.parametrize("program", sorted({peer.program for peer in PEERS}))
 def test_every_program_asks_for_the_same_answers(program: str) -> None:
-    """Else those of some are shorter, and the engine has less to do."""
+    """Otherwise some have shorter answers and less work for the engine."""
     files = list(PROGRAMS.glob(program.replace("_job", "*")))
     for file in files:
         assert re.search(r"""(order|event\.input)\[["']system["']\]""", file.read_text()), file.name

@@ -1,4 +1,4 @@
-"""Environments of peers: made once, made anew for other versions, and what cannot be installed is told."""
+"""Environments of peers: created once, replaced for other versions; failures are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what was seen to figures, against answers that are known."""
+"""Figures of known observations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_S = 1000.0
 def seen(
     added_s: float = 0.5, committed_s: float = 1.5, *, without: tuple[int, ...] = (), load: Load = LOAD
 ) -> Observed:
-    """Every event but those `without` has its result `added_s` after it was due."""
+    """Every event except `without` has its result `added_s` after it was due."""
 
     def results(after_s: float) -> tuple[Seen, ...]:
         return tuple(

@@ -1,4 +1,4 @@
-"""Every event of a load is asked about before the first peer is measured."""
+"""Every event of a load is sent to the engine before the first peer is measured."""
 
 from __future__ import annotations
 

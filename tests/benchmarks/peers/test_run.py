@@ -1,4 +1,4 @@
-"""A peer under a load: a small script, and PyFlink's AsyncFunction."""
+"""A peer under load: a small script, and PyFlink's AsyncFunction."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_async_function_answers_all_over_a_kill(
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_async_scalar_function_asks_about_every_event_where_rows_are_copied(
+def test_async_scalar_function_with_copied_rows_asks_about_every_event(
     node: Any, kafka_jar: Path, tmp_path: Path
 ) -> None:
     (peer,) = peers_named(["async_scalar_function_mended"])

@@ -1,4 +1,4 @@
-"""Tables of what was measured, and several documents as one."""
+"""Tables of measurements, and merging of documents."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_table_has_every_peer_with_its_figures_or_the_reason() -> None:
     assert table.reasons == {"Broken": "gave no result", "Absent": "no wheel\nfor this | Python"}
 
 
-def test_figures_of_events_that_the_engine_was_not_asked_about_are_in_brackets() -> None:
+def test_figures_of_events_without_an_engine_call_are_in_brackets() -> None:
     document = deepcopy(DOCUMENT)
     found = document["parts"]["latency"]["peers"]["forebay"]
     found |= {"calls": 2006, "called_again": 1218, "answered": 2000}

@@ -1,4 +1,4 @@
-"""The demo between two topics: what is written, when, and when it is enough."""
+"""The demo between two topics: what is written, when, and when it ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from forebay.testing.waiting import wait_until
 
 
 def plan(folder: Path, text: str | None = None, name: str = "in.jsonl", **options: Any) -> Demo:
-    """The demo for an input file that holds `text`."""
+    """The demo for an input file with the content `text`."""
     if text is not None:
         options["input"] = folder / name
         options["input"].write_text(text)
@@ -81,7 +81,7 @@ def test_topics_group_and_transactions_are_the_demos_own(tmp_path: Path) -> None
 
 
 class Writer:
-    """A topic that holds what is written; `refused` at the end."""
+    """A topic that records writes; `refused` at the end."""
 
     def __init__(self, refused: bool = False) -> None:
         self.values: list[bytes] = []

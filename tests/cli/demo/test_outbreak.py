@@ -1,4 +1,4 @@
-"""The topic that breaks out in a stream: found where it is, and nowhere where there is none."""
+"""The topic that breaks out in a stream: found if there is one, else not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_the_generator_plants_is_found_in_its_own_topics(tmp_path: Path, ev
 
 @given(st.randoms(use_true_random=False), st.integers(0, 400))
 def test_topics_that_come_evenly_have_none(dice: random.Random, events: int) -> None:
-    """Every topic once in each round: no stretch has more of one than of another."""
+    """Every topic once per round: no period has more of one than of another."""
     rounds = [dice.sample(EVERYDAY, len(EVERYDAY)) for _ in range(events // len(EVERYDAY))]
     posts = [(100 * i, topic) for i, topic in enumerate(topic for round_ in rounds for topic in round_)]
     assert find_outbreak(posts) is None

@@ -1,4 +1,4 @@
-"""The demo's pipeline, made from what the user gives, and the summary of what came out of it."""
+"""The demo's pipeline from the user's options, and its summary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from forebay.settings import SecretRef
 
 
 def plan(folder: Path, text: str | None = None, name: str = "in.jsonl", **options: Any) -> Demo:
-    """The demo for an input file that holds `text`."""
+    """The demo for an input file with the content `text`."""
     if text is not None:
         options["input"] = folder / name
         options["input"].write_text(text)

@@ -1,4 +1,4 @@
-"""How fast an engine is measured to be, and the demo that is made to fit."""
+"""Measuring an engine's speed, and the size of the demo for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from forebay.records import Completion, Request, Timing, Usage
 
 
 class Paced:
-    """An engine that works on one request at a time, `seconds` each, on a clock of its own; the first takes
+    """An engine that serves one request at a time, `seconds` each on its own clock; the first takes
     `first_s`, and from call `fails_from` on it fails."""
 
     def __init__(self, seconds: float, first_s: float = 1.0, fails_from: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How the demo asks: the answers are read, and the default model's are right by the generator's truth."""
+"""The demo's prompts: answers are parsed, and the default model's are right for generated posts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_only_the_default_model_is_asked_by_likelihood(tmp_path: Path) -> None:
     assert (spec.engine.api, spec.sampling.max_tokens, spec.output) == ("completions", 1, None)
     bias: Any = spec.sampling.extra["logit_bias"]
     assert all(50 < value <= 100 for value in bias.values())
-    assert bias["48579"] > bias["1114"], "a word that it says too rarely is helped more"
+    assert bias["48579"] > bias["1114"], "a word that the model predicts too rarely gets a higher bias"
 
 
 def test_a_file_of_ones_own_is_asked_about_by_schema(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_answers_to_both_questions_are_read(answer: JSON, topic: str, words: str
 
 
 def token_of(word: str, url: str, model: str) -> Any:
-    """The tokens of `word`, as the engine at `url` has them."""
+    """The tokens of `word`, by the engine at `url`."""
     body = {"model": model, "prompt": word, "add_special_tokens": False}
     headers = {"Content-Type": "application/json"}
     call = urllib.request.Request(f"{url}/tokenize", json.dumps(body).encode(), headers)

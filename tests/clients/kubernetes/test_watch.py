@@ -1,4 +1,4 @@
-"""A collection that is watched: its state after any changes, and what the server may do meanwhile."""
+"""A watched collection: its state after any changes, and faults of the server."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ Answer = Callable[[], Any]
 
 @dataclass
 class Server:
-    """Gives its answers in turn, then a watch in which nothing happens; keeps the parameters it was given."""
+    """Returns its answers in turn, then an idle watch; records parameters."""
 
     answers: list[Any]
     asked: list[dict[str, str]] = field(default_factory=list)
@@ -114,7 +114,7 @@ async def lines(events: Iterable[Any]) -> AsyncIterator[bytes]:
 
 
 async def told(server: Server, most: int) -> list[set[str] | str]:
-    """What it tells, until that is so much."""
+    """The first `most` reports of the watch."""
     found: list[set[str] | str] = []
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(server), base_url="http://api.invalid")
     async with http, aclosing(follow(http, PODS, sleep=server.sleep, jitter=lambda: 1.0)) as each:
@@ -152,7 +152,7 @@ async def test_after_a_broken_connection_it_goes_on_from_the_last_version() -> N
     found = await told(server, 6)
     assert found[:2] == [{"a"}, {"a", "b"}]
     assert all("http://api.invalid does not answer: connection" in str(each) for each in found[2:4])
-    # It answers again: the trouble is over, also where nothing has changed.
+    # It answers again: the trouble is over, even if nothing has changed.
     assert found[4:] == [{"a", "b"}, {"a", "b", "c"}]
     assert [asked.get("resourceVersion") for asked in server.asked] == [None, "5", "6", "6"]
     assert server.pauses == [LEAST_PAUSE_S, 2 * LEAST_PAUSE_S]

@@ -1,4 +1,4 @@
-"""A URL for each process behind a name."""
+"""One URL per process behind a name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who want to know the same of a cluster ask it once."""
+"""Callers that need the same status of a cluster share one request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.errors import DeployError
 
 
 class Cluster:
-    """A cluster that answers once it is let to."""
+    """A cluster that answers once it is allowed to."""
 
     def __init__(self, fails: bool = False) -> None:
         self.asked: Counter[str] = Counter()
@@ -129,9 +129,7 @@ async def test_clusters_that_nobody_asks_any_more_are_forgotten() -> None:
     for address in "abc":
         await looks.instance(address, 2 * FORGET_S)
     clock.advance(FORGET_S + 1)
-    assert (await looks.instance("a", 2 * FORGET_S)).settings["number"] == 1, (
-        "there is nothing to look at anew"
-    )
+    assert (await looks.instance("a", 2 * FORGET_S)).settings["number"] == 1, "there is nothing to poll again"
     await looks.instance("d", 1.0)
     await looks.instance("b", 2 * FORGET_S)
     assert cluster.asked == Counter({"b": 2, "a": 1, "c": 1, "d": 1})

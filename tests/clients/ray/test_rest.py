@@ -1,4 +1,4 @@
-"""Calls of Ray Serve's REST interface, and what is said where it refuses."""
+"""Calls of Ray Serve's REST interface, and errors if it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a server of S3, and what is said where it does not do it."""
+"""Requests to an S3 server, and errors if it refuses."""
 
 from __future__ import annotations
 

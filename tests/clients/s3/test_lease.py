@@ -1,4 +1,4 @@
-"""Who takes a lease and when, whatever dies, stands still or is cut off in between."""
+"""Who takes a lease and when, whatever dies, pauses or is disconnected in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from forebay.clients.s3.lease import (
 )
 
 RENEWED_AGAIN_S = BEAT_TIMEOUT_S + RETRY_S
-"""An unanswered renewal is given up after the first, and repeated after the second."""
+"""An unanswered renewal is abandoned after the first of these times, and repeated after the second."""
 
 
 def seen(etag: str = "1", *, released: bool = False) -> Seen:
@@ -63,7 +63,7 @@ def test_one_whose_holder_is_silent_is_taken_after_a_while() -> None:
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_silence_in_an_outage_does_not_count(watched: bool) -> None:
-    """Whether who wants the lease has asked meanwhile, or stood still itself."""
+    """Whether the candidate polled meanwhile or was paused itself."""
     claim = Claim()
     claim.look(seen(), 0.0)
     if watched:
@@ -99,7 +99,7 @@ STEP_S = 0.25
 
 
 class Leases(RuleBasedStateMachine):
-    """A server, one holder that renews, and one that wants the lease, each of which may stand still."""
+    """A server, a holder that renews, and a candidate for the lease; each may pause."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Leases(RuleBasedStateMachine):
         self.stands = 0
         self.look_s = 0.0
         self.heard_s = 0.0
-        """When the holder last could have renewed."""
+        """Time of the holder's last possible renewal."""
 
     def _step(self) -> None:
         self.now_s += STEP_S
@@ -145,10 +145,10 @@ class Leases(RuleBasedStateMachine):
             assert self.alive or self.now_s - self.written_s < LEASE_S
             self.claim = Claim()
         if decision == "take":
-            # Who lives, never stood still and reaches the server as others do is not taken for dead.
+            # A holder that lives, never paused and reaches the server like others is not taken for dead.
             assert not self.alive or self.was_paused
             assert self.now_s - self.heard_s >= LEASE_S
-            # Who took it holds it from now on, and another wants it.
+            # The candidate holds it from now on, and another takes its role.
             self.etag += 1000
             self.held, self.written_s, self.heard_s = self.etag, self.now_s, self.now_s
             self.alive, self.paused, self.was_paused = True, 0, False

@@ -1,4 +1,4 @@
-"""Addresses in an object store, and what they may not be."""
+"""Valid and invalid addresses in an object store."""
 
 from __future__ import annotations
 

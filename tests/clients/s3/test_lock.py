@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("object-store")
 
 
 def left(store: S3Path, **changes: Any) -> None:
-    """A lock that somebody left."""
+    """A lock that was left by another run."""
     lock = Lock("p", where="a machine that is gone", **changes)
     S3Client(store.bucket).put((store / "lock").key, encode_lock(lock), replacing=None)
 
@@ -51,7 +51,7 @@ def test_a_dead_holder_is_waited_for_and_taken_over(store: S3Path) -> None:
     assert sum(clock.slept_s) == LEASE_S
 
 
-def test_who_was_taken_over_knows_with_the_next_renewal_and_lets_go_of_nothing(store: S3Path) -> None:
+def test_a_holder_learns_of_a_takeover_at_renewal_and_releases_nothing(store: S3Path) -> None:
     with held_lock(store / "lock", "p") as hold:
         client = S3Client(store.bucket)
         etag = take(store)
@@ -73,7 +73,7 @@ def test_an_outage_loses_no_lock(store: S3Path, store_server: Any) -> None:
 
 
 def test_what_keeps_a_lock_from_being_renewed_is_told(store: S3Path, store_server: Any) -> None:
-    """At once where the server refuses, and after some seconds where it does not answer."""
+    """At once if the server refuses, and after some seconds if it does not answer."""
     clock = ManualClock()
     with held_lock(store / "lock", "p", uptime_s=clock.monotonic_s) as hold:
         assert hold.trouble == ""
@@ -95,7 +95,7 @@ def test_what_keeps_a_lock_from_being_renewed_is_told(store: S3Path, store_serve
         assert not hold.lost
 
 
-def test_a_takeover_that_the_server_did_not_confirm_is_found_to_be_ones_own(
+def test_an_unconfirmed_takeover_is_recognised_as_ones_own(
     store: S3Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left(store)
@@ -116,7 +116,7 @@ def test_a_takeover_that_the_server_did_not_confirm_is_found_to_be_ones_own(
     assert sum(clock.slept_s) == LEASE_S + LOOK_S
 
 
-def test_a_renewal_that_fails_in_an_unforeseen_way_is_told_and_not_the_last(
+def test_an_unexpected_error_of_a_renewal_is_reported_and_retried(
     store: S3Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def odd(*arguments: Any, **more: Any) -> str:
@@ -174,7 +174,7 @@ def test_a_run_that_may_read_and_not_write_learns_that_it_lost(
 
 
 def take(store: S3Path) -> str:
-    """What a run does that found the holder silent; returns the new ETag."""
+    """Take over the lock of a silent holder; returns the new ETag."""
     client = S3Client(store.bucket)
     etags: list[str] = []
 
@@ -214,7 +214,7 @@ def test_a_renewal_whose_answer_was_lost_costs_nothing(
 
 
 def test_a_failed_takeover_leaves_the_warning(store: S3Path) -> None:
-    """A run that took over and ended before it fenced the silent one's job releases a lock that says so."""
+    """A run that took over and ended before it fenced the silent one's job records that in the lock."""
     left(store)
     clock = ManualClock()
     with held_lock(store / "lock", "p", clock=clock, sleep=clock.pause):

@@ -6,8 +6,8 @@ Whatever happens, each part of the stream is committed by one job. That is check
 defences alone.
 
 `guard`: Flink is suspended unless the lease is held. `fences`: the names of the next checkpoints are
-occupied. Without a guard, Flink's check that a name is free and its upload are one step: `docs/recovery.md`
-says what that leaves.
+occupied. Without a guard, Flink's check that a name is free and its upload are one step: see
+`docs/recovery.md` for the remaining risk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from forebay.clients.s3.lease import BEAT_S, HOLD_S, Claim, Lock, Seen
 
 TICK_S = 0.25
 FENCES, FAILURES = 4, 4
-"""As many checkpoints fail before a job of the model ends as are occupied."""
+"""A job of the model ends after as many failed checkpoints as are fenced."""
 RUNS = 3
 
 Lineage = tuple[int, ...]
@@ -38,7 +38,7 @@ class Lost(Exception):
 
 
 class Conflict(Exception):
-    """The condition of a write did not hold."""
+    """The condition of a write was false."""
 
 
 class Refused(Exception):
@@ -112,7 +112,7 @@ class World:
 
 
 class Actor:
-    """Takes steps, if it lives and is not paused."""
+    """Runs steps while it lives and is not paused."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps: Steps | None = steps
@@ -300,7 +300,7 @@ class Run:
 
 
 class Takeover(RuleBasedStateMachine):
-    """What can happen to the runs of one pipeline."""
+    """Possible events of the runs of one pipeline."""
 
     guard = fences = True
 
@@ -347,7 +347,7 @@ class Takeover(RuleBasedStateMachine):
 
     @rule(number=run, whole=st.booleans(), fails=st.booleans(), ticks=st.integers(14, 20))
     def take_over(self, number: int, whole: bool, fails: bool, ticks: int) -> None:
-        """What may go wrong begins with this: a run stands still, and another one takes its place."""
+        """The critical start: a run pauses, and another one replaces it."""
         self.pause(number, whole)
         other = (number + 1) % RUNS
         if self.runs[other].flink is None:
@@ -381,7 +381,7 @@ class Takeover(RuleBasedStateMachine):
 
     @rule(number=run, in_order=st.booleans(), fails=st.booleans())
     def restart(self, number: int, in_order: bool, fails: bool) -> None:
-        """Another run takes the place of one that is killed, released in order, or left paused for ever."""
+        """Another run replaces one that is killed, released in order, or left paused."""
         run = self.runs[number]
         if in_order:
             run.release()
@@ -429,7 +429,7 @@ def test_one_job_commits_each_part(machine: type[Takeover]) -> None:
 
 
 def test_a_run_that_lost_its_lease_replaces_no_record() -> None:
-    """It had taken the lock, was left, and read the record of the run that took over."""
+    """It had taken the lock, was paused, and read the record of the run that took over."""
     machine = GuardAlone()
     machine.restart(0, False, False)
     machine.pause(0, False)
@@ -443,7 +443,7 @@ def test_a_run_that_lost_its_lease_replaces_no_record() -> None:
 
 
 def test_a_job_does_not_outrun_its_fences() -> None:
-    """It completes a checkpoint behind those that are occupied already."""
+    """It completes a checkpoint after those that are fenced already."""
     machine = FencesAlone()
     machine.restart(0, True, False)
     machine.restart(1, False, False)
@@ -460,7 +460,7 @@ def test_the_model_finds_doubles_without_a_defence() -> None:
 
 
 def test_the_model_makes_progress() -> None:
-    """A run that takes over from a killed one goes on with the stream."""
+    """A run that takes over from a killed one continues the stream."""
     machine = Takeover()
     machine.time_passes(20, True)
     before = len(machine.world.committed)

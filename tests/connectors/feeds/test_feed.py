@@ -1,4 +1,4 @@
-"""The feeds alone, against local servers that speak their protocols and drop connections."""
+"""Feeds alone, against local servers that speak their protocols and drop connections."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_a_new_reader_goes_on_after_the_cursor(kind: str, inclusive: bool)
 
 
 class ThreeAtATime(FeedServer):
-    """Each three messages have the same time."""
+    """Every three messages have the same time."""
 
     def message(self, number: int) -> bytes:
         return orjson.dumps({"n": number, "time_us": self.first_us + SECOND_US * (number // 3)})
@@ -109,7 +109,7 @@ async def test_jetstream_events_of_one_microsecond_all_come(inclusive: bool) -> 
 
 
 class OutOfOrder(FeedServer):
-    """Each message is up to 1.5 s older than one before it."""
+    """Each message is up to 1.5 s older than an earlier one."""
 
     def message(self, number: int) -> bytes:
         return orjson.dumps({"n": number, "time_us": self._time_us(number)})
@@ -142,10 +142,8 @@ async def test_jetstream_messages_without_a_time_are_handed_on() -> None:
 
 
 class Answering(FeedServer):
-    """Answers each connection with the next of `statuses`, of which 200 is a whole feed; then with the last.
-
-    `kind`: the content type.
-    """
+    """Answers connections with `statuses` in turn, then with the last; 200 is a complete feed. `kind`: the
+    content type."""
 
     statuses: tuple[int, ...] = (200,)
     kind = "text/event-stream"

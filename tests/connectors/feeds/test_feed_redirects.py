@@ -37,7 +37,7 @@ async def serving(handler: Callable[[web.Request], object]) -> AsyncIterator[str
 
 
 async def records(request: web.Request) -> web.StreamResponse:
-    """One record, as either kind of feed."""
+    """One record, in the format of either feed."""
     if request.headers.get("Upgrade", "").lower() == "websocket":
         socket = web.WebSocketResponse()
         await socket.prepare(request)

@@ -17,7 +17,7 @@ WAIT_S = 180.0
 
 @dataclass
 class Counting:
-    """Gives numbers from the cursor on, up to `end`; notes how far it was read."""
+    """Returns numbers from the cursor up to `end`; records how far it was read."""
 
     end: int | None = None
     error: BaseException | None = None
@@ -80,7 +80,7 @@ def test_what_has_not_come_yet_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("error", [OSError("gone"), SystemExit("gone"), KeyboardInterrupt("gone")])
 @pytest.mark.parametrize("end", [0, 2])
-def test_a_feed_that_fails_is_raised_after_its_records_and_is_never_taken_for_one_that_has_ended(
+def test_a_feeds_failure_is_raised_after_its_records_and_is_not_an_end(
     error: BaseException, end: int
 ) -> None:
     reader = FeedReader(Counting(end=end, error=error), None)

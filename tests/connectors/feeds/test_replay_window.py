@@ -1,4 +1,4 @@
-"""A feed with a time cursor: each message exactly once, however its server reorders, cuts and repeats."""
+"""A feed with a time cursor: each message exactly once, even if its server reorders, cuts and repeats."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ NOW = Backoff(0.0, 0.0)
 
 @dataclass
 class Server:
-    """Messages with these times arrive one after the other, whether somebody reads them or not.
+    """Messages with these times arrive one after the other, whether or not they are read.
 
-    A connection sends what has arrived from its cursor on, by time if `by_time`, then what arrives. `cuts`
-    are the numbers of messages after which the next connections end, and how many messages arrive until the
-    one behind them; when there are no more, a connection sends all.
+    A connection sends what has arrived from its cursor on, by time if `by_time`, then new arrivals. `cuts`:
+    per connection, the number of messages after which it ends, and the number that arrive until the next one;
+    after the last entry, a connection sends everything.
     """
 
     times: list[int]
@@ -74,7 +74,7 @@ class Server:
 
 
 class Scripted(JetstreamFeed):
-    """Reads from the `server` that a test puts there."""
+    """Reads from the `server` set by a test."""
 
     server: Server
 
@@ -108,7 +108,7 @@ LATE = st.sampled_from([0, 0, 1, 1_200_000, DISORDER_US, DISORDER_US])
 
 @st.composite
 def out_of_order(draw: st.DrawFn) -> list[int]:
-    """Times of which none is further behind the newest one before it than may be."""
+    """Times that lag the newest earlier one by at most the tolerance."""
     newest, times = START_US, []
     for step, late in draw(st.lists(st.tuples(STEPS, LATE), min_size=12, max_size=40)):
         newest += step
@@ -139,7 +139,7 @@ def test_each_message_comes_once_over_reconnects_and_resumes(
 
 
 def test_what_was_reported_to_be_doubled_or_lost() -> None:
-    """A time far behind the others just before a disconnect, and one that lies between."""
+    """A time far behind the others just before a disconnect, and one in between."""
     times = [START_US + 10_000 * n for n in range(100)]
     times += [START_US + 500, times[-1] + 1, times[-1] - 5]
     for cut in range(1, len(times)):
@@ -156,14 +156,14 @@ def test_a_time_that_is_far_ahead_moves_no_cursor() -> None:
         assert server.cursors[1] <= START_US + 30
 
 
-def test_messages_of_one_time_come_once_though_there_are_more_than_are_remembered() -> None:
+def test_messages_of_one_time_come_once_even_beyond_the_memory_limit() -> None:
     count = 2 * MAX_REMEMBERED
     times = [START_US + n // 3 for n in range(count)]
     server = Server(times, iter([(count // 2, 0), (count // 2, 7)]), by_time=False, inclusive=True)
     assert sorted(numbers(asyncio.run(read(server, count)))) == list(range(count))
 
 
-def test_a_server_that_cuts_before_it_has_repeated_all_does_not_stop_the_feed(
+def test_a_server_that_cuts_during_the_replay_does_not_stop_the_feed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     times = [START_US + n for n in range(60)]

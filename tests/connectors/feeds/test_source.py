@@ -1,4 +1,4 @@
-"""A feed as a source, without Flink: what a call hands on, what is state, and that no failure is lost."""
+"""A feed as a source without Flink: output of a call, state, and failures, none of which is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from forebay.records import DeadLetter
 
 @dataclass
 class Scripted:
-    """Gives the numbers from the cursor on up to `end`, or fails before number `fails`."""
+    """Returns the numbers from the cursor up to `end`, or fails before number `fails`."""
 
     end: int
     fails: int | None = None
@@ -48,7 +48,7 @@ class Endless(Scripted):
 
 
 class Run:
-    """One run of a source, from a checkpoint on. Its calls have no bound in time but the clock's."""
+    """One run of a source, from a checkpoint. Its calls are limited only by the clock."""
 
     def __init__(
         self,
@@ -71,11 +71,10 @@ class Run:
         return [int(each) for each in self.function.process_element(0, self.context)]
 
     def end(self) -> list[int]:
-        """The end of the input."""
         return [int(each) for each in self.function.on_timer(END_OF_TIME_MS, self.context)]
 
     def until(self, count: int) -> list[int]:
-        """Call until `count` records have been handed on."""
+        """Call until `count` records were emitted."""
         got: list[int] = []
         while len(got) < count:
             got += self.call()
@@ -92,7 +91,7 @@ def test_a_call_hands_on_what_there_is_room_for_and_the_next_call_goes_on(
     calls = []
     while sum(map(len, calls)) < 9:
         got = run.call()
-        # The reader may not be as far; each record was asked for room once, but the last of what has come.
+        # The reader may not be as far; each record except the last arrived one asked for room once.
         if got:
             calls.append(got)
     assert [number for call in calls for number in call] == list(range(9))
@@ -144,10 +143,8 @@ def test_a_restore_between_any_two_calls_goes_on_right_behind(
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 12))
-def test_a_failure_at_any_moment_is_raised_by_a_call_or_at_the_end_of_the_input(
-    fails: int, limit: int, calls: int
-) -> None:
-    """Whatever was handed on before: the job must not end as if all had been read."""
+def test_a_failure_at_any_time_is_raised_by_a_call_or_at_the_end(fails: int, limit: int, calls: int) -> None:
+    """Whatever was emitted before: the job must not end as if everything had been read."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         run = Run(monkeypatch, Scripted(12, fails), limit=limit + 1)
         got: list[int] = []
@@ -164,7 +161,7 @@ def test_a_failure_at_any_moment_is_raised_by_a_call_or_at_the_end_of_the_input(
         assert run.context.counted == (fails > limit)
 
 
-def test_a_feed_without_a_limit_that_has_failed_fails_a_job_that_is_drained(
+def test_a_failed_feed_without_a_limit_fails_a_drained_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = Run(monkeypatch, Scripted(3, fails=2), room=Room(False, False))
@@ -176,7 +173,7 @@ def test_a_feed_without_a_limit_that_has_failed_fails_a_job_that_is_drained(
     run.close()
 
 
-def test_a_feed_without_a_limit_is_left_where_it_is_when_the_job_is_drained(
+def test_a_feed_without_a_limit_keeps_its_position_in_a_drained_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = Run(monkeypatch, Endless(3))

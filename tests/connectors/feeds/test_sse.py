@@ -58,7 +58,7 @@ def test_any_cut_gives_the_same_events(lines: list[tuple[bytes, bytes]], cuts: l
         (b"event: x\nevent: y\ndata: a\n\n", ["y"]),
         (b"event: x\nevent\ndata: a\n\n", ["message"]),
         (b"event:  \xc3\xa9\ndata: a\n\n", [" é"]),
-        # A block without data is no event, and its type ends with it.
+        # A block without data is not an event, and its type ends with it.
         (b"event: x\n\ndata: a\n\n", ["message"]),
         (b"event: " + b"x" * MAX_ID_BYTES + b"\ndata: a\n\n", ["x" * MAX_ID_BYTES]),
         (b"event: " + b"x" * (MAX_ID_BYTES + 1) + b"\ndata: a\n\n", [None]),
@@ -130,7 +130,7 @@ def test_what_is_held_of_an_endless_line_is_bounded() -> None:
     assert len(decoder._line) < MAX_ID_BYTES + 100
 
 
-def test_an_id_stays_in_force_over_connections_until_an_empty_one_resets_it() -> None:
+def test_an_id_is_kept_over_connections_until_an_empty_one_resets_it() -> None:
     decoder = SseDecoder(last_id="7")
     events = [*decoder.feed(b"data: a\n\n"), *decoder.feed(b"id\ndata: b\n\n")]
     assert [(event.id, event.own_id) for event in events] == [("7", False), ("", True)]

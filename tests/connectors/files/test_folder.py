@@ -1,4 +1,4 @@
-"""What became of a folder's files: decided by what was read of them, not by their names."""
+"""Changes of a folder's files: detected from their contents, not their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder that is followed, without Flink: each line once, whatever happens to its files."""
+"""A followed folder without Flink: each line once, whatever happens to its files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CSV = LineReader(Format("csv"), header=True)
 
 
 class Run:
-    """One run over a folder, from a checkpoint on."""
+    """One run over a folder, from a checkpoint."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Run:
         return [decode(record) for record in self.function.process_element(0, self.context)]
 
     def all(self, *, after_s: float = 1.0) -> list[Event | DeadLetter]:
-        """The records up to a call without one, `after_s` later."""
+        """Records until a call without one, `after_s` later."""
         self.clock.advance(after_s)
         found: list[Event | DeadLetter] = []
         while records := self.call():
@@ -72,7 +72,7 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """As a daily export does: another file under the name."""
+    """Like a daily export: another file with the same name."""
     (path.parent / ".new").write_bytes(content)
     os.replace(path.parent / ".new", path)
 
@@ -149,7 +149,7 @@ def test_a_rotated_log_is_read_once(folder: Path, caplog: pytest.LogCaptureFixtu
     assert caplog.text == ""
 
 
-def test_a_file_that_is_replaced_right_after_a_look_is_not_read_in_the_middle(folder: Path) -> None:
+def test_a_file_replaced_just_after_a_poll_is_not_read_in_the_middle(folder: Path) -> None:
     (folder / "a").write_bytes(b"1\n2\n3\n")
     run = Run(folder, room=Room(False, *[True] * 99))
     assert [record.raw for record in run.call()] == [b"1"]

@@ -112,7 +112,7 @@ def test_lines_end_at_whole_line_feeds_and_nothing_is_lost(data: bytes, newline:
 
 
 class Endless(io.BytesIO):
-    """Forty blocks without the end of a line; notes how much was asked for at once."""
+    """Forty blocks without a line end; records the size of reads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ FORM = Format(time=EventTime("at", "unix_s"), max_record_bytes=100)
 
 
 class Run:
-    """One run of a replay of what lies at `path`, from a checkpoint on; each record takes `takes_s`."""
+    """One replay of `path`, from a checkpoint; each record takes `takes_s`."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Run:
             self.function.open(self.context)
 
     def call(self, *, end: bool = False) -> list[tuple[float, bytes]]:
-        """When each record of a call left, and the record."""
+        """Time and content of each record that a call emitted."""
         left = []
         given = self.function.on_timer(END_OF_TIME_MS, self.context) if end else None
         for data in given or self.function.process_element(0, self.context):
@@ -82,7 +82,7 @@ def test_what_was_late_is_made_up(tmp_path: Path) -> None:
     )
 
 
-def test_no_call_waits_for_long_and_none_hands_on_more_than_there_is_room_for(tmp_path: Path) -> None:
+def test_no_call_waits_long_or_emits_more_than_there_is_room_for(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b'{"at": 1}\n' * 5 + b'{"at": 9}\n')
     run = Run(tmp_path / "f", LineReader(FORM), room=Room(True, False, False))
     assert [len(run.call()) for _ in range(4)] == [2, 1, 2, 0]
@@ -107,7 +107,7 @@ def written(factory: pytest.TempPathFactory, files: list[list[bytes]], end: byte
 
 
 @given(FILES, READERS, st.sampled_from([b"\n", b"\r\n"]), st.data())
-def test_a_restore_between_any_two_calls_goes_on_right_behind_whatever_lies_there_now(
+def test_a_restore_between_any_two_calls_continues_at_the_same_place(
     tmp_path_factory: pytest.TempPathFactory,
     files: list[list[bytes]],
     reader: LineReader,
@@ -147,7 +147,7 @@ def test_a_file_that_is_added_before_the_one_in_hand_changes_nothing(tmp_path: P
 def test_the_calls_that_are_planned_are_enough(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[bytes]], room: list[bool], gap_s: int
 ) -> None:
-    """Whatever the room: nothing is left to the end of the input, where no checkpoint gets through."""
+    """With any room: nothing is left for the end of the input, when checkpoints are impossible."""
     lines = [b'{"at": %d}' % (gap_s * n) for n, _ in enumerate(line for lines in files for line in lines)]
     folder = written(tmp_path_factory, [lines], b"\n")
     planned = PlannedCalls()

@@ -148,7 +148,7 @@ def test_each_file_has_its_own_header(tmp_path: Path) -> None:
     ]
 
 
-def test_a_row_that_is_open_at_the_end_of_a_file_does_not_reach_into_the_next(tmp_path: Path) -> None:
+def test_an_open_row_at_a_files_end_does_not_extend_into_the_next(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b'1,"open\n2,b\n')
     (tmp_path / "b.csv").write_bytes(b'3,c"\n')
     assert [record.raw for record in read_file(tmp_path, CSV)] == [b'1,"open', b"2,b", b'3,c"']
@@ -197,7 +197,7 @@ def test_column_names_are_distinct(names: list[str], expected: tuple[str, ...]) 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32-be", "cp1252", "shift_jis"])
 def test_json_lines_of_another_encoding_are_kept_as_utf_8(read: object, encoding: str) -> None:
     word = "カフェ" if encoding == "shift_jis" else "café"
-    lines = [f'{{"text": "{word}"}}', f"{word} is no JSON", ""]
+    lines = [f'{{"text": "{word}"}}', f"{word} is not JSON", ""]
     event, letter = read(LineReader(Format(), encoding=encoding), "\r\n".join(lines).encode(encoding))
     assert (event.fields, event.raw) == ({"text": word}, lines[0].encode())
     assert (letter.raw, letter.position) == (lines[1].encode(), "f@2")

@@ -27,7 +27,7 @@ READERS = st.sampled_from(
 
 
 @given(st.lists(LINES, max_size=4), READERS, st.integers(1, 200), st.data())
-def test_a_restore_between_any_two_pieces_goes_on_right_behind_whatever_lies_there_now(
+def test_a_restore_between_any_two_pieces_continues_at_the_same_place(
     tmp_path_factory: pytest.TempPathFactory,
     files: list[list[bytes]],
     reader: LineReader,
@@ -44,7 +44,7 @@ def test_a_restore_between_any_two_pieces_goes_on_right_behind_whatever_lies_the
     function = None
     for number in range(count):
         if function is None or data.draw(st.booleans()):
-            # A run that is restored has been planned with what lies there then.
+            # A restored run was planned with the files present at that time.
             function = ReadPieces(parts_of(folder, reader), reader, step if first else 7)
             context, first = OneKeyContext(context.states), False
             function.open(context)
@@ -69,8 +69,7 @@ def test_the_end_of_the_input_is_waited_for_from_the_first_piece_on(tmp_path: Pa
 
 
 def test_each_piece_gives_the_rows_that_begin_in_it(tmp_path: Path) -> None:
-    """However far a quote that is never closed makes reading look ahead: no call hands on thousands of
-    rows."""
+    """However far an unclosed quote makes reading look ahead: no call emits thousands of rows."""
     (tmp_path / "f").write_bytes(b'1,"open\n' + b"2,good\n" * 999)
     reader, context = LineReader(Format("csv", columns=("id", "text"))), OneKeyContext()
     function = ReadPieces(parts_of(tmp_path, reader), reader, 70)

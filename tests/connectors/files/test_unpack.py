@@ -1,4 +1,4 @@
-"""Compressed files are recognised by their content, and unpacked within bounds."""
+"""Compressed files are detected by content, and unpacked within bounds."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_an_event_carries_what_is_needed_to_check_it() -> None:
 
 
 def test_the_words_do_not_change() -> None:
-    # Checkpoints and answers of old runs are compared by these: a seed must mean the same for ever.
+    # Checkpoints and answers of old runs are compared by these: a seed must always mean the same.
     assert post(0, 0, "outage") == {
         "id": "post-0000000",
         "user": "user382",
@@ -57,7 +57,7 @@ def test_every_topic_reads_like_a_post() -> None:
 
 
 class Run:
-    """One run of a paced generator, from a checkpoint on."""
+    """One run of a paced generator, from a checkpoint."""
 
     def __init__(
         self, config: Generator, states: dict[str, bytes] | None = None, room: Room | None = None
@@ -70,7 +70,7 @@ class Run:
             self._function.open(self.context)
 
     def call(self) -> list[tuple[float, str]]:
-        """When each post of a call left, and its position."""
+        """Time and position of each post that a call emitted."""
         posts = self._function.process_element(0, self.context)
         return [(self.clock.monotonic_s(), decode(data).position or "") for data in posts]
 
@@ -88,7 +88,7 @@ def test_posts_leave_when_they_are_due() -> None:
     assert max(run.clock.slept_s) <= WAIT_S
 
 
-def test_a_job_that_was_held_up_goes_on_where_it_stopped_and_makes_up_for_a_second() -> None:
+def test_a_delayed_job_continues_and_catches_up_one_second() -> None:
     run = Run(Generator(count=None, rate_per_s=10))
     run.call()
     run.clock.advance(0.5)

@@ -1,4 +1,4 @@
-"""A job from topic to topic in a process of its own, so that it can be killed: `job.py ORDER.json`."""
+"""A job from topic to topic in its own process, so that it can be killed: `job.py ORDER.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs over topics of a node, one after the other, and what they read."""
+"""Successive jobs over topics of a node, and what they read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DAY_MS = 1_700_000_000_000
 
 
 class Scenes:
-    """The node, a folder, and how a job is run."""
+    """The node, a folder, and how to run a job."""
 
     def __init__(self, bootstrap: str, folder: Path, logs: Path) -> None:
         self.bootstrap = bootstrap
@@ -69,14 +69,15 @@ class Scenes:
         return [orjson.loads(line) for line in read_jsonl_sink(out)] if out.is_dir() else []
 
     def bounded(self, name: str, config: KafkaSource) -> list[dict[str, Any]]:
-        """All that a job reads that ends with what is there."""
+        """Everything read by a job that ends with the present records."""
         job = self.start(name, replace(config, until_latest=True))
         wait_until(lambda: job.ended() is not None, WAIT_S)
         assert job.ended() == "", job.ended()
         return self.read(name)
 
     def endless(self, name: str, job: RunningJob, *steps: Any) -> list[dict[str, Any]]:
-        """What a job reads that is ended after the last step: a number of records to wait for, or an act."""
+        """Everything read by a job that is ended after the last step: a number of records to wait for, or an
+        action."""
         try:
             for step in steps:
                 if callable(step):
@@ -107,7 +108,7 @@ def _line(data: bytes) -> str:
 
 
 class _Lines(ProcessWindowFunction):
-    """The records of a window that has closed."""
+    """Records of a closed window."""
 
     def process(self, key: int, context: Any, elements: Iterable[str]) -> Iterator[str]:
         yield from elements
@@ -143,7 +144,7 @@ def starts(scenes: Scenes) -> Iterator[tuple[str, Any]]:
 
 
 def discovery(scenes: Scenes) -> Iterator[tuple[str, Any]]:
-    """A new topic that matches, a new partition; what does not match as a whole stays unread."""
+    """A new topic that matches, a new partition; topics that match only in part stay unread."""
     scenes.topic("found-1", 1, "first")
     scenes.topic("not-found-1", 1, "never")
     source = KafkaSource(
@@ -174,6 +175,6 @@ def idle(scenes: Scenes) -> Iterator[tuple[str, Any]]:
 
 
 def read_in_scenes(bootstrap: str, folder: Path, logs: Path) -> dict[str, Any]:
-    """By scene; `logs` is the folder of the JVM that runs, with the connector on its class path."""
+    """By scene; `logs`: the folder of the running JVM, with the connector on its class path."""
     scenes = Scenes(bootstrap, folder, logs)
     return dict(part for scene in (starts, discovery, idle) for part in scene(scenes))

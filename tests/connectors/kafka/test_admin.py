@@ -1,4 +1,4 @@
-"""What a real node says of itself, and what is said where there is none."""
+"""Reports of a real Kafka node, and errors without one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.settings import SecretRef
 
 
 def answers_of(bootstrap: str, topic: str, moment_ms: int) -> dict[str, Any]:
-    """What clients of a node say, and of nodes that are away or refuse."""
+    """Answers of clients of a running node, of missing nodes and of ones that refuse."""
     answers: dict[str, Any] = {}
     with kafka_admin(KafkaCluster(bootstrap), timeout_s=120.0) as admin:
         answers["there"] = topic in admin.topics()
@@ -72,7 +72,7 @@ def answers_of(bootstrap: str, topic: str, moment_ms: int) -> dict[str, Any]:
 
 
 @pytest.mark.flink
-def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
+def test_a_node_reports_topics_ends_and_limits_and_a_missing_one_is_named(
     node: Any, kafka_jar: Path, topic: Callable[..., str], flink_logs: Path
 ) -> None:
     name = topic(2)
@@ -111,10 +111,10 @@ def test_a_node_tells_topics_ends_and_limits_and_one_that_is_away_is_named(
         "at the end": True,
         "unknown": False,
         "away": False,
-        # Nobody who reads what is committed will ever get past the records that were given up.
+        # A `read_committed` consumer will never return the aborted records.
         "read_committed": True,
         "read_uncommitted": False,
-        # One record is left behind those that retention has taken.
+        # One record is left after those that retention has deleted.
         "deleted": False,
     }
     assert answers["away"].startswith("KafkaAway: Kafka at 127.0.0.1:9 does not answer")

@@ -1,4 +1,4 @@
-"""The reader takes exactly what Avro's own takes, represents every type, and no bytes hurt it."""
+"""The reader accepts exactly what Avro's own accepts, represents every type, and survives any bytes."""
 
 from __future__ import annotations
 

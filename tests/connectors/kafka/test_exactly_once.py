@@ -1,4 +1,4 @@
-"""From topic to topic, killed and restored: a `read_committed` consumer sees every result once."""
+"""From topic to topic with kills and restores: a `read_committed` consumer gets every result once."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def killable(tmp_path: Path, node: Any, kafka_jar: Path, topic: Callable[..., st
 
 
 @pytest.mark.long
-def test_kills_of_job_and_broker_and_another_parallelism_lose_and_double_nothing(killable: Killable) -> None:
+def test_kills_and_another_parallelism_lose_and_double_nothing(killable: Killable) -> None:
     killable.feed(0, 400)
     killable.start(parallelism=1)
     killable.await_results(100)

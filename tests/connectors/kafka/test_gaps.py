@@ -1,4 +1,4 @@
-"""Which records a topic no longer has that are still to be read."""
+"""Records that a topic has lost before they were read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDS = {"a": "id-a"}
 
 
 def topics(begin: int, end: int, ids: Mapping[str, str] = IDS) -> Topics:
-    """One topic `a` of one partition."""
+    """One topic `a` with one partition."""
     return Topics((Place("a", 0, begin),), (Place("a", 0, end),), ids)
 
 

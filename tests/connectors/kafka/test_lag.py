@@ -1,4 +1,4 @@
-"""How many records wait: what is made of what Flink and Kafka say."""
+"""The number of waiting records, computed from reports of Flink and Kafka."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_first_that_knows_a_partition_is_believed() -> None:
 
 
 class Answers:
-    """A Kafka with two partitions of ten records, of which the first four are gone by now."""
+    """A Kafka with two partitions of ten records; the first four are deleted."""
 
     def __init__(self, committed: tuple[Place, ...] = ()) -> None:
         self._committed = committed
@@ -75,15 +75,15 @@ def test_committed_offsets_count_until_the_source_says_more() -> None:
     assert waits(answers, {metric("a", 0): 4.0}) == 9
 
 
-def test_committed_offsets_of_an_earlier_run_do_not_count_where_reading_begins_elsewhere() -> None:
+def test_an_earlier_runs_offsets_do_not_count_if_reading_starts_elsewhere() -> None:
     answers = Answers((Place("a", 0, 14), Place("a", 1, 14)))
     assert waits(answers, start="earliest") == 20
     assert waits(answers, start="earliest", restored=True) == 0
     assert waits(answers, {metric("a", 1): 13.0}, start="earliest") == 10
 
 
-def test_what_earlier_starts_had_read_does_not_wait_where_a_start_has_set_the_offsets_back() -> None:
-    """Until the source says that it reads that again."""
+def test_records_read_before_do_not_wait_after_offsets_are_set_back() -> None:
+    """Until the source reports that it reads them again."""
     admin: Any = Answers((Place("a", 0, 4), Place("a", 1, 13)))
     config, said = KafkaSource(KafkaCluster("h:1"), topics=("a",), group="g"), dict[str, float]()
     before = (Place("a", 0, 14), Place("a", 1, 12))
@@ -106,7 +106,7 @@ def test_a_partition_that_came_later_waits_from_its_first_record() -> None:
     assert probe.count(admin) == 3
 
 
-def test_what_the_job_has_taken_is_added_up_and_what_a_restart_takes_again_counts_again() -> None:
+def test_records_read_add_up_and_count_again_after_a_restart() -> None:
     answers, said = Answers((Place("a", 0, 6),)), dict[str, float]()
     config = KafkaSource(KafkaCluster("h:1"), topics=("a",), group="g")
     probe = LagProbe(config, lambda: said, restored=True)
@@ -118,11 +118,11 @@ def test_what_the_job_has_taken_is_added_up_and_what_a_restart_takes_again_count
         probe.count(admin)
         return probe.read
 
-    # Nothing was taken yet: the one goes on at 6, the other begins at 4.
+    # Nothing was read yet: one continues at 6, the other begins at 4.
     assert read() == 0
     assert read(p0=7) == 2
     assert read(p0=9, p1=5) == 6
-    # Nothing is told for a while; then both were set back by a restart, of which one has gone on.
+    # No report for a while; then a restart set both back, and one has continued.
     assert read() == 6
     assert read(p0=6, p1=8) == 9
     assert read(p0=9, p1=8) == 12

@@ -1,4 +1,4 @@
-"""Protobuf values as JSON: each type, what has no representation, and no bytes hurt the reader."""
+"""Protobuf values as JSON: each type, values without a representation, and any bytes."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def read(name: str, data: bytes) -> Mapping[str, Any]:
 
 
 def message(name: str, **fields: Any) -> bytes:
-    """What protobuf itself writes."""
+    """Bytes written by protobuf itself."""
     descriptor = SCHEMA._messages[name]
     return GetMessageClass(descriptor)(**fields).SerializeToString()
 
 
 def known(name: str, value: Any) -> bytes:
-    """A message `Known` whose field `name` is `value`, of a class of its own."""
+    """A message `Known` of its own class, whose field `name` is `value`."""
     number = SCHEMA._messages["Known"].fields_by_name[name].number
     raw = value.SerializeToString()
     return bytes([number << 3 | 2, len(raw)]) + raw

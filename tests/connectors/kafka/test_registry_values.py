@@ -1,4 +1,4 @@
-"""Values with a scripted registry: what is read, what is a dead letter, and what must be neither."""
+"""Values with a scripted registry: events, dead letters, and errors that must be neither."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Ticking(ManualClock):
 
 
 class Waits:
-    """A registry's reader whose waiting is seen and takes no time."""
+    """A registry reader whose waits are recorded and take no time."""
 
     def __init__(
         self, registry: ScriptedRegistry, mend_after: int | None = None, tick_s: float = 0.0, **more: Any
@@ -232,7 +232,7 @@ def test_an_answer_that_is_too_long_is_broken_off(registry: ScriptedRegistry) ->
     letter = read_record(Format(), None, raw, {}, PLACE, parse=Waits(registry).values.fields)
     assert isinstance(letter, DeadLetter)
     assert "the schema registry's answer is longer than 4194304 bytes" in letter.detail
-    # What stands before the registry may fail at length: that is no fault of the value.
+    # A proxy in front of the registry may send a long error: that is not the value's fault.
     registry.status = 502
     with pytest.raises(RegistryAway, match=r"is not available: .* is longer than 4194304 bytes"):
         Waits(registry).values.fields(raw, {})

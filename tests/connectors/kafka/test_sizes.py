@@ -63,7 +63,7 @@ def test_a_limit_that_is_no_number_or_too_small_is_refused(value: object) -> Non
         RecordLimit.of({REQUEST: value})
 
 
-def test_a_record_that_exceeds_the_limit_is_named_with_size_limit_and_topic() -> None:
+def test_a_record_over_the_limit_is_named_with_size_limit_and_topic() -> None:
     assert RecordLimit.of({}).exceeded("out", 2_000_000) == (
         "the record has 2000000 bytes (key, value and headers), but at most 1048576 go to topic 'out' "
         "(max.request.size, the default)"

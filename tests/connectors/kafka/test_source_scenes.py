@@ -1,4 +1,4 @@
-"""Where a source starts, what it finds while it runs, and what idle partitions do to event time."""
+"""Start positions of a source, new partitions and topics at run time, and event time with idle partitions."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_state_that_is_cut_off_is_refused(splits: list[tuple[str, int, int]], 
 
 
 def test_a_source_that_has_read_nothing_yet_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the job does not find its state again, however often it is resumed."""
+    """Otherwise the job does not find its state again."""
     uid = SimpleNamespace(isPresent=lambda: True, get=lambda: "3ce2376ff803")
     other, source = SimpleNamespace(), SimpleNamespace(getOperatorUid=lambda: uid)
     states = [(split("tickets", 0, -3), [0])]

@@ -1,4 +1,4 @@
-"""Dead letters that are cut to the size that a topic takes."""
+"""Dead letters that are truncated to a topic's limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server may answer at its worst: nothing is scaled then, and the next round goes on."""
+"""The worst answers of the API server: nothing is scaled, and the next round continues."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ POD = {"status": {"phase": "Running", "podIP": "10.0.0.1"}}
 
 
 class Server:
-    """An API server with one Deployment, and a Lease that is free; `wrong` is what it answers to a method
-    instead."""
+    """An API server with one Deployment and a free Lease; `wrong`: its answer to a method instead."""
 
     def __init__(self) -> None:
         self.replicas = 1

@@ -1,4 +1,4 @@
-"""What the controller reads of metrics, and how many replicas follow."""
+"""What the controller reads from metrics, and the resulting number of replicas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def exposition(wanted: float, in_flight: float = 0.0) -> str:
     )
 
 
-def test_the_largest_wanted_number_of_all_subtasks_counts_and_requests_add_up() -> None:
+def test_the_largest_number_of_all_subtasks_counts_and_requests_add_up() -> None:
     texts = [exposition(2, 10), exposition(3.0, 5), "", f"{WANTED} NaN\n{WANTED} 1e300\n{WANTED} -4\n"]
     assert observed_load(texts) == ObservedLoad(3, 15.0)
     unknown = "no pod of the pipeline reports how many replicas it needs"
@@ -63,7 +63,7 @@ def test_the_number_is_within_the_limits_or_as_it_was(
         state = replace(state, replicas=decision.wanted, ready=decision.wanted)
 
 
-def test_it_adds_at_once_and_takes_away_when_fewer_were_enough_for_a_while() -> None:
+def test_it_adds_at_once_and_removes_when_fewer_were_enough_for_a_while() -> None:
     decider, found = Decider(Limits(0, 9), settle_s=60.0), []
     for now_s, wanted in ((0, 5), (10, 2), (60, 2), (71, 2), (80, 8)):
         decider.observe(ObservedLoad(wanted), now_s)
@@ -84,7 +84,7 @@ def test_of_several_pools_each_has_its_share_of_the_wish_and_of_the_work() -> No
     assert "the pipeline needs 0, 0 of them here (share 1 of 3)" in found[0].reason
 
 
-def test_a_controller_that_begins_and_a_pipeline_that_is_heard_again_take_none_away_at_once() -> None:
+def test_a_new_controller_or_a_returning_pipeline_removes_none_at_once() -> None:
     decider = Decider(Limits(0, 9), 32, 300.0)
     eight = replace(STATE, replicas=8, ready=8)
     decider.observe(ObservedLoad(1, 0.0), 0.0)
@@ -101,7 +101,7 @@ def test_a_controller_that_begins_and_a_pipeline_that_is_heard_again_take_none_a
 def test_replicas_that_all_boot_again_are_kept() -> None:
     decider = Decider(Limits(1, 9), settle_s=300.0)
     booting = replace(STATE, replicas=9, ready=0)
-    assert decider.decide(booting, 0.0).wanted == 9, "the pipeline has told nothing yet"
+    assert decider.decide(booting, 0.0).wanted == 9, "the pipeline has not reported yet"
     decider.observe(ObservedLoad(2, 0.0), 5.0)
     assert decider.decide(booting, 5.0).wanted == 9
     decider.observe(ObservedLoad(2, 0.0), 306.0)
@@ -112,7 +112,7 @@ def test_replicas_that_all_boot_again_are_kept() -> None:
 def test_the_most_that_a_fleet_begins_with_are_not_kept(replicas: int, ready: int, wanted: int) -> None:
     decider = Decider(Limits(1, 9), settle_s=300.0, begins_with_most=True)
     found = replace(STATE, replicas=replicas, ready=ready)
-    assert decider.decide(found, 0.0).wanted == replicas, "the pipeline has told nothing yet"
+    assert decider.decide(found, 0.0).wanted == replicas, "the pipeline has not reported yet"
     decider.observe(ObservedLoad(2, 0.0), 5.0)
     assert decider.decide(found, 5.0).wanted == wanted
 
@@ -181,7 +181,7 @@ def test_while_some_metrics_are_not_read_replicas_only_come() -> None:
         (25, ObservedLoad(None, problems="no answer")),
         (40, ObservedLoad(6, problems="no answer")),
         (55, ObservedLoad(1, problems="no answer")),
-        # All are read again: what there is counts as wanted until then.
+        # All are read again: until then, the present number counts as wanted.
         (60, ObservedLoad(1)),
         (80, ObservedLoad(1)),
     ):
@@ -211,7 +211,7 @@ def test_a_url_is_shown_without_what_may_be_secret(url: str, said: str) -> None:
     assert shown(url) == said
 
 
-def test_replicas_whose_node_goes_away_keep_their_number_and_are_not_ordered_twice() -> None:
+def test_replicas_of_a_lost_node_count_and_are_not_ordered_twice() -> None:
     decider, found = Decider(Limits(0, 9), settle_s=0.0), []
     four = replace(STATE, replicas=4, ready=4)
     for now_s, ready in ((0, 4), (10, 1), (400, 0), (500, 4)):

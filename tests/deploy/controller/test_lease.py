@@ -1,4 +1,4 @@
-"""Who scales, where several controllers run: at most one at a time, and none for long."""
+"""Several controllers: at most one scales at a time, and soon one does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.errors import DeployError
 
 
 class Leases:
-    """One Lease, as the API server keeps it: each write names the version that it replaces."""
+    """One Lease, like in the API server: each write names the version that it replaces."""
 
     def __init__(self) -> None:
         self.spec: dict[str, Any] | None = None
@@ -112,7 +112,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(("one", "two", "away", "back", "wait"
 
 @given(STEPS)
 def test_never_do_two_have_it_and_someone_does_in_the_end(steps: list[tuple[str, float]]) -> None:
-    """Each asks before it acts. Who is told yes has it for `LENGTH_S` less `RENEW_S` at least."""
+    """Each asks before it acts. A holder has it for at least `LENGTH_S` less `RENEW_S`."""
     leases, clock = Leases(), ManualClock()
     every = {name: leadership(leases, name, clock) for name in ("one", "two")}
     sure: dict[str, float] = {}

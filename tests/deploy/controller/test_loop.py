@@ -1,4 +1,4 @@
-"""The controller on the real API server, with the rights that the manifests give it and no more."""
+"""The controller on the real API server, with only the rights of its manifests."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ SILENT = "http://10.9.9.8:9249/metrics"
 PREFILL, DECODE = "triage-engine-prefill", "triage-engine-decode"
 PARTS = {PREFILL: 1, DECODE: 2}
 SPLIT = {0: (0, 0), 1: (1, 1), 2: (1, 2), 3: (1, 2), 4: (2, 3), 5: (2, 4), 6: (2, 4), 9: (2, 4)}
-"""The replicas of the two, by how many the pipeline wants, of which there may be six."""
+"""Replicas of the two by the pipeline's wanted number, with a maximum of six."""
 
 
 class Cluster:
-    """A namespace with the engine's Deployments, the controller's rights, and a pod of the pipeline's, or of
-    the gateway's where there is no pipeline."""
+    """A namespace with the engine's Deployments, the controller's rights, and a pod of the pipeline, or of
+    the gateway if there is no pipeline."""
 
     def __init__(
         self, plane: ControlPlane, folder: Path, patch: pytest.MonkeyPatch, name: str = "controller"
@@ -65,7 +65,7 @@ class Cluster:
         self.pod("job", "10.9.9.9", PODS if deployment.job is not None else GATEWAY_PODS)
 
     def pod(self, name: str, address: str, labels: str = PODS) -> None:
-        """Make a pod with these labels, which has this address."""
+        """Create a pod with these labels and this address."""
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -74,7 +74,7 @@ class Cluster:
         }
         (self.folder / "pod.json").write_bytes(orjson.dumps(pod))
         self.kubectl("create", "-f", str(self.folder / "pod.json"))
-        # As a kubelet would say it.
+        # Like a kubelet.
         status = {"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}}
         self.kubectl("patch", "pod", name, "--subresource=status", "--type=merge", "-p", _text(status))
 
@@ -102,8 +102,10 @@ class Cluster:
         return self.replicas(PREFILL), self.replicas(DECODE)
 
     def scaled(self, controller: Controller, wanted: int) -> None:
-        """Have the pipeline want so many, and make rounds until each pool has its part: one may meet others
-        who write, as Kubernetes does."""
+        """Set the pipeline's wanted number, and make rounds until each pool has its part.
+
+        A round may conflict with other writers, such as Kubernetes.
+        """
         self.wanted = wanted
 
         def reached() -> bool:
@@ -113,7 +115,7 @@ class Cluster:
         wait_until(reached)
 
     def events(self) -> list[dict[str, Any]]:
-        """The controller's events in the order in which they were written; they are listed by their names."""
+        """The controller's events in the order written; the server lists them by name."""
         found = orjson.loads(self.kubectl("get", "events", "-o", "json"))["items"]
         own = [each for each in found if each.get("source", {}).get("component") == "forebay-autoscale"]
         return sorted(own, key=lambda each: int(each["metadata"]["resourceVersion"]))
@@ -132,7 +134,7 @@ def cluster(
         yield made
 
 
-def test_it_gives_each_pool_its_share_says_why_and_stays_within_its_limits(cluster: Cluster) -> None:
+def test_it_gives_each_pool_its_share_with_a_reason_and_within_limits(cluster: Cluster) -> None:
     controller = cluster.controller()
     controller.round()
     assert cluster.pools() == (1, 1)
@@ -217,7 +219,7 @@ def test_of_two_controllers_the_one_that_holds_the_lease_scales(
 ) -> None:
     one, two = cluster.controller(identity="one"), cluster.controller(identity="two")
     cluster.scaled(one, 2)
-    # Were it its turn, it would change the number: for this one, replicas need not settle.
+    # As the active one, it would change the number: it does not wait for replicas to settle.
     cluster.wanted = 4.0
     two.round()
     assert cluster.replicas() == 2
@@ -238,7 +240,7 @@ def test_a_patch_of_an_old_version_is_refused(cluster: Cluster) -> None:
     assert cluster.replicas() == 2
 
 
-def test_rights_and_deployments_that_are_missing_are_named_and_the_others_scaled(
+def test_missing_rights_and_deployments_are_named_and_others_scaled(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.wanted = 4.0
@@ -286,13 +288,13 @@ def test_a_quota_that_refuses_pods_is_told_and_no_more_are_asked_for(cluster: Cl
     assert sum(each["involvedObject"]["name"] == DECODE for each in told) == 1
 
 
-def test_a_replica_that_does_not_get_ready_is_told_and_no_more_are_asked_for(cluster: Cluster) -> None:
+def test_a_replica_that_does_not_get_ready_is_reported_and_none_is_added(cluster: Cluster) -> None:
     nowhere = {"spec": {"nodeSelector": {"nowhere": "true"}}}
     patch = {"spec": {"progressDeadlineSeconds": 1, "template": nowhere}}
     cluster.kubectl("patch", f"deployment/{DECODE}", "--type=merge", "-p", _text(patch))
 
     def stuck() -> bool:
-        """Whether it is in trouble for good: the new pod, once made, counts as progress for a second."""
+        """Whether it failed for good: the new pod, once created, counts as progress for a second."""
         found = orjson.loads(cluster.kubectl("get", "deployment", DECODE, "-o", "json"))
         made = found.get("status", {}).get("updatedReplicas") == 1
         return made and "does not become ready" in DeploymentState.parse(found).trouble
@@ -314,12 +316,14 @@ def test_a_replica_that_does_not_get_ready_is_told_and_no_more_are_asked_for(clu
 
 
 WANTED_FOR = {1: 1.0, 2: 3.0, 3: 4.0, 4: 6.0}
-"""What the pipeline wants, by the replicas that decode then."""
+"""The pipeline's wanted number, by the resulting decode replicas."""
 
 
 def drill(cluster: Cluster, rounds: int) -> list[float]:
-    """Restart the API server so often, with rounds while it is away, others who write, and metrics that
-    stop. Returns how long each change took, from the signal to the patched scale, the server being up."""
+    """Restart the API server repeatedly, with rounds during outages, other writers, and metrics that stop.
+
+    Returns how long each change took, from the signal to the patched scale, without outages.
+    """
     controller, clock, took_s, before = cluster.controller(), SystemClock(), [], 1
     for at in range(rounds):
         cluster.plane.run("kill", "kube-apiserver")

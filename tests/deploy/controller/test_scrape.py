@@ -1,4 +1,4 @@
-"""Pods that tell their metrics, late, slowly, or not at all."""
+"""Pods that report their metrics, late, slowly, or not at all."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def pod(answer: Answer) -> AsyncIterator[str]:
-    """A server that answers so, whatever it is asked; its URL."""
+    """URL of a server that always answers this."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -137,7 +137,7 @@ def test_it_is_read_over_http() -> None:
         async with FakeReplica() as replica:
             url = f"{replica.url}/metrics"
             told = await asyncio.to_thread(scrape, [url, "http://127.0.0.1:9/metrics", f"{replica.url}/none"])
-            # vLLM's metrics are none of ours.
+            # vLLM's metrics are not ours.
             assert told[0] == ""
             assert "cannot read metrics: " in words(told[1])
             assert "404" in words(told[2])

@@ -1,4 +1,4 @@
-"""The controller's manifests: what it is told, and the least that it may do."""
+"""The controller's manifests: its settings, and its minimal rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests on a real control plane: all are valid, none with a wrong field is; messages."""
+"""Manifests on a real control plane: valid ones are accepted, wrong fields are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FREE = frozenset(
         "rayStartParams",
     )
 )
-"""Mappings below which the server takes any key."""
+"""Mappings in which the server accepts any key."""
 MANIFESTS = {
     f"{name}: {each}": each for name in VARIANTS for each in render(variant(name)) if each.kind != "ConfigMap"
 }
@@ -49,7 +49,7 @@ MANIFESTS = {
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> str:
-    """A namespace of the test's own, which takes restricted pods only."""
+    """The test's own namespace, which accepts only restricted pods."""
     name = f"n-{uuid.uuid4().hex[:8]}"
     control_plane.kubectl("create", "namespace", name)
     control_plane.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
@@ -98,7 +98,7 @@ def test_a_field_that_is_misspelt_is_refused(name: str, shared_api: KubeApi) -> 
 
 
 def fields(value: Any, where: Where = ()) -> Iterator[Where]:
-    """The paths of all fields that the server knows by name."""
+    """The paths of all fields that the server defines by name."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key in FREE and key != "selector":

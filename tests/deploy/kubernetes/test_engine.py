@@ -13,7 +13,7 @@ from forebay.deploy.kubernetes.engine import AFTER_DRAIN_S
 
 
 def made(name: str = "triage-engine", **engine: Any) -> dict[str, Any]:
-    """The replicas' Deployment, with these settings of the engine."""
+    """The replicas' Deployment with these engine settings."""
     deployment = deployment_of({"pipeline": JOB, "engine": {**ENGINE, **engine}})
     found = {(each.kind, each.name): each.body for each in render(deployment)}
     return dict(found["Deployment", name])
@@ -36,7 +36,7 @@ def test_the_key_that_the_pipeline_shows_is_the_one_that_it_wants() -> None:
 
 
 def test_another_key_is_its_persons_choice() -> None:
-    """A variable is there once, or clusters refuse it; behind the secrets, whose names it may use."""
+    """A variable is there once, or clusters refuse it; after the secrets, whose names it may use."""
     mine = {"name": "mine", "key": "key"}
     env = container(made(secrets={"MINE": mine}, env={"VLLM_API_KEY": "$(MINE)"}))["env"]
     assert [each for each in env if each["name"] == "VLLM_API_KEY"] == [
@@ -83,7 +83,7 @@ def test_the_autoscaler_alone_owns_the_number_of_replicas() -> None:
             assert "replicas" not in each.body["spec"]
 
 
-def test_pools_have_a_deployment_a_service_and_a_budget_each_and_share_one_service() -> None:
+def test_each_pool_has_deployment_service_and_budget_and_one_is_shared() -> None:
     found = {(each.kind, each.name): each.body for each in render(variant("pools by dra"))}
     for pool in ("prefill", "decode"):
         name = f"triage-engine-{pool}"
@@ -117,7 +117,7 @@ def test_replicas_that_prefill_and_those_that_decode_hand_over_kv_caches() -> No
     ordinary = container(made())
     assert not any(each.startswith("--kv-transfer") for each in ordinary["args"])
     assert "VLLM_NIXL_SIDE_CHANNEL_HOST" not in {each["name"] for each in ordinary["env"]}
-    # Whoever names another address means it.
+    # An explicit address is kept.
     pools = [{"name": "a", "role": "prefill"}, {"name": "b", "role": "decode"}]
     own = container(made("triage-engine-a", pools=pools, env={"VLLM_NIXL_SIDE_CHANNEL_HOST": "rdma"}))
     assert [each["value"] for each in own["env"] if each["name"].startswith("VLLM_NIXL")] == ["rdma"]

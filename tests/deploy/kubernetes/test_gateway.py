@@ -64,7 +64,7 @@ def test_it_has_more_time_to_stop_than_its_answers_may_take() -> None:
 
 
 def settings_of(deployment: Deployment, folder: Path) -> GatewaySpec:
-    """What the gateway of a deployment reads."""
+    """The gateway's settings in a deployment."""
     found = {(each.kind, each.name): each.body for each in render(deployment)}
     (folder / "gateway.yaml").write_text(found["ConfigMap", "triage-gateway"]["data"]["gateway.yaml"])
     return load_gateway(folder / "gateway.yaml")

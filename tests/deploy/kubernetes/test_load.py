@@ -1,4 +1,4 @@
-"""Mistakes in a deployment: each message names the key, the value and the mend."""
+"""Mistakes in a deployment: each message names the key, the value and the fix."""
 
 from __future__ import annotations
 

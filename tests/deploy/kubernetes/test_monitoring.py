@@ -1,4 +1,4 @@
-"""Alerts tell what a person can do, and Prometheus computes them, and KEDA's queries, as they are meant."""
+"""Alerts name what a person can do; Prometheus computes them, and KEDA's queries, as intended."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ FULL = job_of(EVERYTHING).spec.capacity * job_of(EVERYTHING).spec.parallelism
 OPERATOR = (RESULTS, DEAD_LETTERS, IN_FLIGHT, PENDING)
 GATEWAY = "the gateway"
 IDLE = dict.fromkeys((*OPERATOR, GATEWAY), "0x60")
-"""A pipeline with nothing to do, for an hour; `A+BxN` is A, and N times B more."""
+"""A pipeline without work for an hour; `A+BxN` is A, plus B N times."""
 CASES: dict[str, tuple[Mapping[str, str], str | None]] = {
     "idle": (IDLE, None),
     "it answers": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "0+10x60"}, None),
-    "it began anew": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "900+10x20 0+10x40"}, None),
+    "it restarted": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "900+10x20 0+10x40"}, None),
     "no metrics": ({GATEWAY: "0x60"}, "ForebayNoMetrics"),
     "no gateway": (dict.fromkeys(OPERATOR, "0x60"), "ForebayGatewayNoMetrics"),
     "no answers": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "10x60"}, "ForebayStuck"),
@@ -83,14 +83,14 @@ def promtool() -> str:
 
 
 def run(promtool: str, folder: Path, *cases: Mapping[str, Any]) -> None:
-    """Have Prometheus' own evaluation compare; JSON is YAML."""
+    """Run Prometheus' own evaluation and compare; JSON is YAML."""
     group = {"name": EVERYTHING.instance, "rules": list(RULES.values())}
     (folder / "rules.yaml").write_bytes(orjson.dumps({"groups": [group]}))
     promtest(promtool, folder, *cases)
 
 
 def promtest(promtool: str, folder: Path, *cases: Mapping[str, Any]) -> None:
-    """Have Prometheus evaluate `rules.yaml` for each case."""
+    """Let Prometheus evaluate `rules.yaml` for each case."""
     tests = [{"interval": "1m", **case} for case in cases]
     document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests}
     (folder / "tests.yaml").write_bytes(orjson.dumps(document))
@@ -132,7 +132,7 @@ def test_an_alert_is_raised_for_what_it_says_and_for_nothing_else(
 
 
 def expected(alert: str) -> dict[str, Any]:
-    """The alert as a person gets it; that of a missing series names what was looked for."""
+    """The alert as sent; that of a missing series names the series."""
     rule = RULES[alert]
     component = {"ForebayNoMetrics": "pipeline", "ForebayGatewayNoMetrics": "gateway"}.get(alert)
     looked_for = {} if component is None else EVERYTHING.selector(component)
@@ -187,7 +187,7 @@ def test_the_queries_of_the_scaled_object_give_one_number_or_none(promtool: str,
         tmp_path,
         # The loads add up: three replicas for the pipeline, and 16 requests of the gateway, eight for each.
         case(told, {**asked, **loads, "total": 5}),
-        # What is not there is no number, but for replicas: none tells that it is ready.
+        # Missing metrics give no number, except for replicas: no replica reports that it is ready.
         case({}, {"ready": 0}),
         case(
             {name: value for name, value in told.items() if WANTED not in name},

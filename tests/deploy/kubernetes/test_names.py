@@ -1,4 +1,4 @@
-"""Names from any pipeline's name."""
+"""Names derived from any pipeline's name."""
 
 from __future__ import annotations
 

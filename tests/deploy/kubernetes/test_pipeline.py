@@ -44,7 +44,7 @@ def test_flinks_arguments_come_before_the_pipelines() -> None:
     assert spec["parallelism"] == PIPELINE["parallelism"]
 
 
-def test_a_job_that_scales_counts_what_waits_in_its_topics_and_its_subtasks_can_ask() -> None:
+def test_a_scaling_job_counts_waiting_records_and_its_subtasks_can_ask() -> None:
     made = objects(variant("smallest"))
     args = job(variant("smallest"))["job"]["args"]
     url = urlsplit(args[args.index("--queue-url") + 1])
@@ -100,7 +100,7 @@ def test_what_an_upgrade_needs_is_in_the_store() -> None:
         ("ray", {"ray": "http://triage-ray:8265/triage"}),
     ],
 )
-def test_the_job_reads_the_file_as_it_was_written_with_the_engine_of_the_deployment(
+def test_the_job_reads_the_original_file_with_the_deployments_engine(
     name: str, engine: dict[str, str], tmp_path: Path
 ) -> None:
     text = objects(variant(name))["ConfigMap", "triage"]["data"]["pipeline.yaml"]
@@ -115,7 +115,7 @@ def test_the_job_reads_the_file_as_it_was_written_with_the_engine_of_the_deploym
     }
 
 
-def test_an_inference_gateway_is_told_what_is_urgent_and_nothing_else_chooses(tmp_path: Path) -> None:
+def test_an_inference_gateway_gets_priorities_and_nothing_else_chooses(tmp_path: Path) -> None:
     written = {
         **PIPELINE,
         "routing": "session_affinity",
@@ -147,9 +147,7 @@ PLACES: list[Any] = [
 
 @pytest.mark.parametrize("engine", PLACES, ids=str)
 @pytest.mark.parametrize("name", ["smallest", "inference pool", "ray"])
-def test_replicas_that_the_pipeline_file_names_make_place_for_those_of_the_deployment(
-    name: str, engine: Any
-) -> None:
+def test_the_deployments_replicas_replace_those_of_the_pipeline_file(name: str, engine: Any) -> None:
     made = deployment_of(VARIANTS[name], {**PIPELINE, "engine": engine})
     text = objects(made)["ConfigMap", "triage"]["data"]["pipeline.yaml"]
     document = parse_yaml(text, "the job's")[0]
@@ -190,7 +188,7 @@ def test_a_job_that_watches_endpoints_may_do_so(engine: Any, watches: bool) -> N
 
 
 def test_a_job_that_would_not_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As where a key is new, and nobody has thought of it here.
+    # Like a new key that was forgotten here.
     monkeypatch.setattr(pipeline, "WHERE", ("url", "file", "dns", "kubernetes"))
     with pytest.raises(
         SettingError,

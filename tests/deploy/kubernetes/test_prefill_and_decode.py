@@ -37,7 +37,7 @@ REQUESTS = 10
 
 
 class Cluster:
-    """A namespace with the Services and the rights of a deployment; the test says which pod is ready."""
+    """A namespace with the Services and the rights of a deployment; the test sets which pod is ready."""
 
     def __init__(
         self, plane: ControlPlane, folder: Path, patch: pytest.MonkeyPatch, account: str = "triage"
@@ -61,7 +61,7 @@ class Cluster:
         self.gateway = str(files["triage-gateway"]["data"]["gateway.yaml"])
 
     def ready(self, service: str, replica: FakeReplica, *, ready: bool = True) -> None:
-        """Whether `replica` is a pod that is ready behind the Service, on a machine of its own."""
+        """Whether `replica` is a ready pod behind the Service, on its own machine."""
         port = URL(replica.url).port or 0
         address = f"10.9.{port // 256}.{port % 256}"
         body = {
@@ -83,8 +83,10 @@ class Cluster:
 
 
 def opened(job: str) -> tuple[DisaggregatedEngine, FleetEngine, FleetEngine]:
-    """What the job with this pipeline file opens: both, the fleet that prefills, and the one that decodes. A
-    pod's address cannot be that of this machine's loopback: the replica with the same port is called."""
+    """What the job with this pipeline file opens: both, the prefill fleet, and the decode fleet.
+
+    A pod's address cannot be this machine's loopback: the replica with the same port is called.
+    """
     spec = parse_spec(parse_yaml(job, "the job's")[0])
     replicas, model = spec.engine.replicas(), spec.engine.model
     assert replicas is not None
@@ -121,7 +123,7 @@ def cluster(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.Mon
     return Cluster(control_plane, tmp_path, monkeypatch)
 
 
-async def test_a_prompt_is_prefilled_in_one_pool_and_decoded_in_the_other_as_pods_come_and_go(
+async def test_one_pool_prefills_and_the_other_decodes_while_pods_change(
     cluster: Cluster,
 ) -> None:
     async with AsyncExitStack() as stack:

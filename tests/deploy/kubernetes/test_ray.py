@@ -100,7 +100,7 @@ def test_kuberay_gets_what_its_incremental_upgrade_wants() -> None:
     )
 
 
-def test_a_step_of_an_upgrade_begins_from_the_most_where_an_autoscaler_says_how_many() -> None:
+def test_with_an_autoscaler_an_upgrade_step_starts_from_the_maximum() -> None:
     def configured(deployment: Deployment) -> int:
         (fleet,) = yaml.safe_load(service(deployment)["serveConfigV2"])["applications"]
         return int(fleet["deployments"][0]["num_replicas"])
@@ -171,7 +171,7 @@ def test_an_old_cluster_stays_until_its_last_replica_may_have_finished() -> None
 )
 def test_a_changed_engine_is_a_new_cluster(changed: dict[str, Any], is_new: bool) -> None:
     def fixed(deployment: Deployment) -> dict[str, Any]:
-        """What of a worker KubeRay compares."""
+        """The part of a worker that KubeRay compares."""
         muted = ("replicas", "minReplicas", "maxReplicas")
         return {key: value for key, value in worker(deployment).items() if key not in muted}
 
@@ -192,7 +192,7 @@ def test_accelerators_and_weights_are_those_of_any_engine() -> None:
 
 
 def ports_from(policy: dict[str, Any], component: str) -> list[Any]:
-    """The ports at which pods of a component may call."""
+    """The ports that pods of a component may call."""
     label = "app.kubernetes.io/component"
     return [
         port
@@ -239,7 +239,7 @@ def test_the_autoscaler_is_forebay_autoscale_ray(tmp_path: Path) -> None:
     wrong = [word for word in args if not word.startswith("--metrics")]
     wrong[2] = str(tmp_path / "fleet.yaml")
     refused = CliRunner().invoke(application(), [*wrong, "--metrics=nowhere"]).exception
-    assert "--metrics: expected an http:// address" in str(refused), "it knows all other options"
+    assert "--metrics: expected an http:// address" in str(refused), "all other options are valid"
 
 
 def test_without_scaling_nothing_scales_it() -> None:

@@ -1,4 +1,4 @@
-"""What holds for the manifests of every deployment."""
+"""Invariants of the manifests of every deployment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from forebay.deploy.kubernetes.write import PARTS
 
 
 def pods(value: Any) -> Iterator[dict[str, Any]]:
-    """Every pod specification within a manifest."""
+    """Every pod specification in a manifest."""
     if isinstance(value, dict):
         if "containers" in value:
             yield value
@@ -79,7 +79,7 @@ def test_every_network_policy_and_budget_selects_pods_that_there_are(manifests: 
         for key in ("template", "podTemplate")
         if key in each.body.get("spec", {})
     ]
-    # Flink says of each of its pods which it is.
+    # Flink labels each of its pods.
     made += [{**labels, **JOB_MANAGER} for labels in made if labels[COMPONENT] == "pipeline"]
     for each in manifests:
         if each.kind == "RayService":

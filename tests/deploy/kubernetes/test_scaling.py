@@ -30,7 +30,7 @@ BOTH, PIPELINE_ALONE, GATEWAY_ALONE = "everything", "smallest", "gateway alone"
 
 
 def computed(name: str, per_replica: int, **values: float | None) -> float:
-    """What KEDA computes by the formula of this deployment."""
+    """The value that KEDA computes by the formula of this deployment."""
     scaling = ScalingSpec(max=1, requests_per_replica=per_replica, prometheus="http://p")
     return evaluate(formula(variant(name), scaling), values)
 
@@ -55,7 +55,7 @@ def test_metrics_that_stop_change_nothing(ready: int | None, replicas: int, name
     COUNTS,
     st.sampled_from([(PIPELINE_ALONE, "held"), (GATEWAY_ALONE, "gateway")]),
 )
-def test_by_load_replicas_that_boot_are_not_ordered_twice_and_none_is_taken_away_for_them(
+def test_booting_replicas_are_not_ordered_twice_and_none_is_removed(
     requests: int, ready: int | None, replicas: int, source: tuple[str, str]
 ) -> None:
     name, trigger = source
@@ -115,7 +115,7 @@ def test_each_pool_has_an_autoscaler_of_its_own() -> None:
     assert targets == ["triage-engine-prefill", "triage-engine-decode"]
 
 
-def test_pools_together_have_what_is_wanted_and_stay_within_the_fleets_limits() -> None:
+def test_pools_add_up_to_the_wanted_number_within_the_fleets_limits() -> None:
     specs = [body["spec"] for body in of_kind("pools by dra", "HorizontalPodAutoscaler")]
     assert [(each["minReplicas"], each["maxReplicas"]) for each in specs] == [(1, 2), (1, 6)]
     targets = [each["metrics"][0]["external"]["target"]["averageValue"] for each in specs]
@@ -194,7 +194,7 @@ BINARY: Mapping[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "<": (20, operator.lt),
     "<=": (20, operator.le),
 }
-"""The operators of KEDA's expression language (expr) that formulas use, with its precedences."""
+"""Operators of KEDA's expression language (expr) in formulas, with its precedences."""
 
 
 def evaluate(text: str, values: Mapping[str, float | None]) -> float:

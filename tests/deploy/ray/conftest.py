@@ -10,7 +10,7 @@ from benchmarks.ray_fleet.cluster import RayCluster, find_ray
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[RayCluster]:
-    """A running cluster; skips where there is no Ray."""
+    """A running cluster; skips without Ray."""
     ray = find_ray()
     if ray is None:
         pytest.skip("Ray is missing: make ray")

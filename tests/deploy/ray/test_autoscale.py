@@ -1,4 +1,4 @@
-"""A fleet gets the number of replicas that the pipeline wants, and keeps what it has where it tells none."""
+"""A fleet gets the number of replicas that the pipeline needs, and keeps its number if that is unknown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TWO = application("fleet", states=("RUNNING", "RUNNING"))
 
 
 class Pipeline:
-    """Metrics that say what they are told to say; None: nothing."""
+    """Scripted metrics; None: no answer."""
 
     def __init__(self) -> None:
         self.wanted: dict[str, float | None] = {"http://a/metrics": None}
@@ -38,14 +38,14 @@ class Pipeline:
 
 
 async def one_each(url: str) -> tuple[str, ...]:
-    """Every name has one address."""
+    """One address per name."""
     return (url,)
 
 
 async def rounds(
     pipeline: Pipeline, answers: list[Any], wanted: list[float | None], settle_s: float = 0.0, **limits: Any
 ) -> list[int]:
-    """One round for each wanted number, two seconds apart; gives the numbers that were asked for."""
+    """One round per wanted number, two seconds apart; returns the requested numbers."""
     clock = ManualClock()
     async with ScriptedServe(answers).served() as serve:
         bounds = Limits(**{"least": 1, "most": 4, **limits})
@@ -75,7 +75,7 @@ async def test_fewer_only_after_a_while() -> None:
     assert await rounds(Pipeline(), [body(TWO)], [1] * 6, settle_s=6.0) == [1, 1]
 
 
-async def test_a_first_version_that_begins_with_the_most_gets_what_the_pipeline_wants_at_once() -> None:
+async def test_a_first_version_at_the_maximum_gets_the_wanted_number_at_once() -> None:
     begun = body(application("fleet", states=("STARTING",) * 4))
     assert await rounds(Pipeline(), [begun], [None, 1], settle_s=60.0) == [1]
     assert await rounds(Pipeline(), [begun], [None, 1], settle_s=60.0, most=5) == [], "it has begun long ago"
@@ -167,7 +167,7 @@ async def test_the_gateways_requests_add_up_with_the_pipelines_wish() -> None:
 
 @dataclass
 class Clusters:
-    """Two clusters behind one name: an old one and the one that takes over."""
+    """Two clusters behind one name: an old one and its successor."""
 
     old: ScriptedServe
     new: ScriptedServe
@@ -176,7 +176,7 @@ class Clusters:
         return (self.old.address, self.new.address) if url == "http://heads:8265" else (url,)
 
     async def scaled(self, wanted: float | None) -> tuple[list[int], list[int]]:
-        """What each is asked for in one round."""
+        """The numbers requested of each in one round."""
         pipeline = Pipeline()
         pipeline.wanted["http://a/metrics"] = wanted
         decider = Decider(Limits(0, 8), settle_s=0.0)
@@ -198,7 +198,7 @@ class Clusters:
 
 
 def share(states: int, percent: float) -> ScriptedServe:
-    """A cluster with so many replicas, that is to have this share of the fleet."""
+    """A cluster with this many replicas and this share of the fleet."""
     found = body(application("fleet", states=("RUNNING",) * states))
     return ScriptedServe([{**found, "target_capacity": percent}])
 

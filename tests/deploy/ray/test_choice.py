@@ -1,4 +1,4 @@
-"""A program on Ray gets the replica that has its prefix, until that one has too much to do."""
+"""A program on Ray gets the replica that has its prefix, until that one is too busy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFIX = "What all requests of a group have in common. " * 100
 
 
 class Program:
-    """A program that asks a chooser, which knows the replicas a, b and c."""
+    """A program that uses a chooser with the replicas a, b and c."""
 
     def __init__(self, *replicas: ReplicaSeen) -> None:
         self.clock = ManualClock()
@@ -29,7 +29,7 @@ class Program:
         self.chooser.update([given.get(name, ReplicaSeen(name)) for name in "abc"])
 
     def send(self, text: str, instead: str | None = None) -> str:
-        """Where a request goes; `instead`: where Serve has it go."""
+        """The destination of a request; `instead`: Serve's choice."""
         placement = self.chooser.place(text)
         ((best,), _, _) = self.chooser.rank(placement)
         self.chooser.settle(placement, instead or best)

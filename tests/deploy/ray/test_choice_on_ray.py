@@ -1,4 +1,4 @@
-"""A Ray program that asks a fleet by Serve's handle, as the documentation shows it."""
+"""A Ray program that calls a fleet by Serve's handle, as documented."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ asyncio.run(main())
 
 
 class Program:
-    """The program as it runs: what it is sent, it asks the fleet `triage`."""
+    """The running program: it forwards requests to the fleet `triage`."""
 
     def __init__(self, process: subprocess.Popen[str], urls: tuple[str, ...]) -> None:
         self._process = process
@@ -61,7 +61,7 @@ class Program:
         self._answers: dict[int, str] = {}
 
     def send(self, text: str, max_tokens: int = 4) -> int:
-        """Ask for an answer; its number."""
+        """Start a request; returns its number."""
         assert self._process.stdin is not None
         messages = [{"role": "user", "content": text}]
         body = {"model": "small", "messages": messages, "max_tokens": max_tokens, "ignore_eos": True}
@@ -71,7 +71,7 @@ class Program:
         return self._sent
 
     def answer(self, number: int) -> dict[str, Any]:
-        """The answer of this number, once it is there."""
+        """The answer with this number; waits for it."""
         assert self._process.stdout is not None
         while number not in self._answers:
             found, text = json.loads(self._process.stdout.readline())
@@ -81,14 +81,13 @@ class Program:
         return dict(json.loads(text))
 
     def answered_by(self, text: str) -> str:
-        """The engine that answers this."""
         before = {url: fetch_report(url).completed for url in self.urls}
         self.answer(self.send(text))
         (found,) = (url for url in self.urls if fetch_report(url).completed > before[url])
         return found
 
     def busy(self) -> list[str]:
-        """The engines that have a request."""
+        """Engines with a request."""
         return [url for url in self.urls if fetch_report(url).in_flight]
 
 
@@ -126,7 +125,7 @@ def test_serve_chooses_by_our_router(program: Program) -> None:
     usage = program.answer(program.send(groups[0]))["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] > 0
 
-    # A full replica is passed over, and what finds none free waits for a place.
+    # A full replica is skipped; if all are full, requests wait.
     held = program.send(f"{groups[0]} long", max_tokens=60)
     wait_until(lambda: program.busy() == [first[0]])
     (other,) = set(program.urls) - {first[0]}
@@ -136,7 +135,7 @@ def test_serve_chooses_by_our_router(program: Program) -> None:
     for number in (program.send("Is there a place?"), held, both):
         assert program.answer(number)["usage"]["completion_tokens"] > 0
 
-    # So is one whose engine has gone.
+    # So is one whose engine is dead.
     last = program.answered_by(f"{groups[1]} 6")
     engine_process(last).kill()
     (other,) = set(program.urls) - {last}
@@ -146,7 +145,7 @@ def test_serve_chooses_by_our_router(program: Program) -> None:
 
 
 def _answers(program: Program, text: str) -> bool:
-    """Whether a request is answered: the first one after a kill may still find the engine dead."""
+    """Whether a request is answered: the first one after a kill may still reach the dead engine."""
     try:
         return "usage" in program.answer(program.send(text))
     except AssertionError:

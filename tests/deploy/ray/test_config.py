@@ -1,4 +1,4 @@
-"""What is submitted: the fleet, and all that others have submitted, as it was."""
+"""The submitted config: the fleet, and other applications unchanged."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def test_a_fleet_keeps_the_number_that_it_was_scaled_to(target: int, submitted: 
 
 
 @pytest.mark.parametrize(("before", "submitted"), [(8, 8), (None, 2)])
-def test_while_serve_builds_it_a_fleet_keeps_the_number_that_was_submitted(
-    before: int | None, submitted: int
-) -> None:
+def test_while_serve_builds_a_fleet_it_keeps_the_submitted_number(before: int | None, submitted: int) -> None:
     found = instance(application("fleet", status="DEPLOY_FAILED", submitted=before, built=False))
     (made,) = with_fleet(found, SPEC)["applications"]
     assert made["deployments"][0]["num_replicas"] == submitted
@@ -114,7 +112,7 @@ def test_what_is_being_deleted_is_not_submitted_again() -> None:
     assert without_fleet(instance(going, application("fleet")), "fleet")["applications"] == []
 
 
-def test_nothing_is_submitted_where_that_would_delete_anothers_application() -> None:
+def test_nothing_is_submitted_if_it_would_delete_another_application() -> None:
     unknown = application("web", import_path="web:app")
     unknown["deployed_app_config"] = None
     found = instance(unknown, application("fleet"))

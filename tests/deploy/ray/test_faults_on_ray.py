@@ -1,4 +1,4 @@
-"""Nodes of a real Ray cluster are killed while a fleet on it answers."""
+"""Nodes of a real Ray cluster are killed while its fleet answers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.xdist_group("ray")
 
 SENDERS = 4
 DEADLINE_S = 400.0
-"""Longer than any of these clusters takes to recover, on a machine with much else to do."""
+"""Longer than these clusters need to recover on a busy machine."""
 SHORT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "20"}
-"""How long nodes look for their head; a minute where nobody says so."""
+"""How long nodes look for their head; the default is a minute."""
 
 
 class Load:
-    """Requests to the fleet all the time, as a pipeline sends them: tried again until their deadline."""
+    """Continuous requests to the fleet, retried until their deadline like in a pipeline."""
 
     def __init__(self, place: str) -> None:
         self.engine = FleetEngine(FleetConfig(RayReplicas(place), model="small"))
@@ -57,16 +57,16 @@ class Load:
 
     @property
     def client(self) -> Mapping[str, str]:
-        """Each replica that the router knows, and what is wrong with it."""
+        """The router's replicas, and what is wrong with each."""
         return self.engine.client.replicas()
 
     async def more(self, many: int) -> None:
-        """Return once so many more requests have ended."""
+        """Return once `many` more requests have ended."""
         until = len(self.outcomes) + many
         await wait(lambda: len(self.outcomes) >= until)
 
     def end(self) -> None:
-        """Send no more; those on their way end by themselves."""
+        """Send no more; requests in flight end by themselves."""
         self._goes_on = False
 
     @property
@@ -80,7 +80,7 @@ async def wait(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def loaded(cluster: RayCluster) -> AsyncIterator[Load]:
-    """The fleet under load; ends when all that was sent has ended."""
+    """The fleet under load; ends when all requests have ended."""
     load = Load(f"{cluster.address}/fleet")
     senders = [asyncio.create_task(load.send(sender)) for sender in range(SENDERS)]
     try:
@@ -97,7 +97,7 @@ async def loaded(cluster: RayCluster) -> AsyncIterator[Load]:
 
 @contextmanager
 def cluster_of(head: int, node: int, environment: Mapping[str, str] | None = None) -> Iterator[RayCluster]:
-    """A head and another node, which have room for so many replicas."""
+    """A head and another node, with room for these numbers of replicas."""
     ray = find_ray()
     if ray is None:
         pytest.skip("Ray is missing: make ray")
@@ -153,7 +153,7 @@ async def test_a_node_that_goes_away_takes_no_request_with_it(
     assert load.lost == []
 
 
-async def test_engines_answer_on_without_their_head_and_a_new_head_gets_the_fleet_by_apply(
+async def test_engines_answer_without_a_head_and_apply_restores_the_fleet(
     tmp_path: Path,
 ) -> None:
     with cluster_of(head=0, node=3, environment=SHORT) as cluster:

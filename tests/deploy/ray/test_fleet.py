@@ -1,4 +1,4 @@
-"""A fleet is put on a cluster, waited for, shown, scaled and taken away."""
+"""A fleet on a cluster is created, waited for, shown, scaled and removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WEB = application("web", import_path="web:app")
 
 
 class Time:
-    """A clock that sleeping moves on."""
+    """A clock that sleeping advances."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -74,7 +74,7 @@ async def test_a_replica_that_never_gets_ready() -> None:
 
 async def waited_for(every_s: float, *states: tuple[str, ...]) -> float:
     """Apply a fleet of three whose replicas have these states at one look after the other, `every_s` apart,
-    the last ones for ever. Returns how long that took."""
+    then the last ones. Returns how long that took."""
     time = Time()
 
     def look(found: tuple[str, ...]) -> dict[str, Any]:
@@ -91,7 +91,7 @@ async def waited_for(every_s: float, *states: tuple[str, ...]) -> float:
     return time.clock.monotonic_s() - begun_s
 
 
-async def test_as_long_as_one_replica_after_the_other_gets_ready_it_is_waited_for() -> None:
+async def test_it_waits_as_long_as_replicas_keep_getting_ready() -> None:
     one, two, three = (("RUNNING",) * many for many in (1, 2, 3))
     assert await waited_for(100.0, ("STARTING",), one, two, three) == 300.0
 

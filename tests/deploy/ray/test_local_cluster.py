@@ -1,4 +1,4 @@
-"""A Ray cluster that is started for a fleet whose file names none; `ray` is a script here."""
+"""A Ray cluster that is started if a fleet file names none; `ray` is a script here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def scripted(folder: Path, start: str = "exit 0") -> Path:
     return path
 
 
-def test_its_dashboard_is_on_the_loopback_interface_and_it_asks_for_a_token(home: Path, address: str) -> None:
+def test_its_dashboard_is_on_loopback_and_requires_a_token(home: Path, address: str) -> None:
     said: list[str] = []
     ray = scripted(home)
     assert start_local_cluster(address, said.append, ray=lambda: ray)

@@ -1,4 +1,4 @@
-"""A fleet on a real Ray cluster, whose engines are scripted replicas."""
+"""A fleet on a real Ray cluster with scripted replicas as engines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from forebay.testing.waiting import wait_until
 
 OTHER = {"name": "other", "route_prefix": None, "import_path": "other_application:app"}
 RAY_S = 300.0
-"""Ray's head may need a minute to start a first replica on a busy machine."""
+"""On a busy machine, Ray's head may need a minute to start a first replica."""
 
 
 def put(cluster: RayCluster, *applications: object) -> None:
@@ -72,7 +72,7 @@ def test_a_fleet_comes_grows_heals_and_goes(ray_cluster: RayCluster, tmp_path: P
     (first,) = urls()
     assert (first,) == tuple(fleet["engines"])
 
-    # It grows, and keeps its number when it is submitted anew, without a new start.
+    # It grows, and keeps its number when it is submitted again, without a restart.
     assert run("--replicas", "2").exit_code == 0
     wait_until(lambda: len(urls()) == 2)
     assert first in urls()
@@ -111,7 +111,7 @@ def test_an_engine_that_ends_at_once_is_told(ray_cluster: RayCluster, tmp_path: 
     command = ["deploy", "ray", str(path), "--address", ray_cluster.address]
     done = CliRunner().invoke(application(), [*command, "--apply"])
     assert isinstance(done.exception, DeployError)
-    # What a library of Ray's says of itself in the same process may stand between.
+    # Messages of Ray's libraries in the same process may be in between.
     said = str(done.exception)
     assert "the engine ended with 3 before it was healthy" in said
     assert "no such model" in said
@@ -132,7 +132,7 @@ def test_without_its_token_the_cluster_answers_nobody(
     refused = str(CliRunner().invoke(application(), command).exception)
     assert "rejects the token" in refused
     assert "another" not in refused
-    # But probes, which know no token.
+    # Except probes, which have no token.
     probe = f"http://{LOOPBACK}:{ray_cluster.agent_port}{NODE_HEALTH}"
     with urllib.request.urlopen(probe, timeout=RAY_S) as answer:
         assert answer.status == 200

@@ -29,7 +29,7 @@ print(engine.record_routing_stats())
 
 @pytest.fixture(autouse=True)
 def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the replica imports of Ray."""
+    """Replaces the replica's imports of Ray."""
     package = tmp_path / "ray"
     package.mkdir()
     address = "SimpleNamespace(get_node_ip_address=lambda: '127.0.0.1')"
@@ -39,7 +39,7 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def replica(port: int, *command: str) -> subprocess.CompletedProcess[str]:
-    """A replica whose engine listens at `port`, from its start to its end."""
+    """A running replica whose engine listens at `port`."""
     words = [sys.executable, "-c", CODE, str(port), *command]
     return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
 

@@ -21,7 +21,7 @@ PREFIX = "What all requests of a group have in common. " * 100
 
 @dataclass(eq=False)
 class Running:
-    """A replica as Serve shows it."""
+    """A replica, as Serve represents it."""
 
     name: str
     routing_stats: dict[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Running:
 
 
 class Pending:
-    """A request as Serve shows it."""
+    """A request, as Serve represents it."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         self.args, self.kwargs = list(args), kwargs
@@ -57,7 +57,7 @@ def router(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 async def send(router: Any, replicas: list[Running], pending: Pending, instead: Running | None = None) -> str:
-    """Where the request goes; `instead`: where Serve has it go."""
+    """The destination of the request; `instead`: Serve's choice."""
     ranks = await router.choose_replicas(replicas, pending)
     assert {each.name for rank in ranks for each in rank} == {each.name for each in replicas}
     assert pending.routing_context.should_backoff

@@ -1,4 +1,4 @@
-"""A stream's burst takes a fleet on a real Ray cluster from one replica to four and back."""
+"""A burst scales a fleet on a real Ray cluster from one replica to four and back."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_burst_takes_a_fleet_up_and_down(ray_cluster: RayCluster, tmp_path: Pa
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    # A boot is shorter than the SLO even where it takes ten times as long: else the policy keeps replicas for
+    # A boot is shorter than the SLO even if it takes ten times as long: else the policy keeps replicas for
     # the next burst. So the burst is more than three replicas can answer in time.
     options = BurstOptions(rate=0.2, burst=300, engine={}, pipeline={}, scaling={}, quiet_s=5.0)
     with FeedProcess(tmp_path) as feed:

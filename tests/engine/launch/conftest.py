@@ -1,4 +1,4 @@
-"""A scripted server in vLLM's place, and owners of replicas that can be killed."""
+"""A scripted server instead of vLLM, and owners of replicas that can be killed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ TIMEOUT_S = 180.0
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for `condition`; fails the test where it does not come true."""
+    """Wait for `condition`; fails the test if it does not become true."""
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
@@ -91,7 +91,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 @dataclass(frozen=True)
 class StandIn:
-    """One test's directory with the scripted server, its registry and what its servers noted."""
+    """One test's folder with the scripted server, its registry and its servers' records."""
 
     directory: Path
     port_base: int
@@ -108,21 +108,21 @@ class StandIn:
         return Replicas(self.registry, launch, model="stand-in", grace_s=grace_s)
 
     def owner(self, behaviour: str, act: str) -> subprocess.Popen[bytes]:
-        """A process of its own that owns two replicas."""
+        """A process that owns two replicas."""
         command = [sys.executable, "-c", OWNER, str(self.directory), behaviour, act, str(self.port_base)]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def children(self) -> list[psutil.Process]:
-        """The servers' children that still run."""
+        """Running children of the servers."""
         lines = [line for path in self.directory.glob("notes-*") for line in path.read_text().split()]
         return [process for line in lines if line.isdigit() if (process := running(int(line))) is not None]
 
     def ready(self) -> int:
-        """How many servers listen."""
+        """Number of servers that listen."""
         return sum("ready" in path.read_text() for path in self.directory.glob("notes-*"))
 
     def processes(self) -> list[psutil.Process]:
-        """Everything that still runs for this test: supervisors, servers, children."""
+        """All running processes of this test: supervisors, servers, children."""
         mine = str(self.directory)
         return self.children() + [
             process
@@ -150,8 +150,8 @@ def command_line(process: psutil.Process) -> list[str]:
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Iterator[StandIn]:
     (tmp_path / "server.py").write_text(SERVER)
-    # Apart from each other's, from real replicas' and from other servers' ports (`operators.ports`), below
-    # those that the system gives away.
+    # Distinct from each other, from real replicas' and from other servers' ports (`operators.ports`), below
+    # the system's ports for outgoing connections.
     made = StandIn(tmp_path, 30_000 + os.getpid() % 27 * 100)
     yield made
     left = made.processes()

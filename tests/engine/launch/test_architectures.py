@@ -86,7 +86,7 @@ def test_without_the_default_model_there_is_no_tokenizer(tmp_path: Path) -> None
 def test_vllm_is_told_to_make_up_the_weights(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     python = engine_python(settings)
     python.parent.mkdir(parents=True)
-    # An engine that tells how it was started, and ends.
+    # An engine that prints its arguments, and ends.
     python.write_text('#!/bin/sh\necho "started with: $*"\nexit 3\n')
     python.chmod(0o755)
     local = "forebay.engine.launch.local"
@@ -99,7 +99,7 @@ def test_vllm_is_told_to_make_up_the_weights(settings: Settings, monkeypatch: py
         pass
     words = str(told.value).split()
     assert str(settings.models / "random-opt-125m") in words
-    # What the user says comes last, and wins.
+    # The user's options come last, and win.
     assert words[words.index("--load-format") :][:4] == [*RANDOM_WEIGHTS, "--load-format", "auto"]
 
 

@@ -1,4 +1,4 @@
-"""The number type of the local engine: chosen by a measurement, which is kept, else by the processor."""
+"""The number type of the local engine: from a stored measurement, else from the processor."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def home(tmp_path: Path) -> Settings:
 
 
 def engine_that_says(settings: Settings, words: str, status: int = 0) -> Path:
-    """An engine's Python that notes its calls and prints `words`; the file of its notes."""
+    """An engine's Python that records its calls and prints `words`; returns the file of its records."""
     python, notes = engine_python(settings), settings.home / "notes"
     python.parent.mkdir(parents=True, exist_ok=True)
     python.write_text(
@@ -89,14 +89,14 @@ def engine_that_says(settings: Settings, words: str, status: int = 0) -> Path:
 
 def test_a_processor_is_measured_once(home: Settings) -> None:
     notes = engine_that_says(home, json.dumps({"bfloat16": 5.0, "float32": 75.0}))
-    assert known_type(home, SERVER, 2).name == "bfloat16", "by what it says"
+    assert known_type(home, SERVER, 2).name == "bfloat16", "by its measurement"
     for _ in range(2):
         assert measured_type(home, SERVER, (0, 1), 2, Silent()).name == "float32"
     assert notes.read_text() == "2 0,1 bfloat16 float32\n"
     assert known_type(home, SERVER, 2).name == "float32", "by what was measured"
     measured_type(home, SERVER, (0,), 1, Silent())
     measured_type(home, LAPTOP, (0, 1), 2, Silent())
-    assert len(notes.read_text().splitlines()) == 3, "other threads and another processor are measured anew"
+    assert len(notes.read_text().splitlines()) == 3, "other threads and another processor are measured again"
 
 
 def test_only_the_latest_measurements_are_kept(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

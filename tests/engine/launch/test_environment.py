@@ -15,7 +15,7 @@ from forebay.errors import SettingError, SetupError
 from forebay.files import locked
 from forebay.settings import Settings
 
-# A Python that notes what it is asked to do, and fails where a line of `failing` is part of that.
+# A Python that records its arguments, and fails if a line of `failing` is part of them.
 PYTHON = f"""#!{sys.executable} -I
 import os, pathlib, shutil, sys
 
@@ -110,7 +110,7 @@ def test_an_interrupted_install_is_made_anew(settings: Settings) -> None:
 
 
 class Told:
-    """Notes the titles of steps; the first one that waits gives `held` back."""
+    """Records the titles of steps; the first one that waits releases `held`."""
 
     def __init__(self, held: ExitStack) -> None:
         self.titles: list[str] = []

@@ -66,7 +66,7 @@ def test_two_threads_of_one_core_count_once(tmp_path: Path) -> None:
         (folder / "thread_siblings_list").write_text(f"{siblings}\n")
     assert physical_cores((0, 1, 2, 3), tmp_path) == 2
     assert physical_cores((0, 2), tmp_path) == 1
-    assert physical_cores((4, 5), tmp_path) == 2, "of which the system says nothing"
+    assert physical_cores((4, 5), tmp_path) == 2, "which the system does not list"
 
 
 @pytest.mark.parametrize(

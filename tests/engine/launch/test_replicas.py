@@ -75,7 +75,7 @@ def test_nothing_stays_when_the_owner_is_killed(stand_in: StandIn, behaviour: st
     owner.stdout.close()
 
 
-def test_nothing_stays_when_the_owner_dies_while_its_forked_child_holds_the_pipe(stand_in: StandIn) -> None:
+def test_nothing_stays_if_the_owner_dies_while_a_fork_holds_the_pipe(stand_in: StandIn) -> None:
     owner = stand_in.owner("healthy", "leave an heir")
     assert owner.wait() == -signal.SIGKILL
     heir = "leave an heir"

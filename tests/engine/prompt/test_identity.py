@@ -1,4 +1,4 @@
-"""A request's id comes from its record alone, its hash from what it asks alone."""
+"""A request's id depends only on its record, its hash only on its contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a template makes of null, and how it writes the other values of JSON."""
+"""Null and other JSON values in templates."""
 
 from __future__ import annotations
 

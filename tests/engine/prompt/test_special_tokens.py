@@ -1,4 +1,4 @@
-"""No text from outside can write a model's special tokens, in a template or in an application's prompt."""
+"""External text cannot contain a model's special tokens, in templates and in applications' prompts."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert escape_special_tokens(text) == text
 
 
-def test_what_the_template_says_itself_stays_and_a_trusted_author_may_say_more() -> None:
+def test_the_templates_own_text_stays_and_a_trusted_author_may_add_more() -> None:
     source = "<|im_start|>user\n{{ text }}<|im_end|>"
     fields = {"text": "[INST] hi <b>"}
     assert PromptTemplate(source, api="completions").render(fields) == (
@@ -113,7 +113,7 @@ def test_what_the_template_says_itself_stays_and_a_trusted_author_may_say_more()
 
 
 def session_prompts(text: str) -> list[tuple[Message, ...]]:
-    """A turn and a fold, where the text is what was said, answered, folded and asked."""
+    """A turn and a fold, with the text as message, answer, summary and question."""
     asked = []
     program = Sessions(budget_tokens=50_000).program(event_time=False)
     for counted in (10, 100_000):
@@ -192,8 +192,8 @@ json.dump({"own": own, "counts": counts}, sys.stdout)
 
 
 @pytest.mark.vllm
-def test_the_packaged_models_own_tokenizer_finds_no_special_token_in_any_prompt() -> None:
-    """With its own special tokens, and with those of the other families added to them."""
+def test_the_packaged_tokenizer_finds_no_special_token_in_any_prompt() -> None:
+    """With its own special tokens, plus those of other model families."""
     from forebay.engine.launch import Silent, ensure_engine
     from forebay.engine.launch.environment import engine_python
     from forebay.engine.launch.model import DEFAULT_MODEL

@@ -1,4 +1,4 @@
-"""Prompt templates: what they render, what they refuse, and that neither event nor template can blow up."""
+"""Prompt templates: output, errors, and limits."""
 
 from __future__ import annotations
 

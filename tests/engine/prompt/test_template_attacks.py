@@ -19,7 +19,7 @@ from forebay.engine.prompt.sandbox import INTERNAL, PromptEnvironment
 from forebay.errors import SettingError, TemplateFailed
 
 MOST_BYTES = 64 << 20
-"""What a rendering with the usual budget may hold at a time; some of the attacks took a gigabyte."""
+"""Memory limit of a rendering with the usual budget; some attacks took a gigabyte."""
 
 
 def nested(value: Any, levels: int) -> Any:
@@ -71,7 +71,7 @@ ATTACKS = {
     "the parts of a text": "{% set a = 'ああb' * 1000 %}{% set a = a * 1500 %}{{ a.split('b') | length }}",
     "an indent for each of many lines": "{{ deep | tojson(indent=2) | length }}",
     "more numbers than the budget holds": "{{ range(2000000) | length }}",
-    "a loop that compares large texts, each time anew": (
+    "a loop that compares new large texts each time": (
         "{% set b = big ~ 'x' %}{% set c = big ~ 'x' %}"
         "{% for i in range(50000) %}{{ '' if loop.changed(b if i % 2 else c) }}{% endfor %}"
     ),
@@ -159,7 +159,7 @@ def test_a_charge_is_never_negative() -> None:
 
 
 class Broken(str):
-    """A value whose use raises what no template should be able to raise."""
+    """A value whose use raises an error that no template should cause."""
 
     def upper(self) -> str:
         raise NameError("no such name")

@@ -1,4 +1,4 @@
-"""The plainest scheduler of the same rules, token by token: what the fast replica is held against."""
+"""The simplest scheduler with the same rules, token by token: the reference for the fast replica."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Running:
 
 
 def run_exactly(model: EngineModel, requests: list[Sequence]) -> None:
-    """Run `requests`, ordered by arrival, on one replica; fills in their moments, hits and preemptions."""
+    """Run `requests`, ordered by arrival, on one replica; fills in their times, hits and preemptions."""
     time, unit, block = model.step_time, model.unit_tokens, model.block_tokens
     coming = list(requests)
     waiting: list[Sequence] = []

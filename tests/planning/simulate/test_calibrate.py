@@ -1,4 +1,4 @@
-"""Step times are found again from the moments of requests."""
+"""Step times are recovered from the times of requests."""
 
 from __future__ import annotations
 

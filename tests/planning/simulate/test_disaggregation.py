@@ -1,4 +1,4 @@
-"""Two pools in simulated time: moments, room, the search for a rate."""
+"""Two pools in simulated time: times, capacity, the search for a rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces are read within bounds; what is malformed is refused with its line."""
+"""Traces are read within bounds; malformed lines are refused by number."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ STREAM: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": Tr
 EACH = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 STOP: dict[str, Any] = {"max_tokens": 40, "temperature": 0.0}
 GREEDY: dict[str, Any] = {"temperature": 0.0}
-"""The token that is taken is the likeliest, so that it is among the likeliest that are named."""
+"""The sampled token is the likeliest, so that it is among the listed ones."""
 CITY = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
 CALL: dict[str, Any] = {"tools": TOOLS, "max_tokens": 80, "temperature": 0.0, "ignore_eos": False}
@@ -68,7 +68,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "a stop sequence, streamed": (CHAT, TALK | STOP | {"stop": ["\u0001never", "e"]} | STREAM),
     "a stop sequence that is kept": (CHAT, TALK | STOP | {"stop": "e", "include_stop_str_in_output": True}),
     "a stop sequence that never comes": (CHAT, TALK | {"stop": ["\u0001never"]}),
-    "stop is no text": (CHAT, TALK | {"stop": 3}),
+    "stop is not a text": (CHAT, TALK | {"stop": 3}),
     "logprobs": (CHAT, TALK | GREEDY | {"logprobs": True}),
     "top logprobs": (CHAT, TALK | GREEDY | {"logprobs": True, "top_logprobs": 2}),
     "top logprobs, streamed": (CHAT, TALK | GREEDY | {"logprobs": True, "top_logprobs": 2} | STREAM),
@@ -103,12 +103,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "prompt, logprobs, streamed": (PROMPT, TEXT | GREEDY | {"logprobs": 2} | STREAM),
 }
 UNSEEN = ("id", "created", "model", "system_fingerprint", "prompt_tokens_details", "param")
-"""Keys whose presence may differ, besides those without a value."""
+"""Keys whose presence may differ, in addition to those without a value."""
 AS_IS = ("object", "index", "role", "finish_reason", "stop_reason", "code", "name", "completion_tokens")
 
 
 def ask(url: str, model: str, name: str) -> Any:
-    """The shape of a server's answer to a case, with its status."""
+    """Status and shape of a server's answer to a case."""
     path, body = CASES[name]
     request = urllib.request.Request(
         f"{url}/v1/{path}",
@@ -128,7 +128,7 @@ def ask(url: str, model: str, name: str) -> Any:
 
 
 def _stream(text: str) -> dict[str, Any]:
-    """The shapes of the events of each choice, equal ones in a row once, and of what comes besides."""
+    """Shapes of the events of each choice, without equal neighbours, and of all other events."""
     *events, done, rest = text.split("\n\n")
     documents = [json.loads(event.removeprefix("data: ")) for event in events]
     exact = _is_exact([one for document in documents for one in document["choices"] if one["finish_reason"]])
@@ -143,12 +143,12 @@ def _stream(text: str) -> dict[str, Any]:
 
 
 def _is_exact(choices: list[Any]) -> bool:
-    """Whether all answers have their longest length, so that it can be compared."""
+    """Whether all answers have their maximum length, so that it can be compared."""
     return all(choice["finish_reason"] == "length" for choice in choices)
 
 
 def shape(value: Any, *, exact: bool, name: str = "") -> Any:
-    """The types of the values, without keys that have none; equal neighbours in a list once."""
+    """Types of the values, without keys that have none; without equal neighbours in a list."""
     if isinstance(value, dict):
         if name == "top_logprobs" and "token" not in value:  # Its keys are tokens.
             return len(value)

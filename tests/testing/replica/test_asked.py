@@ -1,4 +1,4 @@
-"""Whatever a body holds, it is a request or a reason for a 400."""
+"""Any body is either a request or a reason for a 400."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked for beyond a plain answer, and what comes of it."""
+"""Requests for more than a plain answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripted replica answers as vLLM does."""
+"""The scripted replica answers like vLLM."""
 
 from __future__ import annotations
 

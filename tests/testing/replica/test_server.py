@@ -1,4 +1,4 @@
-"""The fake replica's protocol, seen through plain HTTP. Its faults are tested with the engine client."""
+"""The fake replica's protocol over plain HTTP. Its faults are tested with the engine client."""
 
 import asyncio
 import struct

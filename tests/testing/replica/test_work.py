@@ -1,4 +1,4 @@
-"""How long a scripted replica's work takes, at which speed, and what it could have done meanwhile."""
+"""Duration and speed of a scripted replica's work, and its possible work."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class Lexicon:
     """Word vectors: `width` signed hash buckets (feature hashing, Weinberger et al. 2009).
 
     Words are weighted by inverse document frequency so far (Spärck Jones 1972); vectors have length 1. A text
-    counts as `share` of a document (`learn`), because copies say less about how common a word is. `settle`
-    applies what was learned; `fade` decays old counts.
+    counts as `share` of a document (`learn`), because copies are weaker evidence of how common a word is.
+    `settle` applies what was learned; `fade` decays old counts.
     """
 
     def __init__(self, width: int) -> None:

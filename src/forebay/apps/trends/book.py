@@ -23,8 +23,6 @@ TOLD_TEXTS = 4
 
 @dataclass(slots=True)
 class _Trend:
-    """Rates are posts per second of its most frequent term."""
-
     terms: list[str]
     onset_ms: int
     born_tick: int
@@ -42,7 +40,7 @@ class _Trend:
 
 
 class _Near:
-    """Index of live trends by spelling and posts of their terms, to find those a term may match."""
+    """Finds the live trends that a term may match, by spelling and by posts of their terms."""
 
     def __init__(self, traces: Mapping[str, Iterable[tuple[int, int, int, int]]]) -> None:
         self._traces = traces

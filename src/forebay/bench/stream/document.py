@@ -78,7 +78,6 @@ def run_document(measured: MeasuredStream) -> dict[str, Any]:
 
 
 def _with_texts(value: Any) -> Any:
-    """`value` with keys as text: percentiles are numbers."""
     if not isinstance(value, dict):
         return value
     return {

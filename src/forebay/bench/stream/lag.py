@@ -92,13 +92,13 @@ def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:
 
     None for fewer than `LEAST_EVENTS`, and if the first answer came in the second half of the time.
 
-    An empty pipeline fills for as long as an answer takes, which is no growth. So the time begins
+    An empty pipeline fills for as long as an answer takes, which is not growth. So the time begins
     `SETTLE_LATENCIES` times `first_latency_s` after the first event, at the latest in the middle. From there
     to the last event it is cut into `PARTS` equal parts. The slope is the mean of the differences between the
     mean lags of neighbouring parts, with Student's interval.
 
-    A lag is the sum of what came and went, so its values depend on each other for as long as a queue needs to
-    empty: for ever at full load. A straight line through them has an interval that is far too narrow. The
+    A lag is a running sum, so its values depend on each other for as long as a queue needs to empty: without
+    end at full load. A straight line through them has an interval that is far too narrow. The
     differences are almost independent at full load and above; below, a large one is followed by one of the
     opposite sign, and the interval is wider than needed.
 

@@ -18,7 +18,7 @@ TRIAL_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLoadOptions:
-    """When events are due and what they hold; the options of `forebay bench stream`.
+    """When events are due and their fields; the options of `forebay bench stream`.
 
     At most one of `rate`, `ramp`, `bursts` and `trace`; default: `RATE_PER_S`. `events` None: `seconds` times
     the rate, all of a trace, or else `EVENTS`.

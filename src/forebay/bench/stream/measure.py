@@ -135,7 +135,7 @@ class StreamSession:
                     "count them, and their events have more than one"
                 )
         finally:
-            # Errors here and in the block reach the clean-up.
+            # Errors here and in the block are passed to the clean-up.
             self._opened.__exit__(*sys.exc_info())
 
     def _open(self) -> None:

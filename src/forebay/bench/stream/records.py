@@ -83,11 +83,11 @@ class EventRecord:
 class ResultRecord(EventRecord):
     """A result that stands for many events, from its event time to its commit.
 
-    `id`: what it is the result of, equal for repeats: key, window and revision of a summary, a trend or topic
-    and what happened to it. `due_s`: its event time. `emitted_s` and `read_s`: when its window was found to
-    be over, or its detector emitted it. `answered_s`: when it left, if it needed no call. `stands_for`: the
-    events that it reports to contain; `expected`: the events sent that belong to it, without dead letters;
-    None if unknown. `given_up`: those of its events whose call was given up.
+    `id`: equal for repeats: key, window and revision of a summary, or the trend or topic and its event.
+    `due_s`: its event time. `emitted_s` and `read_s`: when its window was found to be over, or its detector
+    emitted it. `answered_s`: when it left, if it needed no call. `stands_for`: the events that it reports to
+    contain; `expected`: the events sent that belong to it, without dead letters; None if unknown. `given_up`:
+    those of its events whose call was given up.
     """
 
     stands_for: int | None = None

@@ -207,7 +207,10 @@ def too_little_for_lag(run: StreamRun) -> str | None:
     """Why a run cannot show that its lag is steady, and what to set; None if it can, or if the lag grows."""
     due_s, done_s = lag_times(run)
     if len(due_s) < LEAST_EVENTS:
-        return f"{len(due_s)} {run.noun}s are too few to tell; at least {LEAST_EVENTS} are needed (--events)"
+        return (
+            f"{len(due_s)} {run.noun}s are too few to judge the lag; "
+            f"at least {LEAST_EVENTS} are needed (--events)"
+        )
     slope = lag_slope(due_s, done_s)
     length_s, least_s = due_s[-1] - due_s[0], least_length_s(due_s, done_s, slope)
     if length_s <= 0 or length_s >= least_s:
@@ -223,7 +226,7 @@ def too_little_for_lag(run: StreamRun) -> str | None:
     else:
         why = f"since the first answers took {first_latency_s(due_s, done_s):.3g} s"
     return (
-        f"{length_s:.3g} s are too short to tell, {why}; "
+        f"{length_s:.3g} s are too short to judge the lag, {why}; "
         f"set --seconds {math.ceil(SPARE * least_s)} or more, or as many --events"
     )
 

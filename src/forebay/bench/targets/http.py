@@ -73,8 +73,10 @@ class HttpServer:
         self._release(connection)
 
     async def make_ready(self, connections: int) -> None:
-        """Open connections until so many are idle. Failures are left to the request that needs the
-        connection."""
+        """Open connections until `connections` are idle.
+
+        Failures are not reported: the request that needs the connection tries again.
+        """
         for first in range(len(self._idle), connections, AT_A_TIME):
             count = min(AT_A_TIME, connections - first)
             made = await asyncio.gather(
@@ -155,7 +157,7 @@ class HttpServer:
             reason = error.reason or str(error)
             raise Unreachable(f"{self.url}: no TLS connection ({self._quote(reason)})") from None
         except UnicodeError:
-            raise Unreachable(f"{self.url}: its host is no name that can be looked up") from None
+            raise Unreachable(f"{self.url}: its host is not a valid name") from None
         except OSError as error:
             number = error.errno
             reason = os.strerror(number) if number and number > 0 else error.strerror or str(error)

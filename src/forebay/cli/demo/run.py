@@ -147,7 +147,7 @@ def _request(spec: PipelineSpec, model: str, text_field: str, text: str, index: 
 
 SAID_CHARS = 100
 SLOW_PER_S = 5.0
-"""Below this rate, the user is told why and what to do."""
+"""Below this rate, the demo reports why and what to do."""
 Watch = Callable[[Snapshot], None]
 Tell = Callable[[str], None]
 

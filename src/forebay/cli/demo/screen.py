@@ -121,5 +121,4 @@ def _length(outbreak: Outbreak) -> str:
 
 
 def _plain(text: str) -> Text:
-    """Untrusted text: no markup, no control characters."""
     return Text("".join(c if c.isprintable() else " " for c in text[:EXAMPLE_CHARS]))

@@ -27,7 +27,7 @@ WORDS: dict[str, tuple[int, float]] = {
     "school": (1125, 0.51),
     "pets": (9903, -1.83),
 }
-"""The default model's token for a topic, and its bias for that token given a post that says nothing.
+"""The default model's token for a topic, and its bias for that token after an empty post.
 
 The bias is the log probability after the prompt minus the mean of the eight, over six such texts ("N/A",
 "[MASK]", "Hello.", "Just saw this.", "Update: more soon.", "FYI something at the station this morning.").

@@ -170,7 +170,7 @@ class FakeReplica:
         id = self._id_of(request, asked)
         self._calls[id] += 1
         now_s = asyncio.get_running_loop().time()
-        # From here on, vLLM tells the owner of a KV cache that a request waits for it.
+        # From here on, vLLM reports to the owner of a KV cache that a request waits for it.
         stale = self._kv.read(asked, now_s=now_s)
         if now_s < self._refuses_until_s:
             return self._status(429)
