@@ -1,9 +1,10 @@
 # make setup   both environments and the default model; takes seconds if nothing changed
 # make demo    the main job, small
 # make check   format, lint, types, import contracts, words, and the quick tests without Flink, Kafka, Kubernetes and vLLM
-# make test    the same with Flink, Kafka, Kubernetes, Ray and vLLM; WORKERS=4 is the number of test processes
-# make test-all   the same with the tests that take minutes, and twice as many random inputs: before a release, and
-#              after a change of what they test
+# make test    the same with Flink, Kafka, S3 and vLLM; WORKERS=4 is the number of test processes
+# make test-rest   what make test leaves out and takes no minutes: slow tests, Kubernetes, the studies in benchmarks/
+# make test-all   all tests, also those that take minutes and those with Ray, and twice as many random inputs:
+#              before a release, and after a change of what they test
 # make ray     Ray Serve in its own environment, for tests that start a Ray cluster; part of make test-all
 # make coverage   the quick tests, with the lines and branches that they cover
 # make docs    the documentation as a site in build/site, with its links checked (Python 3.11 or newer)
@@ -50,12 +51,13 @@ export PYTHONDONTWRITEBYTECODE :=
 WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # Quick tests that need neither Flink nor Kafka nor Kubernetes nor vLLM.
-QUICK := "not flink and not kafka and not kubernetes and not vllm and not slow and not long"
-NOT_LONG := "not long"
+QUICK := "not flink and not kafka and not kubernetes and not vllm and not slow and not long and not study"
+USUAL := "not kubernetes and not slow and not long and not study"
+REST := "not long and (kubernetes or slow or study)"
 RAY_HOME = $$($(BIN)/python -c 'from forebay.settings import load_settings; print(load_settings().home)')/ray
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: dist reference flink-options model-defaults setup demo ray check test test-all coverage test-faults test-attacks lint docs lock \
+.PHONY: dist reference flink-options model-defaults setup demo ray check test test-rest test-all coverage test-faults test-attacks lint docs lock \
 	sbom audit clean
 
 setup: $(READY)
@@ -74,8 +76,11 @@ ray: $(READY)
 		"$$home"/bin/$(INSTALL) --quiet -r locks/ray.txt && cp locks/ray.txt "$$home/lock.txt"; }
 
 test: setup lint
-	@echo "Many tests start Flink, Kafka or vLLM for real: this takes about twenty minutes on two cores."
-	$(PYTEST) --hypothesis-profile=check -m $(NOT_LONG)
+	@echo "Many tests start Flink, Kafka or vLLM for real: this takes about ten minutes on two cores."
+	$(PYTEST) --hypothesis-profile=check -m $(USUAL)
+
+test-rest: setup
+	$(PYTEST) --hypothesis-profile=check -m $(REST)
 
 test-all: setup ray lint
 	@echo "All tests: this takes more than half an hour on two cores."

@@ -58,6 +58,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+STUDIES = Path(__file__).with_name("benchmarks")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that start a broker, a control plane or a Ray cluster, and distribute all among workers.
@@ -73,6 +76,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("kubernetes")
         if "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("long")
+        if STUDIES in item.path.parents:
+            item.add_marker("study")
     if not hasattr(config, "workerinput"):
         return
     for item in items:
