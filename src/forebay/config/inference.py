@@ -24,8 +24,7 @@ from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
-from forebay.fleet.config import ByUrl, KvEvents, Urls
-from forebay.fleet.places import PrefillSpec, ReplicaSource
+from forebay.fleet.config import ByUrl, KvEvents, PrefillSpec, ReplicaSource, Urls
 from forebay.records import Sampling
 from forebay.settings import SecretRef
 

@@ -20,7 +20,7 @@ from forebay.engine.client import replica_url
 from forebay.engine.replica import ServedModel, list_models
 from forebay.engine.retry import RetryPolicy, jitter_unit
 from forebay.errors import EngineError, PipelineFailed, SettingError, Unreachable
-from forebay.files import read_text
+from forebay.files import read_bytes, read_text, write_atomic
 from forebay.settings import SecretRef, read_secret
 
 MAX_REPLICAS = 1000
@@ -155,6 +155,60 @@ def _entries(text: str, where: str) -> Iterable[object]:
     # A YAML list also has one per line, with a dash and perhaps in quotes.
     lines = (line.split("#", 1)[0].strip().removeprefix("- ").strip(" \t'\"") for line in text.splitlines())
     return [line for line in lines if line]
+
+
+class ScaledReplicaSet(tuple[str, ...]):
+    """URLs of replicas that may get requests, perhaps none. `version` grows with each change; `wanted` is how
+    many there should be."""
+
+    version: int
+    wanted: int
+
+    def __new__(cls, urls: Iterable[str], version: int = 0, wanted: int = 0) -> ScaledReplicaSet:
+        made = super().__new__(cls, urls)
+        made.version = version
+        made.wanted = wanted
+        return made
+
+
+@dataclass(frozen=True)
+class ScaledReplicas:
+    """The `ReplicaList` of a scaled fleet, read from the file of `write_listing`.
+
+    It may be empty: replicas are started when requests wait.
+    """
+
+    path: str
+    every_s: float = 0.5
+
+    async def urls(self) -> tuple[str, ...]:
+        return await asyncio.get_running_loop().run_in_executor(None, read_listing, Path(self.path))
+
+    def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
+        return polled(self.urls, self.every_s)
+
+
+def write_listing(path: Path, listing: ScaledReplicaSet) -> None:
+    """Replace the file at `path`; blocks."""
+    document = {"version": listing.version, "wanted": listing.wanted, "replicas": list(listing)}
+    write_atomic(path, orjson.dumps(document))
+
+
+def read_listing(path: Path) -> ScaledReplicaSet:
+    """Read the file at `path`; blocks. Raises `SettingError` if it cannot be read."""
+    where = f"the list of replicas {path}"
+    try:
+        found: Any = orjson.loads(read_bytes(path, MAX_BYTES, where))
+        urls, version, wanted = found["replicas"], found["version"], found["wanted"]
+        if not isinstance(urls, list) or type(version) is not int or type(wanted) is not int:
+            raise TypeError("a value of another type")
+        if len(urls) > MAX_REPLICAS:
+            raise TypeError(f"more than {MAX_REPLICAS} replicas")
+        return ScaledReplicaSet(dict.fromkeys(replica_url(url) for url in urls), version, wanted)
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise SettingError(
+            f"{where} is none: {error}; its owner writes it anew with the next change"
+        ) from None
 
 
 MAX_SAID = 4

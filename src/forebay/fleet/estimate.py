@@ -2,7 +2,7 @@
 how long would it delay the others there?
 
 It counts the prefill queued there, this prompt's own prefill at the learned speed, and decoding. Vectors have
-one element per replica. docs/fleet.md derives it.
+one element per replica. docs/fleet.md derives it. Imports only numpy, since Ray nodes have little more.
 """
 
 from __future__ import annotations
@@ -76,3 +76,25 @@ def fullness(fleet: Fleet) -> Vector:
     sequences = (fleet.requests + fleet.external) / fleet.max_num_seqs
     taken: Vector = np.maximum(sequences, fleet.reserved / fleet.kv_tokens)
     return taken
+
+
+def least(costs: Vector, fleet: Fleet) -> int:
+    """The available replica with the least cost; the lowest number among equals."""
+    if fleet.all_available:
+        return int(costs.argmin())
+    return int(np.where(fleet.available, costs, np.inf).argmin())
+
+
+class ExpectedTtft:
+    """Chooses the least sum of the expected time to first token and the cost to other requests.
+
+    There is no threshold for imbalance: a hot prefix spills once the queue at the cached replica costs more
+    than a prefill elsewhere.
+    """
+
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+        work_s = prefill_s(fleet, demand, cached)
+        costs = stall_s(fleet, work_s)
+        costs += work_s
+        costs += queue_s(fleet, now_s)
+        return least(costs, fleet)

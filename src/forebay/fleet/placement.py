@@ -19,7 +19,7 @@ from forebay.fleet.state import Fleet
 
 
 class Placements:
-    """Places requests at the replicas of `members`, in the order of the dispatchers that `make` returns.
+    """Places requests at the replicas of `membership`, in the order of the dispatchers that `make` returns.
 
     `watch` is called before a request waits, and raises if it may not; `on_idle` when none waits any more.
     Belongs to one event loop.
@@ -28,7 +28,7 @@ class Placements:
     def __init__(
         self,
         fleet: Fleet,
-        members: Membership,
+        membership: Membership,
         make: Callable[[], Dispatcher[PendingPlacement]],
         tokens: TokenEstimate,
         clock: Clock,
@@ -37,12 +37,12 @@ class Placements:
         on_idle: Callable[[], None],
     ) -> None:
         self._fleet = fleet
-        self._members = members
+        self._membership = membership
         self._tokens = tokens
         self._watch = watch
         self._on_idle = on_idle
         self.clock = clock
-        self._dispatcher = ModelQueues(fleet, make, members.served.only)
+        self._dispatcher = ModelQueues(fleet, make, membership.served.only)
         self._waiting: set[PendingPlacement] = set()
         self._waker: asyncio.TimerHandle | asyncio.Handle | None = None
         self._wake_s = math.inf
@@ -68,7 +68,7 @@ class Placements:
         self._watch()
         now_s = self.clock.monotonic_s()
         self._waiting.add(pending)
-        pending.waits(now_s, counts=self._members.time_counts())
+        pending.waits(now_s, counts=self._membership.time_counts())
         self._dispatcher.add(pending, pending.demand, now_s)
         self.dispatch_soon()
 
@@ -79,7 +79,7 @@ class Placements:
 
     def tick(self, now_s: float) -> None:
         """Count the waiting time of all requests and look for room."""
-        counts = self._members.time_counts()
+        counts = self._membership.time_counts()
         for pending in list(self._waiting):
             pending.waits(now_s, counts=counts)
         if len(self._dispatcher):
@@ -102,16 +102,16 @@ class Placements:
 
     def refusal(self, waited_s: float, model: str | None) -> EngineError:
         """Why a request for `model` got no replica within `waited_s`."""
-        members = self._members
-        if members.works(model):
-            usable = members.usable()
+        membership = self._membership
+        if membership.works(model):
+            usable = membership.usable()
             replicas = f"{usable} replica{'s' * (usable != 1)}"
             return Overloaded(
                 f"no replica had room for the request within {waited_s:.1f} s: {replicas} with "
-                f"{members.in_flight()} requests in flight, {len(self._waiting)} waiting",
+                f"{membership.in_flight()} requests in flight, {len(self._waiting)} waiting",
                 sent=False,
             )
-        return Unreachable(f"there is no replica to send the request to: {members.why_none()}", sent=False)
+        return Unreachable(f"there is no replica to send the request to: {membership.why_none()}", sent=False)
 
     def _dispatch(self) -> None:
         self._waker, self._wake_s = None, math.inf
@@ -120,7 +120,7 @@ class Placements:
             self._waiting.discard(pending)
             pending.grant(
                 ReplicaLease(
-                    self._members.rows[charge.replica],
+                    self._membership.rows[charge.replica],
                     charge,
                     self._fleet,
                     self.clock,
@@ -140,9 +140,9 @@ class Placements:
             self._on_idle()
 
     def _changed(self, lease: ReplicaLease) -> None:
-        member = self._members.rows.get(lease.number)
-        if member is not None:
-            self._members.sync(member)
+        replica = self._membership.rows.get(lease.number)
+        if replica is not None:
+            self._membership.sync(replica)
         if len(self._dispatcher):
             self.dispatch_soon()
 

@@ -13,7 +13,7 @@ import numpy as np
 from forebay.documents import suggestion
 from forebay.errors import ForebayError, SettingError
 from forebay.fleet.admission import Policy
-from forebay.fleet.expected_ttft import ExpectedTtft, least
+from forebay.fleet.estimate import ExpectedTtft, least
 from forebay.fleet.routing_request import RoutingRequest, Vector
 from forebay.fleet.state import Fleet
 from forebay.registry import Registry, described

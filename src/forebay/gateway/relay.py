@@ -220,7 +220,7 @@ class Relay:
         asked = tries.call.asked
         with tries.call.trace.attempt(asked, lease.url) as attempt, UntilLost(lease):
             if not asked.stream:
-                lease.whole()
+                lease.non_streaming()
             try:
                 answer = await self._begin(lease, tries, attempt)
             except EngineError as error:
@@ -287,7 +287,7 @@ class Relay:
         """Send the answer to the client and report to `lease` how it ended. Raises `Cut`."""
         call, send, response = tries.call, tries.send, answer.response
         counted = call.asked.stream and not answer.refused
-        lease.unseen = False
+        lease.metrics_only = False
         if counted:
             lease.progress()
         call.streamed = answer.streamed
@@ -320,11 +320,11 @@ async def _stream(lease: ReplicaLease, answer: BegunAnswer, tries: Tries, *, cou
     chunk, tail = answer.first, b""
     while chunk:
         # The client does not read, so the replica's silence does not mean a stall.
-        lease.quiet = True
+        lease.ignore_silence = True
         await tries.send({"type": "http.response.body", "body": chunk, "more_body": True})
         events = chunk.count(b"data:") if answer.streamed else 0
         if counted:
-            lease.quiet = False
+            lease.ignore_silence = False
             lease.progress(max(1, events))
         tries.call.events += events
         tail = chunk[-TAIL_BYTES:] if len(chunk) >= TAIL_BYTES else (tail + chunk)[-TAIL_BYTES:]

@@ -14,8 +14,7 @@ from random import Random
 
 from forebay.errors import SettingError
 from forebay.fleet.admission import ImmediateDispatcher
-from forebay.fleet.estimate import fullness
-from forebay.fleet.expected_ttft import ExpectedTtft, least
+from forebay.fleet.estimate import ExpectedTtft, fullness, least
 from forebay.fleet.routing_request import RoutingRequest, Vector
 from forebay.fleet.state import Fleet
 from forebay.simulate import Simulation, fleet_of

@@ -20,7 +20,7 @@ from forebay.deploy.kubernetes.settings import DeploymentSpec
 from forebay.documents import Where, check_document, known_paths, read_document
 from forebay.documents.fields import secret_variables
 from forebay.errors import SettingError
-from forebay.fleet.places import PLACES
+from forebay.fleet.config import PLACES
 from forebay.gateway.spec import GatewaySpec
 from forebay.secret_text import secrets_written_in
 

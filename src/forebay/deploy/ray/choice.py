@@ -16,7 +16,7 @@ from typing import Any
 
 from forebay.clock import Clock
 from forebay.deploy.ray.stats import STATS_PERIOD_S, ReplicaSeen
-from forebay.fleet.expected_ttft import ExpectedTtft
+from forebay.fleet.estimate import ExpectedTtft
 from forebay.fleet.routing_request import (
     BLOCK_CHARS,
     CHARS_PER_TOKEN,

@@ -31,7 +31,7 @@ from forebay.engine.launch.spec import usable_cores
 from forebay.engine.replica import ServedModel
 from forebay.errors import SettingError
 from forebay.files import private_folder
-from forebay.fleet.listing import ScaledReplicas
+from forebay.fleet.discovery import ScaledReplicas
 from forebay.processes import birth_s, pid_space
 from forebay.runtime.inference import Served, context_need
 from forebay.runtime.scaling.learned import LearnedFile

@@ -10,9 +10,9 @@ from tests.harness.clock import ManualClock
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.replica import HttpReplica
 from forebay.fleet.concurrency import FIRST
-from forebay.fleet.health import RULES
+from forebay.fleet.health import RULES, UNPROVEN_S, ReportCheck
 from forebay.fleet.lease import ReplicaLease
-from forebay.fleet.member import UNPROVEN_S, Member, ReportCheck
+from forebay.fleet.replica import Replica
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.speed import PrefillSpeed
 from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
@@ -66,10 +66,10 @@ def test_small_claims_are_not_looked_into() -> None:
 COUNTERS = ReplicaCounters(generation_tokens=7.0)
 
 
-def member_of(fleet: Fleet) -> Member:
-    member = Member("http://a:1", HttpReplica("http://a:1"), RULES)
-    member.row = fleet.add(ReplicaLimits(member.url))
-    return member
+def replica_of(fleet: Fleet) -> Replica:
+    replica = Replica("http://a:1", HttpReplica("http://a:1"), RULES, fleet)
+    replica.row = fleet.add(ReplicaLimits(replica.url))
+    return replica
 
 
 @pytest.fixture
@@ -85,37 +85,37 @@ def busy(now_s: float, waiting: float = 50.0) -> ReplicaLoad:
 
 
 def test_frozen_metrics_go_stale_though_they_come_each_second(fleet: Fleet) -> None:
-    member = member_of(fleet)
+    replica = replica_of(fleet)
     for now_s in range(5):
-        member.heard(fleet, busy(now_s), COUNTERS, now_s)
+        replica.report(busy(now_s), COUNTERS, now_s)
         fleet.forget_stale_reports(now_s)
     assert fleet.external_s[0] == pytest.approx(5.0)
     now_s = STALE_S + 0.1
-    member.heard(fleet, busy(now_s), COUNTERS, now_s)
+    replica.report(busy(now_s), COUNTERS, now_s)
     fleet.forget_stale_reports(now_s)
     assert (fleet.external_s[0], fleet.external[0]) == (0.0, 0.0)
 
 
 def test_a_claim_that_nothing_bears_out_ends_though_it_is_new_each_time(fleet: Fleet) -> None:
-    member = member_of(fleet)
+    replica = replica_of(fleet)
     for second in range(int(UNPROVEN_S) + 3):
-        member.heard(fleet, busy(second, 50.0 + second), COUNTERS, second)
+        replica.report(busy(second, 50.0 + second), COUNTERS, second)
         assert bool(fleet.external_s[0]) == (second <= UNPROVEN_S)
 
 
 def test_a_load_header_counts_like_a_report(fleet: Fleet) -> None:
-    member = member_of(fleet)
-    member.heard(fleet, busy(1.0), None, 1.0)
+    replica = replica_of(fleet)
+    replica.report(busy(1.0), None, 1.0)
     assert fleet.external_s[0] == pytest.approx(5.0)
 
 
 def test_requests_that_others_overtake_do_not_make_a_replica_look_full(fleet: Fleet) -> None:
-    member, clock = member_of(fleet), ManualClock()
+    replica, clock = replica_of(fleet), ManualClock()
 
     def send() -> ReplicaLease:
         demand, now_s = RoutingRequest(10), clock.monotonic_s()
         charge = fleet.take(0, demand, fleet.cached(demand), now_s)
-        return ReplicaLease(member, charge, fleet, clock, lambda _: None)
+        return ReplicaLease(replica, charge, fleet, clock, lambda _: None)
 
     hanging = [send() for _ in range(FIRST - 1)]
     lease = send()
@@ -123,85 +123,95 @@ def test_requests_that_others_overtake_do_not_make_a_replica_look_full(fleet: Fl
         clock.advance(0.05)
         lease.progress()
     clock.advance(10.0)
-    member.look(fleet, clock.monotonic_s())
-    assert (member.progress.overtaken, member.running.limit) == (FIRST - 1, FIRST)
+    replica.tick(clock.monotonic_s())
+    assert (replica.progress.overtaken, replica._running.limit) == (FIRST - 1, FIRST)
     hanging[0].progress()
     hanging[1].release()
-    assert member.progress.overtaken == FIRST - 3
+    assert replica.progress.overtaken == FIRST - 3
 
 
-def answered(member: Member, fleet: Fleet, *, whole: bool, times: int) -> None:
+class Sent:
+    """A request at the replica."""
+
+    sent_s = 0.0
+    passed_s = math.nan
+
+    def __init__(self, epoch: int = 0) -> None:
+        self.epoch = epoch
+
+
+def answered(replica: Replica, *, whole: bool, times: int) -> None:
     for _ in range(times):
-        member.answered(1, 0.0, 1.0, whole=whole)
-    member.tell(fleet)
+        replica.answered(Sent(), 1.0, there=1, first=True, non_streaming=whole)
+
+
+def begin(replica: Replica) -> None:
+    """A request gets its first token."""
+    replica.first_token(Sent(), 0.0, there=1, waiting=1, own_s=0.0, claimed_s=0.0)
 
 
 def test_where_answers_come_in_one_piece_nothing_tells_who_waits(fleet: Fleet) -> None:
-    member = member_of(fleet)
-    member.tell(fleet)
+    replica = replica_of(fleet)
+    replica.update_room()
     assert (fleet.window[0], fleet.beside[0]) == (FIRST, FIRST)
-    answered(member, fleet, whole=True, times=1)
-    assert member.whole
+    answered(replica, whole=True, times=1)
+    assert replica._non_streaming
     assert (fleet.window[0], fleet.beside[0]) == (FIRST, math.inf)
 
 
 def test_one_answer_of_another_kind_changes_nothing(fleet: Fleet) -> None:
-    member = member_of(fleet)
-    answered(member, fleet, whole=False, times=20)
-    answered(member, fleet, whole=True, times=3)
-    assert not member.whole
-    answered(member, fleet, whole=True, times=30)
-    assert member.whole
-    answered(member, fleet, whole=False, times=3)
-    assert member.whole
+    replica = replica_of(fleet)
+    answered(replica, whole=False, times=20)
+    answered(replica, whole=True, times=3)
+    assert not replica._non_streaming
+    answered(replica, whole=True, times=30)
+    assert replica._non_streaming
+    answered(replica, whole=False, times=3)
+    assert replica._non_streaming
 
 
 def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> None:
-    member = member_of(fleet)
-    assert member.patience_s(fleet, 2.0) == 8.0, "nothing is known of its pace"
-    member.began(1, 1, 0.0, 0.0)
-    assert member.patience_s(fleet, 2.0) == 2.0
+    replica = replica_of(fleet)
+    assert replica.patience_s(2.0) == 8.0, "nothing is known of its pace"
+    begin(replica)
+    assert replica.patience_s(2.0) == 2.0
     for _ in range(10):
         fleet.take(0, RoutingRequest(10), fleet.nothing, 0.0)
-    assert member.patience_s(fleet, 2.0) == pytest.approx(4.0)
-    member.heard(fleet, busy(1.0), None, 1.0)
-    assert member.patience_s(fleet, 2.0) == pytest.approx(4.0 + 4 * 4.0)
+    assert replica.patience_s(2.0) == pytest.approx(4.0)
+    replica.report(busy(1.0), None, 1.0)
+    assert replica.patience_s(2.0) == pytest.approx(4.0 + 4 * 4.0)
 
 
 def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: Fleet) -> None:
-    member = member_of(fleet)
-    assert member.why == "it was not asked yet"
-    member.fault = ""
-    assert member.why == ""
-    member.health.shut("it answered 503", 0.0)
-    assert member.why == "it answered 503"
-    assert not member.open(99.0)
-    member.health.probe_passed(99.0)
-    assert member.why == ""
-    assert member.open(99.0)
-    member.leaving = True
-    assert member.why == "it has left the list"
-    assert not member.open(99.0)
+    replica = replica_of(fleet)
+    assert replica.why == "it was not asked yet"
+    replica.fault = ""
+    assert replica.why == ""
+    replica.health.shut("it answered 503", 0.0)
+    assert replica.why == "it answered 503"
+    assert not replica.open(99.0)
+    replica.health.probe_passed(99.0)
+    assert replica.why == ""
+    assert replica.open(99.0)
+    replica.leaving = True
+    assert replica.why == "it has left the list"
+    assert not replica.open(99.0)
 
 
 def test_what_was_sent_before_it_was_shut_takes_no_place_of_what_is_to_open_it(fleet: Fleet) -> None:
-    class Sent:
-        def __init__(self, epoch: int) -> None:
-            self.epoch = epoch
-
-    member = member_of(fleet)
-    member.fault = ""
-    member.leases |= {Sent(0), Sent(0)}  # type: ignore[arg-type]
-    member.health.shut("it answered 500", 0.0)
-    assert not member.open(99.0)
-    member.health.probe_passed(99.0)
-    assert member.open(99.0)
-    member.leases.add(Sent(1))  # type: ignore[arg-type]
-    assert not member.open(99.0), "one at a time"
+    replica = replica_of(fleet)
+    replica.fault = ""
+    replica.leases |= {Sent(0), Sent(0)}  # type: ignore[arg-type]
+    replica.health.shut("it answered 500", 0.0)
+    assert not replica.open(99.0)
+    replica.health.probe_passed(99.0)
+    assert replica.open(99.0)
+    replica.leases.add(Sent(1))  # type: ignore[arg-type]
+    assert not replica.open(99.0), "one at a time"
 
 
 def test_metrics_that_move_are_a_sign_of_life(fleet: Fleet) -> None:
-    member = member_of(fleet)
+    replica = replica_of(fleet)
     moments = [
         (1.0, ReplicaLoad(1.0, 1.0, 0.0, 0.5), COUNTERS, False),
         (2.0, ReplicaLoad(2.0, 1.0, 0.0, 0.5), COUNTERS, False),
@@ -210,26 +220,26 @@ def test_metrics_that_move_are_a_sign_of_life(fleet: Fleet) -> None:
         (5.0, ReplicaLoad(5.0, 9.0, 9.0, 0.6), ReplicaCounters(generation_tokens=8.0), True),
     ]
     for now_s, load, counters, moves in moments:
-        member.heard(fleet, load, counters, now_s)
-        assert member.moved_since(now_s - 0.5) == moves, now_s
+        replica.report(load, counters, now_s)
+        assert (replica.progress.moved_s > now_s - 0.5) == moves, now_s
 
 
 def test_for_an_answer_in_one_piece_metrics_must_move(fleet: Fleet) -> None:
     class Whole:
-        quiet, unseen, sent_s = True, True, 0.0
+        ignore_silence, metrics_only, sent_s = True, True, 0.0
 
-    member = member_of(fleet)
-    member.leases.add(Whole())  # type: ignore[arg-type]
-    member.heard(fleet, busy(1.0), COUNTERS, 1.0)
-    assert member.silent_since_s() == math.inf, "its metrics have shown nothing yet"
-    member.heard(fleet, busy(40.0), ReplicaCounters(generation_tokens=8.0), 40.0)
-    assert member.silent_since_s() == 40.0
+    replica = replica_of(fleet)
+    replica.leases.add(Whole())  # type: ignore[arg-type]
+    replica.report(busy(1.0), COUNTERS, 1.0)
+    assert replica.silent_since_s() == math.inf, "its metrics have shown nothing yet"
+    replica.report(busy(40.0), ReplicaCounters(generation_tokens=8.0), 40.0)
+    assert replica.silent_since_s() == 40.0
 
 
 def test_a_claim_that_was_refuted_makes_nobody_patient(fleet: Fleet) -> None:
-    member = member_of(fleet)
-    member.began(1, 1, 0.0, 0.0)
-    member.heard(fleet, busy(1.0), None, 1.0)
-    assert member.patience_s(fleet, 2.0) == 20.0
-    member.reports.first_token(member.claimed_s, own_s=0.1, waited_s=0.1)
-    assert member.patience_s(fleet, 2.0) == 2.0
+    replica = replica_of(fleet)
+    begin(replica)
+    replica.report(busy(1.0), None, 1.0)
+    assert replica.patience_s(2.0) == 20.0
+    replica._reports.first_token(replica.claimed_s, own_s=0.1, waited_s=0.1)
+    assert replica.patience_s(2.0) == 2.0
