@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from forebay.fleet.admission import Admission
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
-from forebay.fleet.state import Fleet
 from forebay.simulate import REPORT_EVERY_S, MakeDispatcher, Scenario, Simulation, fleet_of
 from forebay.simulate.replica import Sequence as Simulated
 from forebay.simulate.traces import TraceRequest
@@ -56,7 +56,7 @@ class InOrder:
 
     wake_s = math.inf
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplicaTable) -> None:
         self._fleet = fleet
         self._waiting: deque[tuple[Simulated, RoutingRequest]] = deque()
         self._expired: list[Simulated] = []
@@ -100,7 +100,7 @@ class InOrder:
 class FixedLimit(InOrder):
     """A number of requests per replica, as set by hand."""
 
-    def __init__(self, fleet: Fleet, limit: int) -> None:
+    def __init__(self, fleet: ReplicaTable, limit: int) -> None:
         super().__init__(fleet)
         self._limit = limit
 
@@ -113,7 +113,7 @@ class Aimd(InOrder):
     each number of first tokens that are in time, half as many for one that is late, once for all that were
     sent before."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplicaTable) -> None:
         super().__init__(fleet)
         self._limits = np.full(fleet.count, AIMD_FIRST)
         self._cut_s = np.full(fleet.count, -math.inf)

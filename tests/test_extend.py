@@ -19,8 +19,8 @@ from forebay import extend
 from forebay.config import load_spec, parse_spec
 from forebay.errors import ForebayError, SettingError
 from forebay.fleet.policies import LeastRequests, make_policy
+from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest
-from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.runtime.preflight import check_paths, check_secrets
 from forebay.runtime.resume import fingerprint
 
@@ -210,7 +210,7 @@ def policies(install_package: Install) -> None:
 
 @pytest.mark.usefixtures("policies")
 def test_a_policy_of_a_package_is_held_to_what_a_policy_promises(caplog: pytest.LogCaptureFixture) -> None:
-    fleet = Fleet([ReplicaLimits(str(number)) for number in range(4)])
+    fleet = ReplicaTable([ReplicaLimits(str(number)) for number in range(4)])
     fleet.set_available(3, False)
     policy = make_policy("nearest")
     assert policy.choose(RoutingRequest(2), fleet.nothing, fleet, 0.0) == 2

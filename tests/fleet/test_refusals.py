@@ -18,7 +18,7 @@ from forebay.errors import Overloaded, RateLimited
 from forebay.fleet.health import RULES
 from forebay.fleet.refusals import CALLS, IGNORE_S, MOST_ROUNDS, PROOF, ROUNDS, Refusals
 from forebay.fleet.replica import EXCUSED_S, FIRST_PAUSE_S, MOST_PAUSE_S, Replica
-from forebay.fleet.state import Fleet
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.testing.script import Faults, Mixture, ReplicaScript
 
 SLOTS = 4
@@ -193,7 +193,7 @@ def test_whatever_the_order_of_answers_a_fixed_limit_is_found_and_kept(slots: in
 
 
 def replica() -> Replica:
-    one = Replica("http://a:1", HttpReplica("http://a:1"), RULES, Fleet([]))
+    one = Replica("http://a:1", HttpReplica("http://a:1"), RULES, ReplicaTable([]))
     one.fault = ""
     return one
 

@@ -13,9 +13,9 @@ from forebay.fleet.concurrency import FIRST
 from forebay.fleet.health import RULES, UNPROVEN_S, ReportCheck
 from forebay.fleet.lease import ReplicaLease
 from forebay.fleet.replica import Replica
+from forebay.fleet.replica_table import STALE_S, ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.fleet.speed import PrefillSpeed
-from forebay.fleet.state import STALE_S, Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad
 
 BUSY = ReplicaLoad(1.0, 4.0, 2.0, 0.5)
@@ -66,16 +66,16 @@ def test_small_claims_are_not_looked_into() -> None:
 COUNTERS = ReplicaCounters(generation_tokens=7.0)
 
 
-def replica_of(fleet: Fleet) -> Replica:
+def replica_of(fleet: ReplicaTable) -> Replica:
     replica = Replica("http://a:1", HttpReplica("http://a:1"), RULES, fleet)
     replica.row = fleet.add(ReplicaLimits(replica.url))
     return replica
 
 
 @pytest.fixture
-def fleet() -> Fleet:
+def fleet() -> ReplicaTable:
     """One that has learned that a prompt takes a tenth of a second."""
-    fleet = Fleet([], speed=PrefillSpeed(0.1, 0.0))
+    fleet = ReplicaTable([], speed=PrefillSpeed(0.1, 0.0))
     fleet._work_s = 0.1
     return fleet
 
@@ -84,7 +84,7 @@ def busy(now_s: float, waiting: float = 50.0) -> ReplicaLoad:
     return ReplicaLoad(now_s, 4.0, waiting, 0.5)
 
 
-def test_frozen_metrics_go_stale_though_they_come_each_second(fleet: Fleet) -> None:
+def test_frozen_metrics_go_stale_though_they_come_each_second(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     for now_s in range(5):
         replica.report(busy(now_s), COUNTERS, now_s)
@@ -96,20 +96,20 @@ def test_frozen_metrics_go_stale_though_they_come_each_second(fleet: Fleet) -> N
     assert (fleet.external_s[0], fleet.external[0]) == (0.0, 0.0)
 
 
-def test_a_claim_that_nothing_bears_out_ends_though_it_is_new_each_time(fleet: Fleet) -> None:
+def test_a_claim_that_nothing_bears_out_ends_though_it_is_new_each_time(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     for second in range(int(UNPROVEN_S) + 3):
         replica.report(busy(second, 50.0 + second), COUNTERS, second)
         assert bool(fleet.external_s[0]) == (second <= UNPROVEN_S)
 
 
-def test_a_load_header_counts_like_a_report(fleet: Fleet) -> None:
+def test_a_load_header_counts_like_a_report(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     replica.report(busy(1.0), None, 1.0)
     assert fleet.external_s[0] == pytest.approx(5.0)
 
 
-def test_requests_that_others_overtake_do_not_make_a_replica_look_full(fleet: Fleet) -> None:
+def test_requests_that_others_overtake_do_not_make_a_replica_look_full(fleet: ReplicaTable) -> None:
     replica, clock = replica_of(fleet), ManualClock()
 
     def send() -> ReplicaLease:
@@ -150,16 +150,16 @@ def begin(replica: Replica) -> None:
     replica.first_token(Sent(), 0.0, there=1, waiting=1, own_s=0.0, claimed_s=0.0)
 
 
-def test_where_answers_come_in_one_piece_nothing_tells_who_waits(fleet: Fleet) -> None:
+def test_where_answers_come_in_one_piece_nothing_tells_who_waits(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     replica.update_room()
-    assert (fleet.window[0], fleet.beside[0]) == (FIRST, FIRST)
+    assert (fleet.window[0], fleet.prefill_slots[0]) == (FIRST, FIRST)
     answered(replica, whole=True, times=1)
     assert replica._non_streaming
-    assert (fleet.window[0], fleet.beside[0]) == (FIRST, math.inf)
+    assert (fleet.window[0], fleet.prefill_slots[0]) == (FIRST, math.inf)
 
 
-def test_one_answer_of_another_kind_changes_nothing(fleet: Fleet) -> None:
+def test_one_answer_of_another_kind_changes_nothing(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     answered(replica, whole=False, times=20)
     answered(replica, whole=True, times=3)
@@ -170,7 +170,7 @@ def test_one_answer_of_another_kind_changes_nothing(fleet: Fleet) -> None:
     assert replica._non_streaming
 
 
-def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> None:
+def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     assert replica.patience_s(2.0) == 8.0, "nothing is known of its pace"
     begin(replica)
@@ -182,7 +182,7 @@ def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: Fleet) -> N
     assert replica.patience_s(2.0) == pytest.approx(4.0 + 4 * 4.0)
 
 
-def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: Fleet) -> None:
+def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     assert replica.why == "it was not asked yet"
     replica.fault = ""
@@ -198,7 +198,7 @@ def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: Fleet) -
     assert not replica.open(99.0)
 
 
-def test_what_was_sent_before_it_was_shut_takes_no_place_of_what_is_to_open_it(fleet: Fleet) -> None:
+def test_what_was_sent_before_it_was_shut_takes_no_place_of_what_is_to_open_it(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     replica.fault = ""
     replica.leases |= {Sent(0), Sent(0)}  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ def test_what_was_sent_before_it_was_shut_takes_no_place_of_what_is_to_open_it(f
     assert not replica.open(99.0), "one at a time"
 
 
-def test_metrics_that_move_are_a_sign_of_life(fleet: Fleet) -> None:
+def test_metrics_that_move_are_a_sign_of_life(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     moments = [
         (1.0, ReplicaLoad(1.0, 1.0, 0.0, 0.5), COUNTERS, False),
@@ -224,7 +224,7 @@ def test_metrics_that_move_are_a_sign_of_life(fleet: Fleet) -> None:
         assert (replica.progress.moved_s > now_s - 0.5) == moves, now_s
 
 
-def test_for_an_answer_in_one_piece_metrics_must_move(fleet: Fleet) -> None:
+def test_for_an_answer_in_one_piece_metrics_must_move(fleet: ReplicaTable) -> None:
     class Whole:
         ignore_silence, metrics_only, sent_s = True, True, 0.0
 
@@ -236,7 +236,7 @@ def test_for_an_answer_in_one_piece_metrics_must_move(fleet: Fleet) -> None:
     assert replica.silent_since_s() == 40.0
 
 
-def test_a_claim_that_was_refuted_makes_nobody_patient(fleet: Fleet) -> None:
+def test_a_claim_that_was_refuted_makes_nobody_patient(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     begin(replica)
     replica.report(busy(1.0), None, 1.0)

@@ -12,8 +12,8 @@ from forebay.engine.replica import ServedModel
 from forebay.errors import Unreachable
 from forebay.fleet.health import RULES
 from forebay.fleet.replica import Replica
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.served import LEFT_S, LIST_S, REFRESH_PAUSE_S, ServedModels
-from forebay.fleet.state import Fleet
 
 
 class ListingReplica:
@@ -45,7 +45,7 @@ class ServedFleet:
         for replica in replicas:
             unused: Any = replica
             url = f"http://{len(self.everyone)}"
-            self.everyone[url] = Replica(url, unused, RULES, Fleet([]))
+            self.everyone[url] = Replica(url, unused, RULES, ReplicaTable([]))
 
     async def join(self) -> None:
         for row, replica in enumerate(self.everyone.values()):

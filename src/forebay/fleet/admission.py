@@ -10,8 +10,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s, stall_s
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest, Vector, new_tokens
-from forebay.fleet.state import Fleet
 
 Item = TypeVar("Item")
 
@@ -23,7 +23,7 @@ class Policy(Protocol):
     calls in the same order return the same choices.
     """
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         """Return the number of an available replica; there is at least one.
 
         `cached`: how many of the prompt's tokens each replica's prefix cache should hold.
@@ -63,7 +63,7 @@ class ImmediateDispatcher(Generic[Item]):
 
     wake_s = math.inf
 
-    def __init__(self, fleet: Fleet, policy: Policy) -> None:
+    def __init__(self, fleet: ReplicaTable, policy: Policy) -> None:
         self._fleet = fleet
         self._policy = policy
         self._added: deque[tuple[Item, RoutingRequest]] = deque()
@@ -105,10 +105,10 @@ Waiting = tuple[float, int, int, Item, RoutingRequest]
 class Admission(Generic[Item]):
     """The default dispatcher: sends a request when its best replica has room.
 
-    A replica has room while its queued prefill is shorter than one of its steps (`Fleet.hold_s`), or while
-    fewer requests wait for a first token than it works on together (`Fleet.beside`). There are never more
-    requests than `Fleet.window`. Whatever a replica reports, it has room for one of our requests, so a wrong
-    report cannot stop the stream.
+    A replica has room while its queued prefill is shorter than one of its steps (`ReplicaTable.hold_s`), or
+    while fewer requests wait for a first token than it works on together (`ReplicaTable.prefill_slots`). It
+    never gets more than `ReplicaTable.window`. Whatever a replica reports, it has room for one of our
+    requests, so a wrong report cannot stop the stream.
 
     Requests are ordered by the time they are due, then priority, then arrival. The more requests a tenant has
     waiting, the later its next ones are due. Requests that cannot be in time wait until nothing else can be
@@ -118,7 +118,7 @@ class Admission(Generic[Item]):
     for a cached prefix as it is worth.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplicaTable) -> None:
         self._fleet = fleet
         self._waiting: list[Waiting[Item]] = []
         self._late: list[Waiting[Item]] = []
@@ -162,7 +162,7 @@ class Admission(Generic[Item]):
         fleet = self._fleet
         queues = queue_s(fleet, now_s)
         has_room = queues <= fleet.hold_s
-        has_room |= fleet.waiting < fleet.beside
+        has_room |= fleet.waiting < fleet.prefill_slots
         has_room |= fleet.busy == 0
         has_room &= fleet.requests < fleet.window
         fleet.changed.clear()
@@ -239,7 +239,7 @@ class Admission(Generic[Item]):
         """Set `wake_s` to when the first full replica has room again if nothing happens until then."""
         fleet = self._fleet
         excess = queues - fleet.hold_s
-        excess[(fleet.waiting < fleet.beside) | (fleet.busy == 0)] = 0.0
+        excess[(fleet.waiting < fleet.prefill_slots) | (fleet.busy == 0)] = 0.0
         excess[fleet.requests >= fleet.window] = math.inf
         if not fleet.all_available:
             excess = excess[fleet.available]
@@ -280,8 +280,8 @@ class Admission(Generic[Item]):
                 del self._tenants[demand.tenant]
 
 
-def _room(fleet: Fleet, replica: int, queued_s: float) -> bool:
+def _room(fleet: ReplicaTable, replica: int, queued_s: float) -> bool:
     """Whether a replica with `queued_s` seconds of prefill has room, apart from its memory."""
     if fleet.requests[replica] >= fleet.window[replica]:
         return False
-    return bool(queued_s <= fleet.hold_s[replica] or fleet.waiting[replica] < fleet.beside[replica])
+    return bool(queued_s <= fleet.hold_s[replica] or fleet.waiting[replica] < fleet.prefill_slots[replica])

@@ -31,9 +31,9 @@ from forebay.fleet.lease import ReplicaLease
 from forebay.fleet.membership import Connect, Membership
 from forebay.fleet.placement import PendingPlacement, Placements
 from forebay.fleet.policies import DEFAULT_POLICY, LeastRequests, make_policy
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import BLOCK_CHARS, RoutingRequest, TokenEstimate, text_blocks
 from forebay.fleet.served import serves
-from forebay.fleet.state import Fleet
 from forebay.settings import read_secret
 
 TICK_S = 0.25
@@ -54,7 +54,7 @@ class FleetClient:
     ) -> None:
         self._clock = clock or SystemClock()
         self._tokens = TokenEstimate()
-        self.fleet = Fleet([], block_tokens=round(BLOCK_CHARS / self._tokens.chars_per_token))
+        self.fleet = ReplicaTable([], block_tokens=round(BLOCK_CHARS / self._tokens.chars_per_token))
         self.api_key = None if config.api_key is None else read_secret(config.api_key)
         make: Callable[[], Dispatcher[PendingPlacement]]
         if config.routing == DEFAULT_POLICY:

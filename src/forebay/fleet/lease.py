@@ -22,8 +22,8 @@ from forebay.errors import (
 )
 from forebay.fleet.progress import PATIENCE
 from forebay.fleet.replica import NON_STREAMING, Replica
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest
-from forebay.fleet.state import Fleet
 from forebay.records import ReplicaLoad, Usage
 
 REPLICAS_FAULT = (Unreachable, Overloaded, RateLimited, AttemptTimeout, ServerFault, ProtocolViolation)
@@ -46,7 +46,7 @@ class ReplicaLease:
         self,
         replica: Replica,
         request: InFlightRequest,
-        fleet: Fleet,
+        fleet: ReplicaTable,
         clock: Clock,
         changed: Callable[[ReplicaLease], None],
         *,

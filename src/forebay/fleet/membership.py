@@ -17,8 +17,8 @@ from forebay.fleet.cache_subscriber import CacheSubscriber, cache_endpoint
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.probes import Probes, StallDetector
 from forebay.fleet.replica import Replica
+from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.served import ServedModels, names, serves
-from forebay.fleet.state import Fleet, ReplicaLimits
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Membership:
     def __init__(
         self,
         config: FleetConfig,
-        fleet: Fleet,
+        fleet: ReplicaTable,
         api_key: str | None,
         clock: Clock,
         changed: Callable[[], None],

@@ -14,8 +14,8 @@ from forebay.fleet.admission import Dispatcher
 from forebay.fleet.lease import ReplicaLease
 from forebay.fleet.membership import Membership
 from forebay.fleet.model_queues import ModelQueues
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import BLOCK_CHARS, RoutingRequest, TokenEstimate
-from forebay.fleet.state import Fleet
 
 
 class Placements:
@@ -27,7 +27,7 @@ class Placements:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: ReplicaTable,
         membership: Membership,
         make: Callable[[], Dispatcher[PendingPlacement]],
         tokens: TokenEstimate,

@@ -14,15 +14,15 @@ from forebay.documents import suggestion
 from forebay.errors import ForebayError, SettingError
 from forebay.fleet.admission import Policy
 from forebay.fleet.estimate import ExpectedTtft, least
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest, Vector
-from forebay.fleet.state import Fleet
 from forebay.registry import Registry, described
 
 
 class LeastRequests:
     """The replica with the fewest requests in flight."""
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         return least(fleet.requests + fleet.external, fleet)
 
 
@@ -35,7 +35,7 @@ class PowerOfTwo:
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         numbers = fleet.available.nonzero()[0]
         if len(numbers) == 1:
             return int(numbers[0])
@@ -53,7 +53,7 @@ class RandomChoice:
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         if fleet.all_available:
             return int(self._random.random() * fleet.count)
         numbers = fleet.available.nonzero()[0]
@@ -66,7 +66,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last = -1
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         available = fleet.available
         for _ in range(fleet.count):
             self._last = (self._last + 1) % fleet.count
@@ -82,7 +82,7 @@ class SessionAffinity:
     prompt's first block; one without any block goes to the replica with the fewest requests.
     """
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         if demand.session is not None:
             key = demand.session.encode("utf-8", "surrogatepass")
         elif demand.blocks:
@@ -117,7 +117,7 @@ class Sglang:
     def __init__(self) -> None:
         self._tree: list[float] = []
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         if len(self._tree) != fleet.count:
             self._tree = [0.0] * fleet.count
         numbers = fleet.numbers()
@@ -146,7 +146,7 @@ class Aibrix:
     gateway's routing algorithms.
     """
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         requests = fleet.requests
         loads = requests if fleet.all_available else requests[fleet.available]
         fewest = least(requests, fleet)
@@ -176,7 +176,7 @@ class LlmD:
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         waiting = fleet.reported_waiting
         longest, shortest = float(waiting.max()), float(waiting.min())
         scores = KV_WEIGHT * (1 - fleet.reported_kv)
@@ -197,7 +197,7 @@ class Dynamo:
     weights.
     """
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         # In tokens instead of blocks, and without what is equal for all replicas.
         return least(fleet.prefill_tokens - cached + fleet.prompts, fleet)
 
@@ -268,7 +268,7 @@ class CheckedPolicy:
         self._instead = instead
         self._told = False
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         try:
             return self._chosen(demand, cached, fleet, now_s)
         except ForebayError as error:
@@ -279,7 +279,7 @@ class CheckedPolicy:
                 log.warning("%s; Forebay chooses where it does not", error)
             return self._instead.choose(demand, cached, fleet, now_s)
 
-    def _chosen(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def _chosen(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         try:
             chosen = operator.index(self._policy.choose(demand, cached, fleet, now_s))
         except Exception as error:

@@ -13,7 +13,7 @@ from forebay.fleet.concurrency import ConcurrencyLimit, Turn
 from forebay.fleet.health import Health, HealthRules, ReportCheck
 from forebay.fleet.progress import PATIENCE, RequestProgress, TrackedRequest
 from forebay.fleet.refusals import Refusals
-from forebay.fleet.state import STALE_S, Fleet
+from forebay.fleet.replica_table import STALE_S, ReplicaTable
 from forebay.records import ReplicaLoad
 
 METRICS_ONLY_S = 30.0
@@ -48,7 +48,7 @@ class Replica:
         url: str,
         connection: ReplicaConnection,
         rules: HealthRules,
-        table: Fleet,
+        table: ReplicaTable,
         *,
         capacity: float = math.inf,
         most_s: float = math.inf,

@@ -15,8 +15,8 @@ from random import Random
 from forebay.errors import SettingError
 from forebay.fleet.admission import ImmediateDispatcher
 from forebay.fleet.estimate import ExpectedTtft, fullness, least
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest, Vector
-from forebay.fleet.state import Fleet
 from forebay.simulate import Simulation, fleet_of
 from forebay.simulate.engine import EngineModel
 from forebay.simulate.figures import Slo
@@ -62,7 +62,7 @@ class Split:
 class LeastFull:
     """The replica with the most room for one more request that decodes: see `fullness`."""
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         return least(fullness(fleet), fleet)
 
 
