@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s, stall_s
 from forebay.fleet.replica_table import ReplicaTable
@@ -102,6 +104,35 @@ Waiting = tuple[float, int, int, Item, RoutingRequest]
 """The time it is ordered by, its priority, its number, the item and its demand."""
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The replicas as one call of `Admission.ready` sees them.
+
+    `has_room`: whether each takes one more request. `queues`: seconds until it has prefilled its requests,
+    and those that wait for it. `turns_s`: if it is full, seconds until the next request ends.
+    """
+
+    has_room: NDArray[np.bool_]
+    queues: Vector
+    turns_s: Vector
+
+    def any(self) -> bool:
+        return bool(np.count_nonzero(self.has_room))
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The best replica for a request. `first_s`: seconds until its first token there. `late`: it cannot be in
+    time. `fits`: the replica has room for it now.
+    """
+
+    replica: int
+    cached: Vector
+    first_s: float
+    late: bool
+    fits: bool
+
+
 class Admission(Generic[Item]):
     """The default dispatcher: sends a request when its best replica has room.
 
@@ -159,6 +190,31 @@ class Admission(Generic[Item]):
         for heap in (self._waiting, self._late):
             while heap and heap[0][4].deadline_s < now_s:
                 self._give_up(heappop(heap))
+        room = self._look(now_s)
+        passed: list[tuple[list[Waiting[Item]], Waiting[Item]]] = []
+        for heap in (self._waiting, self._late):
+            while len(passed) < LOOK_AHEAD and room.any() and (entry := self._next(heap, now_s)) is not None:
+                demand = entry[4]
+                best = self._fit(demand, room, now_s)
+                if best.late and heap is self._waiting:
+                    heappush(self._late, (float(entry[2]), *entry[1:]))
+                elif best.fits:
+                    sent.append((entry[3], self._place(demand, best, room, now_s)))
+                else:
+                    # It waits for that replica and counts as queued work there.
+                    room.has_room[best.replica] = False
+                    room.queues[best.replica] = best.first_s + room.turns_s[best.replica]
+                    passed.append((heap, entry))
+        for heap, entry in passed:
+            heappush(heap, entry)
+        self.wake_s, self._closed_until_s = math.inf, -math.inf
+        if self._waiting or self._late:
+            touched = sent or passed or not self._fleet.all_available
+            self._set_wake(queue_s(self._fleet, now_s) if touched else room.queues, now_s)
+        return sent
+
+    def _look(self, now_s: float) -> Room:
+        """Which replicas have room now."""
         fleet = self._fleet
         queues = queue_s(fleet, now_s)
         has_room = queues <= fleet.hold_s
@@ -169,47 +225,44 @@ class Admission(Generic[Item]):
         if not fleet.all_available:
             has_room &= fleet.available
             queues[~fleet.available] = math.inf
-        # If a replica is full, the next request starts when one ends.
         turns_s = (fleet.requests >= fleet.window) * (fleet.answer_s / np.maximum(fleet.requests, 1.0))
         queues += turns_s
-        aside: list[tuple[list[Waiting[Item]], Waiting[Item]]] = []
-        for heap in (self._waiting, self._late):
-            while heap and len(aside) < LOOK_AHEAD and np.count_nonzero(has_room):
-                entry = heappop(heap)
-                item, demand = entry[3], entry[4]
-                if demand.deadline_s < now_s:
-                    self._give_up(entry)
-                    continue
-                cached = fleet.cached(demand)
-                work_s = prefill_s(fleet, demand, cached)
-                firsts = work_s + queues
-                costs = stall_s(fleet, work_s) + firsts
-                best = self._best(costs, demand)
-                late = not demand.keeps_place and now_s + float(firsts[best]) > demand.due_s
-                if heap is self._waiting and late:
-                    heappush(self._late, (float(entry[2]), *entry[1:]))
-                    continue
-                if has_room[best]:
-                    if fits(fleet, new_tokens(demand, cached[best]), best):
-                        self._leave(demand)
-                        ticket = fleet.take(best, demand, cached, now_s)
-                        sent.append((item, ticket))
-                        queues[best] += ticket.work_s
-                        if fleet.requests[best] >= fleet.window[best]:
-                            turns_s[best] = fleet.answer_s / fleet.requests[best]
-                            queues[best] += turns_s[best]
-                        has_room[best] = fleet.available[best] and _room(fleet, best, float(queues[best]))
-                        continue
-                    has_room[best] = False
-                queues[best] = firsts[best] + turns_s[best]
-                aside.append((heap, entry))
-        for heap, entry in aside:
-            heappush(heap, entry)
-        self.wake_s, self._closed_until_s = math.inf, -math.inf
-        if self._waiting or self._late:
-            touched = sent or aside or not fleet.all_available
-            self._set_wake(queue_s(fleet, now_s) if touched else queues, now_s)
-        return sent
+        return Room(has_room, queues, turns_s)
+
+    def _next(self, heap: list[Waiting[Item]], now_s: float) -> Waiting[Item] | None:
+        """Take the next request in order; expired ones are dropped."""
+        while heap:
+            entry = heappop(heap)
+            if entry[4].deadline_s >= now_s:
+                return entry
+            self._give_up(entry)
+        return None
+
+    def _fit(self, demand: RoutingRequest, room: Room, now_s: float) -> Fit:
+        """Find the best replica for a request, and whether it has room for it now."""
+        fleet = self._fleet
+        cached = fleet.cached(demand)
+        work_s = prefill_s(fleet, demand, cached)
+        firsts = work_s + room.queues
+        best = self._best(stall_s(fleet, work_s) + firsts, demand)
+        first_s = float(firsts[best])
+        late = not demand.keeps_place and now_s + first_s > demand.due_s
+        if not room.has_room[best]:
+            return Fit(best, cached, first_s, late, False)
+        return Fit(best, cached, first_s, late, fits(fleet, new_tokens(demand, cached[best]), best))
+
+    def _place(self, demand: RoutingRequest, fit: Fit, room: Room, now_s: float) -> InFlightRequest:
+        """Count a request as sent to the replica that fits."""
+        fleet, replica = self._fleet, fit.replica
+        self._leave(demand)
+        request = fleet.take(replica, demand, fit.cached, now_s)
+        room.queues[replica] += request.work_s
+        if fleet.requests[replica] >= fleet.window[replica]:
+            room.turns_s[replica] = fleet.answer_s / fleet.requests[replica]
+            room.queues[replica] += room.turns_s[replica]
+        open = fleet.available[replica] and _has_room(fleet, replica, float(room.queues[replica]))
+        room.has_room[replica] = open
+        return request
 
     def remove(self, item: Item) -> None:
         for heap in (self._waiting, self._late):
@@ -256,7 +309,7 @@ class Admission(Generic[Item]):
         fleet = self._fleet
         for replica in fleet.changed:
             queued_s = queue_of_s(fleet, replica, now_s)
-            if _room(fleet, replica, queued_s) or not fleet.busy[replica]:
+            if _has_room(fleet, replica, queued_s) or not fleet.busy[replica]:
                 return True
             if fleet.requests[replica] < fleet.window[replica]:
                 excess_s = queued_s - float(fleet.hold_s[replica])
@@ -280,7 +333,7 @@ class Admission(Generic[Item]):
                 del self._tenants[demand.tenant]
 
 
-def _room(fleet: ReplicaTable, replica: int, queued_s: float) -> bool:
+def _has_room(fleet: ReplicaTable, replica: int, queued_s: float) -> bool:
     """Whether a replica with `queued_s` seconds of prefill has room, apart from its memory."""
     if fleet.requests[replica] >= fleet.window[replica]:
         return False

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 
 from forebay.clock import Clock, SystemClock
@@ -29,7 +29,7 @@ from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import ScaledReplicaSet
 from forebay.fleet.lease import ReplicaLease
 from forebay.fleet.membership import Connect, Membership
-from forebay.fleet.placement import PendingPlacement, Placements
+from forebay.fleet.placement import Placements, WaitingRequest
 from forebay.fleet.policies import DEFAULT_POLICY, LeastRequests, make_policy
 from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import BLOCK_CHARS, RoutingRequest, TokenEstimate, text_blocks
@@ -56,7 +56,7 @@ class FleetClient:
         self._tokens = TokenEstimate()
         self.fleet = ReplicaTable([], block_tokens=round(BLOCK_CHARS / self._tokens.chars_per_token))
         self.api_key = None if config.api_key is None else read_secret(config.api_key)
-        make: Callable[[], Dispatcher[PendingPlacement]]
+        make: Callable[[], Dispatcher[WaitingRequest]]
         if config.routing == DEFAULT_POLICY:
             make = partial(Admission, self.fleet)
         else:
@@ -212,7 +212,7 @@ class FleetClient:
         chars: int = 0,
         id: str = "",
         source: str | None = None,
-    ) -> PendingPlacement:
+    ) -> AbstractAsyncContextManager[ReplicaLease]:
         """Wait for a replica with room: an async context manager that returns the `ReplicaLease`.
 
         Entering raises `Overloaded` if no replica had room until the demand's deadline. It raises
@@ -221,9 +221,7 @@ class FleetClient:
         learned. `id` is the name in `sent`. `source`: who sent it; failures of one source alone are weak
         evidence against a replica.
         """
-        return PendingPlacement(
-            self._placements, demand, deadline or Deadline(), chars=chars, id=id, source=source
-        )
+        return self._placements.place(demand, deadline or Deadline(), chars=chars, id=id, source=source)
 
     def only(self, lease: ReplicaLease) -> bool:
         """Whether no other replica may get the request of `lease`."""
