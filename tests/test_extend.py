@@ -228,14 +228,14 @@ def test_a_policy_of_a_package_is_held_to_what_a_policy_promises(caplog: pytest.
     assert chosen == [0, 0, 2]
     assert [record.getMessage() for record in caplog.records] == [
         "the routing policy 'nearest' of the package maps 1.0 failed: ZeroDivisionError: oh; "
-        "Forebay chooses where it does not"
+        "Forebay chooses in its place"
     ]
 
 
 @pytest.mark.usefixtures("policies")
 def test_a_policy_that_cannot_be_made_is_told_where_it_is_named() -> None:
     with pytest.raises(
-        SettingError, match=r"'fails' .* cannot be made with the seed 0: RuntimeError: no map"
+        SettingError, match=r"'fails' .* could not be created with the seed 0: RuntimeError: no map"
     ):
         parse_spec(pipeline(routing="fails"))
     with pytest.raises(

@@ -41,6 +41,7 @@ CLEAN = (
     "src/forebay/connectors",
     "src/forebay/deploy",
     "src/forebay/engine",
+    "src/forebay/fleet",
     "src/forebay/flink",
     "src/forebay/gateway",
     "src/forebay/kube",

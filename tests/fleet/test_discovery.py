@@ -74,7 +74,7 @@ async def test_a_file_may_be_lines_yaml_or_json(tmp_path: Path, text: str) -> No
         (b"", "holds no replica"),
         (b"# none\n", "holds no replica"),
         (b"[1]", "expected URLs, found int"),
-        (b'["http://a:1"', "no JSON list"),
+        (b'["http://a:1"', "not a JSON list"),
         (b"\xff\xfe", "not UTF-8"),
         (b"a: b\n", "the engine's URL"),
         (b"http://a:1\n" * (MAX_BYTES // 10), "larger than"),

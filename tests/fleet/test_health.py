@@ -184,10 +184,10 @@ def test_first_tokens_open_it_and_whole_answers_do_not_count_twice() -> None:
     health.shut("503", 0.0)
     health.probe_passed(1.0)
     for _ in range(4):
-        health.succeeded(health.epoch, 1.0, whole=False)
+        health.succeeded(health.epoch, 1.0, complete=False)
         health.succeeded(health.epoch, 1.0, first=False)
     assert health.limit == 5.0
-    health.succeeded(health.epoch, 1.0, whole=False)
+    health.succeeded(health.epoch, 1.0, complete=False)
     assert health.limit == math.inf
 
 

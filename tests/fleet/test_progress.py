@@ -16,7 +16,7 @@ class Asked:
         self.timeout_s = LIMIT_S
         self.epoch = 0
         self.sent_s = self.moved_s = sent_s
-        self.passed_s = math.nan
+        self.overtaken_s = math.nan
         self.ignore_silence = False
         self.aside = False
         self.begun = False
@@ -55,7 +55,7 @@ def test_one_that_was_overtaken_could_have_begun_then() -> None:
     second.begin(10.0)
     assert first.aside
     for now_s in range(20, 70, 10):
-        progress.went_on(second, float(now_s))
+        progress.continued(second, float(now_s))
     assert first.overdue(70.0) == (0.0, False)
     assert first.overdue(71.0) == (61.0, False), "it alone, though the replica works"
 
@@ -65,7 +65,7 @@ def test_between_tokens_there_may_pass_as_long_again() -> None:
     request = Asked(progress)
     request.begin(59.0)
     assert request.overdue(118.0) == (0.0, False)
-    progress.went_on(request, 118.0)
+    progress.continued(request, 118.0)
     assert request.overdue(177.0) == (0.0, False), "an answer that goes on is never late"
 
 

@@ -134,7 +134,7 @@ class Sent:
     """A request at the replica."""
 
     sent_s = 0.0
-    passed_s = math.nan
+    overtaken_s = math.nan
 
     def __init__(self, epoch: int = 0) -> None:
         self.epoch = epoch

@@ -51,13 +51,13 @@ class ServedFleet:
         for row, replica in enumerate(self.everyone.values()):
             await self.served.fetch(replica, 1.0)
             replica.row, self.rows[row] = row, replica
-            self.served.moved(replica)
+            self.served.note_change(replica)
 
     def leave(self, row: int) -> None:
         replica = self.rows.pop(row)
         del self.everyone[replica.url]
         replica.leaving, replica.row = True, None
-        self.served.moved(replica)
+        self.served.note_change(replica)
 
 
 async def test_models_are_where_they_are_listed_with_the_shortest_context() -> None:

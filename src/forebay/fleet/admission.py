@@ -190,6 +190,7 @@ class Admission(Generic[Item]):
         for heap in (self._waiting, self._late):
             while heap and heap[0][4].deadline_s < now_s:
                 self._give_up(heappop(heap))
+        # In order, each request is fitted to its best replica, and placed there if that has room.
         room = self._look(now_s)
         passed: list[tuple[list[Waiting[Item]], Waiting[Item]]] = []
         for heap in (self._waiting, self._late):

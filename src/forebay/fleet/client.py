@@ -88,7 +88,7 @@ class FleetClient:
         """Called when no request waits for room."""
         self.on_usable: Callable[[int], None] = lambda usable: None
         """Called with `usable` within a quarter of a second of a change, and once it is known."""
-        self._told_usable: int | None = None
+        self._reported_usable: int | None = None
         self._unlisted = 0
 
     @property
@@ -280,9 +280,9 @@ class FleetClient:
         left_s = end_s - self._clock.monotonic_s()
         if left_s <= 0:
             return False
-        self._membership.looked.clear()
+        self._membership.check_ended.clear()
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._membership.looked.wait(), left_s if left_s < math.inf else None)
+            await asyncio.wait_for(self._membership.check_ended.wait(), left_s if left_s < math.inf else None)
         return True
 
     async def close(self) -> None:
@@ -305,14 +305,14 @@ class FleetClient:
             self.fleet.forget_stale_reports(now_s)
             self._membership.stalls.find()
             self._membership.forget_evicted()
-            self._tell_usable()
+            self._report_usable()
             self._placements.tick(now_s)
 
-    def _tell_usable(self) -> None:
+    def _report_usable(self) -> None:
         usable = self.usable
         # Zero may only mean that none was asked yet.
-        if usable != self._told_usable and (usable or self.probed):
-            self._told_usable = usable
+        if usable != self._reported_usable and (usable or self.probed):
+            self._reported_usable = usable
             self.on_usable(usable)
 
     def _dispatch_soon(self) -> None:

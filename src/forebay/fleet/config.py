@@ -134,7 +134,7 @@ class ReplicaSource(Model):
     kubernetes: KubernetesService | None = Field(
         None,
         description="`[NAMESPACE/]SERVICE[:PORT]`: every endpoint of the Service that is ready is a replica; "
-        "the API server tells of changes at once. PORT is the name or number of the pods' port.",
+        "the API server reports changes at once. PORT is the name or number of the pods' port.",
     )
     ray: RayApplication | None = Field(
         None,
@@ -161,7 +161,7 @@ class ReplicaSource(Model):
 
 class PrefillSpec(ReplicaSource):
     """Servers that prefill prompts, and hand over their KV cache to those that decode: exactly one of `url`,
-    `file`, `dns`, `kubernetes` and `ray`. A URL or a list of them may stand here in place of the mapping."""
+    `file`, `dns`, `kubernetes` and `ray`. A URL or a list of them may replace the mapping."""
 
     def model_post_init(self, context: Any, /) -> None:
         if len(self.given()) != 1:

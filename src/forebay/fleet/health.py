@@ -85,8 +85,8 @@ class Health:
         """Note bytes of an answer."""
         self._sign_s = now_s
 
-    def succeeded(self, epoch: int, now_s: float, *, first: bool = True, whole: bool = True) -> None:
-        """Count a request of `epoch` that got its `first` token, its complete answer (`whole`), or both.
+    def succeeded(self, epoch: int, now_s: float, *, first: bool = True, complete: bool = True) -> None:
+        """Count a request of `epoch` that got its `first` token, its `complete` answer, or both.
 
         First tokens reopen a replica, but do not make up for answers that break off.
         """
@@ -94,7 +94,7 @@ class Health:
         if epoch != self.epoch or self.state == "shut":
             return
         self._missed = 0
-        if whole:
+        if complete:
             self._forget_failures()
         self.state = "up"
         if first and self.limit < math.inf:

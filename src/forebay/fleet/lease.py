@@ -30,7 +30,7 @@ REPLICAS_FAULT = (Unreachable, Overloaded, RateLimited, AttemptTimeout, ServerFa
 MISPLACED = (Unauthorized, ModelNotFound)
 """The replica does not fit the request; another may."""
 LEAST_TIMEOUT_S = 1.0
-"""A timeout of less than this is no evidence against the replica."""
+"""A shorter timeout shows nothing about the replica."""
 FULL = (Overloaded, RateLimited)
 """Errors of a replica with too many requests."""
 
@@ -68,7 +68,7 @@ class ReplicaLease:
         self._one_piece = False
         self._works = False
         self.sent_s = self.moved_s = request.sent_s
-        self.passed_s = math.nan
+        self.overtaken_s = math.nan
         self.timeout_s = math.inf
         """The longest time without progress; set by the holder."""
         self._first_s = math.nan
@@ -100,7 +100,7 @@ class ReplicaLease:
 
     @property
     def engine(self) -> ReplicaEngine:
-        """A client of the replica, for requests that are read whole."""
+        """A client of the replica, for requests whose answer is read as one object."""
         return self._replica.connection.engine
 
     def first_token(self) -> None:
@@ -124,20 +124,20 @@ class ReplicaLease:
         self.ignore_silence = self.metrics_only = self._one_piece = True
         asyncio.get_running_loop().call_later(self._own_s, self._assume_first_token)
 
-    def awaits_prompt(self) -> None:
-        """Keep the place while another replica prefills the prompt, until `prompt_came`.
+    def await_prompt(self) -> None:
+        """Keep the place while another replica prefills the prompt, until `prompt_arrived`.
 
         Neither silence nor the time to first token count for this replica.
         """
         self.ignore_silence = True
         self._assume_first_token()
 
-    def prompt_came(self) -> None:
+    def prompt_arrived(self) -> None:
         """Note that the request is sent now."""
         now_s = self._clock.monotonic_s()
         self.ignore_silence = False
         self.sent_s = self.moved_s = self._request.first_token_s = now_s
-        self.passed_s = math.nan
+        self.overtaken_s = math.nan
         self._replica.sent_again(self)
 
     def _assume_first_token(self) -> None:
@@ -206,7 +206,7 @@ class ReplicaLease:
         in_flight = len(self._replica.leases) - 1
         if isinstance(error, FULL):
             against = self._replica.refused(error, self._others(), self.sent_s, now_s)
-            # If there is no other replica, it is asked again when it said, and is not shut.
+            # If there is no other replica, it gets requests again after the time it named, and is not shut.
             if against and (not alone or (blame and not names_time(error))):
                 self._blame(error, now_s, in_flight=in_flight, alone=alone)
         elif isinstance(error, MISPLACED):
@@ -250,7 +250,7 @@ class ReplicaLease:
         self._changed(self)
 
     def release(self) -> None:
-        """End it without a result: nobody wants the answer."""
+        """End it without a result."""
         if not self.ended:
             self._end(self._clock.monotonic_s())
 
@@ -259,7 +259,7 @@ class ReplicaLease:
         return self._replica.progress.overdue(self, begun=self.begun, now_s=now_s, here_since_s=here_since_s)
 
     def mark_stalled(self, why: str) -> None:
-        """Tell the holder that the replica hangs or ignores this request."""
+        """Report to the holder that the replica hangs or ignores this request."""
         if not self.ended:
             self.lost = why
             self.on_lost()

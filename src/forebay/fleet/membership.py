@@ -74,8 +74,8 @@ class Membership:
         """Why the list cannot be read now; empty if it can."""
         self.listing: tuple[str, ...] = ()
         """The current list."""
-        self.looked = asyncio.Event()
-        """Set with every check of a replica; whoever waits for it clears it."""
+        self.check_ended = asyncio.Event()
+        """Set with every check of a replica; a task that waits for it clears it."""
         self.served = ServedModels(config.model, clock, self.rows, self.replicas, self._models_changed)
         self._subscriber = None if config.kv_events is None else CacheSubscriber()
         self._probes = Probes(
@@ -125,10 +125,10 @@ class Membership:
 
     def why_none(self) -> str:
         """The problem of each replica, in one line."""
-        said = [f"{url}: {replica.trouble}" for url, replica in list(self.replicas.items())[:8]]
+        reasons = [f"{url}: {replica.trouble}" for url, replica in list(self.replicas.items())[:8]]
         more = f"; and {len(self.replicas) - 8} more" if len(self.replicas) > 8 else ""
         none = "none is up at present" if self.listed else "the list was not read yet"
-        return "; ".join(said) + more if said else self.fault or none
+        return "; ".join(reasons) + more if reasons else self.fault or none
 
     def sync(self, replica: Replica) -> None:
         """Update in the fleet whether the replica may get requests, and how many."""
@@ -160,7 +160,7 @@ class Membership:
                 # Otherwise the fleet would never change again.
                 log.exception("the list of replicas; the last list of %d stays", len(self.replicas))
                 self.fault = f"the list of replicas: {type(error).__name__}: {error}"
-                self.looked.set()
+                self.check_ended.set()
                 await asyncio.sleep(LIST_PAUSE_S)
             else:
                 return
@@ -175,7 +175,7 @@ class Membership:
                 else:
                     self.fault = ""
                     self._replace(found)
-                self.looked.set()
+                self.check_ended.set()
 
     def _replace(self, urls: tuple[str, ...]) -> None:
         wanted = set(urls)
@@ -214,15 +214,15 @@ class Membership:
         try:
             endpoint = cache_endpoint(self._config.kv_events, replica.url)
         except SettingError as error:
-            log.warning("%s; its own events are not heard", error)
+            log.warning("%s; its KV-cache events are not received", error)
             return
         cache = replica.cache = CacheWatch(replica.url)
 
-        def heard(frames: list[bytes]) -> None:
-            if cache.heard(frames, self._clock.monotonic_s()) and replica.row is not None:
+        def receive(frames: list[bytes]) -> None:
+            if cache.receive(frames, self._clock.monotonic_s()) and replica.row is not None:
                 self._fleet.restarted(replica.row)
 
-        task = self._subscriber.follow(endpoint, heard)
+        task = self._subscriber.follow(endpoint, receive)
         self._tasks[f"follow {replica.url}"] = asyncio.get_running_loop().create_task(task)
 
     def _gone(self, replica: Replica) -> None:
@@ -230,7 +230,7 @@ class Membership:
         if row is not None and self.rows.get(row) is replica:
             del self.rows[row]
             replica.row = None
-            self.served.moved(replica)
+            self.served.note_change(replica)
             self._fleet.remove(row)
             self._close(replica)
 
@@ -248,7 +248,7 @@ class Membership:
                 # A defect here must not leave the replica unwatched.
                 log.exception("a look at replica %s failed", replica.url)
             replica.checked = True
-            self.looked.set()
+            self.check_ended.set()
             await asyncio.sleep(self._config.check_s)
 
     async def _look(self, replica: Replica, health: Question, metrics: Question) -> None:
@@ -337,7 +337,7 @@ class Membership:
         row = self._fleet.add(ReplicaLimits(replica.url, math.inf if tokens is None else tokens))
         replica.join(row, reports_cache=tokens is not None)
         self.rows[row] = replica
-        self.served.moved(replica)
+        self.served.note_change(replica)
         log.info("replica %s joins", replica.url)
 
     def _note_shut(self, replica: Replica, change: Callable[[], None]) -> None:

@@ -249,12 +249,12 @@ def make_policy(name: str, *, seed: int = 0, instead: Policy | None = None) -> P
         policy = make(seed)
     except Exception as error:
         raise SettingError(
-            f"{called} cannot be made with the seed {seed}: {type(error).__name__}: {error}; "
-            f"mend or uninstall the package"
+            f"{called} could not be created with the seed {seed}: {type(error).__name__}: {error}; "
+            f"fix or uninstall the package"
         ) from error
     if not callable(getattr(policy, "choose", None)):
         raise SettingError(
-            f"{called}: expected a policy with a method choose, found {described(policy)}; mend the package"
+            f"{called}: expected a policy with a method choose, found {described(policy)}; fix the package"
         )
     return CheckedPolicy(policy, called, instead)
 
@@ -266,7 +266,7 @@ class CheckedPolicy:
         self._policy = policy
         self._called = called
         self._instead = instead
-        self._told = False
+        self._warned = False
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         try:
@@ -274,9 +274,9 @@ class CheckedPolicy:
         except ForebayError as error:
             if self._instead is None:
                 raise
-            if not self._told:
-                self._told = True
-                log.warning("%s; Forebay chooses where it does not", error)
+            if not self._warned:
+                self._warned = True
+                log.warning("%s; Forebay chooses in its place", error)
             return self._instead.choose(demand, cached, fleet, now_s)
 
     def _chosen(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:

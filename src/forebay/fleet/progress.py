@@ -28,7 +28,7 @@ class TrackedRequest(Protocol):
     sent_s: float
     moved_s: float
     """When it last made progress or was sent."""
-    passed_s: float
+    overtaken_s: float
     """When a later request began before it; NaN if none did."""
     ended: bool
     ignore_silence: bool
@@ -102,13 +102,13 @@ class RequestProgress:
         """Note the first content of an answer. Requests sent before it are overtaken."""
         self._firsts.add(now_s - request.sent_s)
         self._overtaken.discard(request)
-        if math.isnan(request.passed_s):
+        if math.isnan(request.overtaken_s):
             self._silences.add(now_s - max(self.moved_s, request.sent_s))
             while self._in_order:
                 first, _ = self._in_order.popitem(last=False)
                 if first is request:
                     break
-                first.passed_s = now_s
+                first.overtaken_s = now_s
                 self._overtaken.add(first)
                 first.set_aside()
         self.moved_s = request.moved_s = now_s
@@ -120,7 +120,7 @@ class RequestProgress:
                 break
             request.set_aside()
 
-    def went_on(self, request: TrackedRequest, now_s: float) -> None:
+    def continued(self, request: TrackedRequest, now_s: float) -> None:
         """Note more content of an answer."""
         self._gaps.add(now_s - request.moved_s)
         self.moved_s = request.moved_s = now_s
@@ -138,8 +138,8 @@ class RequestProgress:
         """
         if begun:
             since_s, peak, hangs = request.moved_s, self._gaps, False
-        elif not math.isnan(request.passed_s):
-            since_s, peak, hangs = request.passed_s, self._firsts, False
+        elif not math.isnan(request.overtaken_s):
+            since_s, peak, hangs = request.overtaken_s, self._firsts, False
         else:
             since_s, peak, hangs = max(request.sent_s, self.moved_s), self._silences, True
         silent_s = now_s - max(since_s, here_since_s)

@@ -74,7 +74,7 @@ class Replica:
         self.checked = False
         """Whether a check has ended."""
         self.must_describe = True
-        """Whether it must be asked again for its models and its KV cache."""
+        """Whether it must be asked again for its models."""
         self.leaving = False
         self.models: tuple[ServedModel, ...] = ()
         self.list_due_s = -math.inf
@@ -168,7 +168,7 @@ class Replica:
         """Take this row of the table; nothing is sent before the next `update_available`."""
         self.row = row
         if reports_cache:
-            self._running.shows()
+            self._running.start_high()
         self._table.set_available(row, False)
         self.update_room()
 
@@ -312,7 +312,7 @@ class Replica:
         """
         took_s = now_s - lease.sent_s
         self.progress.began(lease, now_s)
-        self.health.succeeded(lease.epoch, now_s, whole=False)
+        self.health.succeeded(lease.epoch, now_s, complete=False)
         self._reports.first_token(claimed_s, own_s, took_s)
         more_s = took_s - self._usual_s
         self._usual_s = took_s if more_s < 0 else self._usual_s + more_s * USUAL_FADE
@@ -332,7 +332,7 @@ class Replica:
         have more or fewer requests now.
         """
         gap_s = now_s - lease.moved_s
-        self.progress.went_on(lease, now_s)
+        self.progress.continued(lease, now_s)
         self.health.sign(now_s)
         if lease.ended or self._non_streaming:
             return False
@@ -359,7 +359,7 @@ class Replica:
         if not MOSTLY < share < 1 - MOSTLY:
             self._non_streaming = share > 0.5
             if self._non_streaming:
-                self._running.whole()
+                self._running.forget_tokens()
         self.update_room()
 
     def refused(self, error: EngineError, others: int, sent_s: float, now_s: float) -> bool:

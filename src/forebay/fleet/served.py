@@ -108,9 +108,9 @@ class ServedModels:
         self._models = None
         if replica.row is not None and names(before) != names(models):
             log.info("replica %s serves %s", replica.url, ", ".join(sorted(names(models))) or "nothing")
-            self.moved(replica)
+            self.note_change(replica)
 
-    def moved(self, replica: Replica) -> None:
+    def note_change(self, replica: Replica) -> None:
         """Note that a replica joined, left or changed its list."""
         self._where.clear()
         self._models = None

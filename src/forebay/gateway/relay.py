@@ -205,9 +205,9 @@ class Relay:
         """Set the body for `lease`: with the KV cache, or the client's own if the prefill failed."""
         call = tries.call
         with UntilLost(lease):
-            lease.awaits_prompt()
+            lease.await_prompt()
             found = await prefills.prefill(call)
-            lease.prompt_came()
+            lease.prompt_arrived()
         tries.faults.extend(found.faults)
         call.handover = found.handover
         if found.kv_transfer is not None:
