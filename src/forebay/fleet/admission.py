@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,8 +103,7 @@ Waiting = tuple[float, int, int, Item, RoutingRequest]
 """The time it is ordered by, its priority, its number, the item and its demand."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """The replicas as one call of `Admission.ready` sees them.
 
     `has_room`: whether each takes one more request. `queues`: seconds until it has prefilled its requests,
@@ -120,8 +118,7 @@ class Room:
         return bool(np.count_nonzero(self.has_room))
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(NamedTuple):
     """The best replica for a request. `first_s`: seconds until its first token there. `late`: it cannot be in
     time. `fits`: the replica has room for it now.
     """

@@ -63,7 +63,6 @@ class ReplicaLease:
         self._own_s = fleet.queued_s(request.replica)
         self._claimed_s = replica.claimed_s
         self._credible_s = replica.credible_s
-        self._counted = False
         self._began = False
         self._one_piece = False
         self._works = False
@@ -113,7 +112,6 @@ class ReplicaLease:
             self._began = True
             self._fleet.first_token(self._request, now_s)
         self._first_s = now_s
-        self._counted = True
         self._replica.first_token(
             self, now_s, there=self._there, waiting=waiting, own_s=self._own_s, claimed_s=self._claimed_s
         )
@@ -122,7 +120,7 @@ class ReplicaLease:
     def non_streaming(self) -> None:
         """Expect the answer in one piece; its first token is assumed at the expected time."""
         self.ignore_silence = self.metrics_only = self._one_piece = True
-        asyncio.get_running_loop().call_later(self._own_s, self._assume_first_token)
+        asyncio.get_running_loop().call_later(self._own_s, self.set_aside)
 
     def await_prompt(self) -> None:
         """Keep the place while another replica prefills the prompt, until `prompt_arrived`.
@@ -130,7 +128,7 @@ class ReplicaLease:
         Neither silence nor the time to first token count for this replica.
         """
         self.ignore_silence = True
-        self._assume_first_token()
+        self.set_aside()
 
     def prompt_arrived(self) -> None:
         """Note that the request is sent now."""
@@ -140,7 +138,8 @@ class ReplicaLease:
         self.overtaken_s = math.nan
         self._replica.sent_again(self)
 
-    def _assume_first_token(self) -> None:
+    def set_aside(self) -> None:
+        """Assume its first token, so that it holds back no others."""
         if not self._began and not self.ended:
             self._began = True
             self._fleet.assume_first_token(self._request, self._clock.monotonic_s())
@@ -160,10 +159,6 @@ class ReplicaLease:
     def begun(self) -> bool:
         """Whether some content has arrived."""
         return not math.isnan(self._first_s)
-
-    def set_aside(self) -> None:
-        """Stop holding back others: it waits for its first token longer than usual."""
-        self._assume_first_token()
 
     def progress(self, tokens: int = 1) -> None:
         """Report bytes of the answer, about this many tokens. The first ones count as the first token."""
@@ -188,7 +183,7 @@ class ReplicaLease:
                 self,
                 now_s,
                 there=int(self._fleet.requests[self.number]),
-                first=not self._counted,
+                first=not self.begun,
                 non_streaming=not self._first_s - self.sent_s < NON_STREAMING * (now_s - self.sent_s),
             )
             self._end(now_s, 0 if usage is None else usage.completion_tokens)
@@ -217,7 +212,7 @@ class ReplicaLease:
             if blame and not self._excused(error, now_s):
                 self._blame(error, now_s, in_flight=in_flight, at_least_s=error.retry_after_s, alone=alone)
         else:
-            health.succeeded(self.epoch, now_s, first=not self._counted)
+            health.succeeded(self.epoch, now_s, first=not self.begun)
         self._end(now_s)
 
     def _blame(

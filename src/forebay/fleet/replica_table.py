@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -38,15 +37,9 @@ class ReplicaLimits:
     max_num_seqs: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """Declares a column of `ReplicaTable` by its value for a new replica."""
-
-    new: float
-
-
 def column(new: float = 0.0) -> Vector:
-    return cast(Vector, Column(new))
+    """Declare a column of `ReplicaTable` by its value for a new replica."""
+    return np.array([new])
 
 
 class ReplicaTable:
@@ -389,5 +382,5 @@ class ReplicaTable:
         prefills.knows_step = True
 
 
-COLUMNS = {name: value.new for name, value in vars(ReplicaTable).items() if isinstance(value, Column)}
-NEW_ROW: Vector = np.array(list(COLUMNS.values()))
+COLUMNS = {name: value for name, value in vars(ReplicaTable).items() if isinstance(value, np.ndarray)}
+NEW_ROW: Vector = np.concatenate(list(COLUMNS.values()))
