@@ -14,8 +14,8 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from forebay.fleet.admission import Admission, ImmediateDispatcher
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest
-from forebay.fleet.state import Fleet
 from forebay.planning.simulate import Simulation, fleet_of
 from forebay.planning.simulate.disaggregation import LeastFull, Split, Transfer, decoder
 from forebay.planning.simulate.engine import EngineModel
@@ -192,5 +192,5 @@ class _Pools:
                 into.set_available(number, True)
 
 
-def _idle(fleet: Fleet, number: int) -> bool:
+def _idle(fleet: ReplicaTable, number: int) -> bool:
     return float(fleet.requests[number]) == 0

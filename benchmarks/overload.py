@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from forebay.fleet.admission import Admission
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
-from forebay.fleet.state import Fleet
 from forebay.planning.simulate import REPORT_EVERY_S, MakeDispatcher, Scenario, Simulation, fleet_of
 from forebay.planning.simulate.replica import Sequence as Simulated
 from forebay.planning.simulate.traces import TraceRequest
@@ -56,7 +56,7 @@ class InOrder:
 
     wake_s = math.inf
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplicaTable) -> None:
         self._fleet = fleet
         self._waiting: deque[tuple[Simulated, RoutingRequest]] = deque()
         self._expired: list[Simulated] = []
@@ -100,7 +100,7 @@ class InOrder:
 class FixedLimit(InOrder):
     """A constant number of requests per replica."""
 
-    def __init__(self, fleet: Fleet, limit: int) -> None:
+    def __init__(self, fleet: ReplicaTable, limit: int) -> None:
         super().__init__(fleet)
         self._limit = limit
 
@@ -114,7 +114,7 @@ class Aimd(InOrder):
     One more per window of first tokens in time; half after a late one, once for all requests sent before.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplicaTable) -> None:
         super().__init__(fleet)
         self._limits = np.full(fleet.count, AIMD_FIRST)
         self._cut_s = np.full(fleet.count, -math.inf)

@@ -10,8 +10,8 @@ from typing import Any
 
 from forebay.errors import SettingError
 from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest
-from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.planning.simulate import NAMES, Scenario
 from forebay.planning.simulate.figures import Figures
 
@@ -120,7 +120,7 @@ def decision_us(replicas: int, *, block_tokens: int = 512, decisions: int = DECI
 
     It looks up a prompt of 4,000 tokens, half of it cached by some replicas, chooses, and records the choice.
     """
-    fleet = Fleet(
+    fleet = ReplicaTable(
         [ReplicaLimits(str(number), 500_000) for number in range(replicas)], block_tokens=block_tokens
     )
     policy = make_policy(DEFAULT_POLICY)

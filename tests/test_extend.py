@@ -18,8 +18,8 @@ import forebay as fb
 from forebay import extend
 from forebay.errors import ForebayError, SettingError
 from forebay.fleet.policies import LeastRequests, make_policy
+from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest
-from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.pipeline.load import load_spec, parse_spec
 from forebay.pipeline.preflight import check_paths, check_secrets
 from forebay.pipeline.resume import fingerprint
@@ -210,7 +210,7 @@ def policies(install_package: Install) -> None:
 
 @pytest.mark.usefixtures("policies")
 def test_a_policy_of_a_package_is_held_to_what_a_policy_promises(caplog: pytest.LogCaptureFixture) -> None:
-    fleet = Fleet([ReplicaLimits(str(number)) for number in range(4)])
+    fleet = ReplicaTable([ReplicaLimits(str(number)) for number in range(4)])
     fleet.set_available(3, False)
     policy = make_policy("nearest")
     assert policy.choose(RoutingRequest(2), fleet.nothing, fleet, 0.0) == 2
@@ -228,14 +228,14 @@ def test_a_policy_of_a_package_is_held_to_what_a_policy_promises(caplog: pytest.
     assert chosen == [0, 0, 2]
     assert [record.getMessage() for record in caplog.records] == [
         "the routing policy 'nearest' of the package maps 1.0 failed: ZeroDivisionError: oh; "
-        "Forebay chooses where it does not"
+        "Forebay chooses in its place"
     ]
 
 
 @pytest.mark.usefixtures("policies")
 def test_a_policy_that_cannot_be_made_is_told_where_it_is_named() -> None:
     with pytest.raises(
-        SettingError, match=r"'fails' .* cannot be made with the seed 0: RuntimeError: no map"
+        SettingError, match=r"'fails' .* could not be created with the seed 0: RuntimeError: no map"
     ):
         parse_spec(pipeline(routing="fails"))
     with pytest.raises(

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from forebay.fleet.admission import NEVER_DUE_S, Admission, Dispatcher, ImmediateDispatcher
 from forebay.fleet.policies import make_policy
+from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.fleet.speed import PrefillSpeed
-from forebay.fleet.state import Fleet, ReplicaLimits
 
 
-def fleet(count: int = 1, kv_tokens: float = math.inf, hold_s: float = 0.1) -> Fleet:
+def fleet(count: int = 1, kv_tokens: float = math.inf, hold_s: float = 0.1) -> ReplicaTable:
     """Replicas that prefill a thousand tokens a second and whose steps take a tenth of a second."""
     limits = [ReplicaLimits(f"r{n}", kv_tokens) for n in range(count)]
-    one = Fleet(limits, block_tokens=100, speed=PrefillSpeed(0.0, 0.001))
+    one = ReplicaTable(limits, block_tokens=100, speed=PrefillSpeed(0.0, 0.001))
     one.hold_s[:] = hold_s
     return one
 
@@ -94,7 +94,7 @@ def test_what_waits_longest_without_a_due_moment_is_not_passed_forever() -> None
     admission.add("patient", RoutingRequest(100), 0.0)
     admission.add("new", RoutingRequest(100, due_s=NEVER_DUE_S + 1), NEVER_DUE_S - 99)
     one = admission._fleet
-    one.first_token(one._queues[0][0], NEVER_DUE_S - 99)
+    one.first_token(one._prefills[0].queue[0], NEVER_DUE_S - 99)
     assert names(admission.ready(NEVER_DUE_S - 99)) == ["patient"]
 
 

@@ -375,7 +375,7 @@ def test_the_index_follows_a_cache_that_others_fill(others: float) -> None:
             guessed.insert(0, prompt)
             watch.used(prompt, now_s)
         answer = [ANSWERS + number * 10 + block for block in range(5)]
-        assert not watch.heard(replica.use(*prompt, *answer), now_s)
+        assert not watch.receive(replica.use(*prompt, *answer), now_s)
         told.forget(0, watch.evicted([], now_s))
     (_, wrong, lost), (right_guessed, wrong_guessed, _) = seen["told"], seen["guessed"]
     assert wrong <= 0.01 * right_guessed
@@ -387,11 +387,11 @@ def test_blocks_of_requests_in_flight_stay() -> None:
     replica, watch = Replica(10), CacheWatch("r")
     watch.used((1, 2, 3), 0.5)
     for number in range(40):
-        watch.heard(replica.use(OTHERS + number), 1.0 + number)
+        watch.receive(replica.use(OTHERS + number), 1.0 + number)
     assert watch.evicted([(2,), (9,)], 50.0) == [1, 3]
     assert watch.counts.forgotten == 2
     for number in range(40, 80):
-        watch.heard(replica.use(OTHERS + number), 51.0 + number)
+        watch.receive(replica.use(OTHERS + number), 51.0 + number)
     assert watch.evicted([], 200.0) == [2]
 
 
@@ -399,14 +399,14 @@ def test_wrong_messages_are_counted_and_change_nothing() -> None:
     watch = CacheWatch("r")
     watch.used((1,), 0.0)
     for frames in ([], [b"", b"", b""], [b"", bytes(8), b"\xc1"]):
-        assert not watch.heard(frames, 1.0)
+        assert not watch.receive(frames, 1.0)
     assert (watch.counts.malformed, watch.counts.read) == (3, 0)
     assert watch.evicted([], 2.0) == []
 
 
 def test_a_restart_and_a_cleared_cache_are_told() -> None:
     replica, watch = Replica(10), CacheWatch("r")
-    assert not watch.heard(replica.use(1), 1.0)
-    assert watch.heard(replica.message(["AllBlocksCleared"]), 2.0)
-    assert watch.heard(Replica(10).use(1), 3.0)
+    assert not watch.receive(replica.use(1), 1.0)
+    assert watch.receive(replica.message(["AllBlocksCleared"]), 2.0)
+    assert watch.receive(Replica(10).use(1), 3.0)
     assert watch.counts.restarts == 1

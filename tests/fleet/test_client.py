@@ -178,7 +178,7 @@ async def test_replicas_join_and_leave_while_requests_run(
             await wait_for(lambda: int(engine.client.fleet.available.sum()) == 1)
             file.write_text("broken: [")
             await engine.complete(ask(30), timeout_s=60.0)
-            await wait_for(lambda: "replica file" in engine.client._members.fault)
+            await wait_for(lambda: "replica file" in engine.client._membership.fault)
             await engine.complete(ask(31), timeout_s=60.0)
             assert set(engine.client.replicas()) == {second}, "a broken file keeps the last list"
         finally:
@@ -386,7 +386,7 @@ async def test_the_key_is_read_when_it_is_needed_and_never_shown(
     script = ReplicaScript(models=("m",), delay=Fixed(0.0), api_key="sesame")
     async with fleet_of(2, script, api_key=SecretRef(env="FLEET_KEY")) as fakes:
         assert (await fakes.engine.complete(ask(1), timeout_s=60.0)).text
-        assert "sesame" not in repr(fakes.engine.client.__dict__["_members"]._config)
+        assert "sesame" not in repr(fakes.engine.client.__dict__["_membership"]._config)
     monkeypatch.delenv("FLEET_KEY")
     with pytest.raises(SettingError, match="FLEET_KEY is not set"):
         FleetClient(FleetConfig(FixedReplicas((AWAY,)), api_key=SecretRef(env="FLEET_KEY")))
@@ -456,14 +456,14 @@ async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
                 silent.on_lost = lambda: lost.append(silent.lost)
                 silent.progress()
                 clock.advance(600.0)
-                client._members.stalls.resumed()
-                client._members.stalls.find()
+                client._membership.stalls.resumed()
+                client._membership.stalls.find()
                 assert lost == [], "a pause of this process itself is nobody's silence"
                 clock.advance(4.0)
-                client._members.stalls.find()
+                client._membership.stalls.find()
                 assert lost == []
                 clock.advance(2.0)
-                client._members.stalls.find()
+                client._membership.stalls.find()
                 assert "sent nothing for 6.0 s" in lost[0]
                 async with client.place(client.demand("x", avoid=(silent.number,))) as again:
                     assert again.url != silent.url
@@ -550,8 +550,8 @@ async def test_a_caller_that_gives_up_is_obeyed_though_the_replica_is_lost(
     async with fleet_of(2, script=ReplicaScript(models=("m",), delay=Fixed(60.0)), stall_s=60.0) as fakes:
         task = asyncio.ensure_future(fakes.engine.complete(ask(1), timeout_s=60.0))
         await wait_for(lambda: fakes.calls(0) + fakes.calls(1) == 1)
-        rows = fakes.engine.client._members.rows.values()
-        [lease] = [lease for member in rows for lease in member.leases]
+        rows = fakes.engine.client._membership.rows.values()
+        [lease] = [lease for replica in rows for lease in replica.leases]
         lease.mark_stalled("it hangs")
         task.cancel()
         await asyncio.wait((task,), timeout=60.0)

@@ -351,10 +351,10 @@ def test_what_a_replica_reports_opens_it_if_its_answers_are_in_one_piece() -> No
 
 def test_one_that_shows_its_queue_and_its_memory_begins_with_more() -> None:
     limit = ConcurrencyLimit(most=1000)
-    limit.shows()
+    limit.start_high()
     assert limit.limit == FIRST_SHOWN
     few = ConcurrencyLimit(most=8)
-    few.shows()
+    few.start_high()
     assert few.limit == 8
 
 

@@ -252,8 +252,8 @@ def test_time_does_not_run_for_what_has_a_place_and_waits_for_its_prefill() -> N
             await until(lambda: both.calls(both.prefill) == 1)
             await until(lambda: decode.client.in_flight == 2)
             assert [deadline.begun_s is not None for deadline in deadlines] == [True, False]
-            (member,) = decode.client._members.rows.values()
-            assert all(lease.quiet for lease in member.leases), "silence says nothing of who will decode"
+            (replica,) = decode.client._membership.rows.values()
+            assert all(lease.ignore_silence for lease in replica.leases), "its silence is not its fault"
             for call in calls:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)

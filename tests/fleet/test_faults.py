@@ -42,7 +42,7 @@ async def test_metrics_that_lie_do_not_stop_the_stream(
     fleet_of: Any, ask: Any, wait_for: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All claim long queues, new ones each time: what comes shows that it is not so."""
-    monkeypatch.setattr("forebay.fleet.member.UNPROVEN_S", math.inf)
+    monkeypatch.setattr("forebay.fleet.health.UNPROVEN_S", math.inf)
     async with fleet_of(2) as fakes:
         await fakes.engine.client.start(60.0)
         for number in range(20):
@@ -50,9 +50,9 @@ async def test_metrics_that_lie_do_not_stop_the_stream(
         lies = iter(range(1000, 1_000_000))
         for replica in fakes.replicas:
             replica._metrics = lambda: f"vllm:num_requests_waiting {next(lies)}\n"
-        fleet, members = fakes.engine.client.fleet, fakes.engine.client._members
+        fleet, members = fakes.engine.client.fleet, fakes.engine.client._membership
         await wait_for(lambda: min(fleet.external) >= 100)
         numbers = iter(range(100, 10_000))
-        while all(member.reports.believed for member in members.rows.values()):
+        while all(replica._reports.credible for replica in members.rows.values()):
             await fakes.engine.complete(ask(next(numbers)), timeout_s=60.0)
         await wait_for(lambda: min(fleet.external) == 0)

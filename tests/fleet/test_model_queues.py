@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from forebay.fleet.admission import Admission, ImmediateDispatcher
 from forebay.fleet.model_queues import ModelQueues
 from forebay.fleet.policies import RoundRobin
+from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
-from forebay.fleet.state import Fleet, ReplicaLimits
 
 
 def queues_of(
     rows: Mapping[str, Sequence[int]], *, most: int = 1, replicas: int = 2
-) -> tuple[Fleet, ModelQueues[str]]:
-    fleet = Fleet([ReplicaLimits(str(number)) for number in range(replicas)])
+) -> tuple[ReplicaTable, ModelQueues[str]]:
+    fleet = ReplicaTable([ReplicaLimits(str(number)) for number in range(replicas)])
     for number in range(replicas):
         fleet.set_room(number, most, most)
     return fleet, ModelQueues(fleet, lambda: Admission(fleet), lambda model: rows.get(model, ()))
@@ -38,7 +38,7 @@ def test_a_request_goes_to_a_replica_that_serves_its_model() -> None:
 
 
 def test_a_model_that_all_replicas_serve_may_go_to_any() -> None:
-    fleet = Fleet([ReplicaLimits(str(number)) for number in range(2)])
+    fleet = ReplicaTable([ReplicaLimits(str(number)) for number in range(2)])
     queues = ModelQueues[str](fleet, lambda: ImmediateDispatcher(fleet, RoundRobin()), lambda model: None)
     add(queues, "a 1", "a 2")
     assert sorted(charge.replica for _, charge in queues.ready(0.0)) == [0, 1]
@@ -98,7 +98,7 @@ def test_late_requests_are_given_up_and_unwanted_ones_removed() -> None:
 
 
 def test_policies_see_only_replicas_of_the_model() -> None:
-    fleet = Fleet([ReplicaLimits(str(number)) for number in range(3)])
+    fleet = ReplicaTable([ReplicaLimits(str(number)) for number in range(3)])
     policy = RoundRobin()
     queues = ModelQueues[str](fleet, lambda: ImmediateDispatcher(fleet, policy), lambda model: (1,))
     add(queues, "a 1", "a 2", "a 3")
@@ -113,7 +113,7 @@ def test_policies_see_only_replicas_of_the_model() -> None:
 def test_replicas_that_are_hidden_for_a_while_keep_their_state(
     available: list[bool], shown: set[int], shut: set[int]
 ) -> None:
-    fleet = Fleet([ReplicaLimits(str(number)) for number in range(len(available))])
+    fleet = ReplicaTable([ReplicaLimits(str(number)) for number in range(len(available))])
     for number, is_open in enumerate(available):
         fleet.set_available(number, is_open)
     rows = {row for row in shown if row < len(available)}
@@ -129,7 +129,7 @@ def test_replicas_that_are_hidden_for_a_while_keep_their_state(
 @pytest.mark.parametrize("models", [("a",), ("a", "b"), ("a", "b", "c")])
 def test_the_next_look_is_the_soonest_of_all_queues(models: tuple[str, ...]) -> None:
     fleet, queues = queues_of({model: [at] for at, model in enumerate(models)}, most=99, replicas=3)
-    fleet.beside[:] = 0
+    fleet.prefill_slots[:] = 0
     fleet.hold_s[:] = 0.0
     for model in models:
         add(queues, f"{model} 1", f"{model} 2")

@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 
 from forebay.errors import SettingError
 from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, SessionAffinity, make_policy
+from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest
-from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad
 
 BLOCK = 16
 
 
-def fleet(count: int = 4, names: list[str] | None = None) -> Fleet:
+def fleet(count: int = 4, names: list[str] | None = None) -> ReplicaTable:
     names = names or [f"r{n}" for n in range(count)]
-    return Fleet([ReplicaLimits(name, 16_000, 64) for name in names], block_tokens=BLOCK)
+    return ReplicaTable([ReplicaLimits(name, 16_000, 64) for name in names], block_tokens=BLOCK)
 
 
-def choose(name: str, one: Fleet, demand: RoutingRequest, seed: int = 0) -> int:
+def choose(name: str, one: ReplicaTable, demand: RoutingRequest, seed: int = 0) -> int:
     return make_policy(name, seed=seed).choose(demand, one.cached(demand), one, 0.0)
 
 
-def load(one: Fleet, requests: list[int], demand: RoutingRequest | None = None) -> None:
+def load(one: ReplicaTable, requests: list[int], demand: RoutingRequest | None = None) -> None:
     for replica, count in enumerate(requests):
         for _ in range(count):
             one.take(replica, demand or RoutingRequest(100), one.nothing, 0.0)
@@ -214,7 +214,7 @@ def test_dynamo_adds_prefill_and_decode_blocks() -> None:
 
 
 def test_sessions_spread_over_replicas_whose_long_urls_begin_alike() -> None:
-    fleet = Fleet([ReplicaLimits(f"https://{'a' * 80}/r{n}") for n in range(4)])
+    fleet = ReplicaTable([ReplicaLimits(f"https://{'a' * 80}/r{n}") for n in range(4)])
     rule = SessionAffinity()
     chosen = {rule.choose(RoutingRequest(1, session=str(n)), fleet.nothing, fleet, 0.0) for n in range(100)}
     assert chosen == {0, 1, 2, 3}

@@ -106,7 +106,7 @@ class Told:
     [
         (Told(), "there is none yet"),
         (Told(SettingError("the name p cannot be resolved")), "the name p cannot be resolved"),
-        (Told(silent=True), "which they are was not told within 0.05 s"),
+        (Told(silent=True), "the list of replicas was not read within 0.05 s"),
     ],
 )
 def test_a_list_of_which_nothing_is_known_is_told(

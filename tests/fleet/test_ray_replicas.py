@@ -88,7 +88,7 @@ async def test_while_serve_builds_a_version_and_where_that_fails_the_last_list_s
     first, *errors, last = await listed(there, building, failed, there)
     assert first == last == ("http://127.0.0.2:20100",)
     assert [str(each) for each in errors if isinstance(each, SettingError)] == [
-        "ray: fleet: Serve is building a version, and tells no replicas meanwhile",
+        "ray: fleet: Serve is building a version, and reports no replicas meanwhile",
         "ray: fleet: Serve did not build the last version: no module engine",
     ]
 
@@ -104,7 +104,7 @@ async def test_while_serve_finds_its_replicas_again_the_last_list_stays() -> Non
     partly = application("fleet", states=("RUNNING", "RECOVERING"))
     (found,) = await listed(partly)
     assert isinstance(found, SettingError)
-    assert "Serve has begun anew and does not know all replicas yet" in str(found)
+    assert "Serve has restarted and does not report all replicas yet" in str(found)
 
 
 @pytest.mark.parametrize("kind", [EngineSpec, GatewayEngine])

@@ -16,8 +16,9 @@ from tests.harness.clock import run_virtual
 from forebay.engine.replica import HttpReplica
 from forebay.errors import Overloaded, RateLimited
 from forebay.fleet.health import RULES
-from forebay.fleet.member import EXCUSED_S, FIRST_PAUSE_S, MOST_PAUSE_S, Member
 from forebay.fleet.refusals import CALLS, IGNORE_S, MOST_ROUNDS, PROOF, ROUNDS, Refusals
+from forebay.fleet.replica import EXCUSED_S, FIRST_PAUSE_S, MOST_PAUSE_S, Replica
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.testing.script import Faults, Mixture, ReplicaScript
 
 SLOTS = 4
@@ -191,14 +192,14 @@ def test_whatever_the_order_of_answers_a_fixed_limit_is_found_and_kept(slots: in
     assert refusals.seen <= 2 + math.log2(1 + rounds) + rounds / MOST_ROUNDS
 
 
-def member() -> Member:
-    one = Member("http://a:1", HttpReplica("http://a:1"), RULES)
+def replica() -> Replica:
+    one = Replica("http://a:1", HttpReplica("http://a:1"), RULES, ReplicaTable([]))
     one.fault = ""
     return one
 
 
 def test_a_probe_that_is_answered_takes_back_what_refusals_showed() -> None:
-    one = member()
+    one = replica()
     one.refused(Overloaded("503"), 1, 0.0, 1.0)
     seen = one.refusals.seen
     assert one.refusals.most == 1
@@ -207,8 +208,8 @@ def test_a_probe_that_is_answered_takes_back_what_refusals_showed() -> None:
 
 
 def test_after_probes_passed_refusals_change_nothing_for_a_while() -> None:
-    one = member()
-    one.excuse(1.0)
+    one = replica()
+    one._excuse(1.0)
     assert one.refusals.refused(4, 1.0, 1.1, 0.0) == "passing"
     assert one.refusals.most == math.inf
     assert one.refusals.refused(4, 1.0 + EXCUSED_S, 1.1 + EXCUSED_S, 0.0) == "one too many"
@@ -226,13 +227,13 @@ def test_a_new_limit_is_checked_and_one_that_is_found_again_is_not() -> None:
 
 
 def test_the_wish_of_one_request_does_not_shut_the_replica() -> None:
-    one = member()
+    one = replica()
     assert not one.refused(RateLimited("429", retry_after_s=2.0), 4, 0.0, 0.1), "that speaks not against it"
     assert one.open(0.1)
 
 
 def test_one_that_takes_nothing_is_left_alone_for_as_long_as_it_says() -> None:
-    one = member()
+    one = replica()
     assert one.refused(RateLimited("429", retry_after_s=2.0), 0, 0.0, 1.0)
     assert one.open(1.0), "it may be due to the request"
     one.convict(1.0)
@@ -244,7 +245,7 @@ def test_one_that_takes_nothing_is_left_alone_for_as_long_as_it_says() -> None:
 
 
 def test_one_that_does_not_say_how_long_is_left_alone_twice_as_long_each_time() -> None:
-    one, pauses, now_s = member(), [], 0.0
+    one, pauses, now_s = replica(), [], 0.0
     for _ in range(8):
         one.refused(RateLimited("429"), 0, now_s, now_s)
         one.convict(now_s)

@@ -11,11 +11,12 @@ from tests.harness.clock import ManualClock
 from forebay.engine.replica import ServedModel
 from forebay.errors import Unreachable
 from forebay.fleet.health import RULES
-from forebay.fleet.member import Member
+from forebay.fleet.replica import Replica
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.served import LEFT_S, LIST_S, REFRESH_PAUSE_S, ServedModels
 
 
-class Listing:
+class ListingReplica:
     """A replica that only lists models."""
 
     def __init__(self, *names: str, lengths: dict[str, int] | None = None) -> None:
@@ -32,35 +33,37 @@ class Listing:
         return tuple(ServedModel(name, self.lengths.get(name)) for name in self.names)
 
 
-class Fleet:
+class ServedFleet:
     """`ServedModels` over such replicas."""
 
-    def __init__(self, *replicas: Listing, model: str | None = None) -> None:
+    def __init__(self, *replicas: ListingReplica, model: str | None = None) -> None:
         self.clock = ManualClock()
-        self.rows: dict[int, Member] = {}
-        self.everyone: dict[str, Member] = {}
+        self.rows: dict[int, Replica] = {}
+        self.everyone: dict[str, Replica] = {}
         self.changed: list[int] = []
         self.served = ServedModels(model, self.clock, self.rows, self.everyone, self.changed.append)
         for replica in replicas:
             unused: Any = replica
             url = f"http://{len(self.everyone)}"
-            self.everyone[url] = Member(url, unused, RULES)
+            self.everyone[url] = Replica(url, unused, RULES, ReplicaTable([]))
 
     async def join(self) -> None:
-        for row, member in enumerate(self.everyone.values()):
-            await self.served.fetch(member, 1.0)
-            member.row, self.rows[row] = row, member
-            self.served.moved(member)
+        for row, replica in enumerate(self.everyone.values()):
+            await self.served.fetch(replica, 1.0)
+            replica.row, self.rows[row] = row, replica
+            self.served.note_change(replica)
 
     def leave(self, row: int) -> None:
-        member = self.rows.pop(row)
-        del self.everyone[member.url]
-        member.leaving, member.row = True, None
-        self.served.moved(member)
+        replica = self.rows.pop(row)
+        del self.everyone[replica.url]
+        replica.leaving, replica.row = True, None
+        self.served.note_change(replica)
 
 
 async def test_models_are_where_they_are_listed_with_the_shortest_context() -> None:
-    fleet = Fleet(Listing("a", "b", lengths={"a": 9}), Listing("b", "a", lengths={"a": 7, "b": 5}))
+    fleet = ServedFleet(
+        ListingReplica("a", "b", lengths={"a": 9}), ListingReplica("b", "a", lengths={"a": 7, "b": 5})
+    )
     await fleet.join()
     assert {(model.name, model.max_model_len) for model in fleet.served.models()} == {("a", 7), ("b", 5)}
     assert (list(fleet.served.rows("a")), list(fleet.served.rows("c"))) == ([0, 1], [])
@@ -69,14 +72,14 @@ async def test_models_are_where_they_are_listed_with_the_shortest_context() -> N
 
 
 async def test_one_wanted_model_hides_all_others() -> None:
-    fleet = Fleet(Listing("a", "b"), model="a")
+    fleet = ServedFleet(ListingReplica("a", "b"), model="a")
     await fleet.join()
     assert [model.name for model in fleet.served.models()] == ["a"]
     assert (fleet.served.knows("a"), fleet.served.knows("b")) == (True, False)
 
 
 async def test_a_model_of_a_replica_that_left_is_known_for_a_while() -> None:
-    fleet = Fleet(Listing("a"), Listing("b"))
+    fleet = ServedFleet(ListingReplica("a"), ListingReplica("b"))
     await fleet.join()
     fleet.leave(0)
     assert list(fleet.served.rows("a")) == []
@@ -87,25 +90,25 @@ async def test_a_model_of_a_replica_that_left_is_known_for_a_while() -> None:
 
 
 async def test_a_list_is_asked_for_again_and_a_change_is_told() -> None:
-    replica = Listing("a")
-    fleet = Fleet(replica)
+    lists = ListingReplica("a")
+    fleet = ServedFleet(lists)
     await fleet.join()
-    (member,) = fleet.rows.values()
-    assert not fleet.served.is_due(member)
+    (replica,) = fleet.rows.values()
+    assert not fleet.served.is_due(replica)
     fleet.clock.advance(LIST_S)
-    assert fleet.served.is_due(member)
+    assert fleet.served.is_due(replica)
     fleet.changed.clear()
-    await fleet.served.fetch(member, 1.0)
+    await fleet.served.fetch(replica, 1.0)
     assert fleet.changed == []
-    replica.names = ("a", "adapter")
-    await fleet.served.fetch(member, 1.0)
+    lists.names = ("a", "adapter")
+    await fleet.served.fetch(replica, 1.0)
     assert fleet.changed == [0]
     assert list(fleet.served.rows("adapter")) == [0]
 
 
 async def test_all_are_asked_once_whoever_wants_to_know() -> None:
-    replicas = Listing("a"), Listing("b")
-    fleet = Fleet(*replicas)
+    replicas = ListingReplica("a"), ListingReplica("b")
+    fleet = ServedFleet(*replicas)
     await fleet.join()
     replicas[0].away = True
     for pause_s, asked in ((0.0, 2), (0.0, 2), (REFRESH_PAUSE_S, 3)):
@@ -118,7 +121,7 @@ async def test_all_are_asked_once_whoever_wants_to_know() -> None:
 
 @pytest.mark.parametrize("model", [None, "a"])
 async def test_a_replica_that_was_never_asked_may_serve_anything(model: str | None) -> None:
-    fleet = Fleet(Listing("a"), model=model)
+    fleet = ServedFleet(ListingReplica("a"), model=model)
     assert not fleet.served.all_listed
     await fleet.join()
     assert fleet.served.all_listed

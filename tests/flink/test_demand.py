@@ -22,9 +22,8 @@ from forebay.fleet.autoscale.topic_queue import TopicBacklog
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import engine_factory
-from forebay.fleet.discovery import FixedReplicas
+from forebay.fleet.discovery import FixedReplicas, ScaledReplicas, ScaledReplicaSet, write_listing
 from forebay.fleet.engine import FleetEngineFactory
-from forebay.fleet.listing import Listing, ScaledReplicas, write_listing
 from forebay.flink import demand
 from forebay.flink.metrics import NOTHING_DUE_S, InferenceCounters, ScalingGauges
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler
@@ -62,7 +61,7 @@ async def test_demand_is_a_file_while_the_subtask_runs(
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     folder, listed = tmp_path / "demand", tmp_path / "replicas.json"
     folder.mkdir()
-    write_listing(listed, Listing((), 3, 1))
+    write_listing(listed, ScaledReplicaSet((), 3, 1))
     counts = InferenceCounters()
     call = spec(ScaledReplicas(str(listed), every_s=0.01), ScalingLink(SETTINGS, str(folder)))
 
@@ -80,7 +79,7 @@ async def test_demand_is_a_file_while_the_subtask_runs(
         assert counts.scaling.backlog_tokens > 0
         # Read in 1970, due 30 s later.
         assert counts.scaling.next_deadline_s < -1_000_000_000
-        write_listing(listed, Listing((replica.url,), 4, 2))
+        write_listing(listed, ScaledReplicaSet((replica.url,), 4, 2))
         assert all(isinstance(each, Result) for each in await asyncio.gather(*answers))
         await until(lambda: [one.done.requests for one in read_reports(folder).values()] == [3])
         await until(lambda: counts.scaling is not None and counts.scaling.wanted_replicas == 2)
@@ -180,11 +179,11 @@ async def test_idle_subtask_uses_the_newest_list(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(demand, "REPORT_S", 0.01)
     folder, listed = tmp_path / "demand", tmp_path / "replicas.json"
     folder.mkdir()
-    write_listing(listed, Listing((), 3, 1))
+    write_listing(listed, ScaledReplicaSet((), 3, 1))
     call = spec(ScaledReplicas(str(listed), every_s=0.01), ScalingLink(SETTINGS, str(folder)))
     handler = await OpenRequestHandler(call)(InferenceCounters())
     for version in (3, 4):
-        write_listing(listed, Listing((), version, 1))
+        write_listing(listed, ScaledReplicaSet((), version, 1))
         await until(lambda: [one.listing for one in read_reports(folder).values()] == [version])  # noqa: B023
     await handler.close()
 
@@ -218,7 +217,7 @@ async def test_without_a_folder_the_subtask_publishes_its_decision(
         await until(lambda: gauges.backlog_tokens > 0)
         # The list of replicas was not read yet: seeing no replicas decides nothing.
         assert gauges.wanted_replicas is None
-        write_listing(listed, Listing((replica.url,)))
+        write_listing(listed, ScaledReplicaSet((replica.url,)))
         assert isinstance(await handler.answer(one), Result)
         await until(lambda: (gauges.wanted_replicas or 0) >= 1)
         await handler.close()

@@ -18,7 +18,7 @@ from forebay.testing.script import ReplicaScript
 
 
 class InsideReplica:
-    """Does what `FakeReplica` does with the same script; a `Replica` of the running event loop.
+    """Does what `FakeReplica` does with the same script; a `ReplicaConnection` of the running event loop.
 
     It has no prefix cache, and of faults only statuses, `refuse` and `hang`. `down`: it refuses all.
     """

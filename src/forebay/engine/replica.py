@@ -67,8 +67,8 @@ class ReplicaEngine(Protocol):
     async def close(self) -> None: ...
 
 
-class Replica(Protocol):
-    """What a fleet needs of a replica. All except `engine` raise the `EngineError` of the cause."""
+class ReplicaConnection(Protocol):
+    """The calls that a fleet makes to a replica. All except `engine` raise the `EngineError` of the cause."""
 
     @property
     def engine(self) -> ReplicaEngine: ...
@@ -93,8 +93,8 @@ class Replica(Protocol):
 
 
 class HttpReplica:
-    """A `Replica` over HTTP. Polls use one connection that is kept, separate from the requests'. `stream`:
-    see `HttpEngine`."""
+    """A `ReplicaConnection` over HTTP. Polls use one connection that is kept, separate from the requests'.
+    `stream`: see `HttpEngine`."""
 
     def __init__(
         self, url: str, *, api_key: str | None = None, stream: bool = True, clock: Clock | None = None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from heapq import heapify, heappop, heappush
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s, stall_s
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest, Vector, new_tokens
-from forebay.fleet.state import Fleet
 
 Item = TypeVar("Item")
 
@@ -23,7 +24,7 @@ class Policy(Protocol):
     calls in the same order return the same choices.
     """
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         """Return the number of an available replica; there is at least one.
 
         `cached`: how many of the prompt's tokens each replica's prefix cache should hold.
@@ -63,7 +64,7 @@ class ImmediateDispatcher(Generic[Item]):
 
     wake_s = math.inf
 
-    def __init__(self, fleet: Fleet, policy: Policy) -> None:
+    def __init__(self, fleet: ReplicaTable, policy: Policy) -> None:
         self._fleet = fleet
         self._policy = policy
         self._added: deque[tuple[Item, RoutingRequest]] = deque()
@@ -102,13 +103,40 @@ Waiting = tuple[float, int, int, Item, RoutingRequest]
 """The time it is ordered by, its priority, its number, the item and its demand."""
 
 
+class Room(NamedTuple):
+    """The replicas as one call of `Admission.ready` sees them.
+
+    `has_room`: whether each takes one more request. `queues`: seconds until it has prefilled its requests,
+    and those that wait for it. `turns_s`: if it is full, seconds until the next request ends.
+    """
+
+    has_room: NDArray[np.bool_]
+    queues: Vector
+    turns_s: Vector
+
+    def any(self) -> bool:
+        return bool(np.count_nonzero(self.has_room))
+
+
+class Fit(NamedTuple):
+    """The best replica for a request. `first_s`: seconds until its first token there. `late`: it cannot be in
+    time. `fits`: the replica has room for it now.
+    """
+
+    replica: int
+    cached: Vector
+    first_s: float
+    late: bool
+    fits: bool
+
+
 class Admission(Generic[Item]):
     """The default dispatcher: sends a request when its best replica has room.
 
-    A replica has room while its queued prefill is shorter than one of its steps (`Fleet.hold_s`), or while
-    fewer requests wait for a first token than it works on together (`Fleet.beside`). There are never more
-    requests than `Fleet.window`. Whatever a replica reports, it has room for one of our requests, so a wrong
-    report cannot stop the stream.
+    A replica has room while its queued prefill is shorter than one of its steps (`ReplicaTable.hold_s`), or
+    while fewer requests wait for a first token than it works on together (`ReplicaTable.prefill_slots`). It
+    never gets more than `ReplicaTable.window`. Whatever a replica reports, it has room for one of our
+    requests, so a wrong report cannot stop the stream.
 
     Requests are ordered by the time they are due, then priority, then arrival. The more requests a tenant has
     waiting, the later its next ones are due. Requests that cannot be in time wait until nothing else can be
@@ -118,7 +146,7 @@ class Admission(Generic[Item]):
     for a cached prefix as it is worth.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplicaTable) -> None:
         self._fleet = fleet
         self._waiting: list[Waiting[Item]] = []
         self._late: list[Waiting[Item]] = []
@@ -159,57 +187,80 @@ class Admission(Generic[Item]):
         for heap in (self._waiting, self._late):
             while heap and heap[0][4].deadline_s < now_s:
                 self._give_up(heappop(heap))
+        # In order, each request is fitted to its best replica, and placed there if that has room.
+        room = self._look(now_s)
+        passed: list[tuple[list[Waiting[Item]], Waiting[Item]]] = []
+        for heap in (self._waiting, self._late):
+            while len(passed) < LOOK_AHEAD and room.any() and (entry := self._next(heap, now_s)) is not None:
+                demand = entry[4]
+                best = self._fit(demand, room, now_s)
+                if best.late and heap is self._waiting:
+                    heappush(self._late, (float(entry[2]), *entry[1:]))
+                elif best.fits:
+                    sent.append((entry[3], self._place(demand, best, room, now_s)))
+                else:
+                    # It waits for that replica and counts as queued work there.
+                    room.has_room[best.replica] = False
+                    room.queues[best.replica] = best.first_s + room.turns_s[best.replica]
+                    passed.append((heap, entry))
+        for heap, entry in passed:
+            heappush(heap, entry)
+        self.wake_s, self._closed_until_s = math.inf, -math.inf
+        if self._waiting or self._late:
+            touched = sent or passed or not self._fleet.all_available
+            self._set_wake(queue_s(self._fleet, now_s) if touched else room.queues, now_s)
+        return sent
+
+    def _look(self, now_s: float) -> Room:
+        """Which replicas have room now."""
         fleet = self._fleet
         queues = queue_s(fleet, now_s)
         has_room = queues <= fleet.hold_s
-        has_room |= fleet.waiting < fleet.beside
+        has_room |= fleet.waiting < fleet.prefill_slots
         has_room |= fleet.busy == 0
         has_room &= fleet.requests < fleet.window
         fleet.changed.clear()
         if not fleet.all_available:
             has_room &= fleet.available
             queues[~fleet.available] = math.inf
-        # If a replica is full, the next request starts when one ends.
         turns_s = (fleet.requests >= fleet.window) * (fleet.answer_s / np.maximum(fleet.requests, 1.0))
         queues += turns_s
-        aside: list[tuple[list[Waiting[Item]], Waiting[Item]]] = []
-        for heap in (self._waiting, self._late):
-            while heap and len(aside) < LOOK_AHEAD and np.count_nonzero(has_room):
-                entry = heappop(heap)
-                item, demand = entry[3], entry[4]
-                if demand.deadline_s < now_s:
-                    self._give_up(entry)
-                    continue
-                cached = fleet.cached(demand)
-                work_s = prefill_s(fleet, demand, cached)
-                firsts = work_s + queues
-                costs = stall_s(fleet, work_s) + firsts
-                best = self._best(costs, demand)
-                late = not demand.keeps_place and now_s + float(firsts[best]) > demand.due_s
-                if heap is self._waiting and late:
-                    heappush(self._late, (float(entry[2]), *entry[1:]))
-                    continue
-                if has_room[best]:
-                    if fits(fleet, new_tokens(demand, cached[best]), best):
-                        self._leave(demand)
-                        ticket = fleet.take(best, demand, cached, now_s)
-                        sent.append((item, ticket))
-                        queues[best] += ticket.work_s
-                        if fleet.requests[best] >= fleet.window[best]:
-                            turns_s[best] = fleet.answer_s / fleet.requests[best]
-                            queues[best] += turns_s[best]
-                        has_room[best] = fleet.available[best] and _room(fleet, best, float(queues[best]))
-                        continue
-                    has_room[best] = False
-                queues[best] = firsts[best] + turns_s[best]
-                aside.append((heap, entry))
-        for heap, entry in aside:
-            heappush(heap, entry)
-        self.wake_s, self._closed_until_s = math.inf, -math.inf
-        if self._waiting or self._late:
-            touched = sent or aside or not fleet.all_available
-            self._set_wake(queue_s(fleet, now_s) if touched else queues, now_s)
-        return sent
+        return Room(has_room, queues, turns_s)
+
+    def _next(self, heap: list[Waiting[Item]], now_s: float) -> Waiting[Item] | None:
+        """Take the next request in order; expired ones are dropped."""
+        while heap:
+            entry = heappop(heap)
+            if entry[4].deadline_s >= now_s:
+                return entry
+            self._give_up(entry)
+        return None
+
+    def _fit(self, demand: RoutingRequest, room: Room, now_s: float) -> Fit:
+        """Find the best replica for a request, and whether it has room for it now."""
+        fleet = self._fleet
+        cached = fleet.cached(demand)
+        work_s = prefill_s(fleet, demand, cached)
+        firsts = work_s + room.queues
+        best = self._best(stall_s(fleet, work_s) + firsts, demand)
+        first_s = float(firsts[best])
+        late = not demand.keeps_place and now_s + first_s > demand.due_s
+        if not room.has_room[best]:
+            return Fit(best, cached, first_s, late, False)
+        return Fit(best, cached, first_s, late, fits(fleet, new_tokens(demand, cached[best]), best))
+
+    def _place(self, demand: RoutingRequest, fit: Fit, room: Room, now_s: float) -> InFlightRequest:
+        """Count a request as sent to the replica that fits."""
+        fleet, replica = self._fleet, fit.replica
+        self._leave(demand)
+        request = fleet.take(replica, demand, fit.cached, now_s)
+        room.queues[replica] += request.work_s
+        if fleet.requests[replica] >= fleet.window[replica]:
+            room.turns_s[replica] = fleet.answer_s / fleet.requests[replica]
+            room.queues[replica] += room.turns_s[replica]
+        open = fleet.available[replica] and _has_room(fleet, replica, float(room.queues[replica]))
+        room.has_room[replica] = open
+        return request
 
     def remove(self, item: Item) -> None:
         for heap in (self._waiting, self._late):
@@ -239,7 +290,7 @@ class Admission(Generic[Item]):
         """Set `wake_s` to when the first full replica has room again if nothing happens until then."""
         fleet = self._fleet
         excess = queues - fleet.hold_s
-        excess[(fleet.waiting < fleet.beside) | (fleet.busy == 0)] = 0.0
+        excess[(fleet.waiting < fleet.prefill_slots) | (fleet.busy == 0)] = 0.0
         excess[fleet.requests >= fleet.window] = math.inf
         if not fleet.all_available:
             excess = excess[fleet.available]
@@ -256,7 +307,7 @@ class Admission(Generic[Item]):
         fleet = self._fleet
         for replica in fleet.changed:
             queued_s = queue_of_s(fleet, replica, now_s)
-            if _room(fleet, replica, queued_s) or not fleet.busy[replica]:
+            if _has_room(fleet, replica, queued_s) or not fleet.busy[replica]:
                 return True
             if fleet.requests[replica] < fleet.window[replica]:
                 excess_s = queued_s - float(fleet.hold_s[replica])
@@ -280,8 +331,8 @@ class Admission(Generic[Item]):
                 del self._tenants[demand.tenant]
 
 
-def _room(fleet: Fleet, replica: int, queued_s: float) -> bool:
+def _has_room(fleet: ReplicaTable, replica: int, queued_s: float) -> bool:
     """Whether a replica with `queued_s` seconds of prefill has room, apart from its memory."""
     if fleet.requests[replica] >= fleet.window[replica]:
         return False
-    return bool(queued_s <= fleet.hold_s[replica] or fleet.waiting[replica] < fleet.beside[replica])
+    return bool(queued_s <= fleet.hold_s[replica] or fleet.waiting[replica] < fleet.prefill_slots[replica])

@@ -117,7 +117,7 @@ def _number(block: Any) -> int:
 MAX_SAMPLED = 2048
 """Sampled blocks per replica. A larger sample is halved."""
 WITNESSES = 5
-"""The median of so many evictions counts: another copy of one block may still be in use."""
+"""The median of this many evictions counts: another copy of one block may still be in use."""
 
 
 class CacheHorizon:
@@ -148,8 +148,8 @@ class CacheHorizon:
     def read(self, message: CacheMessage, now_s: float) -> bool:
         """Count a message; returns whether the replica has lost its whole cache.
 
-        That is so if the message says it, or if sequence numbers start again because the replica restarted. A
-        gap leaves the horizon as it is.
+        The message reports it, or sequence numbers start again because the replica restarted. A gap leaves
+        the horizon as it is.
         """
         lost = False
         if self._next is not None and message.sequence < self._next:
@@ -264,15 +264,13 @@ class CacheWatch:
         """Mark the blocks of a request that was sent to the replica or ended there."""
         self._usage.used(blocks, now_s)
 
-    def heard(self, frames: Sequence[bytes], now_s: float) -> bool:
+    def receive(self, frames: Sequence[bytes], now_s: float) -> bool:
         """Read a message; returns whether the replica has lost its whole cache. Raises nothing."""
         try:
             message = read_message(frames)
         except ProtocolViolation as error:
             if not self._malformed:
-                log.warning(
-                    "KV-cache events of %s are passed over where they are wrong: %s", self._name, error
-                )
+                log.warning("malformed KV-cache events of %s are ignored: %s", self._name, error)
             self._malformed += 1
             return False
         self._read += 1

@@ -69,16 +69,16 @@ HEARTBEAT_MS = 10_000
 class CacheSubscriber:
     """Connections to publishers; belongs to one event loop. Opens nothing before `follow`.
 
-    Raises `SetupError` if pyzmq is missing. Connections are retried for ever, and reopened after a frame that
-    is too large.
+    Raises `SetupError` if pyzmq is missing. Connections are retried without end, and reopened after a frame
+    that is too large.
     """
 
     def __init__(self) -> None:
         require_zmq()
         self._context: zmq.asyncio.Context | None = None
 
-    async def follow(self, endpoint: str, heard: Callable[[list[bytes]], None]) -> None:
-        """Pass each message to `heard` until cancelled."""
+    async def follow(self, endpoint: str, receive: Callable[[list[bytes]], None]) -> None:
+        """Pass each message to `receive` until cancelled."""
         import zmq.asyncio
 
         if self._context is None:
@@ -86,7 +86,7 @@ class CacheSubscriber:
         while True:
             socket = self._context.socket(zmq.SUB)
             try:
-                await self._listen(socket, endpoint, heard)
+                await self._listen(socket, endpoint, receive)
             except zmq.ZMQError as error:
                 log.warning("KV-cache events of %s cannot be received: %s", endpoint, error)
                 return
@@ -96,7 +96,7 @@ class CacheSubscriber:
             await asyncio.sleep(RETRY_S)
 
     async def _listen(
-        self, socket: zmq.asyncio.Socket, endpoint: str, heard: Callable[[list[bytes]], None]
+        self, socket: zmq.asyncio.Socket, endpoint: str, receive: Callable[[list[bytes]], None]
     ) -> None:
         """Return when the connection ends: ZeroMQ reconnects only after some ends."""
         import zmq
@@ -111,7 +111,7 @@ class CacheSubscriber:
         socket.setsockopt(zmq.IPV6, 1)
         socket.subscribe(b"")
         socket.connect(endpoint)
-        tasks = [asyncio.ensure_future(_read(socket, endpoint, heard)), asyncio.ensure_future(_one(ended))]
+        tasks = [asyncio.ensure_future(_read(socket, endpoint, receive)), asyncio.ensure_future(_one(ended))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -126,11 +126,11 @@ class CacheSubscriber:
             self._context.destroy(linger=0)
 
 
-async def _read(socket: zmq.asyncio.Socket, endpoint: str, heard: Callable[[list[bytes]], None]) -> None:
+async def _read(socket: zmq.asyncio.Socket, endpoint: str, receive: Callable[[list[bytes]], None]) -> None:
     while True:
         frames = await socket.recv_multipart()
         try:
-            heard(frames)
+            receive(frames)
         except Exception:
             # A defect here must not end the subscription.
             log.exception("KV-cache events of %s could not be read", endpoint)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 
 from forebay.clock import Clock, SystemClock
@@ -26,14 +26,14 @@ from forebay.errors import SettingError, Unreachable
 from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
 from forebay.fleet.cache_events import CacheEventCounts
 from forebay.fleet.config import FleetConfig
+from forebay.fleet.discovery import ScaledReplicaSet
 from forebay.fleet.lease import ReplicaLease
-from forebay.fleet.listing import Listing
 from forebay.fleet.membership import Connect, Membership
-from forebay.fleet.placement import PendingPlacement, Placements
+from forebay.fleet.placement import Placements, WaitingRequest
 from forebay.fleet.policies import DEFAULT_POLICY, LeastRequests, make_policy
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import BLOCK_CHARS, RoutingRequest, TokenEstimate, text_blocks
 from forebay.fleet.served import serves
-from forebay.fleet.state import Fleet
 from forebay.settings import read_secret
 
 TICK_S = 0.25
@@ -54,15 +54,15 @@ class FleetClient:
     ) -> None:
         self._clock = clock or SystemClock()
         self._tokens = TokenEstimate()
-        self.fleet = Fleet([], block_tokens=round(BLOCK_CHARS / self._tokens.chars_per_token))
+        self.fleet = ReplicaTable([], block_tokens=round(BLOCK_CHARS / self._tokens.chars_per_token))
         self.api_key = None if config.api_key is None else read_secret(config.api_key)
-        make: Callable[[], Dispatcher[PendingPlacement]]
+        make: Callable[[], Dispatcher[WaitingRequest]]
         if config.routing == DEFAULT_POLICY:
             make = partial(Admission, self.fleet)
         else:
             policy = make_policy(config.routing, instead=LeastRequests())
             make = partial(ImmediateDispatcher, self.fleet, policy)
-        self._members = Membership(
+        self._membership = Membership(
             config,
             self.fleet,
             self.api_key,
@@ -70,11 +70,11 @@ class FleetClient:
             self._dispatch_soon,
             connect=connect or self._over_http,
         )
-        self.served = self._members.served
+        self.served = self._membership.served
         """Which replicas serve which models."""
         self._placements = Placements(
             self.fleet,
-            self._members,
+            self._membership,
             make,
             self._tokens,
             self._clock,
@@ -88,7 +88,7 @@ class FleetClient:
         """Called when no request waits for room."""
         self.on_usable: Callable[[int], None] = lambda usable: None
         """Called with `usable` within a quarter of a second of a change, and once it is known."""
-        self._told_usable: int | None = None
+        self._reported_usable: int | None = None
         self._unlisted = 0
 
     @property
@@ -101,7 +101,7 @@ class FleetClient:
         """Whether no replica has room: requests wait here, or at every replica by its last report."""
         if self._placements.held:
             return True
-        rows = [row for row, member in self._members.rows.items() if self.fleet.available[row]]
+        rows = [row for row, replica in self._membership.rows.items() if self.fleet.available[row]]
         return bool(rows) and bool((self.fleet.reported_waiting[rows] > 0).all())
 
     @property
@@ -112,36 +112,36 @@ class FleetClient:
     @property
     def in_flight(self) -> int:
         """How many requests are at replicas."""
-        return self._members.in_flight()
+        return self._membership.in_flight()
 
     @property
     def usable(self) -> int:
         """How many replicas may get requests, including those that are still on probation."""
-        return self._members.usable()
+        return self._membership.usable()
 
     @property
     def kv_usage(self) -> float:
         """Mean share of KV cache in use, 0 to 1, by the last reports; 0 without a replica."""
-        rows = list(self._members.rows)
+        rows = list(self._membership.rows)
         return float(self.fleet.reported_kv[rows].mean()) if rows else 0.0
 
     @property
     def listing(self) -> int:
         """The version of the current list of replicas; 0 if it has none."""
-        found = self._members.listing
-        return found.version if isinstance(found, Listing) else 0
+        found = self._membership.listing
+        return found.version if isinstance(found, ScaledReplicaSet) else 0
 
     @property
     def wanted(self) -> int | None:
         """How many replicas there should be, if the list includes it."""
-        found = self._members.listing
-        return found.wanted if isinstance(found, Listing) else None
+        found = self._membership.listing
+        return found.wanted if isinstance(found, ScaledReplicaSet) else None
 
     def at_replicas(self) -> dict[str, int]:
         """How many requests are at each replica, by URL, including replicas that leave the list."""
-        counts = dict.fromkeys(self._members.members, 0)
-        for member in self._members.rows.values():
-            counts[member.url] = counts.get(member.url, 0) + len(member.leases)
+        counts = dict.fromkeys(self._membership.replicas, 0)
+        for replica in self._membership.rows.values():
+            counts[replica.url] = counts.get(replica.url, 0) + len(replica.leases)
         return counts
 
     @property
@@ -152,22 +152,26 @@ class FleetClient:
     def replicas(self, model: str | None = None) -> dict[str, str]:
         """The replicas that serve `model`, by URL, each with the reason why it gets no requests; empty if it
         does."""
-        return {url: member.why for url, member in self._members.members.items() if serves(member, model)}
+        return {
+            url: replica.why for url, replica in self._membership.replicas.items() if serves(replica, model)
+        }
 
     @property
     def probed(self) -> bool:
         """Whether the list was read and each replica was asked once."""
-        return self._members.listed and all(member.asked for member in self._members.members.values())
+        return self._membership.listed and all(
+            replica.checked for replica in self._membership.replicas.values()
+        )
 
     @property
     def fault(self) -> str:
         """Why the list of replicas cannot be read now; empty if it can."""
-        return self._members.fault
+        return self._membership.fault
 
     def cache_events(self) -> dict[str, CacheEventCounts]:
         """Counts of KV-cache events by URL; empty without `kv_events`."""
-        members = self._members.members.items()
-        return {url: member.cache.counts for url, member in members if member.cache is not None}
+        replicas = self._membership.replicas.items()
+        return {url: replica.cache.counts for url, replica in replicas if replica.cache is not None}
 
     def demand(
         self,
@@ -208,7 +212,7 @@ class FleetClient:
         chars: int = 0,
         id: str = "",
         source: str | None = None,
-    ) -> PendingPlacement:
+    ) -> AbstractAsyncContextManager[ReplicaLease]:
         """Wait for a replica with room: an async context manager that returns the `ReplicaLease`.
 
         Entering raises `Overloaded` if no replica had room until the demand's deadline. It raises
@@ -217,17 +221,15 @@ class FleetClient:
         learned. `id` is the name in `sent`. `source`: who sent it; failures of one source alone are weak
         evidence against a replica.
         """
-        return PendingPlacement(
-            self._placements, demand, deadline or Deadline(), chars=chars, id=id, source=source
-        )
+        return self._placements.place(demand, deadline or Deadline(), chars=chars, id=id, source=source)
 
     def only(self, lease: ReplicaLease) -> bool:
         """Whether no other replica may get the request of `lease`."""
-        return self._members.only(lease.number)
+        return self._membership.only(lease.number)
 
     async def accepts(self, lease: ReplicaLease) -> bool:
         """Whether the replica of `lease` answers a probe; waits for the probe."""
-        return await self._members.accepts(lease.number)
+        return await self._membership.accepts(lease.number)
 
     def watch(self) -> None:
         """Follow the list and check each replica from now on. Raises `Unreachable` if closed."""
@@ -235,7 +237,7 @@ class FleetClient:
             raise Unreachable("the fleet's client is closed")
         if self._ticker is None:
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
-            self._members.start()
+            self._membership.start()
 
     async def start(self, wait_s: float = 30.0) -> None:
         """Return once a replica can take requests.
@@ -244,16 +246,16 @@ class FleetClient:
         `Unreachable` if there is no replica after `wait_s`.
         """
         self.watch()
-        members = self._members
+        membership = self._membership
         end_s = self._clock.monotonic_s() + wait_s
-        while not members.usable():
-            told = list(members.members.values())
-            if told and all(member.asked and member.models and member.fault for member in told):
-                raise SettingError(f"no replica serves the model: {members.why_none()}")
-            if not told and members.fault:
-                raise SettingError(members.fault)
+        while not membership.usable():
+            known = list(membership.replicas.values())
+            if known and all(replica.checked and replica.models and replica.fault for replica in known):
+                raise SettingError(f"no replica serves the model: {membership.why_none()}")
+            if not known and membership.fault:
+                raise SettingError(membership.fault)
             if not await self._look(end_s):
-                raise Unreachable(f"no replica can be used after {wait_s:g} s: {members.why_none()}")
+                raise Unreachable(f"no replica can be used after {wait_s:g} s: {membership.why_none()}")
 
     async def until_listed(self, wait_s: float) -> bool:
         """Wait until a replica has reported its models; whether one has after `wait_s`."""
@@ -271,16 +273,16 @@ class FleetClient:
     @property
     def why_none(self) -> str:
         """Why no replica can be used, in one line."""
-        return self._members.why_none()
+        return self._membership.why_none()
 
     async def _look(self, end_s: float) -> bool:
         """Wait for the next look at a replica; False if it is `end_s` already."""
         left_s = end_s - self._clock.monotonic_s()
         if left_s <= 0:
             return False
-        self._members.looked.clear()
+        self._membership.check_ended.clear()
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._members.looked.wait(), left_s if left_s < math.inf else None)
+            await asyncio.wait_for(self._membership.check_ended.wait(), left_s if left_s < math.inf else None)
         return True
 
     async def close(self) -> None:
@@ -290,7 +292,7 @@ class FleetClient:
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
-        await self._members.close()
+        await self._membership.close()
 
     async def _tick(self) -> None:
         due_s = self._clock.monotonic_s() + TICK_S
@@ -298,19 +300,19 @@ class FleetClient:
             await asyncio.sleep(TICK_S)
             now_s = self._clock.monotonic_s()
             if now_s > due_s + LATE_S:
-                self._members.stalls.resumed()
+                self._membership.stalls.resumed()
             due_s = now_s + TICK_S
             self.fleet.forget_stale_reports(now_s)
-            self._members.stalls.find()
-            self._members.forget_evicted()
-            self._tell_usable()
+            self._membership.stalls.find()
+            self._membership.forget_evicted()
+            self._report_usable()
             self._placements.tick(now_s)
 
-    def _tell_usable(self) -> None:
+    def _report_usable(self) -> None:
         usable = self.usable
         # Zero may only mean that none was asked yet.
-        if usable != self._told_usable and (usable or self.probed):
-            self._told_usable = usable
+        if usable != self._reported_usable and (usable or self.probed):
+            self._reported_usable = usable
             self.on_usable(usable)
 
     def _dispatch_soon(self) -> None:

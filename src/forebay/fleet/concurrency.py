@@ -30,9 +30,9 @@ MORE, SAME = 1.06, 0.97
 MORE_FOR_GOOD, MORE_TO_CLIMB = 1.12, 1.25
 """How much more must raise it if fewer are never tried again, and to start another climb."""
 WORSE, SURE = 0.8, 16
-"""A trial of fewer ends once the rate is this low over so many answers, or over the limit."""
+"""A trial of fewer ends once the rate is this low over this many answers, or over the limit."""
 TIMES, LEAST, ENOUGH = 4, 64, 256
-"""Answers to one rate: so many times the limit, within these bounds."""
+"""Answers to one rate: this many times the limit, within these bounds."""
 DRIFT = 1.25
 """If the rates before and after a trial differ by more than this, the trial does not count."""
 OVERDUE = 2.5
@@ -161,8 +161,8 @@ class ConcurrencyLimit:
             self._grow(running)
             self._look(0, now_s)
 
-    def whole(self) -> None:
-        """Forget what looked like tokens: answers come in one piece."""
+    def forget_tokens(self) -> None:
+        """Discard measurements of tokens: answers come in one piece."""
         self._start = Opening()
 
     def _grow(self, working: float) -> None:
@@ -214,7 +214,7 @@ class ConcurrencyLimit:
             self._base, self._wider = self._wider, 0.0
             self._settle(0, now_s, REST_S)
 
-    def shows(self) -> None:
+    def start_high(self) -> None:
         """Start higher: the replica reports its queue and the size of its KV cache."""
         if self._phase == "climb" and not self._start.begun and not self._careful:
             self._limit = min(max(self._limit, FIRST_SHOWN), self._most)

@@ -26,7 +26,7 @@ class DisaggregatedEngine:
     of `prefill` works, or if prefill failed or returned no KV cache.
 
     Token counts are those of decoding, but `cached_tokens` those of a prefill elsewhere. Timing begins with
-    the prefill. `Completion.handover` tells which way it went.
+    the prefill. `Completion.handover` names the outcome.
     """
 
     def __init__(self, prefill: FleetEngine, decode: FleetEngine) -> None:

@@ -20,7 +20,7 @@ from forebay.engine.client import replica_url
 from forebay.engine.replica import ServedModel, list_models
 from forebay.engine.retry import RetryPolicy, jitter_unit
 from forebay.errors import EngineError, PipelineFailed, SettingError, Unreachable
-from forebay.files import read_text
+from forebay.files import read_bytes, read_text, write_atomic
 from forebay.settings import SecretRef, read_secret
 
 MAX_REPLICAS = 1000
@@ -110,8 +110,8 @@ class DnsReplicas:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            said = getattr(error, "strerror", None) or type(error).__name__
-            raise SettingError(f"the name {host} cannot be resolved: {said}") from None
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise SettingError(f"the name {host} cannot be resolved: {reason}") from None
         addresses = sorted({str(entry[4][0]) for entry in found})
         return checked((str(parsed.with_host(address)) for address in addresses), where=f"the name {host}")
 
@@ -150,14 +150,68 @@ def _entries(text: str, where: str) -> Iterable[object]:
         try:
             value: Any = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            raise SettingError(f"{where} is no JSON list of URLs: {error}") from None
+            raise SettingError(f"{where} is not a JSON list of URLs: {error}") from None
         return list(value)
     # A YAML list also has one per line, with a dash and perhaps in quotes.
     lines = (line.split("#", 1)[0].strip().removeprefix("- ").strip(" \t'\"") for line in text.splitlines())
     return [line for line in lines if line]
 
 
-MAX_SAID = 4
+class ScaledReplicaSet(tuple[str, ...]):
+    """URLs of replicas that may get requests, perhaps none. `version` grows with each change; `wanted` is how
+    many there should be."""
+
+    version: int
+    wanted: int
+
+    def __new__(cls, urls: Iterable[str], version: int = 0, wanted: int = 0) -> ScaledReplicaSet:
+        made = super().__new__(cls, urls)
+        made.version = version
+        made.wanted = wanted
+        return made
+
+
+@dataclass(frozen=True)
+class ScaledReplicas:
+    """The `ReplicaList` of a scaled fleet, read from the file of `write_listing`.
+
+    It may be empty: replicas are started when requests wait.
+    """
+
+    path: str
+    every_s: float = 0.5
+
+    async def urls(self) -> tuple[str, ...]:
+        return await asyncio.get_running_loop().run_in_executor(None, read_listing, Path(self.path))
+
+    def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
+        return polled(self.urls, self.every_s)
+
+
+def write_listing(path: Path, listing: ScaledReplicaSet) -> None:
+    """Replace the file at `path`; blocks."""
+    document = {"version": listing.version, "wanted": listing.wanted, "replicas": list(listing)}
+    write_atomic(path, orjson.dumps(document))
+
+
+def read_listing(path: Path) -> ScaledReplicaSet:
+    """Read the file at `path`; blocks. Raises `SettingError` if it cannot be read."""
+    where = f"the list of replicas {path}"
+    try:
+        found: Any = orjson.loads(read_bytes(path, MAX_BYTES, where))
+        urls, version, wanted = found["replicas"], found["version"], found["wanted"]
+        if not isinstance(urls, list) or type(version) is not int or type(wanted) is not int:
+            raise TypeError("a value of another type")
+        if len(urls) > MAX_REPLICAS:
+            raise TypeError(f"more than {MAX_REPLICAS} replicas")
+        return ScaledReplicaSet(dict.fromkeys(replica_url(url) for url in urls), version, wanted)
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise SettingError(
+            f"{where} is invalid: {error}; its owner replaces it with the next change"
+        ) from None
+
+
+MAX_REASONS = 4
 """How many unreachable replicas a message names."""
 
 
@@ -205,8 +259,8 @@ def discover_model(
     if wanted is None and len(names) == 1:
         return _shortest(names.pop(), served)
     if wanted is None:
-        raise SettingError(f"{model_key}: expected a name: {_told(served)}")
-    raise SettingError(f"{model_key}: {wanted!r} is not served: {_told(served)}")
+        raise SettingError(f"{model_key}: expected a name: {_describe(served)}")
+    raise SettingError(f"{model_key}: {wanted!r} is not served: {_describe(served)}")
 
 
 def check_served(
@@ -224,7 +278,7 @@ def check_served(
         return ServedModel(wanted)
     served = _models(urls, answers)
     if served and not any(model.name == wanted for models in served.values() for model in models):
-        raise SettingError(f"{key}: {wanted!r} is not served: {_told(served)}")
+        raise SettingError(f"{key}: {wanted!r} is not served: {_describe(served)}")
     return _shortest(wanted, served)
 
 
@@ -246,7 +300,7 @@ def _models(
     }
 
 
-def _told(served: Served) -> str:
+def _describe(served: Served) -> str:
     return "; ".join(
         f"the engine at {url} serves {', '.join(model.name for model in models) or 'nothing'}"
         for url, models in served.items()
@@ -289,13 +343,13 @@ def _served(
             left_s=within_s - waited_s,
             jitter_unit=jitter_unit(urls[0] if urls else url_key, attempt),
         )
-        said = "; ".join(map(str, errors[:MAX_SAID]))
+        reasons = "; ".join(map(str, errors[:MAX_REASONS]))
         if delay_s is None:
             raise PipelineFailed(
-                f"the engine did not list its models: {said} ({attempt} tries in "
+                f"the engine did not list its models: {reasons} ({attempt} tries in "
                 f"{waited_s:.0f} s); nothing was started"
             )
-        say(f"waiting for the engine, at most {within_s:g} s: {said}", waited_s)
+        say(f"waiting for the engine, at most {within_s:g} s: {reasons}", waited_s)
         sleep(delay_s)
 
 

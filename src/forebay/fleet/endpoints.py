@@ -82,7 +82,7 @@ class KubernetesReplicas:
         async with http, aclosing(follow(http, collection)) as found:
             async for each in found:
                 try:
-                    urls = _told(each, name, collection)
+                    urls = _urls_in(each, name, collection)
                 except SettingError as error:
                     before = None
                     yield error
@@ -92,7 +92,7 @@ class KubernetesReplicas:
                         yield urls
 
 
-def _told(found: Objects | Trouble, name: ServiceName, collection: Collection) -> tuple[str, ...]:
+def _urls_in(found: Objects | Trouble, name: ServiceName, collection: Collection) -> tuple[str, ...]:
     if isinstance(found, Trouble):
         raise SettingError(found.text)
     if not found:

@@ -76,7 +76,7 @@ class RetryBudget:
                 turn.cancel()
 
     def wake(self) -> None:
-        """Let waiting retries go on whose turn it is."""
+        """Start the waiting retries whose turn it is."""
         while self._waiting:
             turn = self._waiting[0]
             if turn.done():
@@ -248,14 +248,14 @@ class FleetEngine:
         ) as lease:
             lease.timeout_s = timeout_s
             if prompt is not None:
-                lease.awaits_prompt()
+                lease.await_prompt()
                 try:
                     request = await prompt()
                 except EngineError:
                     # The prompt belongs to another replica.
                     lease.release()
                     raise
-                lease.prompt_came()
+                lease.prompt_arrived()
             try:
                 completion = await self._call(lease, request, deadline)
             except EngineError as error:

@@ -2,18 +2,18 @@
 how long would it delay the others there?
 
 It counts the prefill queued there, this prompt's own prefill at the learned speed, and decoding. Vectors have
-one element per replica. docs/fleet.md derives it.
+one element per replica. docs/fleet.md derives it. Imports only numpy, since Ray nodes have little more.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest, Vector
-from forebay.fleet.state import Fleet
 
 
-def queue_s(fleet: Fleet, now_s: float) -> Vector:
+def queue_s(fleet: ReplicaTable, now_s: float) -> Vector:
     """Seconds until a replica has prefilled everything that was sent to it.
 
     An overdue prompt is expected to take as long again as it is late, so a replica that hangs looks worse and
@@ -26,12 +26,12 @@ def queue_s(fleet: Fleet, now_s: float) -> Vector:
     return left
 
 
-def queue_of_s(fleet: Fleet, replica: int, now_s: float) -> float:
+def queue_of_s(fleet: ReplicaTable, replica: int, now_s: float) -> float:
     head_s = abs(float(fleet.head_until_s[replica]) - now_s) * float(fleet.busy[replica])
     return head_s + float(fleet.behind_s[replica]) + float(fleet.external_s[replica])
 
 
-def prefill_s(fleet: Fleet, demand: RoutingRequest, cached: Vector) -> Vector:
+def prefill_s(fleet: ReplicaTable, demand: RoutingRequest, cached: Vector) -> Vector:
     """Seconds that the prompt's uncached part takes at the head of a replica's queue."""
     speed, prompt = fleet.fit.speed, demand.prompt_tokens
     per_token: Vector = fleet.context * speed.context_s
@@ -48,7 +48,7 @@ def prefill_s(fleet: Fleet, demand: RoutingRequest, cached: Vector) -> Vector:
     return per_token
 
 
-def stall_s(fleet: Fleet, work_s: Vector) -> Vector:
+def stall_s(fleet: ReplicaTable, work_s: Vector) -> Vector:
     """Seconds of waiting that a prompt of `work_s` costs the requests before it.
 
     It holds up all that decode by then. That counts by its share of the time their answers take: one step is
@@ -60,7 +60,7 @@ def stall_s(fleet: Fleet, work_s: Vector) -> Vector:
     return stalled
 
 
-def fits(fleet: Fleet, tokens: float, replica: int) -> bool:
+def fits(fleet: ReplicaTable, tokens: float, replica: int) -> bool:
     """Whether the replica's KV cache has room for a request of `tokens`; an idle replica always has."""
     requests = fleet.requests[replica]
     if not requests:
@@ -70,9 +70,31 @@ def fits(fleet: Fleet, tokens: float, replica: int) -> bool:
     return bool(fleet.reserved[replica] + tokens <= fleet.kv_tokens[replica])
 
 
-def fullness(fleet: Fleet) -> Vector:
+def fullness(fleet: ReplicaTable) -> Vector:
     """How full each replica is for requests that only decode: the larger of the shares of sequences and KV
     cache in use. At 1 the next request waits."""
     sequences = (fleet.requests + fleet.external) / fleet.max_num_seqs
     taken: Vector = np.maximum(sequences, fleet.reserved / fleet.kv_tokens)
     return taken
+
+
+def least(costs: Vector, fleet: ReplicaTable) -> int:
+    """The available replica with the least cost; the lowest number among equals."""
+    if fleet.all_available:
+        return int(costs.argmin())
+    return int(np.where(fleet.available, costs, np.inf).argmin())
+
+
+class ExpectedTtft:
+    """Chooses the least sum of the expected time to first token and the cost to other requests.
+
+    There is no threshold for imbalance: a hot prefix spills once the queue at the cached replica costs more
+    than a prefill elsewhere.
+    """
+
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
+        work_s = prefill_s(fleet, demand, cached)
+        costs = stall_s(fleet, work_s)
+        costs += work_s
+        costs += queue_s(fleet, now_s)
+        return least(costs, fleet)

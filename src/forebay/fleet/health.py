@@ -1,16 +1,15 @@
-"""Whether a replica may get requests (a circuit breaker with a slow start), and which of them have stalled.
-
-Time limits follow progress: a request that waits in order at a working replica is not late. If a later
-request overtakes it, its time starts.
+"""Whether a replica may get requests (a circuit breaker with a slow start), and whether its load reports are
+credible.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
+
+from forebay.engine.load import ReplicaCounters
+from forebay.records import ReplicaLoad
 
 State = Literal["up", "shut", "trial"]
 
@@ -86,8 +85,8 @@ class Health:
         """Note bytes of an answer."""
         self._sign_s = now_s
 
-    def succeeded(self, epoch: int, now_s: float, *, first: bool = True, whole: bool = True) -> None:
-        """Count a request of `epoch` that got its `first` token, its complete answer (`whole`), or both.
+    def succeeded(self, epoch: int, now_s: float, *, first: bool = True, complete: bool = True) -> None:
+        """Count a request of `epoch` that got its `first` token, its `complete` answer, or both.
 
         First tokens reopen a replica, but do not make up for answers that break off.
         """
@@ -95,7 +94,7 @@ class Health:
         if epoch != self.epoch or self.state == "shut":
             return
         self._missed = 0
-        if whole:
+        if complete:
             self._forget_failures()
         self.state = "up"
         if first and self.limit < math.inf:
@@ -191,138 +190,46 @@ class Health:
         self._sources.clear()
 
 
-PATIENCE = 4.0
-"""Something may take this many times longer than recently before it is given up."""
-PROGRESS_FADE = 1 / 50
-STALE_S = 1.0
-GIVEN_UP = 0.5
-"""What was given up counts as having taken this share of its time, so the next gets twice as long."""
+UNPROVEN_S = 10.0
+"""How long a reported queue of others' requests counts without evidence from our requests."""
+LEAST_CLAIM_S = 0.05
+"""Reports of less waiting than this are not checked."""
 
 
-class Tracked(Protocol):
-    """A request at the replica. `timeout_s`: the longest time without progress."""
+class ReportCheck:
+    """Checks what one replica reports against what our own requests see there.
 
-    timeout_s: float
-    epoch: int
-    """The replica's `Health.epoch` when it was sent."""
-    sent_s: float
-    moved_s: float
-    """When it last made progress or was sent."""
-    passed_s: float
-    """When a later request began before it; NaN if none did."""
-    quiet: bool
-    """Set while silence is not the replica's fault."""
-    unseen: bool
-    """Set while an answer in one piece is awaited: only metrics show that the replica works."""
-    blocks: Sequence[int]
-    """Hashes of the prompt's prefix blocks."""
-
-    def set_aside(self) -> None:
-        """Stop holding back other requests."""
-        ...
-
-    def overdue(self, now_s: float, here_since_s: float) -> tuple[float, bool]:
-        """As `Progress.overdue`."""
-        ...
-
-    def mark_stalled(self, why: str) -> None:
-        """Give the request up: the replica hangs or ignores it."""
-        ...
-
-
-class Peak:
-    """The longest recent time: rises at once, and falls by a fiftieth of the difference with each shorter
-    one."""
-
-    __slots__ = ("seconds",)
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def add(self, seconds: float) -> None:
-        more_s = seconds - self.seconds
-        self.seconds += more_s if more_s > 0 else more_s * PROGRESS_FADE
-
-
-class Progress:
-    """Progress of one replica's requests.
-
-    A request is overdue after its own `timeout_s`, or after `PATIENCE` times the recent time of the same
-    phase, if that is longer. Requests that were given up count, too.
+    A report that does not change while the replica is busy is not new, so a frozen one becomes stale. A long
+    reported queue counts for `UNPROVEN_S`, and then until one of our requests contradicts it. After a
+    contradiction it counts again once a request confirms it.
     """
 
     def __init__(self) -> None:
-        self.moved_s = -math.inf
-        """When the replica last showed that it works."""
-        self._in_order: OrderedDict[Tracked, None] = OrderedDict()
-        self._overtaken: set[Tracked] = set()
-        self._silences = Peak()
-        self._firsts = Peak()
-        self._gaps = Peak()
+        self.credible = True
+        self._last: tuple[object, ...] | None = None
+        self._unproven_since_s: float | None = None
 
-    @property
-    def longest_wait_s(self) -> float:
-        """The longest time that a first token may take."""
-        return PATIENCE * self._firsts.seconds
+    def news(self, load: ReplicaLoad, counters: ReplicaCounters) -> bool:
+        """Whether the report is new. For an idle replica the same report counts as new."""
+        seen = (load.running, load.waiting, load.kv_cache_usage, counters)
+        new = seen != self._last
+        self._last = seen
+        return new or not (load.running or load.waiting)
 
-    @property
-    def overtaken(self) -> int:
-        """How many requests have not begun although later ones have: they wait for no place."""
-        return len(self._overtaken)
+    def claimed(self, claimed_s: float, now_s: float) -> bool:
+        """Whether to count a report that others' requests take `claimed_s` of prefill."""
+        if claimed_s < LEAST_CLAIM_S:
+            self._unproven_since_s = None
+            return True
+        if self._unproven_since_s is None:
+            self._unproven_since_s = now_s
+        if now_s - self._unproven_since_s > UNPROVEN_S:
+            self.credible = False
+        return self.credible
 
-    def moved(self, now_s: float) -> None:
-        """Note a sign that the replica works."""
-        self.moved_s = now_s
-
-    def sent(self, request: Tracked) -> None:
-        self._in_order[request] = None
-
-    def began(self, request: Tracked, now_s: float) -> None:
-        """Note the first content of an answer. Requests sent before it are overtaken."""
-        self._firsts.add(now_s - request.sent_s)
-        self._overtaken.discard(request)
-        if math.isnan(request.passed_s):
-            self._silences.add(now_s - max(self.moved_s, request.sent_s))
-            while self._in_order:
-                first, _ = self._in_order.popitem(last=False)
-                if first is request:
-                    break
-                first.passed_s = now_s
-                self._overtaken.add(first)
-                first.set_aside()
-        self.moved_s = request.moved_s = now_s
-
-    def set_aside_stale(self, now_s: float) -> None:
-        """Set aside requests that wait much longer than others did recently."""
-        for request in self._in_order:
-            if now_s - request.sent_s <= max(STALE_S, PATIENCE * self._firsts.seconds):
-                break
-            request.set_aside()
-
-    def went_on(self, request: Tracked, now_s: float) -> None:
-        """Note more content of an answer."""
-        self._gaps.add(now_s - request.moved_s)
-        self.moved_s = request.moved_s = now_s
-
-    def ended(self, request: Tracked) -> None:
-        self._in_order.pop(request, None)
-        self._overtaken.discard(request)
-
-    def overdue(
-        self, request: Tracked, *, begun: bool, now_s: float, here_since_s: float
-    ) -> tuple[float, bool]:
-        """Return how long a stalled request made no progress, else 0; and whether the whole replica hangs.
-
-        `here_since_s`: since when this process has run without a pause.
-        """
-        if begun:
-            since_s, peak, hangs = request.moved_s, self._gaps, False
-        elif not math.isnan(request.passed_s):
-            since_s, peak, hangs = request.passed_s, self._firsts, False
-        else:
-            since_s, peak, hangs = max(request.sent_s, self.moved_s), self._silences, True
-        silent_s = now_s - max(since_s, here_since_s)
-        if request.quiet or silent_s <= max(request.timeout_s, PATIENCE * peak.seconds):
-            return 0.0, False
-        peak.add(GIVEN_UP * silent_s)
-        return silent_s, hangs
+    def first_token(self, claimed_s: float, own_s: float, waited_s: float) -> None:
+        """Check a report of `claimed_s` against a request that waited `waited_s`; alone it takes `own_s`."""
+        if claimed_s < LEAST_CLAIM_S:
+            return
+        self.credible = waited_s >= own_s + claimed_s / 2
+        self._unproven_since_s = None

@@ -20,17 +20,17 @@ from forebay.errors import (
     Unauthorized,
     Unreachable,
 )
-from forebay.fleet.health import PATIENCE
-from forebay.fleet.member import WHOLE, Member
+from forebay.fleet.progress import PATIENCE
+from forebay.fleet.replica import NON_STREAMING, Replica
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest
-from forebay.fleet.state import Fleet
 from forebay.records import ReplicaLoad, Usage
 
 REPLICAS_FAULT = (Unreachable, Overloaded, RateLimited, AttemptTimeout, ServerFault, ProtocolViolation)
 MISPLACED = (Unauthorized, ModelNotFound)
 """The replica does not fit the request; another may."""
 LEAST_TIMEOUT_S = 1.0
-"""A timeout of less than this is no evidence against the replica."""
+"""A shorter timeout shows nothing about the replica."""
 FULL = (Overloaded, RateLimited)
 """Errors of a replica with too many requests."""
 
@@ -44,36 +44,35 @@ class ReplicaLease:
 
     def __init__(
         self,
-        member: Member,
-        ticket: InFlightRequest,
-        fleet: Fleet,
+        replica: Replica,
+        request: InFlightRequest,
+        fleet: ReplicaTable,
         clock: Clock,
         changed: Callable[[ReplicaLease], None],
         *,
         blocks: Sequence[int] = (),
         source: str | None = None,
     ) -> None:
-        self._member = member
-        self._ticket = ticket
+        self._replica = replica
+        self._request = request
         self._fleet = fleet
         self._clock = clock
         self._changed = changed
         self._source = source
-        self.epoch = member.health.epoch
-        self._own_s = fleet.queued_s(ticket.replica)
-        self._claimed_s = member.claimed_s
-        self._believed_s = member.believed_s
-        self._counted = False
+        self.epoch = replica.health.epoch
+        self._own_s = fleet.queued_s(request.replica)
+        self._claimed_s = replica.claimed_s
+        self._credible_s = replica.credible_s
         self._began = False
         self._one_piece = False
         self._works = False
-        self.sent_s = self.moved_s = ticket.sent_s
-        self.passed_s = math.nan
+        self.sent_s = self.moved_s = request.sent_s
+        self.overtaken_s = math.nan
         self.timeout_s = math.inf
         """The longest time without progress; set by the holder."""
         self._first_s = math.nan
-        self._there = int(fleet.requests[ticket.replica])
-        self._refused_before = member.refusals.seen
+        self._there = int(fleet.requests[request.replica])
+        self._refused_before = replica.refusals.seen
         self.blocks = blocks
         """The prefix blocks of its prompt."""
         self.ended = False
@@ -82,76 +81,68 @@ class ReplicaLease:
         self.on_lost: Callable[[], None] = lambda: None
         """Called when `lost` is set: end the call and place the request again."""
         self.usage: Usage | None = None
-        self.quiet = False
+        self.ignore_silence = False
         """Set while silence is not the replica's fault."""
-        self.unseen = False
+        self.metrics_only = False
         """Set while an answer in one piece is awaited: only metrics show that the replica works."""
-        member.leases.add(self)
-        member.progress.sent(self)
-        member.sent(ticket.sent_s)
-        member.used(blocks, ticket.sent_s)
+        replica.sent(self, request.sent_s)
 
     @property
     def url(self) -> str:
         """The replica's URL, without `/v1`."""
-        return self._member.url
+        return self._replica.url
 
     @property
     def number(self) -> int:
         """The replica's number, for `RoutingRequest.avoid`."""
-        return self._ticket.replica
+        return self._request.replica
 
     @property
     def engine(self) -> ReplicaEngine:
-        """A client of the replica, for requests that are read whole."""
-        return self._member.engine
+        """A client of the replica, for requests whose answer is read as one object."""
+        return self._replica.connection.engine
 
     def first_token(self) -> None:
         """Report the first content."""
         if self.begun or self.ended:
             return
         now_s = self._clock.monotonic_s()
-        waited_s = now_s - self.sent_s
-        member = self._member
         waiting = int(self._fleet.waiting[self.number])
         if not self._began:
             self._began = True
-            self._fleet.first_token(self._ticket, now_s)
+            self._fleet.first_token(self._request, now_s)
         self._first_s = now_s
-        member.progress.began(self, now_s)
-        self._counted = True
-        member.health.succeeded(self.epoch, now_s, whole=False)
-        member.reports.first_token(self._claimed_s, self._own_s, waited_s)
-        member.began(self._there, waiting, self.sent_s, now_s)
-        member.tell(self._fleet)
+        self._replica.first_token(
+            self, now_s, there=self._there, waiting=waiting, own_s=self._own_s, claimed_s=self._claimed_s
+        )
         self._changed(self)
 
-    def whole(self) -> None:
+    def non_streaming(self) -> None:
         """Expect the answer in one piece; its first token is assumed at the expected time."""
-        self.quiet = self.unseen = self._one_piece = True
-        asyncio.get_running_loop().call_later(self._own_s, self._assume_first_token)
+        self.ignore_silence = self.metrics_only = self._one_piece = True
+        asyncio.get_running_loop().call_later(self._own_s, self.set_aside)
 
-    def awaits_prompt(self) -> None:
-        """Keep the place while another replica prefills the prompt, until `prompt_came`.
+    def await_prompt(self) -> None:
+        """Keep the place while another replica prefills the prompt, until `prompt_arrived`.
 
         Neither silence nor the time to first token count for this replica.
         """
-        self.quiet = True
-        self._assume_first_token()
+        self.ignore_silence = True
+        self.set_aside()
 
-    def prompt_came(self) -> None:
+    def prompt_arrived(self) -> None:
         """Note that the request is sent now."""
         now_s = self._clock.monotonic_s()
-        self.quiet = False
-        self.sent_s = self.moved_s = self._ticket.first_token_s = now_s
-        self.passed_s = math.nan
-        self._member.progress.ended(self)
-        self._member.progress.sent(self)
+        self.ignore_silence = False
+        self.sent_s = self.moved_s = self._request.first_token_s = now_s
+        self.overtaken_s = math.nan
+        self._replica.sent_again(self)
 
-    def _assume_first_token(self) -> None:
+    def set_aside(self) -> None:
+        """Assume its first token, so that it holds back no others."""
         if not self._began and not self.ended:
             self._began = True
-            self._fleet.assume_first_token(self._ticket, self._clock.monotonic_s())
+            self._fleet.assume_first_token(self._request, self._clock.monotonic_s())
             if self._one_piece:
                 self._worked_on()
             self._changed(self)
@@ -161,7 +152,7 @@ class ReplicaLease:
         news = not self._works
         if news:
             self._works = True
-            self._member.working += 1
+            self._replica.works_on()
         return news
 
     @property
@@ -169,42 +160,32 @@ class ReplicaLease:
         """Whether some content has arrived."""
         return not math.isnan(self._first_s)
 
-    def set_aside(self) -> None:
-        """Stop holding back others: it waits for its first token longer than usual."""
-        self._assume_first_token()
-
     def progress(self, tokens: int = 1) -> None:
         """Report bytes of the answer, about this many tokens. The first ones count as the first token."""
         if not self.begun:
             self.first_token()
             return
-        now_s = self._clock.monotonic_s()
-        member, gap_s = self._member, now_s - self.moved_s
-        member.progress.went_on(self, now_s)
-        member.health.sign(now_s)
-        if not self.ended:
-            window = member.running.limit
-            member.flowed(self.sent_s, gap_s, now_s, first=self._worked_on(), tokens=tokens)
-            if member.running.limit != window:
-                member.tell(self._fleet)
-                self._changed(self)
+        first = not self.ended and self._worked_on()
+        if self._replica.tokens(self, tokens, self._clock.monotonic_s(), first=first):
+            self._changed(self)
 
     def load(self, load: ReplicaLoad | None) -> None:
         """Pass on the answer's load header, if it had one."""
         if load is not None and not self.ended:
-            self._member.heard(self._fleet, load, None, self._clock.monotonic_s())
+            self._replica.report(load, None, self._clock.monotonic_s())
 
     def done(self, usage: Usage | None = None) -> None:
         """Report a complete answer; `usage` as the replica counted it."""
         if not self.ended:
             self.usage = usage
             now_s = self._clock.monotonic_s()
-            self._member.sign(now_s)
-            self._member.health.succeeded(self.epoch, now_s, first=not self._counted)
-            whole = not self._first_s - self.sent_s < WHOLE * (now_s - self.sent_s)
-            there = int(self._fleet.requests[self.number])
-            self._member.answered(there, self.sent_s, now_s, whole=whole)
-            self._member.tell(self._fleet)
+            self._replica.answered(
+                self,
+                now_s,
+                there=int(self._fleet.requests[self.number]),
+                first=not self.begun,
+                non_streaming=not self._first_s - self.sent_s < NON_STREAMING * (now_s - self.sent_s),
+            )
             self._end(now_s, 0 if usage is None else usage.completion_tokens)
 
     def failed(self, error: EngineError, *, blame: bool = True, alone: bool = False) -> None:
@@ -216,23 +197,22 @@ class ReplicaLease:
         if self.ended:
             return
         now_s = self._clock.monotonic_s()
-        health = self._member.health
-        in_flight = len(self._member.leases) - 1
+        health = self._replica.health
+        in_flight = len(self._replica.leases) - 1
         if isinstance(error, FULL):
-            against = self._member.refused(error, self._others(), self.sent_s, now_s)
-            self._member.tell(self._fleet)
-            # If there is no other replica, it is asked again when it said, and is not shut.
+            against = self._replica.refused(error, self._others(), self.sent_s, now_s)
+            # If there is no other replica, it gets requests again after the time it named, and is not shut.
             if against and (not alone or (blame and not names_time(error))):
                 self._blame(error, now_s, in_flight=in_flight, alone=alone)
         elif isinstance(error, MISPLACED):
             if blame:
                 self._blame(error, now_s, at_least_s=0.0)
-                self._member.doubtful = True
+                self._replica.must_describe = True
         elif isinstance(error, REPLICAS_FAULT):
             if blame and not self._excused(error, now_s):
                 self._blame(error, now_s, in_flight=in_flight, at_least_s=error.retry_after_s, alone=alone)
         else:
-            health.succeeded(self.epoch, now_s, first=not self._counted)
+            health.succeeded(self.epoch, now_s, first=not self.begun)
         self._end(now_s)
 
     def _blame(
@@ -244,7 +224,7 @@ class ReplicaLease:
         at_least_s: float | None = None,
         alone: bool = False,
     ) -> None:
-        self._member.health.failed(
+        self._replica.health.failed(
             self.epoch,
             str(error),
             now_s,
@@ -257,25 +237,24 @@ class ReplicaLease:
     def late(self) -> None:
         """Report that the request missed its deadline: the replica had too many."""
         if not self.ended:
-            self._member.running.missed(self.sent_s, self._clock.monotonic_s())
-            self._member.tell(self._fleet)
+            self._replica.missed(self.sent_s, self._clock.monotonic_s())
 
     def mark_failed(self, error: EngineError) -> None:
         """Hold a failure without blame against the replica after all: another one has answered."""
-        self._member.health.failed(self.epoch, str(error), self._clock.monotonic_s())
+        self._replica.health.failed(self.epoch, str(error), self._clock.monotonic_s())
         self._changed(self)
 
     def release(self) -> None:
-        """End it without a result: nobody wants the answer."""
+        """End it without a result."""
         if not self.ended:
             self._end(self._clock.monotonic_s())
 
     def overdue(self, now_s: float, here_since_s: float) -> tuple[float, bool]:
-        """As `Progress.overdue`."""
-        return self._member.progress.overdue(self, begun=self.begun, now_s=now_s, here_since_s=here_since_s)
+        """As `RequestProgress.overdue`."""
+        return self._replica.progress.overdue(self, begun=self.begun, now_s=now_s, here_since_s=here_since_s)
 
     def mark_stalled(self, why: str) -> None:
-        """Tell the holder that the replica hangs or ignores this request."""
+        """Report to the holder that the replica hangs or ignores this request."""
         if not self.ended:
             self.lost = why
             self.on_lost()
@@ -286,22 +265,18 @@ class ReplicaLease:
         Those are the earlier ones that were not refused since, or the present ones: calls overtake each
         other.
         """
-        refused = self._member.refusals.seen - self._refused_before
+        refused = self._replica.refusals.seen - self._refused_before
         return max(self._there - refused, int(self._fleet.requests[self.number])) - 1
 
     def _excused(self, error: EngineError, now_s: float) -> bool:
         """Whether a call timed out because it had little time or was long."""
         if not isinstance(error, AttemptTimeout) or self.lost:
             return False
-        due_s = max(LEAST_TIMEOUT_S, PATIENCE * (self._own_s + self._believed_s))
+        due_s = max(LEAST_TIMEOUT_S, PATIENCE * (self._own_s + self._credible_s))
         return self._began or now_s - self.sent_s < due_s
 
     def _end(self, now_s: float, output_tokens: int = 0) -> None:
         self.ended = True
-        self._fleet.finish(self._ticket, now_s, output_tokens)
-        member = self._member
-        member.leases.discard(self)
-        member.working -= self._works
-        member.progress.ended(self)
-        self._member.used(self.blocks, now_s)
+        self._fleet.finish(self._request, now_s, output_tokens)
+        self._replica.ended(self, now_s, worked_on=self._works)
         self._changed(self)

@@ -10,16 +10,15 @@ from contextlib import aclosing
 
 from forebay.clock import Clock
 from forebay.engine.failures import Redactor
-from forebay.engine.replica import Replica
+from forebay.engine.replica import ReplicaConnection
 from forebay.errors import BadRequest, EngineError, ModelNotFound, SettingError, Unauthorized
 from forebay.fleet.cache_events import CacheWatch
 from forebay.fleet.cache_subscriber import CacheSubscriber, cache_endpoint
 from forebay.fleet.config import FleetConfig
-from forebay.fleet.member import Member
-from forebay.fleet.probes import Probes
+from forebay.fleet.probes import Probes, StallDetector
+from forebay.fleet.replica import Replica
+from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.served import ServedModels, names, serves
-from forebay.fleet.stalls import StallDetector
-from forebay.fleet.state import Fleet, ReplicaLimits
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +27,7 @@ UNKNOWN = (BadRequest, ModelNotFound, Unauthorized)
 LIST_PAUSE_S = 5.0
 RARELY_S = 600.0
 """The longest time until a server is asked again what it did not know; the time doubles from `check_s` on."""
-Connect = Callable[[str], Replica]
+Connect = Callable[[str], ReplicaConnection]
 """Opens the replica at a URL, on the running event loop."""
 
 
@@ -54,7 +53,7 @@ class Membership:
     def __init__(
         self,
         config: FleetConfig,
-        fleet: Fleet,
+        fleet: ReplicaTable,
         api_key: str | None,
         clock: Clock,
         changed: Callable[[], None],
@@ -69,22 +68,22 @@ class Membership:
         self._changed = changed
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._list_task: asyncio.Task[None] | None = None
-        self.members: dict[str, Member] = {}
-        self.rows: dict[int, Member] = {}
+        self.replicas: dict[str, Replica] = {}
+        self.rows: dict[int, Replica] = {}
         self.fault = ""
         """Why the list cannot be read now; empty if it can."""
         self.listing: tuple[str, ...] = ()
         """The current list."""
-        self.looked = asyncio.Event()
-        """Set with every check of a member; whoever waits for it clears it."""
-        self.served = ServedModels(config.model, clock, self.rows, self.members, self._models_changed)
+        self.check_ended = asyncio.Event()
+        """Set with every check of a replica; a task that waits for it clears it."""
+        self.served = ServedModels(config.model, clock, self.rows, self.replicas, self._models_changed)
         self._subscriber = None if config.kv_events is None else CacheSubscriber()
         self._probes = Probes(
             config.model, config.check_timeout_s, clock, sync=self.sync, note_shut=self._note_shut
         )
         self.listed = False
         """Whether the list was ever read."""
-        self.stalls = StallDetector(self.rows, fleet, clock, config.stall_s, sync=self.sync)
+        self.stalls = StallDetector(self.rows, clock, config.stall_s, sync=self.sync)
 
     def start(self) -> None:
         self._list_task = asyncio.get_running_loop().create_task(self._watch_list())
@@ -98,69 +97,60 @@ class Membership:
         await self._probes.close()
         if self._subscriber is not None:
             self._subscriber.close()
-        for member in [*self.members.values(), *self.rows.values()]:
-            await member.replica.close()
+        for replica in [*self.replicas.values(), *self.rows.values()]:
+            await replica.connection.close()
 
     def usable(self) -> int:
         """How many replicas may get a request, now or when they have fewer."""
-        return sum(m.health.state != "shut" and not m.fault and not m.leaving for m in self.rows.values())
+        return sum(replica.usable for replica in self.rows.values())
 
     def in_flight(self) -> int:
         """How many requests are at replicas."""
-        return sum(len(member.leases) for member in self.rows.values())
+        return sum(len(replica.leases) for replica in self.rows.values())
 
     def works(self, model: str | None = None) -> bool:
         """Whether a replica answers requests for `model` or is being started for them."""
-        awaited = self._config.scaled and not self.members
-        return awaited or any(member.works() and serves(member, model) for member in self.rows.values())
+        awaited = self._config.scaled and not self.replicas
+        return awaited or any(replica.works and serves(replica, model) for replica in self.rows.values())
 
     def time_counts(self) -> bool:
         """Whether waiting counts against deadlines: no replica works. If the list is empty, one is to be
         started."""
-        return not self.works() and not (self.listed and not self.members)
+        return not self.works() and not (self.listed and not self.replicas)
 
     def only(self, row: int) -> bool:
         """Whether no other replica may get what is sent to this one."""
         now_s = self._clock.monotonic_s()
-        return not any(member.open(now_s) for other, member in self.rows.items() if other != row)
+        return not any(replica.open(now_s) for other, replica in self.rows.items() if other != row)
 
     def why_none(self) -> str:
         """The problem of each replica, in one line."""
-        said = [
-            f"{url}: {member.why or member.health.why or 'it is full'}"
-            for url, member in list(self.members.items())[:8]
-        ]
-        more = f"; and {len(self.members) - 8} more" if len(self.members) > 8 else ""
+        reasons = [f"{url}: {replica.trouble}" for url, replica in list(self.replicas.items())[:8]]
+        more = f"; and {len(self.replicas) - 8} more" if len(self.replicas) > 8 else ""
         none = "none is up at present" if self.listed else "the list was not read yet"
-        return "; ".join(said) + more if said else self.fault or none
+        return "; ".join(reasons) + more if reasons else self.fault or none
 
-    def sync(self, member: Member) -> None:
+    def sync(self, replica: Replica) -> None:
         """Update in the fleet whether the replica may get requests, and how many."""
-        row = member.row
+        row = replica.row
         if row is None:
             return
         now_s = self._clock.monotonic_s()
-        open = member.open(now_s)
-        if member.health.accused is not None or member.throttled:
-            self._probes.judge(member)
-        if now_s < member.paused_until_s != member.wakes_s:
-            member.wakes_s = member.paused_until_s
-            asyncio.get_running_loop().call_later(member.wakes_s - now_s, self.sync, member)
-        self._fleet.limit[row] = member.health.limit + member.older
-        if bool(self._fleet.available[row]) != open:
-            self._fleet.set_available(row, open)
-            if open:
-                self._changed()
-        if member.leaving and not member.leases:
-            self._gone(member)
+        if replica.health.accused is not None or replica.throttled:
+            self._probes.judge(replica)
+        if now_s < replica.paused_until_s != replica.wakes_s:
+            replica.wakes_s = replica.paused_until_s
+            asyncio.get_running_loop().call_later(replica.wakes_s - now_s, self.sync, replica)
+        if replica.update_available(now_s):
+            self._changed()
+        if replica.leaving and not replica.leases:
+            self._gone(replica)
 
     def forget_evicted(self) -> None:
         """Forget prefix blocks that replicas have evicted."""
         now_s = self._clock.monotonic_s()
-        for row, member in self.rows.items():
-            if member.cache is not None:
-                gone = member.cache.evicted((lease.blocks for lease in member.leases), now_s)
-                self._fleet.index.forget(row, gone)
+        for replica in self.rows.values():
+            replica.forget_evicted(now_s)
 
     async def _watch_list(self) -> None:
         while True:
@@ -168,9 +158,9 @@ class Membership:
                 await self._follow_list()
             except Exception as error:
                 # Otherwise the fleet would never change again.
-                log.exception("the list of replicas; the last list of %d stays", len(self.members))
+                log.exception("the list of replicas; the last list of %d stays", len(self.replicas))
                 self.fault = f"the list of replicas: {type(error).__name__}: {error}"
-                self.looked.set()
+                self.check_ended.set()
                 await asyncio.sleep(LIST_PAUSE_S)
             else:
                 return
@@ -180,145 +170,142 @@ class Membership:
             async for found in updates:
                 if isinstance(found, SettingError):
                     if str(found) != self.fault:
-                        log.warning("%s; the last list of %d replicas stays", found, len(self.members))
+                        log.warning("%s; the last list of %d replicas stays", found, len(self.replicas))
                     self.fault = str(found)
                 else:
                     self.fault = ""
                     self._replace(found)
-                self.looked.set()
+                self.check_ended.set()
 
     def _replace(self, urls: tuple[str, ...]) -> None:
         wanted = set(urls)
-        for url in [url for url in self.members if url not in wanted]:
-            member = self.members.pop(url)
+        for url in [url for url in self.replicas if url not in wanted]:
+            replica = self.replicas.pop(url)
             self._tasks.pop(url).cancel()
             if f"follow {url}" in self._tasks:
                 self._tasks.pop(f"follow {url}").cancel()
-            member.leaving = True
-            log.info("replica %s leaves with %d requests in flight", url, len(member.leases))
-            self.sync(member)
-            if member.row is None:
-                self._close(member)
+            replica.leaving = True
+            log.info("replica %s leaves with %d requests in flight", url, len(replica.leases))
+            self.sync(replica)
+            if replica.row is None:
+                self._close(replica)
         self.listing = urls
         newcomers, self.listed = self.listed, True
         for url in urls:
-            if url not in self.members:
+            if url not in self.replicas:
                 config = self._config
-                member = self.members[url] = Member(
+                replica = self.replicas[url] = Replica(
                     url,
                     self._connect(url),
                     config.health,
+                    self._fleet,
                     capacity=config.capacity,
                     most_s=config.deadline_s / 2,
                 )
                 if newcomers:
-                    member.health.start_slowly()
-                self._tasks[url] = asyncio.get_running_loop().create_task(self._watch(member))
-                self._follow(member)
+                    replica.health.start_slowly()
+                self._tasks[url] = asyncio.get_running_loop().create_task(self._watch(replica))
+                self._follow(replica)
 
-    def _follow(self, member: Member) -> None:
+    def _follow(self, replica: Replica) -> None:
         """Subscribe to its KV-cache events."""
         if self._subscriber is None or self._config.kv_events is None:
             return
         try:
-            endpoint = cache_endpoint(self._config.kv_events, member.url)
+            endpoint = cache_endpoint(self._config.kv_events, replica.url)
         except SettingError as error:
-            log.warning("%s; its own events are not heard", error)
+            log.warning("%s; its KV-cache events are not received", error)
             return
-        cache = member.cache = CacheWatch(member.url)
+        cache = replica.cache = CacheWatch(replica.url)
 
-        def heard(frames: list[bytes]) -> None:
-            if cache.heard(frames, self._clock.monotonic_s()) and member.row is not None:
-                self._fleet.restarted(member.row)
+        def receive(frames: list[bytes]) -> None:
+            if cache.receive(frames, self._clock.monotonic_s()) and replica.row is not None:
+                self._fleet.restarted(replica.row)
 
-        task = self._subscriber.follow(endpoint, heard)
-        self._tasks[f"follow {member.url}"] = asyncio.get_running_loop().create_task(task)
+        task = self._subscriber.follow(endpoint, receive)
+        self._tasks[f"follow {replica.url}"] = asyncio.get_running_loop().create_task(task)
 
-    def _gone(self, member: Member) -> None:
-        row = member.row
-        if row is not None and self.rows.get(row) is member:
+    def _gone(self, replica: Replica) -> None:
+        row = replica.row
+        if row is not None and self.rows.get(row) is replica:
             del self.rows[row]
-            member.row = None
-            self.served.moved(member)
+            replica.row = None
+            self.served.note_change(replica)
             self._fleet.remove(row)
-            self._close(member)
+            self._close(replica)
 
-    def _close(self, member: Member) -> None:
-        task = asyncio.get_running_loop().create_task(member.replica.close())
-        self._tasks[f"close {member.url}"] = task
-        task.add_done_callback(lambda _: self._tasks.pop(f"close {member.url}", None))
+    def _close(self, replica: Replica) -> None:
+        task = asyncio.get_running_loop().create_task(replica.connection.close())
+        self._tasks[f"close {replica.url}"] = task
+        task.add_done_callback(lambda _: self._tasks.pop(f"close {replica.url}", None))
 
-    async def _watch(self, member: Member) -> None:
+    async def _watch(self, replica: Replica) -> None:
         health, metrics = (Question(self._config.check_s) for _ in range(2))
         while True:
             try:
-                await self._look(member, health, metrics)
+                await self._look(replica, health, metrics)
             except Exception:
                 # A defect here must not leave the replica unwatched.
-                log.exception("a look at replica %s failed", member.url)
-            member.asked = True
-            self.looked.set()
+                log.exception("a look at replica %s failed", replica.url)
+            replica.checked = True
+            self.check_ended.set()
             await asyncio.sleep(self._config.check_s)
 
-    async def _look(self, member: Member, health: Question, metrics: Question) -> None:
+    async def _look(self, replica: Replica, health: Question, metrics: Question) -> None:
         timeout_s = self._config.check_timeout_s
         began_s = self._clock.monotonic_s()
         try:
             if began_s >= health.due_s:
-                known = await member.replica.check_health(timeout_s)
+                known = await replica.connection.check_health(timeout_s)
                 health.answered(began_s, known=known)
-            if member.doubtful:
-                await self._ask(member)
-            elif self.served.is_due(member):
-                await self._list_again(member)
+            if replica.must_describe:
+                await self._ask(replica)
+            elif self.served.is_due(replica):
+                await self._list_again(replica)
         except EngineError as error:
             now_s, why = self._clock.monotonic_s(), str(error)
-            if member.row is None:
-                member.fault = why
-            self._note_shut(member, lambda: member.health.check_failed(why, began_s, now_s))
-            # It may come back restarted, and serve something else.
-            member.doubtful = member.doubtful or member.health.state == "shut"
-            self.sync(member)
+            self._note_shut(replica, lambda: replica.check_failed(why, began_s, now_s))
+            self.sync(replica)
             return
-        member.health.check_passed()
-        if member.row is not None and member.health.due(self._clock.monotonic_s()):
-            await self._probes.reopen(member)
-        self.sync(member)
+        replica.health.check_passed()
+        if replica.row is not None and replica.health.due(self._clock.monotonic_s()):
+            await self._probes.reopen(replica)
+        self.sync(replica)
         if began_s < metrics.due_s:
             return
         try:
-            load, counters = await member.replica.fetch_metrics(timeout_s)
+            load, counters = await replica.connection.fetch_metrics(timeout_s)
         except EngineError as error:
             # Our own counts remain.
             metrics.answered(began_s, known=not isinstance(error, UNKNOWN))
             return
         metrics.answered(began_s, known=True)
-        member.heard(self._fleet, load, counters, self._clock.monotonic_s())
+        replica.report(load, counters, self._clock.monotonic_s())
         self._changed()
 
     async def accepts(self, row: int) -> bool:
         """Whether a replica answers a probe; if so, a 401 or 403 was due to the request."""
-        member = self.rows.get(row)
-        return member is not None and not await self._probes.fault(member)
+        replica = self.rows.get(row)
+        return replica is not None and not await self._probes.fault(replica)
 
-    async def _list_again(self, member: Member) -> None:
+    async def _list_again(self, replica: Replica) -> None:
         try:
-            await self.served.fetch(member, self._config.check_timeout_s)
+            await self.served.fetch(replica, self._config.check_timeout_s)
         except EngineError as error:
-            log.debug("replica %s keeps its list of models: %s", member.url, error)
+            log.debug("replica %s keeps its list of models: %s", replica.url, error)
         else:
-            member.fault = self._fault_of(member)
-            self.sync(member)
+            replica.fault = self._fault_of(replica)
+            self.sync(replica)
 
-    def _fault_of(self, member: Member) -> str:
+    def _fault_of(self, replica: Replica) -> str:
         """Why a replica with these models gets no requests; empty if it may."""
-        listed, wanted = names(member.models), self._config.model
+        listed, wanted = names(replica.models), self._config.model
         if wanted in listed or (wanted is None and listed):
             return ""
         served = self._quote(", ".join(sorted(listed))) or "nothing"
         fault = f"it serves {served}, not {self._quote(wanted or '') or 'a model'}"
-        if fault != member.fault:
-            log.warning("replica %s gets no requests: %s", member.url, fault)
+        if fault != replica.fault:
+            log.warning("replica %s gets no requests: %s", replica.url, fault)
         return fault
 
     def _models_changed(self, row: int) -> None:
@@ -326,43 +313,36 @@ class Membership:
         self._fleet.changed.add(row)
         self._changed()
 
-    async def _ask(self, member: Member) -> None:
+    async def _ask(self, replica: Replica) -> None:
         """Ask what it serves; it joins, or stays out with the reason."""
         timeout_s = self._config.check_timeout_s
-        await self.served.fetch(member, timeout_s)
-        fault = self._fault_of(member)
+        await self.served.fetch(replica, timeout_s)
+        fault = self._fault_of(replica)
         if fault:
-            member.fault = fault
+            replica.fault = fault
             return
-        if member.row is None:
-            await self._join(member, timeout_s)
+        if replica.row is None:
+            await self._join(replica, timeout_s)
         else:
-            self._fleet.restarted(member.row)
-            if member.cache is not None:
-                member.cache.restarted()
-        member.fault = ""
-        member.doubtful = False
+            replica.restarted()
+        replica.fault, replica.must_describe = "", False
 
-    async def _join(self, member: Member, timeout_s: float) -> None:
+    async def _join(self, replica: Replica, timeout_s: float) -> None:
         try:
-            tokens = await member.replica.fetch_cache_tokens(timeout_s)
+            tokens = await replica.connection.fetch_cache_tokens(timeout_s)
         except EngineError:
             tokens = None
-        if member.leaving:
+        if replica.leaving:
             return
-        row = member.row = self._fleet.add(ReplicaLimits(member.url, math.inf if tokens is None else tokens))
-        if tokens is not None:
-            member.running.shows()
-        # Unavailable until `sync`.
-        self._fleet.set_available(row, False)
-        member.tell(self._fleet)
-        self.rows[row] = member
-        self.served.moved(member)
-        log.info("replica %s joins", member.url)
+        row = self._fleet.add(ReplicaLimits(replica.url, math.inf if tokens is None else tokens))
+        replica.join(row, reports_cache=tokens is not None)
+        self.rows[row] = replica
+        self.served.note_change(replica)
+        log.info("replica %s joins", replica.url)
 
-    def _note_shut(self, member: Member, change: Callable[[], None]) -> None:
-        before = member.health.state
+    def _note_shut(self, replica: Replica, change: Callable[[], None]) -> None:
+        before = replica.health.state
         change()
-        if member.health.state == "shut" != before:
-            log.warning("replica %s gets no requests for now: %s", member.url, member.health.why)
-        self.sync(member)
+        if replica.health.state == "shut" != before:
+            log.warning("replica %s gets no requests for now: %s", replica.url, replica.health.why)
+        self.sync(replica)

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
 from forebay.fleet.admission import Dispatcher
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
-from forebay.fleet.state import Fleet
 
 Item = TypeVar("Item")
 
@@ -24,7 +24,7 @@ class ModelQueues(Generic[Item]):
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: ReplicaTable,
         make: Callable[[], Dispatcher[Item]],
         only: Callable[[str], Sequence[int] | None],
     ) -> None:

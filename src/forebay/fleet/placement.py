@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from forebay.clock import Clock
 from forebay.engine import Deadline
@@ -14,12 +15,23 @@ from forebay.fleet.admission import Dispatcher
 from forebay.fleet.lease import ReplicaLease
 from forebay.fleet.membership import Membership
 from forebay.fleet.model_queues import ModelQueues
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import BLOCK_CHARS, RoutingRequest, TokenEstimate
-from forebay.fleet.state import Fleet
+
+
+@dataclass(slots=True, eq=False)
+class WaitingRequest:
+    """A request that waits for a replica since `since_s`. `granted` is its result."""
+
+    demand: RoutingRequest
+    deadline: Deadline
+    source: str | None
+    since_s: float
+    granted: asyncio.Future[ReplicaLease]
 
 
 class Placements:
-    """Places requests at the replicas of `members`, in the order of the dispatchers that `make` returns.
+    """Places requests at the replicas of `membership`, in the order of the dispatchers that `make` returns.
 
     `watch` is called before a request waits, and raises if it may not; `on_idle` when none waits any more.
     Belongs to one event loop.
@@ -27,9 +39,9 @@ class Placements:
 
     def __init__(
         self,
-        fleet: Fleet,
-        members: Membership,
-        make: Callable[[], Dispatcher[PendingPlacement]],
+        fleet: ReplicaTable,
+        membership: Membership,
+        make: Callable[[], Dispatcher[WaitingRequest]],
         tokens: TokenEstimate,
         clock: Clock,
         *,
@@ -37,13 +49,13 @@ class Placements:
         on_idle: Callable[[], None],
     ) -> None:
         self._fleet = fleet
-        self._members = members
+        self._membership = membership
         self._tokens = tokens
         self._watch = watch
         self._on_idle = on_idle
-        self.clock = clock
-        self._dispatcher = ModelQueues(fleet, make, members.served.only)
-        self._waiting: set[PendingPlacement] = set()
+        self._clock = clock
+        self._dispatcher = ModelQueues(fleet, make, membership.served.only)
+        self._waiting: set[WaitingRequest] = set()
         self._waker: asyncio.TimerHandle | asyncio.Handle | None = None
         self._wake_s = math.inf
         self._closed = False
@@ -56,32 +68,43 @@ class Placements:
         """How many requests wait for room."""
         return len(self._dispatcher)
 
+    @asynccontextmanager
+    async def place(
+        self,
+        demand: RoutingRequest,
+        deadline: Deadline,
+        *,
+        chars: int = 0,
+        id: str = "",
+        source: str | None = None,
+    ) -> AsyncIterator[ReplicaLease]:
+        """As `FleetClient.place`."""
+        lease = await self._wait(demand, deadline, source)
+        if id:
+            self.sent.add(id)
+        try:
+            yield lease
+        except EngineError as error:
+            lease.failed(error)
+            raise
+        finally:
+            self.sent.discard(id)
+            lease.release()
+            self._learn(chars, lease)
+
     def close(self) -> None:
         """Refuse all that wait and dispatch no more."""
         self._closed = True
-        for pending in list(self._waiting):
-            pending.refuse(Unreachable("the fleet's client was closed", sent=False))
+        for waiting in list(self._waiting):
+            _refuse(waiting, Unreachable("the fleet's client was closed", sent=False))
         if self._waker is not None:
             self._waker.cancel()
 
-    def add(self, pending: PendingPlacement) -> None:
-        self._watch()
-        now_s = self.clock.monotonic_s()
-        self._waiting.add(pending)
-        pending.waits(now_s, counts=self._members.time_counts())
-        self._dispatcher.add(pending, pending.demand, now_s)
-        self.dispatch_soon()
-
-    def remove(self, pending: PendingPlacement) -> None:
-        self._waiting.discard(pending)
-        self._dispatcher.remove(pending)
-        self.dispatch_soon()
-
     def tick(self, now_s: float) -> None:
         """Count the waiting time of all requests and look for room."""
-        counts = self._members.time_counts()
-        for pending in list(self._waiting):
-            pending.waits(now_s, counts=counts)
+        counts = self._membership.time_counts()
+        for waiting in list(self._waiting):
+            self._count(waiting, now_s, counts=counts)
         if len(self._dispatcher):
             self.dispatch_soon()
 
@@ -94,43 +117,83 @@ class Placements:
         self._wake_s = -math.inf
         self._waker = asyncio.get_running_loop().call_soon(self._dispatch)
 
-    def learn(self, chars: int, lease: ReplicaLease) -> None:
+    async def _wait(self, demand: RoutingRequest, deadline: Deadline, source: str | None) -> ReplicaLease:
+        """Return once a replica has room; raises `Overloaded` or `Unreachable`."""
+        self._watch()
+        loop, now_s = asyncio.get_running_loop(), self._clock.monotonic_s()
+        waiting = WaitingRequest(demand, deadline, source, now_s, loop.create_future())
+        self._waiting.add(waiting)
+        self._count(waiting, now_s, counts=self._membership.time_counts())
+        self._dispatcher.add(waiting, demand, now_s)
+        self.dispatch_soon()
+        left_s = demand.deadline_s - now_s
+        timer = None if left_s == math.inf else loop.call_later(max(0.0, left_s), self._expire, waiting)
+        granted = waiting.granted
+        try:
+            return await granted
+        except BaseException:
+            if granted.done() and not granted.cancelled() and not granted.exception():
+                granted.result().release()
+            else:
+                self._waiting.discard(waiting)
+                self._dispatcher.remove(waiting)
+                self.dispatch_soon()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _count(self, waiting: WaitingRequest, now_s: float, *, counts: bool) -> None:
+        """Count its waiting time and refuse it if its deadline is over. `counts`: time from now on counts."""
+        waiting.deadline.wait(now_s, counts=counts)
+        if waiting.deadline.left_s(now_s) <= 0:
+            self._expire(waiting)
+
+    def _expire(self, waiting: WaitingRequest) -> None:
+        """Refuse it because its deadline has passed."""
+        waited_s = self._clock.monotonic_s() - waiting.since_s
+        _refuse(waiting, self._refusal(waited_s, waiting.demand.model))
+
+    def _refusal(self, waited_s: float, model: str | None) -> EngineError:
+        """Why a request for `model` got no replica within `waited_s`."""
+        membership = self._membership
+        if membership.works(model):
+            usable = membership.usable()
+            replicas = f"{usable} replica{'s' * (usable != 1)}"
+            return Overloaded(
+                f"no replica had room for the request within {waited_s:.1f} s: {replicas} with "
+                f"{membership.in_flight()} requests in flight, {len(self._waiting)} waiting",
+                sent=False,
+            )
+        return Unreachable(f"there is no replica to send the request to: {membership.why_none()}", sent=False)
+
+    def _learn(self, chars: int, lease: ReplicaLease) -> None:
         """Learn from the usage of `lease` how many tokens a prompt of `chars` has."""
         if lease.usage is not None and chars:
             self._tokens.learn(chars, lease.usage.prompt_tokens)
             self._fleet.block_tokens = BLOCK_CHARS / self._tokens.chars_per_token
 
-    def refusal(self, waited_s: float, model: str | None) -> EngineError:
-        """Why a request for `model` got no replica within `waited_s`."""
-        members = self._members
-        if members.works(model):
-            usable = members.usable()
-            replicas = f"{usable} replica{'s' * (usable != 1)}"
-            return Overloaded(
-                f"no replica had room for the request within {waited_s:.1f} s: {replicas} with "
-                f"{members.in_flight()} requests in flight, {len(self._waiting)} waiting",
-                sent=False,
-            )
-        return Unreachable(f"there is no replica to send the request to: {members.why_none()}", sent=False)
-
     def _dispatch(self) -> None:
         self._waker, self._wake_s = None, math.inf
-        now_s = self.clock.monotonic_s()
-        for pending, charge in self._dispatcher.ready(now_s):
-            self._waiting.discard(pending)
-            pending.grant(
-                ReplicaLease(
-                    self._members.rows[charge.replica],
-                    charge,
-                    self._fleet,
-                    self.clock,
-                    self._changed,
-                    blocks=pending.demand.blocks,
-                    source=pending.source,
-                )
+        now_s = self._clock.monotonic_s()
+        for waiting, request in self._dispatcher.ready(now_s):
+            self._waiting.discard(waiting)
+            lease = ReplicaLease(
+                self._membership.rows[request.replica],
+                request,
+                self._fleet,
+                self._clock,
+                self._changed,
+                blocks=waiting.demand.blocks,
+                source=waiting.source,
             )
-        for pending in self._dispatcher.expired():
-            pending.expire()
+            if waiting.granted.done():
+                lease.release()
+            else:
+                waiting.deadline.begin(lease.sent_s)
+                waiting.granted.set_result(lease)
+        for waiting in self._dispatcher.expired():
+            self._expire(waiting)
         if self._wake_s == math.inf and self._dispatcher.wake_s < math.inf:
             self._wake_s = self._dispatcher.wake_s
             delay_s = max(0.0, self._wake_s - now_s)
@@ -140,91 +203,14 @@ class Placements:
             self._on_idle()
 
     def _changed(self, lease: ReplicaLease) -> None:
-        member = self._members.rows.get(lease.number)
-        if member is not None:
-            self._members.sync(member)
+        replica = self._membership.rows.get(lease.number)
+        if replica is not None:
+            self._membership.sync(replica)
         if len(self._dispatcher):
             self.dispatch_soon()
 
 
-class PendingPlacement:
-    """A request that waits for a replica, and then has one: an async context manager that gives its lease."""
-
-    def __init__(
-        self,
-        placements: Placements,
-        demand: RoutingRequest,
-        deadline: Deadline,
-        *,
-        chars: int,
-        id: str,
-        source: str | None,
-    ) -> None:
-        self.demand = demand
-        self.source = source
-        self.deadline = deadline
-        self._id = id
-        self._placements = placements
-        self._chars = chars
-        self._lease: ReplicaLease | None = None
-        self._granted: asyncio.Future[ReplicaLease] | None = None
-        self._began_s = 0.0
-
-    async def __aenter__(self) -> ReplicaLease:
-        loop = asyncio.get_running_loop()
-        placements = self._placements
-        self._granted = loop.create_future()
-        self._began_s = placements.clock.monotonic_s()
-        placements.add(self)
-        left_s = self.demand.deadline_s - self._began_s
-        timer = loop.call_later(max(0.0, left_s), self.expire) if left_s < math.inf else None
-        try:
-            self._lease = await self._granted
-            if self._id:
-                placements.sent.add(self._id)
-            return self._lease
-        except BaseException:
-            if self._granted.done() and not self._granted.cancelled() and not self._granted.exception():
-                self._granted.result().release()
-            else:
-                placements.remove(self)
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        lease = self._lease
-        assert lease is not None
-        self._placements.sent.discard(self._id)
-        if isinstance(error, EngineError):
-            lease.failed(error)
-        lease.release()
-        self._placements.learn(self._chars, lease)
-
-    def grant(self, lease: ReplicaLease) -> None:
-        """Give it the replica of `lease`."""
-        assert self._granted is not None
-        if self._granted.done():
-            lease.release()
-        else:
-            self.deadline.begin(lease.sent_s)
-            self._granted.set_result(lease)
-
-    def waits(self, now_s: float, *, counts: bool) -> None:
-        """Go on waiting, unless the deadline is over; `counts`: the time from now on counts against it."""
-        self.deadline.wait(now_s, counts=counts)
-        if self.deadline.left_s(now_s) <= 0:
-            self.expire()
-
-    def expire(self) -> None:
-        """Refuse it because its deadline has passed."""
-        waited_s = self._placements.clock.monotonic_s() - self._began_s
-        self.refuse(self._placements.refusal(waited_s, self.demand.model))
-
-    def refuse(self, error: EngineError) -> None:
-        """Raise `error` to whoever waits, unless it has a replica."""
-        if self._granted is not None and not self._granted.done():
-            self._granted.set_exception(error)
+def _refuse(waiting: WaitingRequest, error: EngineError) -> None:
+    """Raise `error` where the request waits, unless it has a replica."""
+    if not waiting.granted.done():
+        waiting.granted.set_exception(error)

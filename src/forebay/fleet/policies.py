@@ -13,16 +13,16 @@ import numpy as np
 from forebay.documents import suggestion
 from forebay.errors import ForebayError, SettingError
 from forebay.fleet.admission import Policy
-from forebay.fleet.expected_ttft import ExpectedTtft, least
+from forebay.fleet.estimate import ExpectedTtft, least
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest, Vector
-from forebay.fleet.state import Fleet
 from forebay.registry import Registry, described
 
 
 class LeastRequests:
     """The replica with the fewest requests in flight."""
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         return least(fleet.requests + fleet.external, fleet)
 
 
@@ -35,7 +35,7 @@ class PowerOfTwo:
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         numbers = fleet.available.nonzero()[0]
         if len(numbers) == 1:
             return int(numbers[0])
@@ -53,7 +53,7 @@ class RandomChoice:
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         if fleet.all_available:
             return int(self._random.random() * fleet.count)
         numbers = fleet.available.nonzero()[0]
@@ -66,7 +66,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last = -1
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         available = fleet.available
         for _ in range(fleet.count):
             self._last = (self._last + 1) % fleet.count
@@ -82,7 +82,7 @@ class SessionAffinity:
     prompt's first block; one without any block goes to the replica with the fewest requests.
     """
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         if demand.session is not None:
             key = demand.session.encode("utf-8", "surrogatepass")
         elif demand.blocks:
@@ -117,7 +117,7 @@ class Sglang:
     def __init__(self) -> None:
         self._tree: list[float] = []
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         if len(self._tree) != fleet.count:
             self._tree = [0.0] * fleet.count
         numbers = fleet.numbers()
@@ -146,7 +146,7 @@ class Aibrix:
     gateway's routing algorithms.
     """
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         requests = fleet.requests
         loads = requests if fleet.all_available else requests[fleet.available]
         fewest = least(requests, fleet)
@@ -176,7 +176,7 @@ class LlmD:
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         waiting = fleet.reported_waiting
         longest, shortest = float(waiting.max()), float(waiting.min())
         scores = KV_WEIGHT * (1 - fleet.reported_kv)
@@ -197,7 +197,7 @@ class Dynamo:
     weights.
     """
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         # In tokens instead of blocks, and without what is equal for all replicas.
         return least(fleet.prefill_tokens - cached + fleet.prompts, fleet)
 
@@ -249,12 +249,12 @@ def make_policy(name: str, *, seed: int = 0, instead: Policy | None = None) -> P
         policy = make(seed)
     except Exception as error:
         raise SettingError(
-            f"{called} cannot be made with the seed {seed}: {type(error).__name__}: {error}; "
-            f"mend or uninstall the package"
+            f"{called} could not be created with the seed {seed}: {type(error).__name__}: {error}; "
+            f"fix or uninstall the package"
         ) from error
     if not callable(getattr(policy, "choose", None)):
         raise SettingError(
-            f"{called}: expected a policy with a method choose, found {described(policy)}; mend the package"
+            f"{called}: expected a policy with a method choose, found {described(policy)}; fix the package"
         )
     return CheckedPolicy(policy, called, instead)
 
@@ -266,20 +266,20 @@ class CheckedPolicy:
         self._policy = policy
         self._called = called
         self._instead = instead
-        self._told = False
+        self._warned = False
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         try:
             return self._chosen(demand, cached, fleet, now_s)
         except ForebayError as error:
             if self._instead is None:
                 raise
-            if not self._told:
-                self._told = True
-                log.warning("%s; Forebay chooses where it does not", error)
+            if not self._warned:
+                self._warned = True
+                log.warning("%s; Forebay chooses in its place", error)
             return self._instead.choose(demand, cached, fleet, now_s)
 
-    def _chosen(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def _chosen(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         try:
             chosen = operator.index(self._policy.choose(demand, cached, fleet, now_s))
         except Exception as error:

@@ -15,7 +15,7 @@ from forebay.settings import SecretRef, read_secret
 CHECK_S = 5.0
 """The longest time for one answer."""
 ASKED = "What is the weather like?"
-MEND = "start vLLM there with a KV connector (--kv-transfer-config)"
+FIX = "start vLLM there with a KV connector (--kv-transfer-config)"
 
 Verdict = tuple[Literal["fit", "wrong", "away"], str]
 """Whether a server can prefill, and why not."""
@@ -28,8 +28,8 @@ def check_prefill(
     most three times `CHECK_S`.
 
     Raises `SettingError`, naming the setting `key`, if all servers answer and none can prefill for `model`.
-    Servers that do not answer, unsuitable servers beside suitable ones, and an empty or unreadable list are
-    warnings. Nothing is asked if the API key is not available here.
+    Warnings are about servers that do not answer, unsuitable servers if there are suitable ones, and an empty
+    or unreadable list. Nothing is asked if the API key is not available here.
     """
     return asyncio.run(_check(replicas, model, chat=chat, api_key=api_key, key=key))
 
@@ -75,7 +75,7 @@ async def _ask_all(replicas: ReplicaList, asked: Request, secret: str | None) ->
     except SettingError as error:
         return [("away", str(error))]
     except asyncio.TimeoutError:
-        return [("away", f"which they are was not told within {CHECK_S:g} s")]
+        return [("away", f"the list of replicas was not read within {CHECK_S:g} s")]
     if not urls:
         return [("away", "there is none yet")]
     return await asyncio.gather(*(_ask(url, asked, secret) for url in urls))
@@ -98,5 +98,5 @@ async def _ask(url: str, asked: Request, secret: str | None) -> Verdict:
     finally:
         await replica.close()
     if answer.kv_transfer is None:
-        return "wrong", f"{url} gives no KV cache to take over, so that prompts are prefilled twice: {MEND}"
+        return "wrong", f"{url} gives no KV cache to take over, so that prompts are prefilled twice: {FIX}"
     return "fit", ""

@@ -1,23 +1,82 @@
-"""Small requests of our own that show whether a replica works; clients' requests alone do not."""
+"""Finds the replicas that are at fault: those that are silent, and those that do not answer a probe.
+
+A probe is a small request of our own. Failures of clients' requests alone may be the requests' fault.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
 from forebay.clock import Clock
 from forebay.errors import EngineError
-from forebay.fleet.member import Member
+from forebay.fleet.replica import Replica
 
 log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
 """Time between probes of a replica that answers them while requests fail there."""
-PROOF = 3
-"""Probes in a row that show that a replica takes more requests than a limit allows."""
 HOLD_S = 0.25
 """How long a refusing replica gets nothing while it is probed: under load a probe waits."""
+
+
+class StallDetector:
+    """Looks for replicas that are silent with requests in flight, longer than `stall_s` and than expected.
+
+    `sync` is called when a replica must get no more requests. Belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[int, Replica],
+        clock: Clock,
+        stall_s: float,
+        *,
+        sync: Callable[[Replica], None],
+    ) -> None:
+        self._rows = rows
+        self._clock = clock
+        self._stall_s = stall_s
+        self._sync = sync
+        self._resumed_s = -math.inf
+
+    def resumed(self) -> None:
+        """Ignore all silence until now: this process itself did not run."""
+        self._resumed_s = self._clock.monotonic_s()
+
+    def find(self) -> None:
+        """Give up requests without progress; shut replicas that hang, sooner if another can take over."""
+        now_s = self._clock.monotonic_s()
+        for replica in list(self._rows.values()):
+            replica.forget_stale_report(now_s)
+            since_s = max(replica.silent_since_s(), self._resumed_s)
+            patience_s = replica.patience_s(self._stall_s)
+            if now_s - since_s > patience_s and self._others_work(replica, since_s, now_s):
+                self._give_up(replica, now_s - since_s)
+                continue
+            replica.tick(now_s)
+            for lease in list(replica.leases):
+                silent_s, hangs = lease.overdue(now_s, self._resumed_s)
+                if hangs:
+                    self._give_up(replica, silent_s)
+                    break
+                if silent_s:
+                    lease.mark_stalled(f"{replica.url} made no progress on a request for {silent_s:.1f} s")
+
+    def _give_up(self, replica: Replica, silent_s: float) -> None:
+        why = f"{replica.url} sent nothing for {silent_s:.1f} s with requests in flight"
+        if replica.health.state != "shut":
+            replica.accuse(why)
+            self._sync(replica)
+        for lease in list(replica.leases):
+            lease.mark_stalled(why)
+
+    def _others_work(self, replica: Replica, since_s: float, now_s: float) -> bool:
+        """Whether another replica may take the requests, and is not as silent itself."""
+        others = (other for other in self._rows.values() if other is not replica and other.open(now_s))
+        return any(not other.leases or other.progress.moved_s > since_s for other in others)
 
 
 class Probes:
@@ -33,15 +92,15 @@ class Probes:
         least_s: float,
         clock: Clock,
         *,
-        sync: Callable[[Member], None],
-        note_shut: Callable[[Member, Callable[[], None]], None],
+        sync: Callable[[Replica], None],
+        note_shut: Callable[[Replica, Callable[[], None]], None],
     ) -> None:
         self._model = model
         self._least_s = least_s
         self._clock = clock
         self._sync = sync
         self._note_shut = note_shut
-        self._judging: dict[Member, asyncio.Task[None]] = {}
+        self._judging: dict[Replica, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
         tasks = list(self._judging.values())
@@ -49,73 +108,72 @@ class Probes:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def fault(self, member: Member) -> str:
+    async def fault(self, replica: Replica) -> str:
         """Why the replica does not answer; empty if it does."""
-        model = self._model or next((model.name for model in member.models), "")
+        model = self._model or next((model.name for model in replica.models), "")
         try:
-            await member.replica.probe(model, max(self._least_s, member.progress.longest_wait_s))
+            await replica.connection.probe(model, max(self._least_s, replica.progress.longest_wait_s))
         except EngineError as error:
             return str(error)
         return ""
 
-    async def reopen(self, member: Member) -> None:
+    async def reopen(self, replica: Replica) -> None:
         """Open a shut replica again if it answers."""
-        why = await self.fault(member)
+        why = await self.fault(replica)
         now_s = self._clock.monotonic_s()
         if why:
-            member.health.shut(why, now_s)
+            replica.health.shut(why, now_s)
         else:
-            member.health.probe_passed(now_s)
-            log.info("replica %s is tried again", member.url)
+            replica.health.probe_passed(now_s)
+            log.info("replica %s is tried again", replica.url)
 
-    def judge(self, member: Member) -> None:
+    def judge(self, replica: Replica) -> None:
         """Start to find out whether failures there are the replica's fault; returns at once."""
-        if member not in self._judging:
-            task = self._judging[member] = asyncio.get_running_loop().create_task(self._judge(member))
-            task.add_done_callback(lambda _: self._judging.pop(member, None))
+        if replica not in self._judging:
+            task = self._judging[replica] = asyncio.get_running_loop().create_task(self._judge(replica))
+            task.add_done_callback(lambda _: self._judging.pop(replica, None))
 
-    async def _judge(self, member: Member) -> None:
-        wait_s = member.acquitted_s + PAUSE_S - self._clock.monotonic_s()
+    async def _judge(self, replica: Replica) -> None:
+        wait_s = replica.acquitted_s + PAUSE_S - self._clock.monotonic_s()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
-        accused = member.health.accused
+        accused = replica.health.accused
         if accused is None:
-            await self._check_limit(member)
+            await self._check_limit(replica)
             return
         release: asyncio.TimerHandle | None = None
-        if not accused.shuts and not member.held:
+        if not accused.shuts and not replica.held:
             # It may be full: more requests would only be refused.
-            member.held = True
-            release = asyncio.get_running_loop().call_later(HOLD_S, self._release, member)
-            self._sync(member)
-        why = await self.fault(member)
+            replica.held = True
+            release = asyncio.get_running_loop().call_later(HOLD_S, self._release, replica)
+            self._sync(replica)
+        why = await self.fault(replica)
         now_s = self._clock.monotonic_s()
         if release is not None:
             release.cancel()
-        member.held = False
+        replica.held = False
         if why:
-            self._note_shut(member, lambda: member.convict(now_s))
+            self._note_shut(replica, lambda: replica.convict(now_s))
             return
-        log.warning("replica %s answers a probe, though requests failed there: %s", member.url, accused.why)
-        member.acquit(now_s)
-        self._sync(member)
+        log.warning("replica %s answers a probe, though requests failed there: %s", replica.url, accused.why)
+        replica.acquit(now_s)
+        self._sync(replica)
 
-    async def _check_limit(self, member: Member) -> None:
+    async def _check_limit(self, replica: Replica) -> None:
         """Find out whether the number of requests was the reason for refusals: probes are refused then, too.
 
         One that passes may just have met a free place.
         """
-        refusals = member.refusals
-        while refusals.probes < PROOF and member.throttled and member.refusals is refusals:
-            if await self.fault(member):
-                refusals.checked = True
+        limit = replica.refusals
+        while replica.must_probe_limit(limit):
+            if await self.fault(replica):
+                limit.checked = True
                 return
-            refusals.probes += 1
-        if refusals.probes == PROOF and member.refusals is refusals:
-            log.warning("replica %s answers probes, though it refuses requests", member.url)
-            member.excuse(self._clock.monotonic_s())
-            self._sync(member)
+            limit.probes += 1
+        if replica.refutes_limit(limit, self._clock.monotonic_s()):
+            log.warning("replica %s answers probes, though it refuses requests", replica.url)
+            self._sync(replica)
 
-    def _release(self, member: Member) -> None:
-        member.held = False
-        self._sync(member)
+    def _release(self, replica: Replica) -> None:
+        replica.held = False
+        self._sync(replica)

@@ -75,19 +75,21 @@ class RayReplicas:
         RayPlace.parse(self.place)
 
     async def urls(self) -> tuple[str, ...]:
-        return self._together(await self._told({}, look_at))
+        return self._together(await self._by_cluster({}, look_at))
 
     def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
         last: dict[str, tuple[str, ...]] = {}
 
         async def look() -> tuple[str, ...]:
             nonlocal last
-            last = await self._told(last, lambda head: LOOKS.instance(head, self.every_s))
+            last = await self._by_cluster(last, lambda head: LOOKS.instance(head, self.every_s))
             return self._together(last)
 
         return polled(look, self.every_s)
 
-    async def _told(self, before: Mapping[str, tuple[str, ...]], look: Look) -> dict[str, tuple[str, ...]]:
+    async def _by_cluster(
+        self, before: Mapping[str, tuple[str, ...]], look: Look
+    ) -> dict[str, tuple[str, ...]]:
         """The replicas of each cluster by dashboard; those of `before` if it fails. Raises `SettingError` if
         all fail."""
         place = RayPlace.parse(self.place)
@@ -133,9 +135,9 @@ def _check_whole(found: ServeApplication, before: tuple[str, ...]) -> None:
     """Raise `DeployError` if Serve does not report all replicas; `before` are the last ones."""
     deployment = found.deployments.get(DEPLOYMENT)
     if deployment is not None and deployment.recovering:
-        raise DeployError(f"{found.name}: Serve has begun anew and does not know all replicas yet")
+        raise DeployError(f"{found.name}: Serve has restarted and does not report all replicas yet")
     if deployment is None and before and not found.deleting:
         # The old replicas run until the new version is built, or if it cannot be.
         if found.status == DEPLOY_FAILED:
             raise DeployError(f"{found.name}: Serve did not build the last version: {found.message}")
-        raise DeployError(f"{found.name}: Serve is building a version, and tells no replicas meanwhile")
+        raise DeployError(f"{found.name}: Serve is building a version, and reports no replicas meanwhile")

@@ -1,4 +1,4 @@
-"""A request as routing sees it: its demand, its charge at a replica, and its prompt as blocks and tokens."""
+"""A request as routing sees it: its demand, its cost at a replica, and its prompt as blocks and tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RoutingRequest:
-    """What a request needs of a replica. Times are on the monotonic clock.
+    """What a request needs. Times are on the monotonic clock.
 
     `blocks` are hashes of the prompt's whole prefix blocks, each including all before it. `session` is for
     affinity, `tenant` for fairness; None is nobody. `due_s` is when the first token should come; after
@@ -46,7 +46,7 @@ def new_tokens(demand: RoutingRequest, cached: float) -> float:
 
 
 class InFlightRequest:
-    """What the fleet keeps of a request from its sending to its end.
+    """A request at a replica, as the table counts it until its end.
 
     `uncached` and `reserved` are tokens: to prefill, and in the KV cache beyond what others share. `work_s`
     is the expected prefill time of the features `terms`.

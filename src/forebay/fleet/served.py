@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from forebay.clock import Clock
 from forebay.engine.replica import NO_LIST, ServedModel
 from forebay.errors import EngineError
-from forebay.fleet.member import Member
+from forebay.fleet.replica import Replica
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ class ServedModels:
         self,
         model: str | None,
         clock: Clock,
-        rows: Mapping[int, Member],
-        everyone: Mapping[str, Member],
+        rows: Mapping[int, Replica],
+        everyone: Mapping[str, Replica],
         changed: Callable[[int], None],
     ) -> None:
         self.model = model
@@ -56,8 +56,8 @@ class ServedModels:
         if self._models is not None:
             return self._models
         found: dict[str, ServedModel] = {}
-        for member in self._rows.values():
-            for model in member.models:
+        for replica in self._rows.values():
+            for model in replica.models:
                 before = found.get(model.name)
                 if before is None or (model.max_model_len or math.inf) < (before.max_model_len or math.inf):
                     found[model.name] = model
@@ -67,7 +67,7 @@ class ServedModels:
     def rows(self, model: str) -> Sequence[int]:
         """The numbers of the replicas in use that serve this model."""
         if model not in self._where:
-            found = tuple(row for row, member in self._rows.items() if serves(member, model))
+            found = tuple(row for row, replica in self._rows.items() if serves(replica, model))
             if not found:
                 return ()
             self._where[model] = found
@@ -88,39 +88,39 @@ class ServedModels:
     @property
     def all_listed(self) -> bool:
         """Whether every replica has listed its models once; only then another model is unknown."""
-        return all(member.models for member in self._everyone.values())
+        return all(replica.models for replica in self._everyone.values())
 
-    def is_due(self, member: Member) -> bool:
+    def is_due(self, replica: Replica) -> bool:
         """Whether to ask this replica for its models again."""
-        in_use = self.model is None and member.row is not None
-        return in_use and self._clock.monotonic_s() >= member.list_due_s
+        in_use = self.model is None and replica.row is not None
+        return in_use and self._clock.monotonic_s() >= replica.list_due_s
 
-    async def fetch(self, member: Member, timeout_s: float) -> None:
+    async def fetch(self, replica: Replica, timeout_s: float) -> None:
         """Ask a replica for its models. Raises the `EngineError` of the cause."""
-        member.list_due_s = self._clock.monotonic_s() + LIST_S
+        replica.list_due_s = self._clock.monotonic_s() + LIST_S
         try:
-            models = await member.replica.list_models(timeout_s)
+            models = await replica.connection.list_models(timeout_s)
         except NO_LIST:
             if self.model is None:
                 raise
             models = (ServedModel(self.model),)
-        before, member.models = member.models, models
+        before, replica.models = replica.models, models
         self._models = None
-        if member.row is not None and names(before) != names(models):
-            log.info("replica %s serves %s", member.url, ", ".join(sorted(names(models))) or "nothing")
-            self.moved(member)
+        if replica.row is not None and names(before) != names(models):
+            log.info("replica %s serves %s", replica.url, ", ".join(sorted(names(models))) or "nothing")
+            self.note_change(replica)
 
-    def moved(self, member: Member) -> None:
+    def note_change(self, replica: Replica) -> None:
         """Note that a replica joined, left or changed its list."""
         self._where.clear()
         self._models = None
-        if member.leaving:
+        if replica.leaving:
             now_s = self._clock.monotonic_s()
             self._left_s = {name: left_s for name, left_s in self._left_s.items() if now_s - left_s < LEFT_S}
             if len(self._left_s) < MAX_LEFT:
-                self._left_s |= dict.fromkeys(names(member.models), now_s)
-        elif member.row is not None:
-            self._changed(member.row)
+                self._left_s |= dict.fromkeys(names(replica.models), now_s)
+        elif replica.row is not None:
+            self._changed(replica.row)
 
     async def refresh(self) -> None:
         """Ask all replicas in use for their models, at most once in `REFRESH_PAUSE_S`.
@@ -143,20 +143,20 @@ class ServedModels:
             await asyncio.gather(self._refresh, return_exceptions=True)
 
     async def _fetch_all(self) -> None:
-        async def fetch(member: Member) -> None:
+        async def fetch(replica: Replica) -> None:
             try:
-                await self.fetch(member, REFRESH_TIMEOUT_S)
+                await self.fetch(replica, REFRESH_TIMEOUT_S)
             except EngineError as error:
-                log.debug("replica %s keeps its list of models: %s", member.url, error)
+                log.debug("replica %s keeps its list of models: %s", replica.url, error)
 
-        members = [member for member in self._everyone.values() if member.row is not None]
-        await asyncio.gather(*map(fetch, members))
+        replicas = [replica for replica in self._everyone.values() if replica.row is not None]
+        await asyncio.gather(*map(fetch, replicas))
 
 
 def names(models: Sequence[ServedModel]) -> frozenset[str]:
     return frozenset(model.name for model in models)
 
 
-def serves(member: Member, model: str | None) -> bool:
+def serves(replica: Replica, model: str | None) -> bool:
     """Whether a replica lists this model; always for None."""
-    return model is None or any(served.name == model for served in member.models)
+    return model is None or any(served.name == model for served in replica.models)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from forebay.fleet.routing_request import Vector
+from forebay.fleet.routing_request import InFlightRequest, Vector
 
 MEMORY = 4000
 """Samples after which an old one counts for a third."""
@@ -42,6 +43,21 @@ class PrefillSpeed:
             + terms[3] * self.decode_s
             + terms[4] * self.context_s
         )
+
+
+@dataclass(slots=True)
+class Prefills:
+    """Prefills at one replica: own requests without a first token, and what first tokens have shown.
+
+    `observed_s` and `predicted_s`: recent time between first tokens. `sample`: when the last first token was
+    possible, when it came, and its features. `knows_step`: answers have shown the time of a step.
+    """
+
+    queue: deque[InFlightRequest] = field(default_factory=deque)
+    observed_s: float = 1.0
+    predicted_s: float = 1.0
+    knows_step: bool = False
+    sample: tuple[float, float, tuple[float, ...]] = (0.0, 0.0, ())
 
 
 def features(uncached: float, prompt_tokens: int, decoding: float, context: float) -> tuple[float, ...]:

@@ -93,7 +93,7 @@ class Prefills:
             )
             try:
                 async with self._fleet.place(demand, chars=len(asked.text), source=call.source) as lease:
-                    lease.whole()
+                    lease.non_streaming()
                     tried[lease.url] = lease.number
                     try:
                         attempt = call.trace.attempt(asked, lease.url, prefill=True)

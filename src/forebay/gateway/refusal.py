@@ -6,7 +6,15 @@ import math
 
 import orjson
 
-from forebay.errors import ForebayError
+from forebay.errors import (
+    AttemptTimeout,
+    EngineError,
+    ForebayError,
+    ModelNotFound,
+    Overloaded,
+    RateLimited,
+    Unauthorized,
+)
 from forebay.gateway.asgi import RawHeaders, json_headers
 
 MAX_MESSAGE_CHARS = 1000
@@ -147,3 +155,21 @@ def unknown_model(name: str) -> Refusal:
 
 def own_mistake() -> Refusal:
     return Refusal(500, "internal_error", "internal error of the gateway; see its log", kind=SERVER)
+
+
+def refusal_for(failure: EngineError, model: str) -> Refusal:
+    """The client's error after all attempts have failed; names no replica."""
+    if isinstance(failure, ModelNotFound):
+        return unknown_model(model)
+    if isinstance(failure, AttemptTimeout):
+        return Refusal(504, "replica_timeout", "no replica began to answer in time", kind=SERVER)
+    if isinstance(failure, Overloaded | RateLimited):
+        wait_s = failure.retry_after_s or 2.0
+        message = "every replica rejects further requests for now; try again later"
+        if isinstance(failure, RateLimited):
+            return Refusal(429, "rate_limited", message, kind=SERVER, retry_after_s=wait_s)
+        return no_replica(message, retry_after_s=wait_s)
+    if isinstance(failure, Unauthorized):
+        message = "the replica rejects the gateway; the gateway's operator must fix its engine settings"
+        return Refusal(502, "replica_refused", message, kind=SERVER)
+    return Refusal(502, "replica_failed", "the replica could not be reached or broke off", kind=SERVER)

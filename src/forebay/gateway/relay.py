@@ -6,12 +6,14 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 
 import aiohttp
 
 from forebay.clock import Clock
 from forebay.engine.client import MAX_ERROR_BYTES, transport_error
-from forebay.engine.failures import Redactor, read_retry_after_s
+from forebay.engine.failures import Redactor
 from forebay.engine.load import LOAD_HEADER, parse_load_header
 from forebay.errors import (
     AttemptTimeout,
@@ -19,10 +21,7 @@ from forebay.errors import (
     EngineError,
     ModelNotFound,
     Overloaded,
-    ProtocolViolation,
-    RateLimited,
     ServerFault,
-    Unauthorized,
     Unreachable,
 )
 from forebay.fleet.client import FleetClient
@@ -32,8 +31,17 @@ from forebay.gateway.asked import Asked
 from forebay.gateway.attempt import Attempt
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.prefill import Prefills, decode_body
-from forebay.gateway.refusal import SERVER, Refusal, no_replica, no_route, unknown_model
-from forebay.gateway.replica import FAILED, TAIL_BYTES, Lost, UntilLost, failure_from, post
+from forebay.gateway.refusal import no_replica, no_route, refusal_for
+from forebay.gateway.replica import (
+    FAILED,
+    REFUSED_STATUSES,
+    TAIL_BYTES,
+    Lost,
+    UntilLost,
+    failure_from,
+    failure_of,
+    post,
+)
 from forebay.gateway.routes import dialect_of
 from forebay.gateway.usage import counts_in
 from forebay.gateway.wire import BROKEN_OFF, broken_off, missing_in
@@ -41,13 +49,47 @@ from forebay.records import Usage
 
 LOG = logging.getLogger("forebay.gateway")
 
-BUSY_STATUSES = frozenset((502, 503, 504))
-"""Another replica may take the request."""
-REFUSED_STATUSES = (401, 403)
-
 
 class Cut(Exception):
     """The replica broke off its answer; the client was notified if possible."""
+
+
+@dataclass(slots=True)
+class Tries:
+    """A request on its way, from replica to replica.
+
+    `body`: for the current replica, the client's own or with the KV cache that it takes over. `number`: of
+    the current try. `replicas`: numbers of those that were tried, by URL. `faults`: those that answered 500,
+    maybe by the request's fault.
+    """
+
+    call: RelayedCall
+    send: Send
+    body: bytes
+    number: int = 0
+    replicas: dict[str, int] = field(default_factory=dict)
+    faults: list[tuple[ReplicaLease, EngineError]] = field(default_factory=list)
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether the current replica takes over a KV cache."""
+        return self.body is not self.call.asked.body
+
+
+@dataclass(frozen=True, slots=True)
+class BegunAnswer:
+    """The head of an answer, and the first bytes of its body."""
+
+    response: aiohttp.ClientResponse
+    first: bytes
+
+    @property
+    def streamed(self) -> bool:
+        return self.response.content_type == "text/event-stream"
+
+    @property
+    def refused(self) -> bool:
+        return self.response.status >= 400
 
 
 class Relay:
@@ -81,79 +123,64 @@ class Relay:
 
     async def forward(self, call: RelayedCall, send: Send) -> None:
         """Answer `call`. Raises `Refusal` if nothing was sent yet, `Cut` if the answer broke off."""
-        tried: dict[str, int] = {}
-        faults: list[tuple[ReplicaLease, EngineError]] = []
-        asked, rules = call.asked, self._rules
-        for number in range(1, rules.attempts + 1):
-            prefills = self._prefills_for(call, first=number == 1)
-            demand = self._fleet.demand(
-                asked.text,
-                deadline_s=rules.place_s if self._others({}, asked) else min(rules.absent_s, rules.place_s),
-                tenant=call.tenant,
-                session=asked.session,
-                avoid=tuple(tried.values()),
-                transferred=prefills is not None,
-                model=asked.model or None,
-            )
-            last, body = number == rules.attempts, asked.body
-            failure: EngineError
-            call.waits = True
-            try:
-                async with self._fleet.place(demand, chars=len(asked.text), source=call.source) as lease:
-                    call.waits = False
-                    if prefills is not None:
-                        with UntilLost(lease):
-                            body = await self._prefilled(prefills, lease, call, faults)
-                    with call.trace.attempt(asked, lease.url) as attempt, UntilLost(lease):
-                        if not asked.stream:
-                            lease.whole()
-                        try:
-                            response, first = await self._begin(
-                                lease, call, body, attempt=attempt, last=last or bool(tried)
-                            )
-                        except EngineError as error:
-                            attempt.failed(error.cause)
-                            # A 500 may be the request's fault: another replica shows it. A replica may have
-                            # been refused the KV cache that it was to take over.
-                            unclear = isinstance(error, ServerFault | ModelNotFound)
-                            lease.failed(error, blame=not unclear)
-                            if isinstance(error, ServerFault) and body is asked.body:
-                                faults.append((lease, error))
-                            failure = error
-                            tried[lease.url] = lease.number
-                        else:
-                            try:
-                                await self._finish(lease, response, first, call, send, attempt=attempt)
-                            except BaseException:
-                                # Only a closed connection makes the replica drop the request.
-                                response.close()
-                                raise
-                            if response.status < 400:
-                                for failed, fault in faults:
-                                    failed.mark_failed(fault)
-                            return
-            except Lost as lost:
-                failure = AttemptTimeout(str(lost))
-                tried[lease.url] = lease.number
-                if call.begun:
-                    if call.streamed:
-                        await break_off(send, call)
-                    raise Cut from None
-            except Overloaded as full:
+        tries = Tries(call, send, call.asked.body)
+        while (failure := await self._try_next(tries)) is not None:
+            LOG.warning("request %s, attempt %d: %s", call.id, tries.number, failure)
+            if not self._may_try_again(tries, failure):
                 call.sent = False
-                LOG.warning("request %s: %s", call.id, full)
-                raise no_replica(f"{full}; try again later", retry_after_s=2.0) from None
-            except Unreachable as gone:
-                call.sent = False
-                LOG.warning("request %s: %s", call.id, gone)
-                raise no_replica("no replica is reachable; try again later") from None
-            LOG.warning("request %s, attempt %d: %s", call.id, number, failure)
-            again = isinstance(failure, Unreachable) or body is not asked.body or self._others(tried, asked)
-            if last or not again:
-                break
+                raise refusal_for(failure, call.asked.model)
             self._on_retry(failure.cause)
-        call.sent = False
-        raise _refusal_for(failure, asked.model)
+
+    async def _try_next(self, tries: Tries) -> EngineError | None:
+        """Place the request, prefill its prompt, send it, and stream the answer to the client.
+
+        Returns why the replica failed, if the client has got no byte yet.
+        """
+        call = tries.call
+        tries.number, tries.body = tries.number + 1, call.asked.body
+        prefills = self._prefills_for(call, first=tries.number == 1)
+        call.waits = True
+        try:
+            async with self._place(tries, transferred=prefills is not None) as lease:
+                call.waits = False
+                tries.replicas[lease.url] = lease.number
+                if prefills is not None:
+                    await self._prefill(prefills, lease, tries)
+                return await self._answer(lease, tries)
+        except Lost as lost:
+            if not call.begun:
+                return AttemptTimeout(str(lost))
+            if call.streamed:
+                await break_off(tries.send, call)
+            raise Cut from None
+        except (Overloaded, Unreachable) as no_place:
+            call.sent = False
+            LOG.warning("request %s: %s", call.id, no_place)
+            if isinstance(no_place, Overloaded):
+                raise no_replica(f"{no_place}; try again later", retry_after_s=2.0) from None
+            raise no_replica("no replica is reachable; try again later") from None
+
+    def _may_try_again(self, tries: Tries, failure: EngineError) -> bool:
+        if tries.number == self._rules.attempts:
+            return False
+        return (
+            isinstance(failure, Unreachable)
+            or tries.takes_over
+            or self._others(tries.replicas, tries.call.asked)
+        )
+
+    def _place(self, tries: Tries, *, transferred: bool) -> AbstractAsyncContextManager[ReplicaLease]:
+        call, asked, rules = tries.call, tries.call.asked, self._rules
+        demand = self._fleet.demand(
+            asked.text,
+            deadline_s=rules.place_s if self._others({}, asked) else min(rules.absent_s, rules.place_s),
+            tenant=call.tenant,
+            session=asked.session,
+            avoid=tuple(tries.replicas.values()),
+            transferred=transferred,
+            model=asked.model or None,
+        )
+        return self._fleet.place(demand, chars=len(asked.text), source=call.source)
 
     def _others(self, tried: dict[str, int], asked: Asked) -> bool:
         replicas = self._fleet.replicas(asked.model or None)
@@ -174,127 +201,170 @@ class Relay:
             return prefills
         return None
 
-    async def _prefilled(
-        self,
-        prefills: Prefills,
-        lease: ReplicaLease,
-        call: RelayedCall,
-        faults: list[tuple[ReplicaLease, EngineError]],
-    ) -> bytes:
-        """The body for `lease`: with the KV cache, or the client's own if the prefill failed. `faults`
-        receives replicas that failed, maybe by the request's fault.
-        """
-        lease.awaits_prompt()
-        found = await prefills.prefill(call)
-        lease.prompt_came()
-        faults.extend(found.faults)
+    async def _prefill(self, prefills: Prefills, lease: ReplicaLease, tries: Tries) -> None:
+        """Set the body for `lease`: with the KV cache, or the client's own if the prefill failed."""
+        call = tries.call
+        with UntilLost(lease):
+            lease.await_prompt()
+            found = await prefills.prefill(call)
+            lease.prompt_arrived()
+        tries.faults.extend(found.faults)
         call.handover = found.handover
-        body = call.asked.body
-        return body if found.kv_transfer is None else decode_body(body, found.kv_transfer)
+        if found.kv_transfer is not None:
+            tries.body = decode_body(call.asked.body, found.kv_transfer)
 
-    async def _begin(
-        self, lease: ReplicaLease, call: RelayedCall, body: bytes, *, attempt: Attempt, last: bool
-    ) -> tuple[aiohttp.ClientResponse, bytes]:
-        """The replica's answer and its first bytes. Raises `EngineError`. In the `last` attempt a 500 is an
-        answer: if two replicas fail, the request is to blame.
+    async def _answer(self, lease: ReplicaLease, tries: Tries) -> EngineError | None:
+        """Send the request to the replica of `lease` and its answer to the client. Returns why the replica
+        did not begin to answer.
         """
-        rules, handed_over = self._rules, body is not call.asked.body
+        asked = tries.call.asked
+        with tries.call.trace.attempt(asked, lease.url) as attempt, UntilLost(lease):
+            if not asked.stream:
+                lease.non_streaming()
+            try:
+                answer = await self._begin(lease, tries, attempt)
+            except EngineError as error:
+                attempt.failed(error.cause)
+                _report_failure(lease, tries, error)
+                return error
+            try:
+                await self._finish(lease, answer, tries, attempt)
+            except BaseException:
+                # Only a closed connection makes the replica drop the request.
+                answer.response.close()
+                raise
+            if not answer.refused:
+                for failed, fault in tries.faults:
+                    failed.mark_failed(fault)
+            return None
+
+    async def _begin(self, lease: ReplicaLease, tries: Tries, attempt: Attempt) -> BegunAnswer:
+        """Send the request and return the first bytes of the answer. Raises `EngineError`."""
+        rules, call = self._rules, tries.call
         response: aiohttp.ClientResponse | None = None
         call.sent = True
         try:
             with TimeLimit(rules.first_byte_s if call.asked.stream else math.inf):
                 response = await post(
-                    self._session, lease.url, call, body, attempt, connect_s=rules.connect_s
+                    self._session, lease.url, call, tries.body, attempt, connect_s=rules.connect_s
                 )
-                others = not last and (handed_over or self._others({lease.url: 0}, call.asked))
-                failure = _failure_of(lease.url, response, others, self._clock.wall_ms())
-                if failure is None or (
-                    response.status in REFUSED_STATUSES and not others and await self._fleet.accepts(lease)
-                ):
-                    first = await response.content.readany()
-                    if response.status != 404:
-                        return response, first
-                    first = await _rest(response, first)
-                    missing = missing_in(first)
-                    if missing == "route":
-                        response.close()
-                        call.sent = False
-                        raise no_route(call.asked.path, call.asked.model)
-                    if missing != "model" or not others:
-                        return response, first
-                    failure = ModelNotFound(f"{lease.url} no longer serves {call.asked.model!r}")
-        except FAILED as error:
-            failure = failure_from(error, lease.url, rules, self._quote)
-        except asyncio.CancelledError:
+                return BegunAnswer(response, await self._first_bytes(lease, response, tries))
+        except BaseException as error:
             if response is not None:
                 response.close()
+            if isinstance(error, FAILED):
+                raise failure_from(error, lease.url, rules, self._quote) from None
             raise
-        if response is not None:
-            response.close()
-        raise failure
 
-    async def _finish(
-        self,
-        lease: ReplicaLease,
-        response: aiohttp.ClientResponse,
-        first: bytes,
-        call: RelayedCall,
-        send: Send,
-        *,
-        attempt: Attempt,
-    ) -> None:
-        whole, refused = not call.asked.stream, response.status >= 400
-        lease.unseen = False
-        if not whole and not refused:
+    async def _first_bytes(
+        self, lease: ReplicaLease, response: aiohttp.ClientResponse, tries: Tries
+    ) -> bytes:
+        """The first bytes of an answer that the client gets. Raises `EngineError` if it shows that the
+        replica failed, and `Refusal` if the engine lacks the route.
+        """
+        asked = tries.call.asked
+        # If two replicas answer 500, the request is to blame: the second answer is the client's.
+        final = tries.number > 1 or tries.number == self._rules.attempts
+        others = not final and (tries.takes_over or self._others({lease.url: 0}, asked))
+        failure = failure_of(lease.url, response, others, self._clock.wall_ms())
+        if failure is not None and (
+            response.status not in REFUSED_STATUSES or others or not await self._fleet.accepts(lease)
+        ):
+            raise failure
+        first = await response.content.readany()
+        if response.status != 404:
+            return first
+        first = await _rest(response, first)
+        missing = missing_in(first)
+        if missing == "route":
+            tries.call.sent = False
+            raise no_route(asked.path, asked.model)
+        if missing == "model" and others:
+            raise ModelNotFound(f"{lease.url} no longer serves {asked.model!r}")
+        return first
+
+    async def _finish(self, lease: ReplicaLease, answer: BegunAnswer, tries: Tries, attempt: Attempt) -> None:
+        """Send the answer to the client and report to `lease` how it ended. Raises `Cut`."""
+        call, send, response = tries.call, tries.send, answer.response
+        counted = call.asked.stream and not answer.refused
+        lease.metrics_only = False
+        if counted:
             lease.progress()
-        call.streamed = response.content_type == "text/event-stream"
+        call.streamed = answer.streamed
         headers = headers_down(response.raw_headers)
         headers.append((b"x-request-id", call.id.encode("ascii")))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         call.begin(lease.url, response.status, self._clock.monotonic_s())
-        streamed = call.streamed
-        content = response.content
-        chunk, tail = first, b""
         try:
-            while chunk:
-                # The client does not read, so the replica's silence does not mean a stall.
-                lease.quiet = True
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                events = chunk.count(b"data:") if streamed else 0
-                if not whole and not refused:
-                    lease.quiet = False
-                    lease.progress(max(1, events))
-                call.events += events
-                tail = chunk[-TAIL_BYTES:] if len(chunk) >= TAIL_BYTES else (tail + chunk)[-TAIL_BYTES:]
-                chunk = await content.readany()
+            tail = await _stream(lease, answer, tries, counted=counted)
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
             failure = transport_error(error, replica=lease.url, quote=self._quote)
             lease.failed(failure)
             attempt.failed(failure.cause)
             LOG.warning("request %s broke off: %s", call.id, failure)
-            if streamed:
+            if answer.streamed:
                 await break_off(send, call)
             raise Cut from None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        in_json = streamed or response.content_type == "application/json"
-        attempt.answered(response.status, *((first, tail) if in_json else ()))
+        in_json = answer.streamed or response.content_type == "application/json"
+        attempt.answered(response.status, *((answer.first, tail) if in_json else ()))
         lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
-        if not refused and not call.asked.costs:
-            # A call without computation does not measure the speed of the engine.
-            lease.release()
-        elif not refused:
-            counted = counts_in(tail)
-            usage = counted or Usage(0, max(0, call.events - 1), 0)
-            lease.done(usage)
-            if streamed or counted is not None:
-                call.usage, call.counted = usage, counted is not None
-        elif response.status >= 500:
-            lease.failed(ServerFault(f"{lease.url} answered {response.status}"), blame=False)
-        elif response.status == 404 and missing_in(first) == "model":
-            # Makes the fleet query its models again.
-            lease.failed(ModelNotFound(f"{lease.url} no longer serves {call.asked.model!r}"), blame=False)
+        if answer.refused:
+            _report_rejection(lease, answer, call)
         else:
-            lease.failed(BadRequest(f"{lease.url} answered {response.status}"))
+            _report_usage(lease, answer, call, tail)
+
+
+async def _stream(lease: ReplicaLease, answer: BegunAnswer, tries: Tries, *, counted: bool) -> bytes:
+    """Send the answer's body to the client; returns its last bytes. `counted`: bytes are progress."""
+    chunk, tail = answer.first, b""
+    while chunk:
+        # The client does not read, so the replica's silence does not mean a stall.
+        lease.ignore_silence = True
+        await tries.send({"type": "http.response.body", "body": chunk, "more_body": True})
+        events = chunk.count(b"data:") if answer.streamed else 0
+        if counted:
+            lease.ignore_silence = False
+            lease.progress(max(1, events))
+        tries.call.events += events
+        tail = chunk[-TAIL_BYTES:] if len(chunk) >= TAIL_BYTES else (tail + chunk)[-TAIL_BYTES:]
+        chunk = await answer.response.content.readany()
+    return tail
+
+
+def _report_failure(lease: ReplicaLease, tries: Tries, error: EngineError) -> None:
+    """Report a replica that did not begin to answer."""
+    # A 500 may be the request's fault: another replica shows it. A replica may have been refused the KV
+    # cache that it was to take over.
+    unclear = isinstance(error, ServerFault | ModelNotFound)
+    lease.failed(error, blame=not unclear)
+    if isinstance(error, ServerFault) and not tries.takes_over:
+        tries.faults.append((lease, error))
+
+
+def _report_usage(lease: ReplicaLease, answer: BegunAnswer, call: RelayedCall, tail: bytes) -> None:
+    """Report a complete answer that ends with `tail`."""
+    if not call.asked.costs:
+        # A call without computation does not measure the speed of the engine.
+        lease.release()
+        return
+    counted = counts_in(tail)
+    usage = counted or Usage(0, max(0, call.events - 1), 0)
+    lease.done(usage)
+    if answer.streamed or counted is not None:
+        call.usage, call.counted = usage, counted is not None
+
+
+def _report_rejection(lease: ReplicaLease, answer: BegunAnswer, call: RelayedCall) -> None:
+    """Report a complete answer with an error's status."""
+    status = answer.response.status
+    if status >= 500:
+        lease.failed(ServerFault(f"{lease.url} answered {status}"), blame=False)
+    elif status == 404 and missing_in(answer.first) == "model":
+        # Makes the fleet query its models again.
+        lease.failed(ModelNotFound(f"{lease.url} no longer serves {call.asked.model!r}"), blame=False)
+    else:
+        lease.failed(BadRequest(f"{lease.url} answered {status}"))
 
 
 async def _rest(response: aiohttp.ClientResponse, first: bytes) -> bytes:
@@ -306,39 +376,3 @@ async def _rest(response: aiohttp.ClientResponse, first: bytes) -> bytes:
 async def break_off(send: Send, call: RelayedCall, why: str = BROKEN_OFF) -> None:
     body = broken_off(dialect_of(call.asked.path), call.events, why)
     await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-def _failure_of(url: str, response: aiohttp.ClientResponse, others: bool, now_ms: int) -> EngineError | None:
-    """Why this response is an error of the replica; None if it can be forwarded."""
-    status = response.status
-    said = f"{url} answered {status}"
-    if status in BUSY_STATUSES or status == 429:
-        kind = RateLimited if status == 429 else Overloaded
-        return kind(
-            said, retry_after_s=read_retry_after_s(response.headers.get("Retry-After"), now_ms=now_ms)
-        )
-    if status in REFUSED_STATUSES:
-        return Unauthorized(f"{said}; check the engine's API key")
-    if 300 <= status < 400:
-        return ProtocolViolation(f"{said}: redirects are not followed; give the final URL")
-    if status == 500 and others:
-        return ServerFault(said)
-    return None
-
-
-def _refusal_for(failure: EngineError, model: str) -> Refusal:
-    """The client's error after all attempts have failed; names no replica."""
-    if isinstance(failure, ModelNotFound):
-        return unknown_model(model)
-    if isinstance(failure, AttemptTimeout):
-        return Refusal(504, "replica_timeout", "no replica began to answer in time", kind=SERVER)
-    if isinstance(failure, Overloaded | RateLimited):
-        wait_s = failure.retry_after_s or 2.0
-        message = "every replica rejects further requests for now; try again later"
-        if isinstance(failure, RateLimited):
-            return Refusal(429, "rate_limited", message, kind=SERVER, retry_after_s=wait_s)
-        return no_replica(message, retry_after_s=wait_s)
-    if isinstance(failure, Unauthorized):
-        message = "the replica rejects the gateway; the gateway's operator must fix its engine settings"
-        return Refusal(502, "replica_refused", message, kind=SERVER)
-    return Refusal(502, "replica_failed", "the replica could not be reached or broke off", kind=SERVER)

@@ -10,8 +10,17 @@ import aiohttp
 from yarl import URL
 
 from forebay.engine.client import transport_error
-from forebay.engine.failures import Redactor
-from forebay.errors import AttemptTimeout, EngineError, Unreachable
+from forebay.engine.failures import Redactor, read_retry_after_s
+from forebay.errors import (
+    AttemptTimeout,
+    EngineError,
+    Overloaded,
+    ProtocolViolation,
+    RateLimited,
+    ServerFault,
+    Unauthorized,
+    Unreachable,
+)
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import TimeOver, cancellings, forget_cancelling
 from forebay.gateway.attempt import Attempt
@@ -23,6 +32,9 @@ TAIL_BYTES = 4096
 """Token counts are in the last bytes of an answer."""
 FAILED = (TimeOver, asyncio.TimeoutError, aiohttp.ClientError, OSError, ValueError)
 """Exceptions of a call that `failure_from` classifies."""
+BUSY_STATUSES = frozenset((502, 503, 504))
+"""Another replica may take the request."""
+REFUSED_STATUSES = (401, 403)
 
 
 async def post(
@@ -51,6 +63,24 @@ def failure_from(error: Exception, url: str, rules: RelayRules, quote: Redactor)
     if isinstance(error, asyncio.TimeoutError):
         return Unreachable(f"{url} accepted no connection within {rules.connect_s:g} s")
     return transport_error(error, replica=url, quote=quote)
+
+
+def failure_of(url: str, response: aiohttp.ClientResponse, others: bool, now_ms: int) -> EngineError | None:
+    """Why this response is an error of the replica; None if it can be forwarded."""
+    status = response.status
+    said = f"{url} answered {status}"
+    if status in BUSY_STATUSES or status == 429:
+        kind = RateLimited if status == 429 else Overloaded
+        return kind(
+            said, retry_after_s=read_retry_after_s(response.headers.get("Retry-After"), now_ms=now_ms)
+        )
+    if status in REFUSED_STATUSES:
+        return Unauthorized(f"{said}; check the engine's API key")
+    if 300 <= status < 400:
+        return ProtocolViolation(f"{said}: redirects are not followed; give the final URL")
+    if status == 500 and others:
+        return ServerFault(said)
+    return None
 
 
 class Lost(Exception):

@@ -22,13 +22,15 @@ from forebay.fields import (
     SecretField,
 )
 from forebay.fleet.config import (
+    PLACES,
     ByUrl,
     FleetConfig,
     KvEvents,
+    PrefillSpec,
+    ReplicaSource,
     Routing,
 )
 from forebay.fleet.discovery import FixedReplicas
-from forebay.fleet.places import PLACES, PrefillSpec, ReplicaSource
 from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.gateway.call import RelayRules
 from forebay.gateway.cors import ANY

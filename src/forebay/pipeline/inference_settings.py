@@ -24,8 +24,7 @@ from forebay.fields import (
     Switch,
     wrong,
 )
-from forebay.fleet.config import ByUrl, KvEvents, Urls
-from forebay.fleet.places import PrefillSpec, ReplicaSource
+from forebay.fleet.config import ByUrl, KvEvents, PrefillSpec, ReplicaSource, Urls
 from forebay.records import Sampling
 from forebay.settings import SecretRef
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from forebay.engine.launch import Replica
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.fleet.autoscale.meter import DemandReport
-from forebay.fleet.listing import read_listing
+from forebay.fleet.discovery import read_listing
 from forebay.pipeline.scaling.processes import MOST_FAILURES, LocalReplicas, has_drained, is_idle
 
 

@@ -18,7 +18,7 @@ from forebay.deploy.kubernetes.settings import DeploymentSpec
 from forebay.documents import Where, check_document, known_paths, read_document
 from forebay.errors import SettingError
 from forebay.fields import secret_variables
-from forebay.fleet.places import PLACES
+from forebay.fleet.config import PLACES
 from forebay.gateway.spec import GatewaySpec
 from forebay.pipeline.load import parse_spec, set_values
 from forebay.pipeline.spec import PipelineSpec

@@ -24,7 +24,7 @@ from forebay.deploy.kubernetes.pods import (
     with_volumes,
 )
 from forebay.deploy.kubernetes.rbac import ENDPOINTS, Rule, role
-from forebay.fleet.places import PLACES
+from forebay.fleet.config import PLACES
 from forebay.flink.buffers import FEW_RECORDS
 from forebay.pipeline.plan import to_yaml as document_yaml
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from forebay.clock import Clock
 from forebay.deploy.ray.stats import STATS_PERIOD_S, ReplicaSeen
-from forebay.fleet.expected_ttft import ExpectedTtft
+from forebay.fleet.estimate import ExpectedTtft
+from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import (
     BLOCK_CHARS,
     CHARS_PER_TOKEN,
@@ -26,7 +27,6 @@ from forebay.fleet.routing_request import (
     message_text,
     text_blocks,
 )
-from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad
 
 SEEN_S = 2 * STATS_PERIOD_S
@@ -63,7 +63,7 @@ class ReplicaChooser:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._policy = ExpectedTtft()
-        self._fleet = Fleet([], block_tokens=round(BLOCK_CHARS / CHARS_PER_TOKEN), work_s=WORK_S)
+        self._fleet = ReplicaTable([], block_tokens=round(BLOCK_CHARS / CHARS_PER_TOKEN), work_s=WORK_S)
         self._numbers: dict[str, int] = {}
         self._rows: dict[int, _Row] = {}
 

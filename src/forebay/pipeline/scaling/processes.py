@@ -18,7 +18,7 @@ from forebay.engine.load import parse_metrics
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.fleet.autoscale.demand import GONE_S, Reports, within
 from forebay.fleet.autoscale.loop import ReplicaCounts
-from forebay.fleet.listing import Listing, write_listing
+from forebay.fleet.discovery import ScaledReplicaSet, write_listing
 
 State = Literal["starting", "ready", "draining", "ending"]
 WITHIN_S, MOST_FAILURES = 600.0, 4
@@ -109,7 +109,7 @@ class LocalReplicas:
         self._kept: list[Kept] = []
         self._booted_s: list[float] = []
         self._wanted = 0
-        self._listing = Listing(())
+        self._listing = ScaledReplicaSet(())
         self._unwritten = False
         self._failures = Failures()
         self.failed = 0
@@ -229,7 +229,7 @@ class LocalReplicas:
         urls = tuple(kept.replica.url for kept in self._in("ready"))
         if urls == tuple(before) and self._wanted == before.wanted:
             return
-        listing = Listing(urls, before.version + (urls != tuple(before)), self._wanted)
+        listing = ScaledReplicaSet(urls, before.version + (urls != tuple(before)), self._wanted)
         try:
             write_listing(self._path, listing)
         except OSError as error:

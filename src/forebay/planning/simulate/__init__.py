@@ -10,8 +10,8 @@ from heapq import heappop, heappush
 
 from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
 from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
-from forebay.fleet.state import Fleet, ReplicaLimits
 from forebay.planning.simulate.engine import EngineModel
 from forebay.planning.simulate.figures import Figures, Slo, figures
 from forebay.planning.simulate.replica import Sequence, SimulatedReplica
@@ -19,12 +19,12 @@ from forebay.planning.simulate.traces import TraceRequest
 from forebay.records import ReplicaLoad
 
 
-def fleet_of(models: Many[EngineModel]) -> Fleet:
+def fleet_of(models: Many[EngineModel]) -> ReplicaTable:
     """A fleet with what a vLLM server reports of each replica."""
     limits = [
         ReplicaLimits(str(number), model.kv_tokens, model.max_num_seqs) for number, model in enumerate(models)
     ]
-    return Fleet(limits, block_tokens=models[0].block_tokens)
+    return ReplicaTable(limits, block_tokens=models[0].block_tokens)
 
 
 class Simulation:
@@ -37,7 +37,7 @@ class Simulation:
     def __init__(
         self,
         models: Many[EngineModel],
-        fleet: Fleet,
+        fleet: ReplicaTable,
         dispatcher: Dispatcher[Sequence],
         *,
         report_every_s: float | None = None,
@@ -140,7 +140,7 @@ REPORT_EVERY_S = 0.05
 """Interval of load reports for the policies that use them: llm-d's default."""
 REPORT_READERS = frozenset(("llm_d",))
 
-MakeDispatcher = Callable[[Fleet], Dispatcher[Sequence]]
+MakeDispatcher = Callable[[ReplicaTable], Dispatcher[Sequence]]
 
 
 def dispatcher_for(name: str, *, seed: int = 0) -> MakeDispatcher:

@@ -14,10 +14,9 @@ from random import Random
 
 from forebay.errors import SettingError
 from forebay.fleet.admission import ImmediateDispatcher
-from forebay.fleet.estimate import fullness
-from forebay.fleet.expected_ttft import ExpectedTtft, least
+from forebay.fleet.estimate import ExpectedTtft, fullness, least
+from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest, Vector
-from forebay.fleet.state import Fleet
 from forebay.planning.simulate import Simulation, fleet_of
 from forebay.planning.simulate.engine import EngineModel
 from forebay.planning.simulate.figures import Slo
@@ -63,7 +62,7 @@ class Split:
 class LeastFull:
     """The replica with the most room for one more request that decodes: see `fullness`."""
 
-    def choose(self, demand: RoutingRequest, cached: Vector, fleet: Fleet, now_s: float) -> int:
+    def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         return least(fullness(fleet), fleet)
 
 

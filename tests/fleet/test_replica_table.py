@@ -11,20 +11,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s
+from forebay.fleet.replica_table import MOST_BLOCKS, STALE_S, ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.fleet.speed import PrefillSpeed
-from forebay.fleet.state import MOST_BLOCKS, STALE_S, Fleet, ReplicaLimits
 from forebay.records import ReplicaLoad
 
 SPEED = PrefillSpeed(0.0, 0.001)
 
 
-def fleet(count: int = 3, kv_tokens: float = 1e6, max_num_seqs: float = math.inf) -> Fleet:
+def fleet(count: int = 3, kv_tokens: float = 1e6, max_num_seqs: float = math.inf) -> ReplicaTable:
     limits = [ReplicaLimits(f"r{n}", kv_tokens, max_num_seqs) for n in range(count)]
-    return Fleet(limits, block_tokens=16, speed=SPEED)
+    return ReplicaTable(limits, block_tokens=16, speed=SPEED)
 
 
-def take(fleet: Fleet, replica: int, demand: RoutingRequest, now_s: float) -> InFlightRequest:
+def take(fleet: ReplicaTable, replica: int, demand: RoutingRequest, now_s: float) -> InFlightRequest:
     return fleet.take(replica, demand, fleet.cached(demand), now_s)
 
 
@@ -245,7 +245,7 @@ def test_replicas_come_and_go_and_nothing_of_the_old_is_left(steps: list[tuple[i
             assert number not in here
             assert one.names[number] == f"r{at}"
             assert one.requests[number] == one.external[number] == one.waiting[number] == 0
-            assert (one.window[number], one.beside[number]) == (math.inf, 0.0)
+            assert (one.window[number], one.prefill_slots[number]) == (math.inf, 0.0)
             assert (one.pace[number], one.hold_s[number]) == (1.0, math.inf)
             assert one.cached(RoutingRequest(32, (1, 2)))[number] == 0
             here[number] = []
@@ -300,6 +300,6 @@ def test_within_it_some_replicas_are_not_available_unless_there_is_no_other() ->
 
 
 def test_a_cache_beyond_belief_is_not_believed() -> None:
-    fleet = Fleet([], block_tokens=128)
+    fleet = ReplicaTable([], block_tokens=128)
     fleet.add(ReplicaLimits("a", 1e24))
     assert fleet.index._capacities == [MOST_BLOCKS]
