@@ -37,6 +37,7 @@ from forebay.gateway.replica import (
     REFUSED_STATUSES,
     TAIL_BYTES,
     Lost,
+    StreamPace,
     UntilLost,
     failure_from,
     failure_of,
@@ -296,7 +297,7 @@ class Relay:
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         call.begin(lease.url, response.status, self._clock.monotonic_s())
         try:
-            tail = await _stream(lease, answer, tries, counted=counted)
+            tail = await self._stream(lease, answer, tries, counted=counted)
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
             failure = transport_error(error, replica=lease.url, quote=self._quote)
             lease.failed(failure)
@@ -314,22 +315,26 @@ class Relay:
         else:
             _report_usage(lease, answer, call, tail)
 
-
-async def _stream(lease: ReplicaLease, answer: BegunAnswer, tries: Tries, *, counted: bool) -> bytes:
-    """Send the answer's body to the client; returns its last bytes. `counted`: bytes are progress."""
-    chunk, tail = answer.first, b""
-    while chunk:
-        # The client does not read, so the replica's silence does not mean a stall.
-        lease.ignore_silence = True
-        await tries.send({"type": "http.response.body", "body": chunk, "more_body": True})
-        events = chunk.count(b"data:") if answer.streamed else 0
-        if counted:
-            lease.ignore_silence = False
-            lease.progress(max(1, events))
-        tries.call.events += events
-        tail = chunk[-TAIL_BYTES:] if len(chunk) >= TAIL_BYTES else (tail + chunk)[-TAIL_BYTES:]
-        chunk = await answer.response.content.readany()
-    return tail
+    async def _stream(
+        self, lease: ReplicaLease, answer: BegunAnswer, tries: Tries, *, counted: bool
+    ) -> bytes:
+        """Send the answer's body to the client; returns its last bytes. `counted`: bytes are progress."""
+        chunk, tail = answer.first, b""
+        pace = StreamPace(self._clock.monotonic_s())
+        while chunk:
+            # The client does not read, so the replica's silence does not mean a stall.
+            lease.ignore_silence = True
+            await tries.send({"type": "http.response.body", "body": chunk, "more_body": True})
+            events = chunk.count(b"data:") if answer.streamed else 0
+            if answer.streamed:
+                await asyncio.sleep(pace.wait_s(len(chunk), self._clock.monotonic_s()))
+            if counted:
+                lease.ignore_silence = False
+                lease.progress(max(1, events))
+            tries.call.events += events
+            tail = chunk[-TAIL_BYTES:] if len(chunk) >= TAIL_BYTES else (tail + chunk)[-TAIL_BYTES:]
+            chunk = await answer.response.content.readany()
+        return tail
 
 
 def _report_failure(lease: ReplicaLease, tries: Tries, error: EngineError) -> None:

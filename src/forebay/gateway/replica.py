@@ -37,6 +37,27 @@ BUSY_STATUSES = frozenset((502, 503, 504))
 REFUSED_STATUSES = (401, 403)
 
 
+STREAM_BYTES_PER_S = 4 << 20
+"""Far more than tokens with all their log probabilities."""
+STREAM_BURST_BYTES = 4 << 20
+
+
+class StreamPace:
+    """Keeps an answer of endless bytes from taking the processor from other requests.
+
+    `begun_s` and `now_s` are of a monotonic clock.
+    """
+
+    def __init__(self, begun_s: float) -> None:
+        self._begun_s = begun_s
+        self._sent = -STREAM_BURST_BYTES
+
+    def wait_s(self, size: int, now_s: float) -> float:
+        """How long to wait after `size` more bytes."""
+        self._sent += size
+        return max(0.0, self._sent / STREAM_BYTES_PER_S - (now_s - self._begun_s))
+
+
 async def post(
     session: aiohttp.ClientSession,
     url: str,
