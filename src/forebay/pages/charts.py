@@ -1,0 +1,239 @@
+"""Charts: lines on axes, and rows of spans over one axis, with keys that need no colour to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from forebay.pages.axes import Axis, value_axis
+from forebay.pages.drawing import Anchor, Circle, Colour, Drawing, Group, Rect, Rule, Shape, Text, curve
+from forebay.pages.units import Unit
+
+HEIGHT = 220.0
+NAMED_ROW, NAME_LINE, NAMED_MIDDLE = 40.0, 14.0, 28.0
+BAR = 16.0
+"""The largest height of a bar in a named row."""
+LEAST_ROW, MOST_ROW, MOST_HEIGHT = 3.0, 14.0, 480.0
+FROM_THE_EDGE = 5.0
+"""Labels so near to an end of an axis, in per cent, are aligned with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """With an empty `name` it is not in the key, without points in the key only.
+
+    `steps`: each value holds until the next point.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: Colour = "blue"
+    dashed: bool = False
+    steps: bool = False
+    marks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Spans of one colour: each (row, from, to)."""
+
+    name: str
+    colour: Colour
+    spans: Sequence[tuple[float, float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A word at a point."""
+
+    x: float
+    y: float
+    words: str
+    ring: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Shapes around the middle of a row, with a name above them that begins, or ends, where they do."""
+
+    shapes: Sequence[Shape]
+    name: str = ""
+    begin: float = 0.0
+    end: float = 100.0
+    place: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    words: str
+    colour: Colour | None
+    look: str = "line"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table whose first column names the rows. `name`: its name for screen readers."""
+
+    name: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart under its title; `data`: its numbers as a folded table."""
+
+    title: str
+    drawing: Drawing
+    keys: Sequence[Key] = ()
+    data: Table | None = None
+    wide: bool = False
+
+
+def line_figure(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    label: str,
+    x_name: str,
+    x_unit: Unit,
+    y_unit: Unit,
+    log_x: bool = False,
+    log_y: bool = False,
+    x_high: float | None = None,
+    y_high: float | None = None,
+    dots: Sequence[tuple[float, float]] = (),
+    notes: Sequence[Note] = (),
+    room: float = 0.04,
+    data: Table | None = None,
+) -> Figure:
+    """Lines on axes, with their names as the key. Values are scaled to their units here.
+
+    `room`: how much further the horizontal axis reaches than the largest value, as a share of it.
+    """
+
+    def scaled(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+        return [(x * x_unit.scale, y * y_unit.scale) for x, y in points]
+
+    drawn = [(line, scaled(line.points)) for line in lines if line.points]
+    specks = scaled(dots)
+    everything = [point for _, points in drawn for point in points] + specks
+    xs = [*(x for x, _ in everything), *([] if x_high is None else [x_high * x_unit.scale])]
+    x_axis = value_axis(xs, 0.0, 100.0, log=log_x, room=room)
+    if x_high is not None and not x_axis.log:
+        x_axis = Axis(0.0, max(x_high * x_unit.scale, 1e-9))
+    y_axis = value_axis((y for _, y in everything), HEIGHT, 0.0, log=log_y)
+    if y_high is not None:
+        y_axis = Axis(0.0, y_high * y_unit.scale, HEIGHT, 0.0)
+    shapes: list[Shape] = [*_side(y_axis, y_unit), *_below(x_axis, _named(x_name, x_unit, log=x_axis.log))]
+    if specks:
+        shapes.append(curve(((x_axis.at(x), y_axis.at(y)) for x, y in specks), "blue", "dots"))
+    for line, points in drawn:
+        places = [(x_axis.at(x), y_axis.at(y)) for x, y in points]
+        shapes.append(curve(places, line.colour, "dash" if line.dashed else "line", steps=line.steps))
+        if line.marks:
+            shapes += [Circle(x, y, 3.5, line.colour) for x, y in places]
+    for note in notes:
+        shapes += _note(note, x_axis.at(note.x * x_unit.scale), y_axis.at(note.y * y_unit.scale))
+    keys = [Key(one.name, one.colour, "dash" if one.dashed else "line") for one in lines if one.name]
+    return Figure(title, Drawing(label, HEIGHT, shapes, "axes"), keys, data)
+
+
+def span_figure(
+    title: str,
+    layers: Sequence[Layer],
+    rows: int,
+    *,
+    start: float,
+    end: float,
+    unit: Unit,
+    label: str,
+    x_name: str = "time since the start",
+    names: Sequence[str] = (),
+    data: Table | None = None,
+) -> Figure:
+    """Spans in rows over time, a colour for each layer. `names`: of the rows, if they have some."""
+    low = start * unit.scale
+    axis = Axis(low, max(end * unit.scale, low + 1e-9))
+    height = MOST_HEIGHT / max(rows, 1)
+    height = BAR if names else min(max(height, LEAST_ROW), MOST_ROW) * 0.82
+    bars: list[list[Shape]] = [[] for _ in range(rows)]
+    for layer in layers:
+        for row, began, ended in layer.spans:
+            left, right = axis.at(began * unit.scale), axis.at(ended * unit.scale)
+            # A span without length is still visible.
+            width = max(right - left, 0.1)
+            bars[int(row)].append(Rect(left, width, -height / 2, height, layer.colour))
+    drawn = [Row(shapes, names[number] if names else "") for number, shapes in enumerate(bars)]
+    drawing = rows_drawing(drawn, axis, _named(x_name, unit), label, row_height=height / 0.82)
+    return Figure(title, drawing, [Key(one.name, one.colour, "block") for one in layers], data, wide=True)
+
+
+def rows_drawing(
+    rows: Sequence[Row],
+    axis: Axis,
+    axis_name: str,
+    label: str,
+    *,
+    behind: Sequence[Shape] = (),
+    row_height: float = NAMED_ROW,
+) -> Drawing:
+    """Rows below one axis, whose places are per cent. With names, each row is `NAMED_ROW` high."""
+    named = any(row.name for row in rows)
+    height = NAMED_ROW if named else row_height
+    bottom = height * len(rows)
+    shapes: list[Shape] = [Text(0, -26, axis_name, look="soft")]
+    for value, words in axis.ticks():
+        x = axis.at(value)
+        shapes += [Rule(x, x, 0, bottom), Text(x, -8, words, _anchor(x), look="soft")]
+    shapes += behind
+    for number, row in enumerate(rows):
+        inside = list(row.shapes)
+        if row.name:
+            left = row.begin + row.end <= 100  # The side with more room.
+            place = row.begin if left else row.end
+            y = NAME_LINE - NAMED_MIDDLE
+            inside.insert(0, Text(place, y, row.name, "start" if left else "end", look="halo"))
+        y = row_middle(number) if named else height * (number + 0.5)
+        shapes.append(Group(y, inside, row.place, row.title))
+    return Drawing(label, bottom, shapes, "rows")
+
+
+def row_middle(number: int) -> float:
+    """Where the shapes of a named row are."""
+    return NAMED_ROW * number + NAMED_MIDDLE
+
+
+def _below(axis: Axis, name: str) -> Iterator[Shape]:
+    yield Rule(axis.start, axis.end, HEIGHT, HEIGHT, "axis")
+    for value, words in axis.ticks():
+        x = axis.at(value)
+        yield Rule(x, x, HEIGHT, HEIGHT + 5, "axis")
+        yield Text(x, HEIGHT + 19, words, "end" if x > 100 - FROM_THE_EDGE else "middle")
+    yield Text(50, HEIGHT + 38, name, "middle", look="soft")
+
+
+def _side(axis: Axis, unit: Unit) -> Iterator[Shape]:
+    """Round values at the side of a chart, with lines across it."""
+    for value, words in axis.ticks():
+        y = axis.at(value)
+        yield Rule(0, 100, y, y)
+        yield Text(0, y + 4, words + ("%" if unit.name == "%" else ""), "end", -7)
+
+
+def _anchor(x: float) -> Anchor:
+    return "start" if x < FROM_THE_EDGE else "end" if x > 100 - FROM_THE_EDGE else "middle"
+
+
+def _named(name: str, unit: Unit, *, log: bool = False) -> str:
+    words = f"{name}, {unit.name}" if unit.name else name
+    return f"{words} (logarithmic)" if log else words
+
+
+def _note(note: Note, x: float, y: float) -> Iterable[Shape]:
+    if note.ring:
+        yield Circle(x, y, 9, "ink")
+    yield Circle(x, y, 3, "ink")
+    below = min(y + (14 if y < 9 else 20), HEIGHT - 4)
+    yield Text(x, below, note.words, "end" if x > 85 else "start", -9 if x > 85 else 9, "halo")
