@@ -43,7 +43,7 @@ def whole(text: str, monkeypatch: pytest.MonkeyPatch) -> str:
         data=table,
     )
     rows = rows_drawing([Row([Circle(1, 1, 1, "blue")], text, 0, 1, text, text)], Axis(0, 1), text, text)
-    figures = [drawn, Figure(text, rows, [Key(text, "red")], wide=True)]
+    figures = [drawn, Figure(text, rows, [Key(text, "red")])]
     monkeypatch.setattr("forebay.pages.render.environment", lambda: WITH_PARTS)
     return page(
         "whole.html.j2", title=text, lead=text, script="filter.js", text=text, figures=figures, table=table

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any
 
 from forebay.json_numbers import read_json
 
 MAX_DETAIL_CHARS = 300
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
-"""Raised when a line does not hold what a result of the application holds: the page skips it."""
 
 
-def read_lines(lines: Iterable[bytes]) -> Iterator[Any]:
-    """The JSON values of lines, without those that are not JSON."""
+def read_results(
+    lines: Iterable[bytes],
+    add: Callable[[Any], None],
+    fail: Callable[[Any, str], None] | None = None,
+    prefix: str = "",
+) -> None:
+    """Hand the answer of each result to `add`, and each dead letter of a question to `fail`.
+
+    `prefix` is how the positions of such dead letters begin; `fail` receives the event that was asked about,
+    and the cause. Lines that are something else are skipped, and so are those for which either raises what a
+    missing or odd field raises.
+    """
     for line in lines:
         try:
-            yield read_json(line)
-        except ValueError:
+            value = read_json(line)
+            if fail is not None and str(value.get("position")).startswith(prefix):
+                cause = f"{value['cause']}: {value['detail'][:MAX_DETAIL_CHARS]}"
+                fail(read_json(value["input"].encode()), cause)
+            else:
+                add(value["answer"])
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
-
-
-def failed_question(line: Any, prefix: str) -> tuple[dict[str, Any], str] | None:
-    """If `line` is the dead letter of a question: the event that was asked about, and the cause.
-
-    `prefix` is how the positions of such questions begin.
-    """
-    if not isinstance(line, dict) or not str(line.get("position")).startswith(prefix):
-        return None
-    about = read_json(line["input"].encode())
-    return about, f"{line['cause']}: {line['detail'][:MAX_DETAIL_CHARS]}"
 
 
 def readable(time_ms: int) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from forebay.pages.axes import Axis, value_axis
 from forebay.pages.drawing import Anchor, Circle, Colour, Drawing, Group, Rect, Rule, Shape, Text, curve
-from forebay.pages.units import Unit
+from forebay.pages.units import NUMBER, SECONDS, SHARE, Unit, shown
 
+SINCE_START = "time since the start"
 HEIGHT = 220.0
 NAMED_ROW, NAME_LINE, NAMED_MIDDLE = 40.0, 14.0, 28.0
 BAR = 16.0
@@ -88,7 +90,6 @@ class Figure:
     drawing: Drawing
     keys: Sequence[Key] = ()
     data: Table | None = None
-    wide: bool = False
 
 
 def line_figure(
@@ -129,7 +130,7 @@ def line_figure(
     shapes: list[Shape] = [*_side(y_axis, y_unit), *_below(x_axis, _named(x_name, x_unit, log=x_axis.log))]
     if specks:
         shapes.append(curve(((x_axis.at(x), y_axis.at(y)) for x, y in specks), "blue", "dots"))
-    for line, points in drawn:
+    for line, points in reversed(drawn):
         places = [(x_axis.at(x), y_axis.at(y)) for x, y in points]
         shapes.append(curve(places, line.colour, "dash" if line.dashed else "line", steps=line.steps))
         if line.marks:
@@ -138,6 +139,39 @@ def line_figure(
         shapes += _note(note, x_axis.at(note.x * x_unit.scale), y_axis.at(note.y * y_unit.scale))
     keys = [Key(one.name, one.colour, "dash" if one.dashed else "line") for one in lines if one.name]
     return Figure(title, Drawing(label, HEIGHT, shapes, "axes"), keys, data)
+
+
+share_figure = partial(line_figure, y_unit=SHARE, y_high=1.0)
+"""A distribution: the share of samples up to each value."""
+
+
+def time_figure(
+    title: str,
+    lines: Sequence[Line],
+    duration_s: float,
+    unit: Unit = NUMBER,
+    *,
+    label: str = "",
+    dots: Sequence[tuple[float, float]] = (),
+    notes: Sequence[Note] = (),
+    data: Table | None = None,
+) -> Figure:
+    """Values over the time of a run; of dots, the vertical axis may be logarithmic."""
+    values = [y for line in lines for _, y in line.points] or [y for _, y in dots]
+    most = shown(max(values, default=0.0), unit)
+    return line_figure(
+        title,
+        lines,
+        label=label or f"{title} over {shown(duration_s)} s: at most {most}",
+        x_name=SINCE_START,
+        x_unit=SECONDS,
+        y_unit=unit,
+        x_high=duration_s,
+        dots=dots,
+        log_y=bool(dots),
+        notes=notes,
+        data=data,
+    )
 
 
 def span_figure(
@@ -149,7 +183,7 @@ def span_figure(
     end: float,
     unit: Unit,
     label: str,
-    x_name: str = "time since the start",
+    x_name: str = SINCE_START,
     names: Sequence[str] = (),
     data: Table | None = None,
 ) -> Figure:
@@ -167,7 +201,7 @@ def span_figure(
             bars[int(row)].append(Rect(left, width, -height / 2, height, layer.colour))
     drawn = [Row(shapes, names[number] if names else "") for number, shapes in enumerate(bars)]
     drawing = rows_drawing(drawn, axis, _named(x_name, unit), label, row_height=height / 0.82)
-    return Figure(title, drawing, [Key(one.name, one.colour, "block") for one in layers], data, wide=True)
+    return Figure(title, drawing, [Key(one.name, one.colour, "block") for one in layers], data)
 
 
 def rows_drawing(

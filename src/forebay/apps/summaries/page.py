@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from forebay.apps.page import MALFORMED, read_lines
+from forebay.apps.page import read_results
 from forebay.apps.summaries.values import Source, Summary
 from forebay.counted import counted
 from forebay.pages.axes import Axis
@@ -26,11 +26,14 @@ def summaries_page(lines: Iterable[bytes]) -> str:
     Shows the last correction of a window, and the newest of the running summaries.
     """
     newest: dict[str, dict[tuple[int, ...], Summary]] = defaultdict(dict)
-    for value in read_lines(lines):
-        summary = _summary(value)
-        if summary is not None:
+
+    def add(answer: Any) -> None:
+        if answer["type"] == "summary":
+            summary = Summary.from_json(answer)
             rolling = summary.revision if summary.kind == "rolling" else 0
             newest[summary.key][summary.start_ms, summary.end_ms, rolling] = summary
+
+    read_results(lines, add)
     names = sorted(newest)
     shown = names[:MAX_KEYS]
     few = f"{len(shown)} of {len(names)} keys; " if len(shown) < len(names) else ""
@@ -41,14 +44,6 @@ def summaries_page(lines: Iterable[bytes]) -> str:
         lead=f"{few}{windows}. Times are UTC. Each statement links to the events that it comes from.",
         keys=[_key(number, name, list(newest[name].values())) for number, name in enumerate(shown)],
     )
-
-
-def _summary(value: Any) -> Summary | None:
-    try:
-        answer = value["answer"]
-        return Summary.from_json(answer) if answer["type"] == "summary" else None
-    except MALFORMED:
-        return None
 
 
 def _key(number: int, name: str, summaries: list[Summary]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.apps.page import MALFORMED, failed_question, read_lines
+from forebay.apps.page import read_results
 from forebay.apps.topics.values import UNTIMED_STEP_MS
 from forebay.counted import counted
 from forebay.pages.axes import Axis, TimeAxis, range_over
@@ -104,25 +104,23 @@ def topics_page(lines: Iterable[bytes]) -> str:
 
 def read_topics(lines: Iterable[bytes]) -> dict[str, Topic]:
     found: dict[str, Topic] = {}
-    for value in read_lines(lines):
-        try:
-            failed = failed_question(value, "topic-")
-            if failed is not None:
-                found[failed[0]["topic"]].failure = failed[1]
-                continue
-            answer = value["answer"]
-            topic = found.setdefault(answer["topic"], Topic(answer["topic"]))
-            if answer.get("time", "") is None:
-                topic.timed = False
-            if answer["kind"] == "label":
-                topic.labels.append((answer["time_ms"] or 0, answer["label"], answer["about"]))
-                topic.labels.sort()
-                continue
-            topic.add(answer)
-            if answer["kind"] == "merged" and topic.into is not None:
-                found.setdefault(topic.into, Topic(topic.into)).merged.append(topic.name)
-        except MALFORMED:
-            continue
+
+    def add(answer: Any) -> None:
+        topic = found.setdefault(answer["topic"], Topic(answer["topic"]))
+        if answer.get("time", "") is None:
+            topic.timed = False
+        if answer["kind"] == "label":
+            topic.labels.append((answer["time_ms"] or 0, answer["label"], answer["about"]))
+            topic.labels.sort()
+            return
+        topic.add(answer)
+        if answer["kind"] == "merged" and topic.into is not None:
+            found.setdefault(topic.into, Topic(topic.into)).merged.append(topic.name)
+
+    def fail(about: Any, cause: str) -> None:
+        found[about["topic"]].failure = cause
+
+    read_results(lines, add, fail, "topic-")
     return found
 
 

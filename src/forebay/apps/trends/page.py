@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.apps.page import MALFORMED, failed_question, read_lines
+from forebay.apps.page import read_results
 from forebay.counted import counted
 from forebay.pages.axes import TimeAxis, range_over
 from forebay.pages.charts import BAR, Row, rows_drawing
@@ -80,22 +80,20 @@ def trends_page(lines: Iterable[bytes]) -> str:
 
 def read_trends(lines: Iterable[bytes]) -> dict[int, Trend]:
     found: dict[int, Trend] = {}
-    for value in read_lines(lines):
-        try:
-            failed = failed_question(value, "trend-")
-            if failed is not None:
-                found[failed[0]["trend"]].failure = failed[1]
-                continue
-            answer = value["answer"]
-            trend = found.setdefault(answer["trend"], Trend(answer["trend"]))
-            if answer["kind"] == "why":
-                trend.whys.append((answer["time_ms"] or 0, answer["why"]))
-                continue
-            trend.add(answer)
-            if trend.into is not None:
-                found.setdefault(trend.into, Trend(trend.into)).merged.append(trend.name)
-        except MALFORMED:
-            continue
+
+    def add(answer: Any) -> None:
+        trend = found.setdefault(answer["trend"], Trend(answer["trend"]))
+        if answer["kind"] == "why":
+            trend.whys.append((answer["time_ms"] or 0, answer["why"]))
+            return
+        trend.add(answer)
+        if trend.into is not None:
+            found.setdefault(trend.into, Trend(trend.into)).merged.append(trend.name)
+
+    def fail(about: Any, cause: str) -> None:
+        found[about["trend"]].failure = cause
+
+    read_results(lines, add, fail, "trend-")
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from forebay.bench.report.aiperf import wall_clock_ns
 from forebay.bench.report.document import MeasuredRun, Report
-from forebay.bench.report.html_run import RunView, run_view
+from forebay.bench.report.html_run import run_view
 from forebay.bench.report.html_sweep import sweep_view
 from forebay.bench.report.loads import flattened, kind, load_name, loads
 from forebay.counted import counted
@@ -109,7 +109,7 @@ def _verdicts(runs: Sequence[MeasuredRun]) -> tuple[str, str, Sequence[str], str
     return {"VALID": "valid", "INVALID": "invalid"}.get(word, "unknown"), word, lines, share
 
 
-def _detailed(runs: Sequence[MeasuredRun]) -> list[tuple[str, RunView]]:
+def _detailed(runs: Sequence[MeasuredRun]) -> list[tuple[str, dict[str, Any]]]:
     """At most `MOST_DETAILED` runs, evenly chosen, with their titles."""
     step = -(-len(runs) // MOST_DETAILED)
     names = {id(one): name for name, own in loads(runs) for one in own}

@@ -14,7 +14,7 @@ from forebay.bench.stream.compare import all_latencies
 from forebay.bench.stream.document import MeasuredStream
 from forebay.counted import counted
 from forebay.pages.axes import Axis
-from forebay.pages.charts import NAMED_ROW, Figure, Key, Line, Row, Table, line_figure, rows_drawing
+from forebay.pages.charts import NAMED_ROW, Figure, Key, Line, Row, Table, rows_drawing, share_figure
 from forebay.pages.drawing import Circle, Colour, Rule
 from forebay.pages.render import page
 from forebay.pages.units import MILLISECONDS, NUMBER, SHARE, Unit, shown, time_unit
@@ -103,18 +103,11 @@ def _intervals(differences: Sequence[Difference]) -> Figure | None:
         interval = Rule(axis.at(low * 100), axis.at(high * 100), 0, 0, f"span {colour}", width=4)
         rows.append(Row((interval, Circle(axis.at(relative * 100), 0, 4, colour)), one.name))
     middle = axis.at(0.0)
-    bottom = NAMED_ROW * len(rows)
-    return Figure(
-        "Differences",
-        rows_drawing(
-            rows,
-            axis,
-            "difference of B from A, % of A",
-            "Differences with their intervals: " + "; ".join(f"{o.name} {r:+.1%}" for o, r, _, _ in found),
-            behind=[Rule(middle, middle, 0, bottom, "axis")],
-        ),
-        [Key("better", "green"), Key("worse", "red"), Key("within noise", "soft")],
-    )
+    label = "Differences with their intervals: " + "; ".join(f"{o.name} {r:+.1%}" for o, r, _, _ in found)
+    zero = Rule(middle, middle, 0, NAMED_ROW * len(rows), "axis")
+    drawing = rows_drawing(rows, axis, "difference of B from A, % of A", label, behind=[zero])
+    keys = [Key("better", "green"), Key("worse", "red"), Key("within noise", "soft")]
+    return Figure("Differences", drawing, keys)
 
 
 def request_curves(load: LoadComparison[MeasuredRun]) -> Iterator[Figure]:
@@ -135,19 +128,12 @@ def both_curves(title: str, nouns: str, before: Sequence[float], after: Sequence
         return
     unit = time_unit(max(percentile(both[0], 50), *(values[-1] / 20 for values in both)))
     medians = [shown(percentile(values, 50), unit) for values in both]
-    yield line_figure(
-        title,
-        [
-            Line(f"A, median {medians[0]}", cumulative(both[0]), "soft", dashed=True),
-            Line(f"B, median {medians[1]}", cumulative(both[1]), "blue"),
-        ],
-        label=f"Share of {nouns} by {title}: median {medians[0]} of A, {medians[1]} of B",
-        x_name=title,
-        x_unit=unit,
-        y_unit=SHARE,
-        log_x=True,
-        y_high=1.0,
-    )
+    lines = [
+        Line(f"A, median {medians[0]}", cumulative(both[0]), "soft", dashed=True),
+        Line(f"B, median {medians[1]}", cumulative(both[1])),
+    ]
+    label = f"Share of {nouns} by {title}: median {medians[0]} of A, {medians[1]} of B"
+    yield share_figure(title, lines, label=label, x_name=title, x_unit=unit, log_x=True)
 
 
 def _values(runs: Sequence[MeasuredRun], name: str) -> list[float]:

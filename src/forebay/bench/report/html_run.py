@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from typing import Any
 
 from forebay.bench.metrics import PERCENTILES, output_tokens, request_figures
 from forebay.bench.records import LoadRun, RequestRecord
@@ -24,16 +24,8 @@ from forebay.bench.report.document import MeasuredRun
 from forebay.bench.report.figures_table import HEADER, figure_rows, headline, or_dash
 from forebay.bench.statistics import can_tell, percentile
 from forebay.pages.axes import LOG_FROM
-from forebay.pages.charts import Figure, Layer, Line, Note, Table, line_figure, span_figure
-from forebay.pages.units import (
-    MILLISECONDS,
-    NUMBER,
-    SECONDS,
-    SHARE,
-    Unit,
-    shown,
-    time_unit,
-)
+from forebay.pages.charts import Figure, Layer, Line, Note, Table, share_figure, span_figure, time_figure
+from forebay.pages.units import MILLISECONDS, NUMBER, SECONDS, SHARE, Unit, shown, time_unit
 
 MOST_SIGNALS = 8
 SLOWEST = 8
@@ -63,37 +55,19 @@ TOTALS = ("prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_
 """Totals since the start, drawn in other ways."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunView:
-    """What is shown of a run. `failures`: None if there are none; without records the last four are empty."""
-
-    tiles: Sequence[tuple[str, str]]
-    figures: Table
-    failures: Table | None
-    recorded: bool
-    distributions: Sequence[Figure] = ()
-    over_time: Sequence[Figure] = ()
-    waterfall: Figure | None = None
-    slowest: Table | None = None
-
-
-def run_view(measured: MeasuredRun) -> RunView:
+def run_view(measured: MeasuredRun) -> dict[str, Any]:
+    """What the template shows of a run; without its requests, only the figures."""
     run, figures = measured.run, measured.figures
-    view = RunView(
-        [(value, name) for name, value in headline(figures)],
-        Table("Figures", HEADER, list(figure_rows(figures))),
-        _failures(run),
-        recorded=bool(run.records),
-    )
-    if not run.records:
-        return view
-    return replace(
-        view,
-        distributions=list(_distributions(measured)),
-        over_time=list(_over_time(run)),
-        waterfall=_waterfall(run),
-        slowest=_slowest(run),
-    )
+    return {
+        "tiles": [(value, name) for name, value in headline(figures)],
+        "figures": Table("Figures", HEADER, list(figure_rows(figures))),
+        "failures": _failures(run),
+        "recorded": bool(run.records),
+        "distributions": list(_distributions(measured)),
+        "over_time": list(_over_time(run)),
+        "waterfall": _waterfall(run) if run.records else None,
+        "slowest": _slowest(run),
+    }
 
 
 def _failures(run: LoadRun) -> Table | None:
@@ -159,19 +133,9 @@ def _cdf(
         for p in PERCENTILES
         if can_tell(len(ordered), p)
     ]
-    header = ("", "response", "service") if sent else ("", name)
-    yield line_figure(
-        title,
-        lines,
-        label=label,
-        x_name=name,
-        x_unit=unit,
-        y_unit=SHARE,
-        log_x=wide,
-        y_high=1.0,
-        notes=notes,
-        room=0.27,
-        data=Table(f"{title} in numbers", header, rows),
+    data = Table(f"{title} in numbers", ("", "response", "service") if sent else ("", name), rows)
+    yield share_figure(
+        title, lines, label=label, x_name=name, x_unit=unit, log_x=wide, notes=notes, room=0.27, data=data
     )
 
 
@@ -191,10 +155,8 @@ def _over_time(run: LoadRun) -> Iterator[Figure]:
     if "waiting" in own:
         busy.append(Line("waiting there", own.pop("waiting"), "red", dashed=True))
     yield _course("Requests", busy, run, NUMBER)
-    rates = [
-        Line("due", found.due_per_s, "faint", steps=True),
-        Line("answered", found.answered_per_s, "blue", steps=True),
-    ]
+    answered = Line("answered", found.answered_per_s, steps=True)
+    rates = [answered, Line("due", found.due_per_s, "faint", steps=True)]
     yield _course("Requests per second", rates, run, NUMBER)
     yield _course("Output tokens per second", [Line("", found.tokens_per_s, steps=True)], run, NUMBER)
     dots = first_tokens(run)
@@ -224,7 +186,6 @@ def _course(
     dots: Sequence[tuple[float, float]] = (),
     rows: Sequence[tuple[str, ...]] = (),
 ) -> Figure:
-    values = [y for line in lines for _, y in line.points] or [y for _, y in dots]
     header: tuple[str, ...] = ("from", "median")
     if lines:
         header = ("at", *(line.name or title for line in lines))
@@ -233,18 +194,8 @@ def _course(
             (shown(at_s, SECONDS), *(or_dash(_at(line.points, at_s), unit) for line in lines))
             for at_s in every
         ]
-    return line_figure(
-        title,
-        lines,
-        label=f"{title} over {shown(run.duration_s)} s: at most {shown(max(values, default=0.0), unit)}",
-        x_name="time since the start",
-        x_unit=SECONDS,
-        y_unit=unit,
-        x_high=run.duration_s,
-        dots=dots,
-        log_y=bool(dots),
-        data=Table(f"{title} in numbers", header, rows),
-    )
+    data = Table(f"{title} in numbers", header, rows)
+    return time_figure(title, lines, run.duration_s, unit, dots=dots, data=data)
 
 
 def _medians(dots: Points, end_s: float, unit: Unit) -> list[tuple[str, str]]:

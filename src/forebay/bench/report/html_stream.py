@@ -13,10 +13,10 @@ from forebay.bench.stream.figures import UNTIL, latency_s, stage_s, stages_of
 from forebay.bench.stream.lag import lag_curve
 from forebay.bench.stream.records import EventRecord, StreamRun
 from forebay.counted import counted
-from forebay.pages.charts import Figure, Layer, Line, Note, Table, line_figure, span_figure
+from forebay.pages.charts import Figure, Layer, Line, Note, Table, share_figure, span_figure, time_figure
 from forebay.pages.drawing import Colour
 from forebay.pages.render import page
-from forebay.pages.units import MILLISECONDS, NUMBER, SECONDS, SHARE, Unit, shown, time_unit
+from forebay.pages.units import MILLISECONDS, SECONDS, SHARE, shown, time_unit
 
 MOST_DETAILED = 8
 MOST_POINTS = 1200
@@ -184,20 +184,6 @@ def _waterfall(run: StreamRun) -> Figure:
 def _courses(measured: MeasuredStream) -> Iterator[Figure]:
     run = measured.run
 
-    def course(
-        title: str, lines: Sequence[Line], label: str, unit: Unit = NUMBER, *, notes: Sequence[Note] = ()
-    ) -> Figure:
-        return line_figure(
-            title,
-            lines,
-            label=label,
-            x_name="time since the start",
-            x_unit=SECONDS,
-            y_unit=unit,
-            x_high=run.duration_s,
-            notes=notes,
-        )
-
     yield from _latencies(measured)
     due_s = sorted(event.due_s for event in run.followed)
     answered_s = sorted(each.answered_s for each in run.followed if each.answered_s is not None)
@@ -208,26 +194,24 @@ def _courses(measured: MeasuredStream) -> Iterator[Figure]:
     ]
     most = max((y for line in lags for _, y in line.points), default=0.0)
     if due_s:
-        yield course(
-            f"{run.noun.capitalize()}s that were due, and not there yet",
-            lags,
-            "The lag over time, to the answer and to the commit",
-            notes=[Note(each.at_s, most, f"{each.part} killed") for each in run.kills],
-        )
+        title = f"{run.noun.capitalize()}s that were due, and not there yet"
+        notes = [Note(each.at_s, most, f"{each.part} killed") for each in run.kills]
+        label = "The lag over time, to the answer and to the commit"
+        yield time_figure(title, lags, run.duration_s, label=label, notes=notes)
     if run.checkpoints:
         points = [(each.at_s, each.duration_s) for each in run.checkpoints if each.completed]
         unit = time_unit(max((took_s for _, took_s in points), default=1.0))
         title = f"Duration of each checkpoint, {unit.name}, by when it was triggered"
-        yield course(title, [Line("", points, marks=True)], "The duration of each checkpoint", unit)
+        yield time_figure(title, [Line("", points, marks=True)], run.duration_s, unit)
     for first, second, title in COURSES:
         lines = [
             Line(first.replace("_", " "), _sampled(run, first), "blue"),
             Line(second, _sampled(run, second), "red"),
         ]
         if any(y > 0 for line in lines for _, y in line.points):
-            yield course(title, lines, title)
+            yield time_figure(title, lines, run.duration_s)
     if usage := _sampled(run, "kv_cache_usage"):
-        yield course("KV-cache usage", [Line("", usage)], "KV-cache usage over time", SHARE)
+        yield time_figure("KV-cache usage", [Line("", usage)], run.duration_s, SHARE)
 
 
 def _latencies(measured: MeasuredStream) -> Iterator[Figure]:
@@ -242,18 +226,15 @@ def _latencies(measured: MeasuredStream) -> Iterator[Figure]:
         notes = [Note(measured.slo.within_s, measured.figures.goodput, "objective")]
     count = measured.figures.committed
     p99 = "" if can_tell(count, 99) else f" (of {count} {run.noun}s, too few for a p99)"
-    yield line_figure(
+    yield share_figure(
         f"Share of {run.noun}s that were there within a time{p99}",
         [Line(until, cumulative(values), colours[until]) for until, values in known.items()],
         label=f"Distribution of the latency of {run.noun}s",
         x_name=f"from the {run.noun}'s own time",
         x_unit=time_unit(max(max(values) for values in known.values() if values)),
-        y_unit=SHARE,
         log_x=True,
-        y_high=1.0,
         notes=notes,
-        # Room for the objective's label.
-        room=0.2,
+        room=0.2,  # For the objective's label.
     )
 
 

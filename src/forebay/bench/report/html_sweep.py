@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 from forebay.bench.report.curves import knee
 from forebay.bench.report.document import MeasuredRun
@@ -19,17 +20,7 @@ MOST_SERIES = 4
 MOST_LEFT_OUT = 8
 
 
-@dataclass(frozen=True, slots=True)
-class SweepView:
-    """`left_out`: the loads that are in no curve; `note`: about the table."""
-
-    curves: Sequence[Figure]
-    left_out: str
-    loads: Table
-    note: str
-
-
-def sweep_view(runs: Sequence[MeasuredRun]) -> SweepView:
+def sweep_view(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
     named = loads(runs)
     believed, left_out = _believed(named)
     series = _series(believed)
@@ -42,12 +33,12 @@ def sweep_view(runs: Sequence[MeasuredRun]) -> SweepView:
     ]
     more = f" and {len(left_out) - MOST_LEFT_OUT} more" if len(left_out) > MOST_LEFT_OUT else ""
     shown = named[:MOST_ROWS]
-    return SweepView(
-        curves,
-        ", ".join(left_out[:MOST_LEFT_OUT]) + more,
-        Table("Loads", *loads_table(shown)),
-        PLUS_MINUS if has_repeats(shown) else "",
-    )
+    return {
+        "curves": curves,
+        "left_out": ", ".join(left_out[:MOST_LEFT_OUT]) + more,
+        "loads": Table("Loads", *loads_table(shown)),
+        "note": PLUS_MINUS if has_repeats(shown) else "",
+    }
 
 
 def _believed(named: Loads) -> tuple[Loads, list[str]]:
