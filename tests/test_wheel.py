@@ -57,9 +57,10 @@ def test_every_file_of_the_package_is_in_it(wheel: zipfile.ZipFile) -> None:
     assert packed == there
     assert {
         "forebay/py.typed",
-        "forebay/config/flink_options.json",
+        "forebay/pages/templates/base.html.j2",
+        "forebay/pipeline/flink_options.json",
         "forebay/engine/launch/locks/engine.txt",
-        "forebay/plan/model_defaults.json",
+        "forebay/planning/model_defaults.json",
     } <= packed
 
 

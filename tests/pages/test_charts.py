@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,11 +21,11 @@ from forebay.pages.charts import (
     rows_drawing,
     span_figure,
 )
-from forebay.pages.drawing import Curve, Group, Rect, Text, curve
-from forebay.pages.render import environment
+from forebay.pages.svg import curve, group, text
 from forebay.pages.units import NUMBER, SECONDS
 
 POINTS = st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e9)), max_size=20)
+TEXT = re.compile(r'<text x="([^"]*)%" y="([^"]*)" dx="[^"]*" class="(\w+) [^"]*">(.*?)</text>')
 
 
 @given(POINTS, st.booleans(), st.booleans())
@@ -41,53 +43,51 @@ def test_any_line_is_inside_its_chart(points: list[tuple[float, float]], log: bo
         notes=[Note(*point, "note") for point in points[:3]],
     )
     assert [key.words for key in figure.keys] == ["one", "without points"]
-    curves = [shape for shape in figure.drawing.shapes if isinstance(shape, Curve)]
-    assert len(curves) == (2 if points else 0)
-    for shape in figure.drawing.shapes:
-        if isinstance(shape, Text):
-            assert 0 <= shape.x <= 100
-            assert -20 < shape.y <= HEIGHT + 40
+    assert figure.drawing.shapes.count("<path") == (2 if points else 0)
+    for x, y, _, _ in TEXT.findall(figure.drawing.shapes):
+        assert 0 <= float(x) <= 100
+        assert -20 < float(y) <= HEIGHT + 40
+    for place in re.findall(r'cx="(.*?)%"', figure.drawing.shapes):
+        assert 0 <= float(place) <= 100
+    for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", figure.drawing.shapes):
+        assert 0 <= float(x) <= 1000
+        assert 0 <= float(y) <= HEIGHT
 
 
 def test_a_path_has_any_number_of_points() -> None:
-    path = curve([(0, 0.04), *((x / 100, 1.25) for x in range(5000))], "blue").path
-    assert path.startswith("M0 0L0 1.2L0 1.2")
-    assert path.endswith("L500 1.2")
-    assert curve([(0, 1), (1, 2), (2, 3)], "blue", steps=True).path == "M0 1H10V2H20V3"
-    module = environment().get_template("drawing.html.j2").module
-    assert path in module.shapes([curve([(0, 0.04), *((x / 100, 1.25) for x in range(5000))], "blue")])
+    path = curve([(0, 0.04), *((x / 100, 1.25) for x in range(5000))], "blue line")
+    assert 'd="M0 0.0L0 1.2L0 1.2' in path
+    assert path.endswith('L500 1.2" class="blue line"/></svg>')
+    assert 'd="M0 1.0H10V2.0H20V3.0"' in curve([(0, 1), (1, 2), (2, 3)], "blue line", steps=True)
+    assert 'd="M0 1.0L10 2.0Z"' in curve([(0, 1), (1, 2)], "blue area")
+
+
+def test_texts_in_a_drawing_are_escaped() -> None:
+    shape = group(0, [text(0, 0, "<b>\u202e&")], place='"><i>', title="</title>")
+    assert "&lt;b&gt;\ufffd&amp;" in shape
+    assert 'href="#&#34;&gt;&lt;i&gt;"' in shape
+    assert "<title>&lt;/title&gt;</title>" in shape
 
 
 def test_spans_are_visible_however_short_they_are() -> None:
-    figure = span_figure(
-        "title",
-        [Layer("a", "blue", [(0, 1.0, 1.0), (1, 0.0, 2.0)]), Layer("b", "red", [])],
-        300,
-        start=0.0,
-        end=2.0,
-        unit=SECONDS,
-        label="label",
-    )
+    layers = [Layer("a", "blue", [(0, 1.0, 1.0), (1, 0.0, 2.0)]), Layer("b", "red", [])]
+    figure = span_figure("title", layers, 300, start=0.0, end=2.0, unit=SECONDS, label="label")
     assert [key.words for key in figure.keys] == ["a", "b"]
-    rows = [shape for shape in figure.drawing.shapes if isinstance(shape, Group)]
-    assert len(rows) == 300
-    (short,), (long,) = rows[0].shapes, rows[1].shapes
-    assert isinstance(short, Rect)
-    assert isinstance(long, Rect)
-    assert (short.x, short.width) == (50, 0.1)
-    assert (long.x, long.width) == (0, 100)
+    assert figure.drawing.shapes.count("<g ") == 300
+    assert re.findall(r'<rect x="(.*?)%" width="(.*?)%"', figure.drawing.shapes) == [
+        ("50", "0.1"),
+        ("0", "100"),
+    ]
     assert figure.drawing.height >= 300 * LEAST_ROW
 
 
 def test_a_name_is_on_the_side_with_more_room() -> None:
     rows = [Row((), "early", 10, 20), Row((), "late", 80, 95), Row((), "long", 2, 97)]
     drawing = rows_drawing(rows, Axis(0, 1), "x", "label")
-    groups = [shape for shape in drawing.shapes if isinstance(shape, Group)]
-    names = [group.shapes[0] for group in groups]
-    assert [(name.x, name.anchor) for name in names if isinstance(name, Text)] == [
-        (10, "start"),
-        (95, "end"),
-        (2, "start"),
-    ]
-    assert [group.y for group in groups] == [row_middle(number) for number in range(3)]
+    named = {words: (x, anchor) for x, _, anchor, words in TEXT.findall(drawing.shapes)}
+    assert named["early"] == ("10", "start")
+    assert named["late"] == ("95", "end")
+    assert named["long"] == ("2", "start")
+    middles = re.findall(r"translate\(0 (.*?)\)", drawing.shapes)
+    assert [float(y) for y in middles] == [row_middle(number) for number in range(3)]
     assert drawing.height == 3 * NAMED_ROW

@@ -15,8 +15,8 @@ from tests.pages.documents import ATTACKS, seen
 
 from forebay.pages.axes import Axis
 from forebay.pages.charts import Figure, Key, Line, Note, Row, Table, line_figure, rows_drawing
-from forebay.pages.drawing import Circle
 from forebay.pages.render import environment, page
+from forebay.pages.svg import circle
 from forebay.pages.units import NUMBER, Unit
 
 PARTS = """{% extends "base.html.j2" %}{% import "parts.html.j2" as parts %}{% block body %}
@@ -42,7 +42,7 @@ def whole(text: str, monkeypatch: pytest.MonkeyPatch) -> str:
         notes=[Note(0.5, 1, text)],
         data=table,
     )
-    rows = rows_drawing([Row([Circle(1, 1, 1, "blue")], text, 0, 1, text, text)], Axis(0, 1), text, text)
+    rows = rows_drawing([Row([circle(1, 1, 1, "blue")], text, 0, 1, text, text)], Axis(0, 1), text, text)
     figures = [drawn, Figure(text, rows, [Key(text, "red")])]
     monkeypatch.setattr("forebay.pages.render.environment", lambda: WITH_PARTS)
     return page(

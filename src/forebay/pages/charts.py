@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from markupsafe import Markup
+
 from forebay.pages.axes import Axis, value_axis
-from forebay.pages.drawing import Anchor, Circle, Colour, Drawing, Group, Rect, Rule, Shape, Text, curve
+from forebay.pages.svg import Anchor, Colour, Drawing, circle, curve, group, joined, rect, rule, text
 from forebay.pages.units import NUMBER, SECONDS, SHARE, Unit, shown
 
 SINCE_START = "time since the start"
@@ -34,6 +36,10 @@ class Line:
     steps: bool = False
     marks: bool = False
 
+    @property
+    def look(self) -> str:
+        return "dash" if self.dashed else "line"
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -58,7 +64,7 @@ class Note:
 class Row:
     """Shapes around the middle of a row, with a name above them that begins, or ends, where they do."""
 
-    shapes: Sequence[Shape]
+    shapes: Sequence[Markup]
     name: str = ""
     begin: float = 0.0
     end: float = 100.0
@@ -127,18 +133,18 @@ def line_figure(
     y_axis = value_axis((y for _, y in everything), HEIGHT, 0.0, log=log_y)
     if y_high is not None:
         y_axis = Axis(0.0, y_high * y_unit.scale, HEIGHT, 0.0)
-    shapes: list[Shape] = [*_side(y_axis, y_unit), *_below(x_axis, _named(x_name, x_unit, log=x_axis.log))]
+    shapes: list[Markup] = [*_side(y_axis, y_unit), *_below(x_axis, _named(x_name, x_unit, log=x_axis.log))]
     if specks:
-        shapes.append(curve(((x_axis.at(x), y_axis.at(y)) for x, y in specks), "blue", "dots"))
+        shapes.append(curve(((x_axis.at(x), y_axis.at(y)) for x, y in specks), "blue dots"))
     for line, points in reversed(drawn):
         places = [(x_axis.at(x), y_axis.at(y)) for x, y in points]
-        shapes.append(curve(places, line.colour, "dash" if line.dashed else "line", steps=line.steps))
+        shapes.append(curve(places, f"{line.colour} {line.look}", steps=line.steps))
         if line.marks:
-            shapes += [Circle(x, y, 3.5, line.colour) for x, y in places]
+            shapes += [circle(x, y, 3.5, line.colour) for x, y in places]
     for note in notes:
         shapes += _note(note, x_axis.at(note.x * x_unit.scale), y_axis.at(note.y * y_unit.scale))
-    keys = [Key(one.name, one.colour, "dash" if one.dashed else "line") for one in lines if one.name]
-    return Figure(title, Drawing(label, HEIGHT, shapes, "axes"), keys, data)
+    keys = [Key(one.name, one.colour, one.look) for one in lines if one.name]
+    return Figure(title, Drawing(label, HEIGHT, joined(shapes), "axes"), keys, data)
 
 
 share_figure = partial(line_figure, y_unit=SHARE, y_high=1.0)
@@ -192,13 +198,13 @@ def span_figure(
     axis = Axis(low, max(end * unit.scale, low + 1e-9))
     height = MOST_HEIGHT / max(rows, 1)
     height = BAR if names else min(max(height, LEAST_ROW), MOST_ROW) * 0.82
-    bars: list[list[Shape]] = [[] for _ in range(rows)]
+    bars: list[list[Markup]] = [[] for _ in range(rows)]
     for layer in layers:
         for row, began, ended in layer.spans:
             left, right = axis.at(began * unit.scale), axis.at(ended * unit.scale)
             # A span without length is still visible.
             width = max(right - left, 0.1)
-            bars[int(row)].append(Rect(left, width, -height / 2, height, layer.colour))
+            bars[int(row)].append(rect(left, width, -height / 2, height, layer.colour))
     drawn = [Row(shapes, names[number] if names else "") for number, shapes in enumerate(bars)]
     drawing = rows_drawing(drawn, axis, _named(x_name, unit), label, row_height=height / 0.82)
     return Figure(title, drawing, [Key(one.name, one.colour, "block") for one in layers], data)
@@ -210,17 +216,17 @@ def rows_drawing(
     axis_name: str,
     label: str,
     *,
-    behind: Sequence[Shape] = (),
+    behind: Sequence[Markup] = (),
     row_height: float = NAMED_ROW,
 ) -> Drawing:
     """Rows below one axis, whose places are per cent. With names, each row is `NAMED_ROW` high."""
     named = any(row.name for row in rows)
     height = NAMED_ROW if named else row_height
     bottom = height * len(rows)
-    shapes: list[Shape] = [Text(0, -26, axis_name, look="soft")]
+    shapes: list[Markup] = [text(0, -26, axis_name, look="soft")]
     for value, words in axis.ticks():
         x = axis.at(value)
-        shapes += [Rule(x, x, 0, bottom), Text(x, -8, words, _anchor(x), look="soft")]
+        shapes += [rule(x, x, 0, bottom), text(x, -8, words, _anchor(x), look="soft")]
     shapes += behind
     for number, row in enumerate(rows):
         inside = list(row.shapes)
@@ -228,10 +234,10 @@ def rows_drawing(
             left = row.begin + row.end <= 100  # The side with more room.
             place = row.begin if left else row.end
             y = NAME_LINE - NAMED_MIDDLE
-            inside.insert(0, Text(place, y, row.name, "start" if left else "end", look="halo"))
+            inside.insert(0, text(place, y, row.name, "start" if left else "end", look="halo"))
         y = row_middle(number) if named else height * (number + 0.5)
-        shapes.append(Group(y, inside, row.place, row.title))
-    return Drawing(label, bottom, shapes, "rows")
+        shapes.append(group(y, inside, place=row.place, title=row.title))
+    return Drawing(label, bottom, joined(shapes), "rows")
 
 
 def row_middle(number: int) -> float:
@@ -239,21 +245,21 @@ def row_middle(number: int) -> float:
     return NAMED_ROW * number + NAMED_MIDDLE
 
 
-def _below(axis: Axis, name: str) -> Iterator[Shape]:
-    yield Rule(axis.start, axis.end, HEIGHT, HEIGHT, "axis")
+def _below(axis: Axis, name: str) -> Iterator[Markup]:
+    yield rule(axis.start, axis.end, HEIGHT, HEIGHT, "axis")
     for value, words in axis.ticks():
         x = axis.at(value)
-        yield Rule(x, x, HEIGHT, HEIGHT + 5, "axis")
-        yield Text(x, HEIGHT + 19, words, "end" if x > 100 - FROM_THE_EDGE else "middle")
-    yield Text(50, HEIGHT + 38, name, "middle", look="soft")
+        yield rule(x, x, HEIGHT, HEIGHT + 5, "axis")
+        yield text(x, HEIGHT + 19, words, "end" if x > 100 - FROM_THE_EDGE else "middle")
+    yield text(50, HEIGHT + 38, name, "middle", look="soft")
 
 
-def _side(axis: Axis, unit: Unit) -> Iterator[Shape]:
+def _side(axis: Axis, unit: Unit) -> Iterator[Markup]:
     """Round values at the side of a chart, with lines across it."""
     for value, words in axis.ticks():
         y = axis.at(value)
-        yield Rule(0, 100, y, y)
-        yield Text(0, y + 4, words + ("%" if unit.name == "%" else ""), "end", -7)
+        yield rule(0, 100, y, y)
+        yield text(0, y + 4, words + ("%" if unit.name == "%" else ""), "end", dx=-7)
 
 
 def _anchor(x: float) -> Anchor:
@@ -265,9 +271,9 @@ def _named(name: str, unit: Unit, *, log: bool = False) -> str:
     return f"{words} (logarithmic)" if log else words
 
 
-def _note(note: Note, x: float, y: float) -> Iterable[Shape]:
+def _note(note: Note, x: float, y: float) -> Iterable[Markup]:
     if note.ring:
-        yield Circle(x, y, 9, "ink")
-    yield Circle(x, y, 3, "ink")
+        yield circle(x, y, 9, "ink")
+    yield circle(x, y, 3, "ink")
     below = min(y + (14 if y < 9 else 20), HEIGHT - 4)
-    yield Text(x, below, note.words, "end" if x > 85 else "start", -9 if x > 85 else 9, "halo")
+    yield text(x, below, note.words, "end" if x > 85 else "start", dx=-9 if x > 85 else 9, look="halo")

@@ -15,10 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from forebay.counted import counted
-from forebay.pages.units import moment
-from forebay.untrusted_text import replace_controls
+from forebay.pages.units import moment, shown_text
 
-MAX_TEXT_CHARS = 2000
 STYLE = "style.css"
 POLICY = "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'"
 
@@ -44,21 +42,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=shown_text,
     )
-    found.filters |= {"counted": counted, "moment": moment, "number": number}
+    found.filters |= {"counted": counted, "moment": moment}
     return found
-
-
-def shown_text(value: Any) -> Any:
-    """What is written for a value, before it is escaped."""
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    cut = value if len(value) <= MAX_TEXT_CHARS else value[: MAX_TEXT_CHARS - 1] + "…"
-    return replace_controls(cut)
-
-
-def number(value: float) -> str:
-    """A coordinate with at most two decimals."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def _source(name: str) -> Markup:

@@ -1,12 +1,18 @@
-"""How values with units, and times, are written on pages and in the terminal."""
+"""How texts, values with units, and times are written."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import Any
+
+from markupsafe import Markup
+
+from forebay.untrusted_text import replace_controls
 
 LEAST_SHOWN = 0.0005
+MAX_TEXT_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +52,11 @@ def moment(time_ms: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
         return datetime.fromtimestamp(time_ms / 1000, timezone.utc).strftime(form)
     except (ValueError, OverflowError, OSError):
         return "–"
+
+
+def shown_text(value: Any) -> Any:
+    """A text without control characters, truncated to `MAX_TEXT_CHARS`; anything else as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    cut = value if len(value) <= MAX_TEXT_CHARS else value[: MAX_TEXT_CHARS - 1] + "…"
+    return replace_controls(cut)

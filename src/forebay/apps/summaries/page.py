@@ -10,8 +10,8 @@ from forebay.apps.page import read_results
 from forebay.apps.summaries.values import Source, Summary
 from forebay.counted import counted
 from forebay.pages.axes import Axis
-from forebay.pages.drawing import Drawing, Group, Rect
 from forebay.pages.render import page
+from forebay.pages.svg import Drawing, group, joined, rect
 from forebay.pages.units import moment
 
 MAX_WINDOWS = 500
@@ -76,8 +76,8 @@ def _timeline(number: int, summaries: Sequence[Summary], axis: Axis) -> Drawing:
     for window, each in enumerate(summaries):
         left, right = axis.at(each.start_ms), axis.at(each.end_ms)
         height = max(2.0, HEIGHT * each.events / most)
-        bar = Rect(left, max(right - left - 0.2, 0.2), HEIGHT - height, height, "blue")
+        bar = rect(left, max(right - left - 0.2, 0.2), HEIGHT - height, height, "blue")
         begin, end = (moment(time_ms, "%Y-%m-%d %H:%M") for time_ms in (each.start_ms, each.end_ms))
         title = f"{begin} – {end}: {counted(each.events, 'event')}"
-        bars.append(Group(0, (bar,), f"k{number}w{window}", title))
-    return Drawing("events per window", HEIGHT, bars, "bare")
+        bars.append(group(0, (bar,), place=f"k{number}w{window}", title=title))
+    return Drawing("events per window", HEIGHT, joined(bars), "bare")

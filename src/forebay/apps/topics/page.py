@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from markupsafe import Markup
+
 from forebay.apps.page import read_results
 from forebay.apps.topics.values import UNTIMED_STEP_MS
 from forebay.counted import counted
 from forebay.pages.axes import Axis, TimeAxis, range_over
 from forebay.pages.charts import BAR, Row, row_middle, rows_drawing
-from forebay.pages.drawing import PALETTE, Colour, Drawing, Rule, Text, curve
 from forebay.pages.render import page
+from forebay.pages.svg import PALETTE, Colour, Drawing, curve, rule, text
 from forebay.pages.units import moment
 
 MAX_SHOWN = 300
@@ -145,13 +147,13 @@ class _TextAxis(Axis):
         return [(number * UNTIMED_STEP_MS, words) for number, words in numbers]
 
 
-def _merges(topics: Sequence[Topic], numbers: dict[str, int], axis: Axis) -> Iterator[Rule]:
+def _merges(topics: Sequence[Topic], numbers: dict[str, int], axis: Axis) -> Iterator[Markup]:
     """A line from each topic that was merged to the one that it became a part of."""
     for number, topic in enumerate(topics):
         if topic.into in numbers and topic.end_ms is not None:
             x = axis.at(topic.end_ms)
             y = row_middle(number), row_middle(numbers[topic.into])
-            yield Rule(x, x, *y, f"link {topic.colour}")
+            yield rule(x, x, *y, f"link {topic.colour}")
 
 
 def _row(topic: Topic, axis: Axis, most: int, last_ms: float) -> Row:
@@ -160,14 +162,14 @@ def _row(topic: Topic, axis: Axis, most: int, last_ms: float) -> Row:
     upper = [(axis.at(at_ms), -_half(size, most)) for at_ms, size in points]
     lower = [(x, -y) for x, y in reversed(upper)]
     signs = [
-        Text(axis.at(at_ms), 4, sign, "middle")
+        text(axis.at(at_ms), 4, sign, "middle")
         for sign, times_ms in (("▲", [at_ms for at_ms, _ in topic.emerged]), ("◆", topic.moved))
         for at_ms in times_ms
     ]
     label = topic.label
     short = label if len(label) <= NAME_CHARS else label[: NAME_CHARS - 1] + "…"
     title = f"{label}: {counted(topic.size, 'text')}, {topic.span}"
-    area = curve(upper + lower, topic.colour, "area")
+    area = curve(upper + lower, f"{topic.colour} area")
     return Row((area, *signs), short, upper[0][0], upper[-1][0], f"topic-{topic.name}", title)
 
 

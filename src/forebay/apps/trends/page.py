@@ -10,8 +10,8 @@ from forebay.apps.page import read_results
 from forebay.counted import counted
 from forebay.pages.axes import TimeAxis, range_over
 from forebay.pages.charts import BAR, Row, rows_drawing
-from forebay.pages.drawing import PALETTE, Circle, Drawing, Rect
 from forebay.pages.render import page
+from forebay.pages.svg import PALETTE, Drawing, circle, rect
 from forebay.pages.units import moment
 
 MAX_SHOWN = 300
@@ -111,9 +111,9 @@ def _row(trend: Trend, axis: TimeAxis, most: float, last_ms: float) -> Row:
     high = 5 + (BAR - 5) * (trend.rate / most) ** 0.5
     colour = PALETTE[trend.number % len(PALETTE)]
     shapes = (
-        Rect(begin, max(end - begin, 0.2), -high / 2, high, colour, pale=True),
-        Rect(begin, max(seen - begin, 0.1), -high / 2, high, colour),
-        Circle(axis.at(trend.peak_ms), 0, 3, "ink", filled=True),
+        rect(begin, max(end - begin, 0.2), -high / 2, high, f"{colour} pale"),
+        rect(begin, max(seen - begin, 0.1), -high / 2, high, colour),
+        circle(axis.at(trend.peak_ms), 0, 3, "ink filled"),
     )
     name = trend.name if len(trend.name) <= NAME_CHARS else trend.name[: NAME_CHARS - 1] + "…"
     title = f"{trend.name}: {trend.span}" + (f" – {trend.reasons[-1][1]}" if trend.whys else "")

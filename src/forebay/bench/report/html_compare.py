@@ -15,8 +15,8 @@ from forebay.bench.stream.document import MeasuredStream
 from forebay.counted import counted
 from forebay.pages.axes import Axis
 from forebay.pages.charts import NAMED_ROW, Figure, Key, Line, Row, Table, rows_drawing, share_figure
-from forebay.pages.drawing import Circle, Colour, Rule
 from forebay.pages.render import page
+from forebay.pages.svg import Colour, circle, rule
 from forebay.pages.units import MILLISECONDS, NUMBER, SHARE, Unit, shown, time_unit
 
 HEADER = ("", "A", "B", "B − A", "95 % interval", "")
@@ -100,11 +100,11 @@ def _intervals(differences: Sequence[Difference]) -> Figure | None:
     rows = []
     for one, relative, low, high in found:
         colour = colours[one.better]
-        interval = Rule(axis.at(low * 100), axis.at(high * 100), 0, 0, f"span {colour}", width=4)
-        rows.append(Row((interval, Circle(axis.at(relative * 100), 0, 4, colour)), one.name))
+        interval = rule(axis.at(low * 100), axis.at(high * 100), 0, 0, f"span {colour}")
+        rows.append(Row((interval, circle(axis.at(relative * 100), 0, 4, colour)), one.name))
     middle = axis.at(0.0)
     label = "Differences with their intervals: " + "; ".join(f"{o.name} {r:+.1%}" for o, r, _, _ in found)
-    zero = Rule(middle, middle, 0, NAMED_ROW * len(rows), "axis")
+    zero = rule(middle, middle, 0, NAMED_ROW * len(rows), "axis")
     drawing = rows_drawing(rows, axis, "difference of B from A, % of A", label, behind=[zero])
     keys = [Key("better", "green"), Key("worse", "red"), Key("within noise", "soft")]
     return Figure("Differences", drawing, keys)

@@ -14,8 +14,8 @@ from forebay.bench.stream.lag import lag_curve
 from forebay.bench.stream.records import EventRecord, StreamRun
 from forebay.counted import counted
 from forebay.pages.charts import Figure, Layer, Line, Note, Table, share_figure, span_figure, time_figure
-from forebay.pages.drawing import Colour
 from forebay.pages.render import page
+from forebay.pages.svg import Colour
 from forebay.pages.units import MILLISECONDS, SECONDS, SHARE, shown, time_unit
 
 MOST_DETAILED = 8
