@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from forebay.pages.units import moment, shown
 
 MOST_TICKS = 6
-"""Labels of a horizontal axis on a phone fit beside each other up to this number."""
+"""Labels of a horizontal axis on a phone fit next to each other up to this number."""
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 STEPS_S = (

@@ -54,7 +54,7 @@ def circle(x: float, y: float, radius: float, look: str) -> Markup:
 def curve(points: Iterable[tuple[float, float]], look: str, *, steps: bool = False) -> Markup:
     """A line, dots or an area through points. `steps`: each value holds until the next point.
 
-    Since a path knows no per cent, it is in an svg of its own that is stretched to the width.
+    A path has no per cent, so it is in an svg of its own that is stretched to the width.
     """
     found: list[str] = []
     for number, (x, y) in enumerate(points):
