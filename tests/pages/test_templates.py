@@ -27,3 +27,14 @@ def test_a_template_writes_texts_only_where_they_are_escaped(path: Path) -> None
             assert address.startswith("#"), tag
     if path.name != "base.html.j2":
         assert not re.search(r"<(?:script|style|iframe|object|embed|base|meta|link|form)\b", text)
+
+
+def test_all_text_is_readable_on_a_phone() -> None:
+    """Drawings keep the size of their text at any width, so sizes in the stylesheet are those on the screen."""
+    style = (TEMPLATES[0].parent / "style.css").read_text()
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?:(\d+)px", style)]
+    assert len(sizes) > 8
+    assert min(sizes) >= 12
+    assert not re.search(r"font-size:[\d.]+(?!px|\d)", style)
+    charts = (TEMPLATES[0].parents[1] / "svg.py").read_text()
+    assert charts.count("viewBox") == 1, "only paths are stretched"

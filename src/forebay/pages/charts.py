@@ -196,8 +196,8 @@ def span_figure(
     """Spans in rows over time, a colour for each layer. `names`: of the rows, if they have some."""
     low = start * unit.scale
     axis = Axis(low, max(end * unit.scale, low + 1e-9))
-    height = MOST_HEIGHT / max(rows, 1)
-    height = BAR if names else min(max(height, LEAST_ROW), MOST_ROW) * 0.82
+    row_height = None if names else min(max(MOST_HEIGHT / max(rows, 1), LEAST_ROW), MOST_ROW)
+    height = BAR if row_height is None else row_height * 0.82
     bars: list[list[Markup]] = [[] for _ in range(rows)]
     for layer in layers:
         for row, began, ended in layer.spans:
@@ -206,7 +206,7 @@ def span_figure(
             width = max(right - left, 0.1)
             bars[int(row)].append(rect(left, width, -height / 2, height, layer.colour))
     drawn = [Row(shapes, names[number] if names else "") for number, shapes in enumerate(bars)]
-    drawing = rows_drawing(drawn, axis, _named(x_name, unit), label, row_height=height / 0.82)
+    drawing = rows_drawing(drawn, axis, _named(x_name, unit), label, row_height=row_height)
     return Figure(title, drawing, [Key(one.name, one.colour, "block") for one in layers], data)
 
 
@@ -217,11 +217,10 @@ def rows_drawing(
     label: str,
     *,
     behind: Sequence[Markup] = (),
-    row_height: float = NAMED_ROW,
+    row_height: float | None = None,
 ) -> Drawing:
-    """Rows below one axis, whose places are per cent. With names, each row is `NAMED_ROW` high."""
-    named = any(row.name for row in rows)
-    height = NAMED_ROW if named else row_height
+    """Rows below one axis, whose places are per cent. `row_height`: of rows without names."""
+    height = NAMED_ROW if row_height is None else row_height
     bottom = height * len(rows)
     shapes: list[Markup] = [text(0, -26, axis_name, look="soft")]
     for value, words in axis.ticks():
@@ -230,12 +229,12 @@ def rows_drawing(
     shapes += behind
     for number, row in enumerate(rows):
         inside = list(row.shapes)
-        if row.name:
+        if row_height is None:
             left = row.begin + row.end <= 100  # The side with more room.
             place = row.begin if left else row.end
             y = NAME_LINE - NAMED_MIDDLE
             inside.insert(0, text(place, y, row.name, "start" if left else "end", look="halo"))
-        y = row_middle(number) if named else height * (number + 0.5)
+        y = row_middle(number) if row_height is None else height * (number + 0.5)
         shapes.append(group(y, inside, place=row.place, title=row.title))
     return Drawing(label, bottom, joined(shapes), "rows")
 
