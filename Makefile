@@ -113,7 +113,7 @@ lock: $(TOOLS)/ready
 	$(COMPILE) --python-version 3.10 -o locks/build.txt locks/build.in
 	$(COMPILE) --python-version 3.10 -o locks/tools.txt locks/tools.in
 	$(COMPILE) --python-version 3.10 -o locks/ray.txt locks/ray.in
-	$(COMPILE) --python-version 3.10 --extra dev --extra plot -o locks/project.txt pyproject.toml
+	$(COMPILE) --python-version 3.10 --extra dev -o locks/project.txt pyproject.toml
 	$(COMPILE) --python-version 3.11 --override $(ENGINE_LOCKS)/engine-without.in \
 		-o $(ENGINE_LOCKS)/engine.txt $(ENGINE_LOCKS)/engine.in
 	$(COMPILE) --python-version 3.11 -c $(ENGINE_LOCKS)/engine.txt -o $(ENGINE_LOCKS)/torch.txt $(ENGINE_LOCKS)/torch.in

@@ -96,7 +96,7 @@ class Changes:
 @dataclass(slots=True)
 class Seen:
     """All that was seen. `wanted` and `routed`: replicas that there should be, and to which the router may
-    send, by the pipeline's metrics; `scale`: of the Deployment; `course`: once a second, as `course_figure`
+    send, by the pipeline's metrics; `scale`: of the Deployment; `course`: once a second, as `course_picture`
     draws it."""
 
     replicas: dict[str, ReplicaSeen] = field(default_factory=dict)

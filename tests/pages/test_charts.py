@@ -32,14 +32,17 @@ TEXT = re.compile(r'<text x="([^"]*)%" y="([^"]*)" dx="[^"]*" class="(\w+) [^"]*
 def test_any_line_is_inside_its_chart(points: list[tuple[float, float]], log: bool, steps: bool) -> None:
     figure = line_figure(
         "title",
-        [Line("one", points, steps=steps, marks=True), Line("without points", (), dashed=True)],
+        [
+            Line("one", points, steps=steps, marks=True),
+            Line("without points", (), look="dash"),
+            Line("", points, look="dots"),
+        ],
         label="label",
         x_name="x",
         x_unit=SECONDS,
         y_unit=NUMBER,
         log_x=log,
         log_y=log,
-        dots=points,
         notes=[Note(*point, "note") for point in points[:3]],
     )
     assert [key.words for key in figure.keys] == ["one", "without points"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from markupsafe import Markup
 
@@ -32,13 +33,9 @@ class Line:
     name: str
     points: Sequence[tuple[float, float]]
     colour: Colour = "blue"
-    dashed: bool = False
+    look: Literal["line", "dash", "dots"] = "line"
     steps: bool = False
     marks: bool = False
-
-    @property
-    def look(self) -> str:
-        return "dash" if self.dashed else "line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +45,17 @@ class Layer:
     name: str
     colour: Colour
     spans: Sequence[tuple[float, float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """`words`: the value as it is written. `pale`: it counts less, such as one that is not valid."""
+
+    name: str
+    value: float
+    words: str
+    colour: Colour = "blue"
+    pale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +117,8 @@ def line_figure(
     log_x: bool = False,
     log_y: bool = False,
     x_high: float | None = None,
+    y_low: float = 0.0,
     y_high: float | None = None,
-    dots: Sequence[tuple[float, float]] = (),
     notes: Sequence[Note] = (),
     room: float = 0.04,
     data: Table | None = None,
@@ -124,18 +132,15 @@ def line_figure(
         return [(x * x_unit.scale, y * y_unit.scale) for x, y in points]
 
     drawn = [(line, scaled(line.points)) for line in lines if line.points]
-    specks = scaled(dots)
-    everything = [point for _, points in drawn for point in points] + specks
+    everything = [point for _, points in drawn for point in points]
     xs = [*(x for x, _ in everything), *([] if x_high is None else [x_high * x_unit.scale])]
     x_axis = value_axis(xs, 0.0, 100.0, log=log_x, room=room)
     if x_high is not None and not x_axis.log:
         x_axis = Axis(0.0, max(x_high * x_unit.scale, 1e-9))
     y_axis = value_axis((y for _, y in everything), HEIGHT, 0.0, log=log_y)
     if y_high is not None:
-        y_axis = Axis(0.0, y_high * y_unit.scale, HEIGHT, 0.0)
+        y_axis = Axis(y_low * y_unit.scale, y_high * y_unit.scale, HEIGHT, 0.0)
     shapes: list[Markup] = [*_side(y_axis, y_unit), *_below(x_axis, _named(x_name, x_unit, log=x_axis.log))]
-    if specks:
-        shapes.append(curve(((x_axis.at(x), y_axis.at(y)) for x, y in specks), "blue dots"))
     for line, points in reversed(drawn):
         places = [(x_axis.at(x), y_axis.at(y)) for x, y in points]
         shapes.append(curve(places, f"{line.colour} {line.look}", steps=line.steps))
@@ -158,13 +163,11 @@ def time_figure(
     unit: Unit = NUMBER,
     *,
     label: str = "",
-    dots: Sequence[tuple[float, float]] = (),
     notes: Sequence[Note] = (),
     data: Table | None = None,
 ) -> Figure:
     """Values over the time of a run; of dots, the vertical axis may be logarithmic."""
-    values = [y for line in lines for _, y in line.points] or [y for _, y in dots]
-    most = shown(max(values, default=0.0), unit)
+    most = shown(max((y for line in lines for _, y in line.points), default=0.0), unit)
     return line_figure(
         title,
         lines,
@@ -173,8 +176,7 @@ def time_figure(
         x_unit=SECONDS,
         y_unit=unit,
         x_high=duration_s,
-        dots=dots,
-        log_y=bool(dots),
+        log_y=any(line.look == "dots" for line in lines),
         notes=notes,
         data=data,
     )
@@ -208,6 +210,28 @@ def span_figure(
     drawn = [Row(shapes, names[number] if names else "") for number, shapes in enumerate(bars)]
     drawing = rows_drawing(drawn, axis, _named(x_name, unit), label, row_height=row_height)
     return Figure(title, drawing, [Key(one.name, one.colour, "block") for one in layers], data)
+
+
+def bar_figure(
+    title: str,
+    bars: Sequence[Bar],
+    *,
+    x_name: str,
+    label: str,
+    log: bool = False,
+    marks: Sequence[float] = (),
+) -> Figure:
+    """A bar in a row of its own for each value, with the value after its name. `marks`: values to compare."""
+    axis = value_axis([bar.value for bar in bars], 0.0, 100.0, log=log)
+    rows = []
+    for bar in bars:
+        look = f"{bar.colour} pale" if bar.pale else bar.colour
+        name = f"{bar.name}: {bar.words}"
+        rows.append(Row((rect(0, max(axis.at(bar.value), 0.2), -BAR / 2, BAR, look),), name))
+    bottom = NAMED_ROW * len(rows)
+    lines = [rule(axis.at(mark), axis.at(mark), 0, bottom, "link soft") for mark in marks]
+    name = _named(x_name, NUMBER, log=axis.log)
+    return Figure(title, rows_drawing(rows, axis, name, label, behind=lines))
 
 
 def rows_drawing(

@@ -26,7 +26,7 @@ def page(template: str, *, title: str, lead: str, script: str = "", **values: An
 
     Texts are escaped, truncated to `MAX_TEXT_CHARS`, and control characters in them are replaced.
     """
-    style, code = _source(STYLE), _source(script) if script else ""
+    style, code = source(STYLE), source(script) if script else ""
     policy = POLICY.format(_hash(style), _hash(code) if code else "'none'")
     shared = {"title": title, "lead": lead, "policy": policy, "style": style, "script": code}
     return environment().get_template(template).render(shared | values)
@@ -46,8 +46,8 @@ def environment() -> Environment:
     return found
 
 
-def _source(name: str) -> Markup:
-    """A file of the package, as it is."""
+def source(name: str) -> Markup:
+    """A file of the templates' folder, as it is."""
     env = environment()
     assert env.loader is not None
     return Markup(env.loader.get_source(env, name)[0].strip())

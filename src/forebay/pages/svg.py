@@ -15,7 +15,9 @@ from markupsafe import Markup
 from forebay.pages.units import shown_text
 
 Colour = Literal["blue", "red", "green", "violet", "gold", "soft", "faint", "ink"]
+COLOURS: Sequence[Colour] = ("blue", "red", "green", "violet", "gold", "soft", "faint", "ink")
 PALETTE: Sequence[Colour] = ("blue", "red", "green", "violet", "gold")
+"""For things of one kind."""
 Anchor = Literal["start", "middle", "end"]
 
 

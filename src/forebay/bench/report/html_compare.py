@@ -129,7 +129,7 @@ def both_curves(title: str, nouns: str, before: Sequence[float], after: Sequence
     unit = time_unit(max(percentile(both[0], 50), *(values[-1] / 20 for values in both)))
     medians = [shown(percentile(values, 50), unit) for values in both]
     lines = [
-        Line(f"A, median {medians[0]}", cumulative(both[0]), "soft", dashed=True),
+        Line(f"A, median {medians[0]}", cumulative(both[0]), "soft", look="dash"),
         Line(f"B, median {medians[1]}", cumulative(both[1])),
     ]
     label = f"Share of {nouns} by {title}: median {medians[0]} of A, {medians[1]} of B"

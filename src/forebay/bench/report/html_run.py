@@ -116,7 +116,7 @@ def _cdf(
     lines = [Line(name_due if sent else "", cumulative(drawn), "blue")]
     if apart:
         sent_drawn = [max(value, floor) for value in sent] if wide else sent
-        lines.append(Line("from when it was sent", cumulative(sent_drawn), "soft", dashed=True))
+        lines.append(Line("from when it was sent", cumulative(sent_drawn), "soft", look="dash"))
     notes = [
         Note(percentile(ordered, p), p / 100, f"p{p:g} {shown(percentile(ordered, p), unit)}")
         for p in percentages(len(ordered))
@@ -126,7 +126,7 @@ def _cdf(
         within = f"{share_within(ordered, bound):.1%}"
         near = bound <= ordered[-1] * FAR
         points = [(bound, 0.0), (bound, 1.0)] if near else []
-        lines.append(Line(f"objective: {within} within {shown(bound, unit)}", points, "red", dashed=True))
+        lines.append(Line(f"objective: {within} within {shown(bound, unit)}", points, "red", look="dash"))
         label += f"; {within} are within the objective"
     rows = [
         (f"p{p:g}", *(shown(percentile(each, p), unit) for each in ((ordered, sent) if sent else (ordered,))))
@@ -153,7 +153,7 @@ def _over_time(run: LoadRun) -> Iterator[Figure]:
     if "running" in own:
         busy.append(Line("running in the engine", own.pop("running"), "green"))
     if "waiting" in own:
-        busy.append(Line("waiting there", own.pop("waiting"), "red", dashed=True))
+        busy.append(Line("waiting there", own.pop("waiting"), "red", look="dash"))
     yield _course("Requests", busy, run, NUMBER)
     answered = Line("answered", found.answered_per_s, steps=True)
     rates = [answered, Line("due", found.due_per_s, "faint", steps=True)]
@@ -163,7 +163,8 @@ def _over_time(run: LoadRun) -> Iterator[Figure]:
     if dots:
         unit = time_unit(max(y for _, y in dots))
         title = f"TTFT of each request, {unit.name}, by when it was due"
-        yield _course(title, [], run, unit, dots=dots, rows=_medians(dots, run.duration_s, unit))
+        rows = _medians(dots, run.duration_s, unit)
+        yield _course(title, [Line("", dots, look="dots")], run, unit, rows=rows)
     for name in [name for name in {**SIGNALS, **own} if name in own and name not in TOTALS][:MOST_SIGNALS]:
         title, unit = _signal(name)
         if any(value for _, value in own[name]):
@@ -183,11 +184,10 @@ def _course(
     run: LoadRun,
     unit: Unit,
     *,
-    dots: Sequence[tuple[float, float]] = (),
     rows: Sequence[tuple[str, ...]] = (),
 ) -> Figure:
     header: tuple[str, ...] = ("from", "median")
-    if lines:
+    if not rows:
         header = ("at", *(line.name or title for line in lines))
         every = [run.duration_s * number / TIMES for number in range(TIMES)]
         rows = [
@@ -195,7 +195,7 @@ def _course(
             for at_s in every
         ]
     data = Table(f"{title} in numbers", header, rows)
-    return time_figure(title, lines, run.duration_s, unit, dots=dots, data=data)
+    return time_figure(title, lines, run.duration_s, unit, data=data)
 
 
 def _medians(dots: Points, end_s: float, unit: Unit) -> list[tuple[str, str]]:

@@ -88,7 +88,7 @@ def _throughput_latency(named: Loads, name: str, words: str) -> Figure | None:
     lines = [Line("median", medians, "blue", marks=True)]
     tails = [(rate, high) for rate, _, high, _ in points if high is not None]
     if len(tails) == len(points):
-        lines.append(Line("p90", tails, "soft", dashed=True, marks=True))
+        lines.append(Line("p90", tails, "soft", look="dash", marks=True))
     bend = knee(medians)
     at = "" if bend is None else points[bend][3]
     drawn = line_figure(
