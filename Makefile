@@ -119,7 +119,7 @@ lock: $(TOOLS)/ready
 	$(COMPILE) --python-version 3.10 -o locks/build.txt locks/build.in
 	$(COMPILE) --python-version 3.10 -o locks/tools.txt locks/tools.in
 	$(COMPILE) --python-version 3.10 -o locks/ray.txt locks/ray.in
-	$(COMPILE) --python-version 3.10 --extra dev --extra plot -o locks/project.txt pyproject.toml
+	$(COMPILE) --python-version 3.10 --extra dev -o locks/project.txt pyproject.toml
 	$(COMPILE) --python-version 3.10 -c locks/project.txt $(IMAGE_EXTRAS) -o $(IMAGES)/requirements.txt pyproject.toml
 	cp locks/build.txt $(IMAGES)/build.txt
 	$(COMPILE) --python-version 3.11 --override $(ENGINE_LOCKS)/engine-without.in \

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from forebay.apps import page
 from forebay.apps.summaries.page import summaries_page
 from forebay.apps.summaries.values import Source, Statement, Summary
 from forebay.cli import main
@@ -21,6 +20,7 @@ from forebay.cli.live import LiveLine
 from forebay.cli.run import show_lost
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
+from forebay.pages.render import page
 from forebay.pipeline.snapshot import Snapshot
 from forebay.untrusted_text import PlainFormatter, replace_controls
 
@@ -100,7 +100,7 @@ def test_a_line_of_a_log_steers_no_terminal() -> None:
 
 
 def test_no_text_steers_a_page() -> None:
-    shown = page.page(ATTACK, ATTACK, page.card(ATTACK, page.quotes([ATTACK])), page.tags([ATTACK]))
+    shown = page("trends.html.j2", title=ATTACK, lead=ATTACK, trends=())
     assert "owned" in shown
     assert not STEERING.search(shown)
 

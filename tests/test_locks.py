@@ -25,7 +25,7 @@ echo 'No known vulnerabilities found' >&2
 """
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("dev", "plot")
+EXTRAS = ("dev",)
 PYTHONS = ("3.10", "3.11", "3.12")
 PIN = re.compile(
     r"^(\S+?)==([^\s;]+)(?: ; ([^\\]+))? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.M

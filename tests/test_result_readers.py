@@ -11,8 +11,8 @@ import pytest
 from tests.apps.summaries.test_page import SUMMARY
 
 from forebay.apps.summaries.page import summaries_page
-from forebay.apps.topics.page import told as topics_told
-from forebay.apps.trends.page import told as trends_told
+from forebay.apps.topics.page import read_topics
+from forebay.apps.trends.page import read_trends
 from forebay.bench.stream.result_book import read_told
 from forebay.bench.stream.sinks import read_letter, read_result
 from forebay.cli.demo.plan import DemoOptions, plan_demo, summarize
@@ -38,8 +38,8 @@ TREND = {
 TOPIC = {"kind": "label", "topic": "0", "of": "born", "label": "l", "about": "a", "time_ms": 1}
 READERS: dict[str, Callable[[], object]] = {
     "summaries": lambda: "Reinstalling helped." in summaries_page([line(SUMMARY.to_json())]),
-    "trends": lambda: trends_told([line(TREND)]),
-    "topics": lambda: topics_told([line(TOPIC)]),
+    "trends": lambda: read_trends([line(TREND)]),
+    "topics": lambda: read_topics([line(TOPIC)]),
     "benchmark": lambda: read_result(line("a"), 0).usage == (3, 2, 0),
     "benchmark of an application": lambda: read_told(
         line({"kind": "why"}, position="p", time_ms=1), 0, ("why",)

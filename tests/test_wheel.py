@@ -57,6 +57,7 @@ def test_every_file_of_the_package_is_in_it(wheel: zipfile.ZipFile) -> None:
     assert packed == there
     assert {
         "forebay/py.typed",
+        "forebay/pages/templates/base.html.j2",
         "forebay/pipeline/flink_options.json",
         "forebay/engine/launch/locks/engine.txt",
         "forebay/planning/model_defaults.json",
@@ -81,4 +82,4 @@ def test_versions_are_ranges(wheel: zipfile.ZipFile) -> None:
 def test_each_extra_that_a_message_names_is_there(wheel: zipfile.ZipFile) -> None:
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
     extras = set(Parser().parsestr(wheel.read(name).decode()).get_all("Provides-Extra", []))
-    assert {"gateway", "kv-events", "otel", "plot", "registry"} <= extras
+    assert {"gateway", "kv-events", "otel", "registry"} <= extras

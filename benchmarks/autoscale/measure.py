@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks.autoscale.contenders import (
@@ -17,6 +16,10 @@ from benchmarks.autoscale.contenders import (
 )
 from benchmarks.autoscale.loads import Case
 from benchmarks.autoscale.oracle import oracle
+from forebay.pages.charts import Line, Note, share_figure
+from forebay.pages.picture import Picture
+from forebay.pages.svg import COLOURS
+from forebay.pages.units import NUMBER
 
 GOAL = 0.99
 TOLERANCE = 1.001
@@ -141,29 +144,31 @@ def compare_policies(
     return found
 
 
-def draw_frontiers(path: Path, found: Sequence[Comparison]) -> None:
-    """Draw each policy's settings as points and the oracle as a line. Cost is in multiples of the work."""
-    from matplotlib.figure import Figure
-
-    columns = min(4, len(found))
-    rows = -(-len(found) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    for panel, one in zip(panels, found, strict=False):
-        for name in (FIXED, *OTHERS):
-            points = [each for each in one.others if each.policy == name]
-            costs = [each.replica_seconds / one.work_s for each in points]
-            panel.plot(costs, [each.goodput for each in points], ".", markersize=4, label=name)
-        mine = one.deadline
-        panel.plot([mine.replica_seconds / one.work_s], [mine.goodput], "k*", markersize=11, label="deadline")
-        panel.axvline(one.oracle_seconds / one.work_s, color="grey", linestyle=":", label="oracle (99 %)")
-        panel.set_xlim(0.9, max(4.0, 1.2 * mine.replica_seconds / one.work_s))
-        panel.set_ylim(0.6, 1.01)
-        panel.set_title(f"{one.load}, boot {one.boot_s:g} s, SLO {one.slo_s:g} s", fontsize=10)
-        panel.set_xlabel("replica-seconds / work")
-        panel.set_ylabel("goodput")
-        panel.grid(visible=True, alpha=0.3)
-    for panel in panels[len(found) :]:
-        panel.set_visible(False)
-    panels[0].legend(fontsize=7)
-    figure.savefig(path)
+def frontiers_picture(found: Sequence[Comparison]) -> Picture:
+    """Each policy's settings as points and the oracle as a line. Cost is in multiples of the work."""
+    figures = []
+    for one in found:
+        points = {
+            name: [(p.replica_seconds / one.work_s, p.goodput) for p in one.others if p.policy == name]
+            for name in (FIXED, *OTHERS)
+        }
+        lines = [
+            Line(name, own, colour, "dots")
+            for (name, own), colour in zip(points.items(), COLOURS, strict=False)
+        ]
+        mine = one.deadline.replica_seconds / one.work_s
+        oracle_cost = one.oracle_seconds / one.work_s
+        lines.append(Line("oracle (99 %)", [(oracle_cost, 0.6), (oracle_cost, 1.0)], "soft", "dash"))
+        figures.append(
+            share_figure(
+                f"Goodput: {one.load}, boot {one.boot_s:g} s, SLO {one.slo_s:g} s",
+                lines,
+                label=f"Goodput by cost of {one.load}",
+                x_name="replica-seconds / work",
+                x_unit=NUMBER,
+                x_high=max(4.0, 1.2 * mine),
+                y_low=0.6,
+                notes=[Note(mine, one.deadline.goodput, "deadline", ring=True)],
+            )
+        )
+    return Picture("", figures, columns=3)

@@ -60,8 +60,9 @@ def autoscale(
     """
     from benchmarks.autoscale.fluid import WorkModel
     from benchmarks.autoscale.loads import bursts, days, stretched
-    from benchmarks.autoscale.measure import GOAL, compare_policies, draw_frontiers
+    from benchmarks.autoscale.measure import GOAL, compare_policies, frontiers_picture
     from forebay.bench.provenance import provenance
+    from forebay.pages.picture import write_picture
     from forebay.planning.simulate.engine import find_model
     from forebay.planning.simulate.traces import TraceRequest, read_trace
 
@@ -95,7 +96,7 @@ def autoscale(
         },
     )
     if plot is not None:
-        draw_frontiers(plot, found)
+        write_picture(plot, frontiers_picture(found))
     if shows_text(json):
         show_comparisons(found, results_console())
 

@@ -89,10 +89,11 @@ def batching(
     """Compare static batching (transformers) with continuous batching (vLLM), as the study of 2023 did."""
     from benchmarks.batching.document import batching_document
     from benchmarks.batching.measurement import CONTINUOUS, STATIC, Batching, Measurement
-    from benchmarks.batching.picture import batching_figure
+    from benchmarks.batching.picture import batching_picture
     from benchmarks.batching.systems import Systems
     from forebay.bench.report.document import Report, write_report
     from forebay.engine.launch import ConsoleProgress, parse_cores
+    from forebay.pages.picture import write_picture
 
     check_json(json)
     check_plot(plot)
@@ -166,7 +167,7 @@ def batching(
         write_report(requests, Report("batching", tuple(runs)))
     if plot is not None:
         title = f"{systems.held_equal()['model']}, {systems.number_type()}"
-        batching_figure(document, title).savefig(plot)
+        write_picture(plot, batching_picture(document, title))
     if shows_text(json):
         show_batching(found, results_console())
     if failure is not None:

@@ -114,10 +114,11 @@ def grid(
     )
     from benchmarks.grid.document import grid_document
     from benchmarks.grid.measurement import Measurement
-    from benchmarks.grid.picture import grid_figure
+    from benchmarks.grid.picture import grid_picture
     from benchmarks.grid.tails import EXACT, HEAVY, TAILS
     from forebay.bench.provenance import provenance
     from forebay.engine.launch.architectures import ARCHITECTURES, PREFIX
+    from forebay.pages.picture import write_picture
     from forebay.planning.simulate.traces import read_trace
 
     check_json(json)
@@ -167,7 +168,7 @@ def grid(
     document = grid_document(options, found, complete=measurement.complete, provenance=origin)
     write_json(json, document)
     if plot is not None:
-        grid_figure(document).savefig(plot)
+        write_picture(plot, grid_picture(document))
     if shows_text(json):
         show_grid(document, results_console())
     if not measurement.complete:

@@ -65,9 +65,10 @@ def interplay(
     from benchmarks.interplay.document import interplay_document
     from benchmarks.interplay.factors import FACTORS, KV_CACHE_GIB, points
     from benchmarks.interplay.measurement import InterplayMeasurement
-    from benchmarks.interplay.picture import interplay_figure
+    from benchmarks.interplay.picture import interplay_picture
     from benchmarks.interplay.pipeline import InterplayOptions
     from forebay.bench.provenance import provenance
+    from forebay.pages.picture import write_picture
 
     check_json(json)
     check_plot(plot)
@@ -108,7 +109,7 @@ def interplay(
     )
     write_json(json, document)
     if plot is not None:
-        interplay_figure(document).savefig(plot)
+        write_picture(plot, interplay_picture(document))
     if shows_text(json):
         show_interplay(document, results_console())
     if not measurement.complete:

@@ -57,7 +57,8 @@ def kubernetes(
     from benchmarks.kubernetes.measure import measure_kubernetes
     from forebay.bench.provenance import provenance
     from forebay.engine.launch.model import DEFAULT_MODEL
-    from forebay.pipeline.scaling.picture import draw_course
+    from forebay.pages.picture import write_picture
+    from forebay.pipeline.scaling.picture import course_picture
 
     check_json(json)
     check_plot(plot)
@@ -78,7 +79,8 @@ def kubernetes(
     write_json(json, {"provenance": origin, **found})
     if plot is not None:
         what = "scripted replicas" if quick else "vLLM"
-        draw_course(plot, found["burst"]["course"], f"{found['burst']['events']} events, {what} in pods")
+        title = f"{found['burst']['events']} events, {what} in pods"
+        write_picture(plot, course_picture(found["burst"]["course"], title))
     if shows_text(json):
         say(results_console(), words(found))
     if not all(part["passed"] for part in found.values()):

@@ -20,18 +20,16 @@ Dtype = Annotated[
     str | None, typer.Option(help="Number type of the model; default: the processor's fastest.")
 ]
 Cores = Annotated[str | None, typer.Option(help="Cores that an engine may use, such as 0-3.")]
-Plot = Annotated[
-    Path | None, typer.Option(help="Draw the figures to this PNG, SVG or PDF; needs the extra `plot`.")
-]
+Plot = Annotated[Path | None, typer.Option(help="Draw the figures to this SVG file.")]
 
 
 def check_plot(path: Path | None) -> None:
-    """Raise `SettingError` or `SetupError` if a plot cannot be drawn to `path`; None: no plot."""
-    from forebay.planning.simulate.figures import check_drawing
+    """Raise `SettingError` if a plot cannot be drawn to `path`; None: no plot."""
+    from forebay.pages.picture import check_picture
 
     if path is not None:
         check_writable("--plot", path)
-        check_drawing(path)
+        check_picture(path)
 
 
 def command_line() -> tuple[str, ...]:

@@ -30,7 +30,8 @@ def overhead(
 ) -> None:
     """Compare Forebay with the engine alone and with PyFlink's AsyncFunction, in one run."""
     from benchmarks.overhead import OverheadOptions, measure_overhead
-    from benchmarks.picture import draw_added
+    from benchmarks.picture import added_picture
+    from forebay.pages.picture import write_picture
 
     check_json(json)
     check_plot(plot)
@@ -46,7 +47,8 @@ def overhead(
     write_json(json, report)
     if plot is not None:
         lines = {name: part["added_ms"] for name, part in report.items() if _is_system(part)}
-        draw_added(plot, lines, "95 % of calls 50 ms, 5 % 2 s; 100 events/s" if engine == "fake" else engine)
+        title = "95 % of calls 50 ms, 5 % 2 s; 100 events/s" if engine == "fake" else engine
+        write_picture(plot, added_picture(lines, title))
     if shows_text(json):
         _show(report)
 

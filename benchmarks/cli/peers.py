@@ -98,12 +98,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _draw(path: Path, document: dict[str, Any]) -> None:
     from benchmarks.peers.tables import added_lines, title_of
-    from benchmarks.picture import draw_added
+    from benchmarks.picture import added_picture
+    from forebay.pages.picture import write_picture
 
     measured = document["parts"].get("latency")
     if measured is None:
         raise SettingError("--plot: latency was not measured")
-    draw_added(path, added_lines(document), title_of("latency", measured))
+    write_picture(path, added_picture(added_lines(document), title_of("latency", measured)))
 
 
 def _show(document: dict[str, Any]) -> None:

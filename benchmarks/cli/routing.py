@@ -58,7 +58,8 @@ def routing(
         _routing_of_engines(engine or [], policy or [], seed, json)
         return
     from benchmarks.routing import SWEEP, TWO_LOADS, default_policies, measure_routing
-    from benchmarks.routing_picture import draw_routing
+    from benchmarks.routing_picture import routing_picture
+    from forebay.pages.picture import write_picture
     from forebay.planning.simulate import Scenario
     from forebay.planning.simulate.engine import find_model
     from forebay.planning.simulate.traces import read_trace
@@ -77,7 +78,9 @@ def routing(
         )
     write_json(json, report.document())
     if plot is not None:
-        draw_routing(plot, report, f"{trace.name}, {replicas} replicas of {scenario.model.name}")
+        write_picture(
+            plot, routing_picture(report, f"{trace.name}, {replicas} replicas of {scenario.model.name}")
+        )
     if shows_text(json):
         _show(report, results_console())
     if not report.passed:

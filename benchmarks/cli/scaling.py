@@ -36,7 +36,8 @@ def scaling(
     from forebay.cli.live import LiveLine
     from forebay.engine.launch import ConsoleProgress
     from forebay.engine.launch.model import DEFAULT_MODEL
-    from forebay.pipeline.scaling.picture import draw_course
+    from forebay.pages.picture import write_picture
+    from forebay.pipeline.scaling.picture import course_picture
     from forebay.settings import load_settings
 
     check_json(json)
@@ -50,7 +51,8 @@ def scaling(
     origin = provenance(command=command_line(), model=DEFAULT_MODEL, seed=1)
     write_json(json, {"provenance": origin, **found.document()})
     if plot is not None:
-        draw_course(plot, found.course, f"{found.events} events, local vLLM, policy deadline")
+        title = f"{found.events} events, local vLLM, policy deadline"
+        write_picture(plot, course_picture(found.course, title))
     if shows_text(json):
         say(
             results_console(),

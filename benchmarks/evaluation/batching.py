@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.batching.measurement import CONTINUOUS, LONGEST_OF_ALL, STATIC, SYSTEMS
-from benchmarks.batching.picture import NAMES, batching_figure
+from benchmarks.batching.picture import NAMES, batching_picture
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
 from forebay.bench.statistics import can_tell, percentile
 
@@ -35,7 +35,7 @@ def render(records: Records) -> Rendered:
             "burst": burst_table(burst),
             "origin": origin(records),
         },
-        plots={"batching.svg": batching_figure(large, title)},
+        plots={"batching.svg": batching_picture(large, title)},
         finding=f"On two cores, {min(ratios):.1f} to {max(ratios):.1f} times the tokens per second of static "
         f"batching, more where answers are less even. A short request among {burst['requests']} takes "
         f"{burst['gain']:.1f} times less of the engine's time than alone.",

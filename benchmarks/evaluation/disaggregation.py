@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from benchmarks.picture import splits_figure
+from benchmarks.picture import splits_picture
 
 RECORD = "disaggregation.json"
 
@@ -43,7 +43,7 @@ def render(records: Records) -> Rendered:
             "changes": f"{changes}\n",
             "origin": origin(records),
         },
-        plots={"disaggregation.svg": splits_figure(found)},
+        plots={"disaggregation.svg": splits_picture(found)},
         finding=f"The planned number of prefill replicas of {replicas} is at most {most} off the best one of "
         f"{len(workloads)} workloads. The best split takes more than the undivided fleet for "
         f"{len(pays)} of them: {', '.join(pays)}. If the requests change, a split that follows keeps at "

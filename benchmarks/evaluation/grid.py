@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.evaluation.invalid import invalid
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from benchmarks.grid.picture import grid_figure
+from benchmarks.grid.picture import grid_picture
 from benchmarks.grid.table import cell_rows, engine_rows, parallelism_name, short_model
 
 RECORDS = ("grid.json", "grid-random.json")
@@ -27,7 +27,7 @@ def render(records: Records) -> Rendered:
     valid = sum(cell["valid"] for cell in cells)
     return Rendered(
         tables=tables,
-        plots={f"{name}.svg": grid_figure(document) for name, document in documents.items()},
+        plots={f"{name}.svg": grid_picture(document) for name, document in documents.items()},
         finding=f"{valid or 'None'} of {len(cells)} cells valid as a whole: other programs kept the machine "
         f"busy. {throughput(documents.values())}",
     )

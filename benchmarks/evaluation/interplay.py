@@ -9,7 +9,7 @@ from benchmarks.evaluation.invalid import invalid
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
 from benchmarks.interplay.document import point_rows
 from benchmarks.interplay.factors import BASE
-from benchmarks.interplay.picture import interplay_figure
+from benchmarks.interplay.picture import interplay_picture
 
 RECORD = "interplay.json"
 WINDOWS = "interplay-windows.json"
@@ -37,7 +37,7 @@ def render(records: Records) -> Rendered:
             "windows-invalid": invalid(windows, windows["cells"], name_of),
             "origin": origin(records),
         },
-        plots={"interplay.svg": interplay_figure(document)},
+        plots={"interplay.svg": interplay_picture(document)},
         finding=f"{noise}: only larger differences count. {len(valid)} of {len(cells)} points are valid.",
     )
 

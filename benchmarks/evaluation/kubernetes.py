@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from forebay.pipeline.scaling.picture import course_figure
+from forebay.pipeline.scaling.picture import course_picture
 
 RECORD, SCRIPTED = "kubernetes.json", "kubernetes-scripted.json"
 
@@ -54,7 +54,7 @@ def render(records: Records) -> Rendered:
             "restarts": table(("", ""), restarts),
             "origin": origin(records),
         },
-        plots={"kubernetes.svg": course_figure(burst["course"], "a burst, and a Deployment's replicas")},
+        plots={"kubernetes.svg": course_picture(burst["course"], "a burst, and a Deployment's replicas")},
         finding=f"Ready replicas went {levels}. {burst['answered']} of {burst['events']} events were "
         f"answered, {burst['lost']} lost, {burst['doubled']} doubled, {burst['cut_off']} asked for more than "
         f"once. The router counted a new replica after {_seconds(scripted['known_s'])}. Over "

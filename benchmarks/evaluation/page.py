@@ -9,23 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from forebay.errors import SettingError
 from forebay.files import read_bytes
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from forebay.pages.picture import Picture
 
 FRONT = "README"
 ORIGIN = "origin"
 MOST_BYTES = 64 << 20
 TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.S)
-DRAWN_BY = re.compile(rb"Matplotlib v[\d.]+")
 Records = Mapping[str, Any]
 """The recorded documents of a page by the names of their files."""
 
@@ -36,7 +32,7 @@ class Rendered:
     as `batching.svg`; `finding`: what was found, as one sentence for the front page."""
 
     tables: Mapping[str, str]
-    plots: Mapping[str, Figure] = field(default_factory=dict)
+    plots: Mapping[str, Picture] = field(default_factory=dict)
     finding: str = ""
 
 
@@ -66,7 +62,7 @@ def evaluation(folder: Path, pages: Sequence[Page]) -> dict[Path, bytes]:
     for page in pages:
         rendered = page.render({name: _read(folder / name) for name in page.records})
         _add(tables.setdefault(folder / f"{page.name}.md", {}), rendered.tables)
-        found |= {folder / name: svg(figure) for name, figure in rendered.plots.items()}
+        found |= {folder / name: plot.svg().encode() for name, plot in rendered.plots.items()}
         rows.append((f"[{page.question}]({page.name}.md)", rendered.finding))
     found |= {path: _filled(path, filled) for path, filled in tables.items()}
     front = folder / f"{FRONT}.md"
@@ -75,9 +71,8 @@ def evaluation(folder: Path, pages: Sequence[Page]) -> dict[Path, bytes]:
 
 
 def changed(files: Mapping[Path, bytes]) -> list[Path]:
-    """Those of `files` that are not on disk as they should be. A plot of another version of matplotlib only
-    has to be there: versions draw the same picture in other bytes."""
-    return [path for path, data in files.items() if not path.is_file() or not _same(path.read_bytes(), data)]
+    """Those of `files` that are not on disk as they should be."""
+    return [path for path, data in files.items() if not path.is_file() or path.read_bytes() != data]
 
 
 def write(files: Mapping[Path, bytes]) -> list[Path]:
@@ -101,15 +96,6 @@ def origin(records: Records) -> str:
         for name, found in records.items()
         if isinstance(found.get("provenance"), dict)
     )
-
-
-def svg(figure: Figure) -> bytes:
-    """The same bytes for the same figure, by one version of matplotlib."""
-    import matplotlib
-
-    with matplotlib.rc_context({"svg.hashsalt": "forebay", "svg.fonttype": "none"}), BytesIO() as file:
-        figure.savefig(file, format="svg", metadata={"Date": None})
-        return b"\n".join(line.rstrip() for line in file.getvalue().split(b"\n"))
 
 
 def _origin(provenance: Mapping[str, Any]) -> str:
@@ -159,10 +145,3 @@ def _filled(path: Path, tables: Mapping[str, str]) -> bytes:
         wrong = ", ".join(sorted(set(named) ^ set(tables))) or "one marker twice"
         raise SettingError(f"{path}: markers and tables differ: {wrong}")
     return TABLE.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[4]}", text).encode()
-
-
-def _same(there: bytes, expected: bytes) -> bool:
-    by = [DRAWN_BY.search(data) for data in (there, expected)]
-    if by[0] and by[1] and by[0][0] != by[1][0]:
-        return True
-    return there == expected

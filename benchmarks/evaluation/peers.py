@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.evaluation.page import Page, Records, Rendered, origin
 from benchmarks.peers.tables import added_lines, doubt, markdown, table_of, title_of
-from benchmarks.picture import added_figure
+from benchmarks.picture import added_picture
 
 RECORD = "peers.json"
 LATENCY = "latency"
@@ -22,7 +22,7 @@ def render(records: Records) -> Rendered:
     return Rendered(
         tables={part: markdown(table_of(part, document)) + "\n" for part in parts}
         | {"origin": runs(document)},
-        plots={"peers.svg": added_figure(added_lines(document), title_of(LATENCY, parts[LATENCY]))},
+        plots={"peers.svg": added_picture(added_lines(document), title_of(LATENCY, parts[LATENCY]))},
         finding=f"Forebay added {told(ours['added_ms_p50'])} to an event in the median and "
         f"{told(ours['added_ms_p99'])} at the 99th percentile. {len(measured)} of {len(titles)} systems were "
         f"measured, {len(measured) - len(ordered)} with figures that are INVALID.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from forebay.pipeline.scaling.picture import course_figure
+from forebay.pipeline.scaling.picture import course_picture
 
 RECORD = "scaling.json"
 
@@ -27,7 +27,7 @@ def render(records: Records) -> Rendered:
     ]
     return Rendered(
         tables={"local-burst": table(("", ""), rows), "origin": origin(records)},
-        plots={"scaling.svg": course_figure(found["course"], "a burst, and the replicas")},
+        plots={"scaling.svg": course_picture(found["course"], "a burst, and the replicas")},
         finding=f"Ready replicas went {levels}. {found['answered']} of {found['events']} events were "
         f"answered, {found['lost']} lost, {found['doubled']} doubled, "
         f"{found['cut_off']} asked for more than once.",

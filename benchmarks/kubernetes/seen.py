@@ -95,7 +95,7 @@ class Changes:
 @dataclass(slots=True)
 class Seen:
     """All observations. `wanted` and `routed`: needed and routable replicas, by the pipeline's metrics;
-    `scale`: of the Deployment; `course`: once a second, for `course_figure`."""
+    `scale`: of the Deployment; `course`: once a second, for `course_picture`."""
 
     replicas: dict[str, ReplicaSeen] = field(default_factory=dict)
     wanted: Changes = field(default_factory=Changes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from benchmarks.__main__ import application
 from benchmarks.evaluation import PAGES, batching, grid, peers
 from benchmarks.evaluation.invalid import invalid
-from benchmarks.evaluation.page import Page, Records, Rendered, changed, evaluation, origin, svg, table, write
+from benchmarks.evaluation.page import Page, Records, Rendered, changed, evaluation, origin, table, write
 from typer.testing import CliRunner
 
 from forebay.errors import SettingError
@@ -22,7 +21,6 @@ MARKER = "<!-- table: {} -->\n{}<!-- end -->\n"
 
 def test_every_table_and_plot_is_as_the_recorded_files_give_it() -> None:
     """If this fails, run `python -m benchmarks evaluation`, which regenerates them."""
-    pytest.importorskip("matplotlib")
     files = evaluation(RESULTS, PAGES)
     assert [path.name for path in changed(files)] == []
     pictures = {path.name for path in RESULTS.glob("*.svg")}
@@ -101,24 +99,6 @@ def test_a_missing_or_damaged_record_is_an_error(folder: Path) -> None:
     (folder / "one.json").unlink()
     with pytest.raises(SettingError, match=r"one\.json cannot be read"):
         evaluation(folder, [ONE])
-
-
-def test_a_plot_of_another_matplotlib_is_left_as_it_is(folder: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from matplotlib.figure import Figure
-
-    def drawn() -> Figure:
-        figure = Figure(figsize=(2, 2))
-        figure.subplots().plot([1, 2])
-        return figure
-
-    path = folder / "one.svg"
-    data = svg(drawn())
-    assert data == svg(drawn())
-    path.write_bytes(re.sub(rb"Matplotlib v[\d.]+", b"Matplotlib v0.1", data))
-    assert changed({path: data}) == []
-    path.write_bytes(data + b" ")
-    assert changed({path: data}) == [path]
 
 
 def test_the_command_checks_and_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

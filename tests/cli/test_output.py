@@ -27,6 +27,7 @@ from forebay.cli.output import (
     shows_text,
     with_values,
     write_json,
+    write_page,
 )
 from forebay.cli.run import show_lost
 from forebay.engine.launch import ConsoleProgress
@@ -181,3 +182,10 @@ def test_a_pipeline_is_never_taken_for_the_report(tmp_path: Path) -> None:
     file.write_text("name: p\n")
     assert CliRunner().invoke(application(), ["run", "--json", str(file)]).exit_code == 2
     assert file.read_text() == "name: p\n"
+
+
+def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", "<p>é</p>")
+    assert (tmp_path / "page.html").read_text() == "<p>é</p>"
+    with pytest.raises(SettingError, match=r"--html: .* cannot be written: Is a directory"):
+        write_page(tmp_path, "")

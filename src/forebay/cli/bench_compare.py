@@ -18,6 +18,7 @@ from forebay.cli.output import (
     say,
     shows_text,
     write_json,
+    write_page,
 )
 from forebay.errors import SettingError
 
@@ -108,14 +109,6 @@ def _compared(before: Path, after: Path, *, anyway: bool) -> tuple[Comparison[An
     streams = compare_kind(read_streams(before).runs, read_streams(after).runs, STREAMS, anyway=anyway)
     times = "Times count from an event's own time, or from that of a result that covers many events."
     return streams, lambda: comparison_page(streams, *names, event_curves, times)
-
-
-def write_page(path: Path, page: str) -> None:
-    """Raises `SettingError` if the file cannot be written."""
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise SettingError(f"--html: cannot write {path}: {error.strerror}") from None
 
 
 def show(found: Comparison[Any], console: Console) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 
-from forebay.cli.bench_compare import is_stream, write_page
+from forebay.cli.bench_compare import is_stream
 from forebay.cli.bench_figures import show_runs
 from forebay.cli.output import (
     STDOUT,
@@ -21,6 +21,7 @@ from forebay.cli.output import (
     results_console,
     shows_text,
     write_json,
+    write_page,
 )
 from forebay.errors import SettingError
 
@@ -104,14 +105,15 @@ def report_streams(recorded: Path, html: Path | None, run: int | None, json: str
     from forebay.bench.stream.document import stream_document
     from forebay.bench.stream.recorded import read_streams
     from forebay.cli.bench_stream_figures import show_goodput, show_rate, show_stream
-    from forebay.cli.bench_stream_figures import write_page as write_stream_page
 
     report = read_streams(recorded)
     if run is not None and run > len(report.runs):
         raise SettingError(f"--run {run}: {recorded} has only {len(report.runs)}")
     shown = report.runs if run is None else report.runs[run - 1 : run]
     if html is not None:
-        write_stream_page(html, shown, report.command)
+        from forebay.bench.report.html_stream import stream_page
+
+        write_page(html, stream_page(shown, report.command))
     write_json(json, {**stream_document(report.runs, report.command), **report.more})
     if html is None and shows_text(json):
         for measured in shown:

@@ -21,6 +21,7 @@ from forebay.cli.output import (
     results_console,
     shows_text,
     write_json,
+    write_page,
 )
 from forebay.cli.schedule_options import LOAD, Burstiness, BurstsOf, EvenGaps, Ramp, Speed
 from forebay.errors import ForebayError, SettingError
@@ -322,10 +323,10 @@ def _write(report: Any, json: str | None, records: Path | None, html: Path | Non
         if records is not None:
             lines = (line for measured in report.runs for line in aiperf_records(measured.run))
             write_atomic(records, b"".join(orjson.dumps(line) + b"\n" for line in lines))
-        if html is not None:
-            write_atomic(html, report_page(report).encode())
     except OSError as error:
         raise SettingError(f"cannot write the report: {error.strerror}") from None
+    if html is not None:
+        write_page(html, report_page(report))
 
 
 def _slo(ttft_ms: float | None, tpot_ms: float | None, e2el_ms: float | None) -> Slo | None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from forebay.cli.bench_serve import INTERRUPTED_STATUS, INVALID_STATUS
-from forebay.cli.output import results_console, say, shows_text, write_json
+from forebay.cli.output import results_console, say, shows_text, write_json, write_page
 from forebay.counted import counted
-from forebay.errors import ForebayError, SettingError
+from forebay.errors import ForebayError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +80,9 @@ def reported(
     else:
         write_json(json, document)
     if html is not None:
-        write_page(html, found, command)
+        from forebay.bench.report.html_stream import stream_page
+
+        write_page(html, stream_page(found, command))
     if shows_text(json):
         for measured in found:
             show_stream(measured, results_console())
@@ -93,17 +95,6 @@ def reported(
         raise typer.Exit(INTERRUPTED_STATUS)
     if judged and not all(measured.verdict.valid for measured in found):
         raise typer.Exit(INVALID_STATUS)
-
-
-def write_page(path: Path, found: Sequence[MeasuredStream], command: str) -> None:
-    """Raises `SettingError` if the file cannot be written."""
-    from forebay.bench.report.html_stream import stream_page
-    from forebay.files import write_atomic
-
-    try:
-        write_atomic(path, stream_page(found, command).encode())
-    except OSError as error:
-        raise SettingError(f"{path} cannot be written: {error.strerror}") from None
 
 
 @contextmanager

@@ -34,24 +34,25 @@ def status(
     *,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Plot the run over time to this PNG, SVG or PDF; needs the extra `plot`."),
+        typer.Option(help="Plot the run over time to this SVG file."),
     ] = None,
     json: JsonFile = None,
 ) -> None:
     """Show runs on this machine that scale their replicas: state, load and last decision."""
-    from forebay.pipeline.scaling.picture import draw_course
+    from forebay.pages.picture import check_picture, write_picture
+    from forebay.pipeline.scaling.picture import course_picture
     from forebay.pipeline.scaling.record import read_course, running_statuses
-    from forebay.planning.simulate.figures import check_drawing
 
     check_json(json)
     if plot is not None:
         check_writable("--plot", plot)
-        check_drawing(plot)
+        check_picture(plot)
     found = list(running_statuses(load_settings()))
     if plot is not None:
         if len(found) != 1:
             raise SettingError(f"--plot: expected one run that scales its replicas, found {len(found)}")
-        draw_course(plot, read_course(Path(found[0]["course"])), str(found[0]["pipeline"]))
+        course = read_course(Path(found[0]["course"]))
+        write_picture(plot, course_picture(course, str(found[0]["pipeline"])))
     write_json(json, {"runs": found})
     if shows_text(json):
         _show(found)

@@ -124,6 +124,14 @@ def shows_text(target: str | None) -> bool:
     return target != STDOUT
 
 
+def write_page(path: Path, page: str) -> None:
+    """Write an HTML page to the file of `--html`. Raises `SettingError` if it cannot be written."""
+    try:
+        path.write_bytes(page.encode())
+    except OSError as error:
+        raise SettingError(f"--html: {path} cannot be written: {error.strerror}") from None
+
+
 def write_json(target: str | None, document: Any) -> None:
     """Write `document` to `target`: indented to a file, as one line to standard output."""
     if target is None:

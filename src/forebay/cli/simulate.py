@@ -67,7 +67,7 @@ def run(
     load: Annotated[float | None, typer.Option(help="Scale arrivals to this share of capacity.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of generated requests and of random policies.")] = 0,
     json: JsonFile = None,
-    plot: Annotated[Path | None, typer.Option(help="Plot TTFT and latency, as PNG, SVG or PDF.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot TTFT and latency to this SVG file.")] = None,
 ) -> None:
     """Serve the requests once per policy and print the figures. The same seed gives the same figures."""
     if context.invoked_subcommand is not None:
@@ -75,16 +75,16 @@ def run(
     from rich.table import Table
 
     from forebay.fleet.policies import DEFAULT_POLICY
+    from forebay.pages.picture import check_picture, write_picture
     from forebay.planning.simulate import Scenario, dispatcher_for
     from forebay.planning.simulate.engine import find_model
+    from forebay.planning.simulate.figures import runs_picture
     from forebay.planning.simulate.traces import Arrivals
 
     check_json(json)
     if plot is not None:
-        from forebay.planning.simulate.figures import check_drawing, draw_runs
-
         check_writable("--plot", plot)
-        check_drawing(plot)
+        check_picture(plot)
     policies = policy or [DEFAULT_POLICY]
     for name in policies:
         dispatcher_for(name)
@@ -112,7 +112,7 @@ def run(
     if plot is not None:
         lines = {name: (one.ttft_s, one.latency_s) for name, one in found.items()}
         asked, size = counted(len(scenario.trace), "request"), counted(replicas, "replica")
-        draw_runs(plot, lines, f"{asked}, {size} of {scenario.model.name}")
+        write_picture(plot, runs_picture(lines, f"{asked}, {size} of {scenario.model.name}"))
     if not shows_text(json):
         return
     table = Table("figure", *found, box=None)

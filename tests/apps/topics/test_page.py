@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.apps.topics.page import told, topics_page
+from forebay.apps.topics.page import read_topics, topics_page
 
 ATTACK = "</svg><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
 
@@ -62,7 +62,7 @@ def test_a_topic_has_its_life_and_its_labels() -> None:
         "storm hits Lisbon",
         "▲",
         "◆",
-        "stroke-dasharray",
+        'class="link ',
         "1 of them merged",
     ):
         assert expected in document
@@ -95,13 +95,13 @@ def test_one_of_a_thing_is_no_plural() -> None:
 
 
 def test_the_width_grows_with_the_texts() -> None:
-    tracks = told(LIFE)
+    tracks = read_topics(LIFE)
     assert [size for _, size in tracks["0"].points] == [8, 16, 20, 32]
     assert tracks["1"].into == "0"
 
 
 def test_a_label_years_later_is_the_last_one() -> None:
-    assert told([line("born"), label("new", time_ms=9), label("old", time_ms=5)])["0"].label == "new"
+    assert read_topics([line("born"), label("new", time_ms=9), label("old", time_ms=5)])["0"].label == "new"
 
 
 def test_what_a_post_holds_is_text() -> None:

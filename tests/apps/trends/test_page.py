@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.apps.trends.page import told, trends_page
+from forebay.apps.trends.page import read_trends, trends_page
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
 
@@ -94,7 +94,7 @@ def test_what_a_post_holds_is_text() -> None:
 
 def test_a_merged_trend_is_named_by_the_one_that_goes_on() -> None:
     lines = [line("born"), line("born", 1), line("merged", 1, into=0)]
-    assert told(lines)[0].merged == ["storm1"]
+    assert read_trends(lines)[0].merged == ["storm1"]
     assert "merged from" in trends_page(lines)
     assert trends_page(lines).count('id="trend-') == 1
 

@@ -8,8 +8,8 @@ from html import unescape
 from typing import Any
 
 import pytest
-from tests.apps.test_page import ATTACKS, seen
 from tests.bench.report.made_runs import SLO, VALID, answered, failed, invalid, made_run, measured
+from tests.pages.documents import ATTACKS, seen
 
 from forebay.bench.metrics import Slo
 from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
@@ -161,7 +161,7 @@ def test_the_page_loads_nothing_and_runs_nothing() -> None:
 
 def test_every_drawing_says_what_it_shows() -> None:
     found = page(ONE)
-    drawings = re.findall(r"<svg[^>]*>", found)
+    drawings = re.findall(r'<div class="plot [a-z]+">(<svg[^>]*>)', found)
     assert len(drawings) > 8
     assert all(re.search(r'role="img" aria-label="[^"]{10,}"', drawing) for drawing in drawings)
     # Numbers are available without sight, except those of single requests.
@@ -223,7 +223,7 @@ def test_an_objective_is_told_with_its_share_and_drawn_where_it_is_near() -> Non
     near, far = page(measured(ONE.run, Slo(ttft_s=0.1))), page(measured(ONE.run, Slo(ttft_s=60.0)))
     assert re.search(r"objective: [\d.]+% within 100 ms", words(near))
     assert "objective: 100.0% within 60,000 ms" in words(far)
-    assert near.count("line dash") == far.count("line dash") + 1
+    assert near.count('class="red dash"/>') == far.count('class="red dash"/>') + 1
 
 
 def test_without_the_requests_the_figures_stand() -> None:

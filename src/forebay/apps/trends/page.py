@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.apps.page import (
-    Html,
-    TimeAxis,
-    axis_over,
-    card,
-    colour,
-    element,
-    failed_question,
-    filter_box,
-    joined,
-    link,
-    moment,
-    page,
-    quotes,
-    section,
-    svg,
-    tags,
-)
+from forebay.apps.page import read_results
 from forebay.counted import counted
-from forebay.json_numbers import read_json
+from forebay.pages.axes import TimeAxis, range_over
+from forebay.pages.charts import BAR, Row, rows_drawing
+from forebay.pages.render import page
+from forebay.pages.svg import PALETTE, Drawing, circle, rect
+from forebay.pages.units import moment
 
 MAX_SHOWN = 300
-WIDTH, LEFT, ROW, TOP = 1080.0, 190.0, 22.0, 26.0
 NAME_CHARS = 26
-WORDS = "From onset to end; dark until the trend was seen; the dot is its peak; the height is its peak rate."
+TITLE = "Viral trends"
 
 
 @dataclass(slots=True)
-class Line:
+class Trend:
     number: int
     name: str = ""
     terms: list[str] = field(default_factory=list)
@@ -50,108 +36,85 @@ class Line:
     into: int | None = None
     failure: str = ""
 
+    @property
+    def reasons(self) -> list[tuple[float, str]]:
+        """With their times, the newest last."""
+        return sorted(self.whys)
+
+    @property
+    def span(self) -> str:
+        end = "not yet" if self.end_ms is None else moment(self.end_ms)[11:]
+        seen, peak = moment(self.seen_ms)[11:], moment(self.peak_ms)[11:]
+        return f"onset {moment(self.onset_ms)}, seen {seen}, peak {peak}, end {end}"
+
+    def add(self, answer: dict[str, Any]) -> None:
+        self.name, self.terms = answer["name"], max(self.terms, answer["terms"], key=len)
+        self.onset_ms, self.peak_ms = answer["onset_ms"], answer["peak_ms"]
+        if answer["kind"] == "born":
+            self.seen_ms, self.base = answer["time_ms"], answer["base_per_s"]
+        self.rate = max(self.rate, answer["rate_per_s"])
+        self.texts = list(dict.fromkeys([*self.texts, *answer["texts"]]))[:8]
+        if answer["kind"] in ("ended", "merged"):
+            self.end_ms = answer["time_ms"]
+        if answer["into"] is not None:
+            self.into = answer["into"]
+
 
 def trends_page(lines: Iterable[bytes]) -> str:
     """Build the page from JSON lines: results, then dead letters of questions. Other lines are skipped."""
-    found = list(told(lines).values())
-    live = sorted((line for line in found if line.into is None), key=lambda line: -line.rate)
-    shown = sorted(live[:MAX_SHOWN], key=lambda line: line.onset_ms)
-    if not shown:
-        return page("Viral trends", "Nothing rose beyond what its own past explains.")
-    times = [t for line in shown for t in (line.onset_ms, line.seen_ms, line.end_ms) if t]
+    found = list(read_trends(lines).values())
+    live = sorted((trend for trend in found if trend.into is None), key=lambda trend: -trend.rate)
+    trends = sorted(live[:MAX_SHOWN], key=lambda trend: trend.onset_ms)
+    if not trends:
+        lead = "Nothing rose beyond what its own past explains."
+        return page("trends.html.j2", title=TITLE, lead=lead, trends=())
+    times = [t for trend in trends for t in (trend.onset_ms, trend.seen_ms, trend.end_ms) if t]
     lead = f"{counted(len(live), 'trend')} from {moment(min(times))} to {moment(max(times))} UTC"
-    if len(live) > len(shown):
-        lead += f"; the {len(shown)} with the highest peaks are shown"
+    if len(live) > len(trends):
+        lead += f"; the {len(trends)} with the highest peaks are shown"
+    timeline = _timeline(trends)
     return page(
-        "Viral trends",
-        lead,
-        section(
-            "Timeline",
-            element("p", WORDS, class_="soft"),
-            _timeline(shown),
-        ),
-        section("Each trend", filter_box(), *(_card(line) for line in shown)),
-    )  # fmt: skip
+        "trends.html.j2", title=TITLE, lead=lead, script="filter.js", trends=trends, timeline=timeline
+    )
 
 
-def told(lines: Iterable[bytes]) -> dict[int, Line]:
-    found: dict[int, Line] = {}
-    for raw in lines:
-        try:
-            value = read_json(raw)
-            failed = failed_question(value, "trend-")
-            if failed is not None:
-                found[failed[0]["trend"]].failure = failed[1]
-                continue
-            answer = value["answer"]
-            line = found.setdefault(answer["trend"], Line(answer["trend"]))
-            if answer["kind"] == "why":
-                line.whys.append((answer["time_ms"] or 0, answer["why"]))
-            else:
-                _take(line, answer, found)
-        except (ValueError, KeyError, TypeError):
-            continue
+def read_trends(lines: Iterable[bytes]) -> dict[int, Trend]:
+    found: dict[int, Trend] = {}
+
+    def add(answer: Any) -> None:
+        trend = found.setdefault(answer["trend"], Trend(answer["trend"]))
+        if answer["kind"] == "why":
+            trend.whys.append((answer["time_ms"] or 0, answer["why"]))
+            return
+        trend.add(answer)
+        if trend.into is not None:
+            found.setdefault(trend.into, Trend(trend.into)).merged.append(trend.name)
+
+    def fail(about: Any, cause: str) -> None:
+        found[about["trend"]].failure = cause
+
+    read_results(lines, add, fail, "trend-")
     return found
 
 
-def _take(line: Line, answer: dict[str, Any], found: dict[int, Line]) -> None:
-    line.name, line.terms = answer["name"], max(line.terms, answer["terms"], key=len)
-    line.onset_ms, line.peak_ms = answer["onset_ms"], answer["peak_ms"]
-    if answer["kind"] == "born":
-        line.seen_ms, line.base = answer["time_ms"], answer["base_per_s"]
-    line.rate = max(line.rate, answer["rate_per_s"])
-    line.texts = list(dict.fromkeys([*line.texts, *answer["texts"]]))[:8]
-    if answer["kind"] in ("ended", "merged"):
-        line.end_ms = answer["time_ms"]
-    if answer["into"] is not None:
-        line.into = answer["into"]
-        found.setdefault(line.into, Line(line.into)).merged.append(line.name)
+def _timeline(trends: Sequence[Trend]) -> Drawing:
+    last_ms = max(trend.end_ms or trend.peak_ms for trend in trends)
+    times_ms = [t for trend in trends for t in (trend.onset_ms, trend.end_ms or last_ms)]
+    axis = TimeAxis(*range_over(times_ms))
+    most = max(trend.rate for trend in trends) or 1.0
+    rows = [_row(trend, axis, most, last_ms) for trend in trends]
+    return rows_drawing(rows, axis, "time, UTC", "Timeline of the trends")
 
 
-def _timeline(lines: list[Line]) -> Html:
-    last = max(line.end_ms or line.peak_ms for line in lines)
-    axis = axis_over([t for line in lines for t in (line.onset_ms, line.end_ms or last)], LEFT, WIDTH - 30)
-    height = TOP + ROW * len(lines) + 6
-    most = max(line.rate for line in lines) or 1.0
-    rows = (part for at, line in enumerate(lines) for part in _row(line, TOP + ROW * at, axis, most, last))
-    return svg(WIDTH, height, *axis.lines(TOP, height), *rows, label="Timeline of the trends")
-
-
-def _row(line: Line, top: float, axis: TimeAxis, most: float, last: float) -> Iterator[Html]:
-    begin, seen, end = axis.x(line.onset_ms), axis.x(line.seen_ms), axis.x(line.end_ms or last)
-    high = 5 + (ROW - 9) * (line.rate / most) ** 0.5
-    middle, fill = top + ROW / 2, colour(line.number)
-    name = line.name if len(line.name) <= NAME_CHARS else line.name[: NAME_CHARS - 1] + "…"
-    said = f"{line.name}: {_span(line)}" + (f" – {line.whys[-1][1]}" if line.whys else "")
-    bar = {"y": round(middle - high / 2, 1), "height": round(high, 1), "rx": 2, "fill": fill}
-    yield link(
-        f"#trend-{line.number}",
-        element("title", said),
-        element("text", name, x=LEFT - 8, y=middle + 4, text_anchor="end"),
-        element("rect", x=begin, width=max(end - begin, 2), opacity="0.55", **bar),
-        element("rect", x=begin, width=max(seen - begin, 1), **bar),
-        element("circle", cx=axis.x(line.peak_ms), cy=middle, r=3, fill="var(--ink)"),
+def _row(trend: Trend, axis: TimeAxis, most: float, last_ms: float) -> Row:
+    begin, seen, end = (axis.at(t) for t in (trend.onset_ms, trend.seen_ms, trend.end_ms or last_ms))
+    high = 5 + (BAR - 5) * (trend.rate / most) ** 0.5
+    colour = PALETTE[trend.number % len(PALETTE)]
+    shapes = (
+        rect(begin, max(end - begin, 0.2), -high / 2, high, f"{colour} pale"),
+        rect(begin, max(seen - begin, 0.1), -high / 2, high, colour),
+        circle(axis.at(trend.peak_ms), 0, 3, "ink filled"),
     )
-
-
-def _card(line: Line) -> Html:
-    whys = sorted(line.whys)
-    more = [f"{moment(at)[11:]}: {said}" for at, said in whys[:-1]]
-    times = f"{line.rate:.2f} posts/s at the peak, {line.base:.2f} before"
-    return card(
-        line.name,
-        element("p", f"{_span(line)} · {times}", class_="soft"),
-        element("p", element("strong", whys[-1][1], dir="auto")) if whys else None,
-        joined(element("p", words, class_="soft", dir="auto") for words in more) if more else None,
-        element("p", f"The model was asked why and did not answer: {line.failure}") if line.failure else None,
-        tags(line.terms),
-        element("p", "merged from: ", ", ".join(line.merged), class_="soft") if line.merged else None,
-        quotes(line.texts),
-        id=f"trend-{line.number}",
-    )
-
-
-def _span(line: Line) -> str:
-    end = "not yet" if line.end_ms is None else moment(line.end_ms)[11:]
-    seen, peak = moment(line.seen_ms)[11:], moment(line.peak_ms)[11:]
-    return f"onset {moment(line.onset_ms)}, seen {seen}, peak {peak}, end {end}"
+    name = trend.name if len(trend.name) <= NAME_CHARS else trend.name[: NAME_CHARS - 1] + "…"
+    title = f"{trend.name}: {trend.span}" + (f" – {trend.reasons[-1][1]}" if trend.whys else "")
+    return Row(shapes, name, begin, end, f"trend-{trend.number}", title)

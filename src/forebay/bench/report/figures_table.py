@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forebay.bench.metrics import Distribution, RunFigures
-from forebay.bench.report.charts import MILLISECONDS, Unit, shown, time_unit
 from forebay.bench.report.curves import percentages
+from forebay.pages.units import MILLISECONDS, Unit, shown, time_unit
 
 HEADER = ("", "count", "mean", "std", "min", "p50", "p90", "p95", "p99", "max")
 NARROW = (0, 2, 5, 6, 7, 8, 9)

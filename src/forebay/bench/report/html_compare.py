@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from forebay.apps.page import Child, Html, element, page, section, svg
 from forebay.bench.compare import BOOTSTRAP, WELCH, Comparison, Difference, LoadComparison, Run
-from forebay.bench.report import charts
-from forebay.bench.report.charts import (
-    MILLISECONDS,
-    NUMBER,
-    SHARE,
-    Line,
-    Unit,
-    chart,
-    figure,
-    key,
-    scrolled,
-    shown,
-    table,
-    time_unit,
-)
 from forebay.bench.report.curves import cumulative, response_and_service, tokens_and_gaps
 from forebay.bench.report.document import MeasuredRun
-from forebay.bench.report.html import STYLE
 from forebay.bench.statistics import percentile
 from forebay.bench.stream.compare import all_latencies
 from forebay.bench.stream.document import MeasuredStream
 from forebay.counted import counted
+from forebay.pages.axes import Axis
+from forebay.pages.charts import NAMED_ROW, Figure, Key, Line, Row, Table, rows_drawing, share_figure
+from forebay.pages.render import page
+from forebay.pages.svg import Colour, circle, rule
+from forebay.pages.units import MILLISECONDS, NUMBER, SHARE, Unit, shown, time_unit
 
 HEADER = ("", "A", "B", "B − A", "95 % interval", "")
 REQUEST_TIMES = "Times are response times: from when a request was due."
@@ -37,7 +26,7 @@ MOST_CHANGES = 100
 WORDS = {True: "better", False: "worse"}
 
 
-Curves = Callable[[LoadComparison[Run]], Iterator[Html]]
+Curves = Callable[[LoadComparison[Run]], Iterator[Figure]]
 """Draws the distributions of both under one load."""
 
 
@@ -45,15 +34,16 @@ def comparison_page(
     found: Comparison[Run], before: str, after: str, curves: Curves[Run], times: str = REQUEST_TIMES
 ) -> str:
     """The whole page. `before`, `after`: names of the two; `times`: from when times count."""
-    lead = f"A is {before}, B is {after}"
-    body: list[Child] = [_obstacles(found.obstacles)]
-    for load in found.loads[:MOST_LOADS]:
-        body.append(section(f"At {load.name}", *_load(load, curves)))
-    if len(found.loads) > MOST_LOADS:
-        body.append(element("p", f"The first {MOST_LOADS} of {len(found.loads)} loads.", class_="soft"))
-    body.append(_changes(found.changes))
-    body.append(_reading(found, times))
-    return page("Comparison of two benchmarks", lead, *body, style=STYLE)
+    return page(
+        "compare.html.j2",
+        title="Comparison of two benchmarks",
+        lead=f"A is {before}, B is {after}",
+        obstacles=found.obstacles,
+        loads=[_load(load, curves) for load in found.loads[:MOST_LOADS]],
+        all_loads=len(found.loads),
+        changes=Table("Other differences", ("", "A", "B"), found.changes[:MOST_CHANGES]),
+        reading=_reading(found, times),
+    )
 
 
 def difference_row(one: Difference) -> tuple[str, ...]:
@@ -64,14 +54,14 @@ def difference_row(one: Difference) -> tuple[str, ...]:
         change = _percent(one.relative)
         if one.low is not None and one.high is not None:
             interval = f"{_percent(one.low / abs(one.before))} to {_percent(one.high / abs(one.before))}"
-    return one.name, shown(one.before, unit), shown(one.after, unit), change, interval, said(one)
+    return one.name, shown(one.before, unit), shown(one.after, unit), change, interval, finding(one)
 
 
 def _percent(share: float) -> str:
     return f"{share:+.1%}" if abs(share) < 10 else f"{share:+,.0%}"
 
 
-def said(one: Difference) -> str:
+def finding(one: Difference) -> str:
     if one.better is not None:
         return WORDS[one.better]
     return "" if one.beyond_noise is None else "within noise"
@@ -83,88 +73,67 @@ def unit_of(one: Difference) -> Unit:
     return SHARE if one.unit == "share" else NUMBER
 
 
-def _obstacles(obstacles: Sequence[str]) -> Html | None:
-    if not obstacles:
-        return None
-    listed = element("ul", *(element("li", reason) for reason in obstacles))
-    return element(
-        "div", element("b", "✕ Not comparable, compared all the same"), listed, class_="verdict invalid"
-    )
+def _load(load: LoadComparison[Run], curves: Curves[Run]) -> dict[str, Any]:
+    intervals = _intervals(load.differences)
+    return {
+        "name": load.name,
+        "runs": f"{counted(len(load.before), 'run')} of A, {counted(len(load.after), 'run')} of B",
+        "table": Table(
+            f"Differences at {load.name}", HEADER, [difference_row(one) for one in load.differences]
+        ),
+        "figures": [*([] if intervals is None else [intervals]), *curves(load)],
+    }
 
 
-def _load(load: LoadComparison[Run], curves: Curves[Run]) -> Iterator[Html]:
-    runs = f"{counted(len(load.before), 'run')} of A, {counted(len(load.after), 'run')} of B"
-    yield element("p", runs, class_="soft")
-    yield table(f"Differences at {load.name}", HEADER, (difference_row(one) for one in load.differences))
-    drawings = [_intervals(load.differences), *curves(load)]
-    yield element("div", *drawings, class_="charts")
-
-
-def _intervals(differences: Sequence[Difference]) -> Html | None:
+def _intervals(differences: Sequence[Difference]) -> Figure | None:
     """Each difference as a share of A, with its interval; one that crosses the middle is within noise."""
-    told = [
+    found = [
         (one, one.relative, one.low / abs(one.before), one.high / abs(one.before))
         for one in differences
         if one.relative is not None and one.low is not None and one.high is not None
     ]
-    if not told:
+    if not found:
         return None
-    most = max(max(abs(low), abs(high)) for _, _, low, high in told) * 100
-    left, row = 186.0, 24.0
-    bottom = charts.TOP + row * len(told)
-    axis = charts.Axis(-most, most, left, charts.WIDTH - charts.RIGHT)
-    drawn: list[Html] = []
-    for number, (one, relative, low, high) in enumerate(told):
-        y = round(charts.TOP + (number + 0.5) * row, 1)
-        colour = {True: "var(--c)", False: "var(--b)", None: "var(--soft)"}[one.better]
-        ends = {"x1": round(axis.at(low * 100), 1), "x2": round(axis.at(high * 100), 1)}
-        drawn += [
-            element("text", one.name, x=left - 10, y=y + 4, text_anchor="end"),
-            element("line", **ends, y1=y, y2=y, stroke=colour, stroke_width=4, stroke_linecap="round"),
-            element("circle", cx=round(axis.at(relative * 100), 1), cy=y, r=4, stroke=colour, class_="mark"),
-        ]
-    middle = round(axis.at(0.0), 1)
-    drawing = svg(
-        charts.WIDTH,
-        bottom + charts.BOTTOM,
-        element("line", x1=middle, x2=middle, y1=charts.TOP, y2=bottom, class_="axis"),
-        *drawn,
-        *charts.below(axis, bottom, "difference of B from A, % of A"),
-        label="Differences with their intervals: " + "; ".join(f"{o.name} {r:+.1%}" for o, r, _, _ in told),
-    )
-    keys = [key("better", "c"), key("worse", "b"), key("within noise", "s")]
-    return figure("Differences", drawing, keys=keys)
+    most = max(max(abs(low), abs(high)) for _, _, low, high in found) * 100
+    axis = Axis(-most, most)
+    colours: dict[bool | None, Colour] = {True: "green", False: "red", None: "soft"}
+    rows = []
+    for one, relative, low, high in found:
+        colour = colours[one.better]
+        interval = rule(axis.at(low * 100), axis.at(high * 100), 0, 0, f"span {colour}")
+        rows.append(Row((interval, circle(axis.at(relative * 100), 0, 4, colour)), one.name))
+    middle = axis.at(0.0)
+    label = "Differences with their intervals: " + "; ".join(f"{o.name} {r:+.1%}" for o, r, _, _ in found)
+    zero = rule(middle, middle, 0, NAMED_ROW * len(rows), "axis")
+    drawing = rows_drawing(rows, axis, "difference of B from A, % of A", label, behind=[zero])
+    keys = [Key("better", "green"), Key("worse", "red"), Key("within noise", "soft")]
+    return Figure("Differences", drawing, keys)
 
 
-def request_curves(load: LoadComparison[MeasuredRun]) -> Iterator[Html]:
+def request_curves(load: LoadComparison[MeasuredRun]) -> Iterator[Figure]:
     for title, name in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2EL", "e2el")):
         yield from both_curves(title, "requests", _values(load.before, name), _values(load.after, name))
 
 
-def event_curves(load: LoadComparison[MeasuredStream]) -> Iterator[Html]:
+def event_curves(load: LoadComparison[MeasuredStream]) -> Iterator[Figure]:
     nouns = f"{load.before[0].run.noun}s"
     for title, before, after in all_latencies(load):
         yield from both_curves(title, nouns, before, after)
 
 
-def both_curves(title: str, nouns: str, before: Sequence[float], after: Sequence[float]) -> Iterator[Html]:
+def both_curves(title: str, nouns: str, before: Sequence[float], after: Sequence[float]) -> Iterator[Figure]:
     """The distributions of a time, in seconds, of A and B in one chart; empty if one has none."""
     both = sorted(before), sorted(after)
     if not all(both):
         return
     unit = time_unit(max(percentile(both[0], 50), *(values[-1] / 20 for values in both)))
     medians = [shown(percentile(values, 50), unit) for values in both]
-    drawing = chart(
-        [Line("A", cumulative(both[0]), "s", dashed=True), Line("B", cumulative(both[1]), "a")],
-        label=f"Share of {nouns} by {title}: median {medians[0]} of A, {medians[1]} of B",
-        x_name=title,
-        x_unit=unit,
-        y_unit=SHARE,
-        log_x=True,
-        y_high=1.0,
-    )
-    keys = [key(f"A, median {medians[0]}", "s", dashed=True), key(f"B, median {medians[1]}", "a")]
-    yield figure(title, drawing, keys=keys)
+    lines = [
+        Line(f"A, median {medians[0]}", cumulative(both[0]), "soft", look="dash"),
+        Line(f"B, median {medians[1]}", cumulative(both[1])),
+    ]
+    label = f"Share of {nouns} by {title}: median {medians[0]} of A, {medians[1]} of B"
+    yield share_figure(title, lines, label=label, x_name=title, x_unit=unit, log_x=True)
 
 
 def _values(runs: Sequence[MeasuredRun], name: str) -> list[float]:
@@ -174,19 +143,7 @@ def _values(runs: Sequence[MeasuredRun], name: str) -> list[float]:
     return [value for value in found if math.isfinite(value)]
 
 
-def _changes(changes: Sequence[tuple[str, str, str]]) -> Html | None:
-    if not changes:
-        return None
-    head = element("tr", *(element("th", name, scope="col", class_="words") for name in ("", "A", "B")))
-    rows = [
-        element("tr", element("th", name, scope="row"), element("td", old), element("td", new))
-        for name, old, new in changes[:MOST_CHANGES]
-    ]
-    listed = element("table", element("thead", head), element("tbody", *rows), class_="settings")
-    return section("Other differences", scrolled("Other differences", listed))
-
-
-def _reading(found: Comparison[Run], times: str) -> Html:
+def _reading(found: Comparison[Run], times: str) -> list[str]:
     methods = {one.method for load in found.loads for one in load.differences}
     lines = [
         "Differences and intervals are in per cent of A.",
@@ -201,4 +158,4 @@ def _reading(found: Comparison[Run], times: str) -> Html:
             "Intervals over the requests of one run each come from a circular block bootstrap (Politis and "
             "Romano, 1992). They do not cover differences between runs; repeats of both do."
         )
-    return section("How to read this", element("ul", *(element("li", line) for line in lines)))
+    return lines

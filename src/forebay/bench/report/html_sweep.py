@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
-from forebay.apps.page import Html, element, joined, section
-from forebay.bench.report.charts import NUMBER, Line, Note, chart, figure, key, table, time_unit
 from forebay.bench.report.curves import knee
 from forebay.bench.report.document import MeasuredRun
 from forebay.bench.report.loads import concurrency, flattened, kind, load_of, loads, rate_per_s, target_of
 from forebay.bench.report.loads_table import LATENCIES, PLUS_MINUS, Loads, has_repeats, loads_table
+from forebay.pages.charts import Figure, Key, Line, Note, Table, line_figure
+from forebay.pages.units import NUMBER, time_unit
 
 MOST_ROWS = 400
 MOST_SERIES = 4
@@ -18,19 +20,25 @@ MOST_SERIES = 4
 MOST_LEFT_OUT = 8
 
 
-def sweep(runs: Sequence[MeasuredRun]) -> Html:
+def sweep_view(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
     named = loads(runs)
     believed, left_out = _believed(named)
     series = _series(believed)
-    drawings = [
-        drawing
+    curves = [
+        drawn
         for target, own in list(series.items())[:MOST_SERIES]
         for name, words in LATENCIES
-        if (drawing := _throughput_latency(own, name, f"{words}, {target}" if len(series) > 1 else words))
+        if (drawn := _throughput_latency(own, name, f"{words}, {target}" if len(series) > 1 else words))
         is not None
     ]
-    curves = element("div", *drawings, class_="charts") if drawings else None
-    return section("Loads", curves, _left_out(left_out), _loads_table(named))
+    more = f" and {len(left_out) - MOST_LEFT_OUT} more" if len(left_out) > MOST_LEFT_OUT else ""
+    shown = named[:MOST_ROWS]
+    return {
+        "curves": curves,
+        "left_out": ", ".join(left_out[:MOST_LEFT_OUT]) + more,
+        "loads": Table("Loads", *loads_table(shown)),
+        "note": PLUS_MINUS if has_repeats(shown) else "",
+    }
 
 
 def _believed(named: Loads) -> tuple[Loads, list[str]]:
@@ -43,14 +51,6 @@ def _believed(named: Loads) -> tuple[Loads, list[str]]:
             some = f" ({len(own) - len(valid)} of {len(own)} runs)" if valid else ""
             left_out.append(load + some)
     return kept, left_out
-
-
-def _left_out(names: Sequence[str]) -> Html | None:
-    if not names:
-        return None
-    more = f" and {len(names) - MOST_LEFT_OUT} more" if len(names) > MOST_LEFT_OUT else ""
-    listed = ", ".join(names[:MOST_LEFT_OUT])
-    return element("p", f"Not in the curves, because INVALID: {listed}{more}.", class_="soft")
 
 
 def _series(named: Loads) -> dict[str, list[tuple[str, Sequence[MeasuredRun]]]]:
@@ -71,7 +71,7 @@ def _series(named: Loads) -> dict[str, list[tuple[str, Sequence[MeasuredRun]]]]:
     }
 
 
-def _throughput_latency(named: Loads, name: str, words: str) -> Html | None:
+def _throughput_latency(named: Loads, name: str, words: str) -> Figure | None:
     points = []
     for load, own in named:
         found = [one.figures.distributions[name] for one in own if name in one.figures.distributions]
@@ -84,31 +84,21 @@ def _throughput_latency(named: Loads, name: str, words: str) -> Html | None:
         return None
     points.sort(key=lambda one: one[0])
     unit = time_unit(max(median for _, median, _, _ in points))
-    lines = [Line("median", [(rate, median) for rate, median, _, _ in points], "a", marks=True)]
-    keys = [key("median", "a")]
+    medians = [(rate, median) for rate, median, _, _ in points]
+    lines = [Line("median", medians, "blue", marks=True)]
     tails = [(rate, high) for rate, _, high, _ in points if high is not None]
     if len(tails) == len(points):
-        lines.append(Line("p90", tails, "s", dashed=True, marks=True))
-        keys.append(key("p90", "s", dashed=True))
-    bend = knee([(rate, median) for rate, median, _, _ in points])
-    notes = []
-    if bend is not None:
-        rate, median, _, load = points[bend]
-        notes.append(Note(rate, median, "knee", ring=True))
-        keys.append(element("span", f"knee: {load}", class_="key"))
-    drawing = chart(
+        lines.append(Line("p90", tails, "soft", look="dash", marks=True))
+    bend = knee(medians)
+    at = "" if bend is None else points[bend][3]
+    drawn = line_figure(
+        f"{words}, {unit.name}, by throughput",
         lines,
-        label=f"{words} by throughput" + (f"; its knee is at {points[bend][3]}" if bend is not None else ""),
+        label=f"{words} by throughput" + (f"; its knee is at {at}" if at else ""),
         x_name="requests/s answered",
         x_unit=NUMBER,
         y_unit=unit,
-        notes=notes,
+        notes=[] if bend is None else [Note(*medians[bend], "knee", ring=True)],
         room=0.12,
     )
-    return figure(f"{words}, {unit.name}, by throughput", drawing, keys=keys)
-
-
-def _loads_table(named: Loads) -> Html:
-    named = named[:MOST_ROWS]
-    drawn = table("Loads", *loads_table(named))
-    return joined([drawn, element("p", PLUS_MINUS, class_="soft") if has_repeats(named) else None])
+    return replace(drawn, keys=[*drawn.keys, Key(f"knee: {at}", None)]) if at else drawn

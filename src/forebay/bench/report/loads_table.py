@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forebay.bench.report.charts import MILLISECONDS, NUMBER, Unit, shown
 from forebay.bench.report.document import MeasuredRun
 from forebay.bench.statistics import mean_interval
+from forebay.pages.units import MILLISECONDS, NUMBER, Unit, shown
 
 LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2EL"))
 PLUS_MINUS = "± is half of the 95 % confidence interval of the mean over repeats (Student's t)."

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import cycle
 
 import numpy as np
 
-from forebay.errors import SettingError, SetupError
+from forebay.pages.charts import Line, share_figure
+from forebay.pages.picture import Picture
+from forebay.pages.svg import COLOURS
+from forebay.pages.units import SECONDS
 from forebay.planning.simulate.engine import EngineModel
 from forebay.planning.simulate.replica import Sequence, SimulatedReplica
 
@@ -113,33 +115,15 @@ def _quantiles(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[fl
     return tuple(round(float(q), 6) for q in np.quantile(values, np.linspace(0, 1, QUANTILES)))
 
 
-MISSING = "pictures need matplotlib; install it with: pip install 'forebay[plot]'"
-SUFFIXES = (".png", ".svg", ".pdf")
-
-
-def check_drawing(path: Path) -> None:
-    """Raise `SetupError` if matplotlib is missing, `SettingError` for another file suffix."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise SetupError(MISSING)
-    if path.suffix.lower() not in SUFFIXES:
-        raise SettingError(f"--plot: expected a name that ends in {', '.join(SUFFIXES)}, found {path.name!r}")
-
-
-def draw_runs(path: Path, lines: dict[str, tuple[tuple[float, ...], tuple[float, ...]]], title: str) -> None:
+def runs_picture(lines: dict[str, tuple[tuple[float, ...], tuple[float, ...]]], title: str) -> Picture:
     """Cumulative distributions of TTFT and latency: by policy, the 0 … 100 % quantiles of both."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.5), layout="constrained")
-    panels = figure.subplots(1, 2)
-    for at, label in enumerate(("time to first token (s)", "latency (s)")):
-        for policy, quantiles in lines.items():
-            values = quantiles[at]
-            shares = [index / max(len(values) - 1, 1) for index in range(len(values))]
-            panels[at].plot([max(value, 1e-3) for value in values], shares, label=policy)
-        panels[at].set_xscale("log")
-        panels[at].set_xlabel(label)
-        panels[at].set_ylabel("share of requests")
-        panels[at].grid(visible=True, alpha=0.3)
-    panels[0].legend()
-    figure.suptitle(title)
-    figure.savefig(path)
+    panels = []
+    for at, name in enumerate(("time to first token", "latency")):
+        drawn = []
+        for (policy, both), colour in zip(lines.items(), cycle(COLOURS)):
+            last = max(len(both[at]) - 1, 1)
+            points = [(max(value_s, 1e-3), index / last) for index, value_s in enumerate(both[at])]
+            drawn.append(Line(policy, points, colour))
+        what = f"Share of requests by {name}"
+        panels.append(share_figure(what, drawn, label=what, x_name=name, x_unit=SECONDS, log_x=True))
+    return Picture(title, panels)

@@ -1,0 +1,57 @@
+"""Renders a template to a self-contained HTML page, in which no text can become markup.
+
+Templates escape every text. As a second line of defence, the content security policy allows only the page's
+own style and script, both named by hash; a page loads nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+from functools import cache
+from hashlib import sha256
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from forebay.counted import counted
+from forebay.pages.units import moment, shown_text
+
+STYLE = "style.css"
+POLICY = "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'"
+
+
+def page(template: str, *, title: str, lead: str, script: str = "", **values: Any) -> str:
+    """The document that `template` makes of `values`. `script`: the file of the page's script, if it has one.
+
+    Texts are escaped, truncated to `MAX_TEXT_CHARS`, and control characters in them are replaced.
+    """
+    style, code = source(STYLE), source(script) if script else ""
+    policy = POLICY.format(_hash(style), _hash(code) if code else "'none'")
+    shared = {"title": title, "lead": lead, "policy": policy, "style": style, "script": code}
+    return environment().get_template(template).render(shared | values)
+
+
+@cache
+def environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("forebay.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=shown_text,
+    )
+    found.filters |= {"counted": counted, "moment": moment}
+    return found
+
+
+def source(name: str) -> Markup:
+    """A file of the templates' folder, as it is."""
+    env = environment()
+    assert env.loader is not None
+    return Markup(env.loader.get_source(env, name)[0].strip())
+
+
+def _hash(source: str) -> str:
+    return f"'sha256-{base64.b64encode(sha256(source.encode()).digest()).decode()}'"
