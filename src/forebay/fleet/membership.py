@@ -96,8 +96,6 @@ class Membership:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.served.close()
         await self._probes.close()
-        if self._subscriber is not None:
-            self._subscriber.close()
         for member in [*self.members.values(), *self.rows.values()]:
             await member.replica.close()
 

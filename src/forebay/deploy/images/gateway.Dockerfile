@@ -5,7 +5,7 @@ FROM python:3.12-slim
 COPY forebay-*.whl /tmp/
 RUN python -m venv /opt/forebay \
  && wheel=$(ls /tmp/forebay-*.whl) \
- && /opt/forebay/bin/pip install --no-cache-dir "$wheel[gateway,kubernetes,kv-events,otel]" \
+ && /opt/forebay/bin/pip install --no-cache-dir "$wheel[gateway,kubernetes,otel]" \
  && rm /tmp/forebay-*.whl \
  # A gateway runs no Flink: 329 MB less.
  && rm -rf /opt/forebay/lib/python3.12/site-packages/pyflink/lib \
