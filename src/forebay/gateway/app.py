@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -20,6 +20,7 @@ from forebay.fleet.client import FleetClient
 from forebay.gateway.access_log import AccessLog
 from forebay.gateway.accounts import Accounts
 from forebay.gateway.asgi import (
+    PROVE,
     HungUp,
     Receive,
     Scope,
@@ -35,7 +36,7 @@ from forebay.gateway.asgi import (
 )
 from forebay.gateway.asked import read_asked
 from forebay.gateway.attempt import RequestTrace
-from forebay.gateway.body import Room, read_body
+from forebay.gateway.body import Room, drop_body, read_body
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.cors import Cors
 from forebay.gateway.exchange import Exchange
@@ -178,6 +179,7 @@ class Gateway:
             host=(scope.get("client") or ("",))[0],
             began_s=self._clock.monotonic_s(),
         )
+        exchange.prove = scope.get(PROVE, exchange.prove)
         path, method = exchange.route, exchange.method
         send = self._cors.sender(headers, send)
         here = self._monitoring.port is None or (path in MONITORING) == (
@@ -204,6 +206,7 @@ class Gateway:
             except Refusal as refusal:
                 await self._refuse(exchange, refusal, receive, send)
                 return
+            exchange.prove()
         match exchange.path:
             case "/health":
                 status, document = self.health()
@@ -223,11 +226,7 @@ class Gateway:
         )
 
     async def _call(self, exchange: Exchange, receive: Receive, send: Send) -> None:
-        metrics = self._metrics
         trace = self._tracing.begin(exchange)
-        self.in_flight += 1
-        self.idle.clear()
-        metrics.in_flight.set(self.in_flight)
         try:
             with TimeLimit(self._limits.request_s):
                 await self._admit(exchange, receive, send, trace)
@@ -258,13 +257,23 @@ class Gateway:
                 raise
             await self._refuse(exchange, own_mistake(), receive, send)
         finally:
-            self.in_flight -= 1
-            metrics.in_flight.set(self.in_flight)
-            if not self.in_flight:
-                self.idle.set()
             duration_s = self._clock.monotonic_s() - exchange.began_s
             self._accounts.ended(exchange, duration_s)
             self._tracing.end(trace, exchange, duration_s)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """One more request in flight. Refused ones are not: writing a refusal takes no other's place."""
+        self.in_flight += 1
+        self.idle.clear()
+        self._metrics.in_flight.set(self.in_flight)
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            self._metrics.in_flight.set(self.in_flight)
+            if not self.in_flight:
+                self.idle.set()
 
     async def _cut(self, exchange: Exchange, send: Send, why: str) -> None:
         exchange.outcome = "cut"
@@ -281,8 +290,9 @@ class Gateway:
         caller = self.keys.find(exchange.headers)
         if self.keys.open and b"origin" in exchange.headers and not self._cors.allowed(exchange.headers):
             raise from_a_page()
+        exchange.prove()
         exchange.key = caller.name
-        free = limits.in_flight - self.in_flight
+        free = limits.in_flight - self.in_flight - 1
         if free < 0 or (self.keys.shared and caller.usage.in_flight > free):
             # Without this limit one key could take all places.
             message = (
@@ -290,6 +300,7 @@ class Gateway:
             )
             raise Refusal(503, "gateway_full", message, kind=SERVER, retry_after_s=1)
         with ExitStack() as held:
+            held.enter_context(self._counted())
             held.enter_context(caller.usage.request(clock.monotonic_s()))
             take = held.enter_context(self._room.share())
             if exchange.route in (MODELS_PATH, MODEL_PATH):
@@ -374,21 +385,10 @@ class Gateway:
         body = refusal.body(anthropic=dialect_of(exchange.route) == "anthropic")
         await send_whole(send, refusal.status, headers, body, more=lingers)
         if lingers:
-            await _drop_body(receive)
+            await drop_body(receive, LINGER_S)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def route_of(path: str) -> str:
     """The OpenAPI route of `path`, or `path` itself."""
     return MODEL_PATH if path.startswith(MODELS_PATH + "/") and path != MODELS_PATH + "/" else path
-
-
-async def _drop_body(receive: Receive) -> None:
-    try:
-        with TimeLimit(LINGER_S):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                    return
-    except TimeOver:
-        return

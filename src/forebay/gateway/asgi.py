@@ -15,6 +15,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
+PROVE = "forebay.prove"
+"""In a scope: what to call once the client has shown that it may call."""
 
 
 async def send_whole(

@@ -88,6 +88,18 @@ async def read_body(
         raise slow_body(within_s) from None
 
 
+async def drop_body(receive: Receive, within_s: float) -> None:
+    """Read the rest of a body, and forget it."""
+    try:
+        with TimeLimit(within_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+    except TimeOver:
+        return
+
+
 def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
     """Parse a JSON object. Raises `Refusal` (400), also for deep nesting or a field of `TRANSFERS`."""
     brackets = body.count(b"[") + body.count(b"{")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from forebay.gateway.asgi import RawHeaders
 from forebay.gateway.call import RelayedCall
+
+
+def _nothing() -> None: ...
 
 
 @dataclass(slots=True)
@@ -19,6 +23,8 @@ class Exchange:
     id: str
     host: str
     began_s: float
+    prove: Callable[[], None] = _nothing
+    """To be called once the client has shown that it may call."""
     key: str = "unknown"
     model: str | None = None
     outcome: str = "500"

@@ -139,12 +139,20 @@ class LimitsSpec(Model):
         3600.0, description="Time for the whole answer, reasoning included; then it is cut off."
     )
     unread_s: PositiveFloat = Field(
-        120.0, description="How long a client may leave an answer unread; then it is cut off."
+        120.0,
+        description="How long a client may leave an answer unread; then it is cut off. `header_s` if it has "
+        "shown no key.",
     )
     idle_s: PositiveInt = Field(60, description="How long a connection is kept between requests.")
-    connections: PositiveInt = Field(4096, description="Connections at a time; one more is closed at once.")
+    connections: PositiveInt = Field(
+        4096,
+        description="Connections at a time. For one more the oldest is closed that has shown no key; if "
+        "none is left, the new one.",
+    )
     connections_per_client: PositiveInt = Field(
-        1024, description="Connections at a time from one address (of IPv6: from one /64 network)."
+        1024,
+        description="Connections at a time from one address (of IPv6: from one /64 network), in the same "
+        "way.",
     )
     in_flight: PositiveInt = Field(2048, description="Requests at a time; one more gets a 503.")
 
