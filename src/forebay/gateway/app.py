@@ -179,6 +179,7 @@ class Gateway:
             host=(scope.get("client") or ("",))[0],
             began_s=self._clock.monotonic_s(),
         )
+        exchange.id = exchange.id or exchange.engine_id
         exchange.prove = scope.get(PROVE, exchange.prove)
         path, method = exchange.route, exchange.method
         send = self._cors.sender(headers, send)
@@ -316,9 +317,14 @@ class Gateway:
                 body,
                 max_depth=limits.max_json_depth,
                 content_type=content_type,
+                fields=self._rules.fields,
             )
             exchange.model = asked.model or None
-            headers = [*headers_up(exchange.raw), ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
+            headers = [
+                *headers_up(exchange.raw, self._rules.headers),
+                ("X-Request-Id", exchange.engine_id),
+                ASK_FOR_LOAD,
+            ]
             source = exchange.host if self.keys.open else caller.name
             held.enter_context(self._load.request())
             async with UntilHungUp(receive):

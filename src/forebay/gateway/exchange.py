@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from uuid import uuid4
 
 from forebay.gateway.asgi import RawHeaders
 from forebay.gateway.call import RelayedCall
@@ -21,11 +22,14 @@ class Exchange:
     headers: dict[bytes, bytes]
     raw: RawHeaders
     id: str
+    """The client's own, or the one at replicas."""
     host: str
     began_s: float
     prove: Callable[[], None] = _nothing
     """To be called once the client has shown that it may call."""
     key: str = "unknown"
+    engine_id: str = field(default_factory=lambda: uuid4().hex)
+    """The request's id at replicas: never the client's, which could name another's state."""
     model: str | None = None
     outcome: str = "500"
     """A status, `hung_up` or `cut`."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, Strict, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 
 from forebay.documents import check_document, read_document
@@ -30,6 +30,7 @@ from forebay.fleet.config import (
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.places import PLACES, PrefillSpec, ReplicaSource
 from forebay.fleet.policies import DEFAULT_POLICY
+from forebay.gateway.asgi import OURS_UP
 from forebay.gateway.call import RelayRules
 from forebay.gateway.cors import ANY
 from forebay.gateway.keys import KeyLimits
@@ -49,6 +50,16 @@ def _stands_for(value: Any) -> Any:
 Origin = Annotated[
     str, Field(pattern=r"^(\*|https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:.]+\](:[0-9]{1,5})?)$")
 ]
+
+
+def _not_ours(name: str) -> str:
+    if name.encode() in OURS_UP:
+        raise ValueError("the gateway sets or keeps this header itself")
+    return name
+
+
+FieldName = Annotated[str, Field(min_length=1, max_length=100)]
+HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,100}$"), AfterValidator(_not_ours)]
 
 
 class EngineSpec(ReplicaSource):
@@ -130,7 +141,7 @@ class LimitsSpec(Model):
     )
     max_header_bytes: PositiveInt = Field(32 << 10, description="Request line and headers; more gets a 431.")
     max_headers: PositiveInt = Field(100, description="Number of headers; more gets a 431.")
-    max_json_depth: Annotated[int, Strict(), Field(gt=0, le=1000)] = Field(
+    max_json_depth: Annotated[int, Strict(), Field(gt=0, le=250)] = Field(
         64, description="Nesting of lists and objects."
     )
     header_s: PositiveFloat = Field(10.0, description="Time to receive request line and headers; then 408.")
@@ -180,6 +191,17 @@ class RelaySpec(Model):
         RULES.absent_s,
         description="How long a request waits if no replica is up at all; then 503. null: as `place_s: "
         "null`, for a fleet that is scaled to zero and from zero; `/health` is 200 without a replica then.",
+    )
+
+    fields: tuple[FieldName, ...] = Field(
+        (),
+        description="Further fields of a request's body that clients may send to replicas, besides those of "
+        "OpenAI's, Anthropic's and vLLM's APIs that concern one request alone.",
+    )
+    headers: tuple[HeaderName, ...] = Field(
+        (),
+        description="Further headers that clients may send to replicas, besides `Accept`, `Content-Type`, "
+        "`anthropic-version`, `anthropic-beta` and `openai-beta`.",
     )
 
     def rules(self) -> RelayRules:
