@@ -89,7 +89,9 @@ test-faults: setup
 	$(BIN)/python -m benchmarks.drill $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults $(FAULTS)) $(DRILL)
 
 test-attacks: setup
-	$(BIN)/pytest --hypothesis-profile=attacks -o timeout=3600 tests/attacks tests/gateway/test_openapi.py
+	$(BIN)/pytest --hypothesis-profile=attacks -o timeout=3600 tests/attacks tests/fleet/test_zmtp.py \
+		tests/gateway/test_openapi.py tests/gateway/test_closed.py tests/gateway/test_hosts.py tests/gateway/test_form.py \
+		tests/gateway/test_asked.py tests/gateway/test_body_reader.py tests/gateway/test_spent_tokens.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ from forebay.testing.script import Fixed
 
 from .conftest import CHAT, Served, before, until
 
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 async def raw(served: Served, *pieces: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -12,7 +12,7 @@ from forebay.engine.protocol import KV_TRANSFER
 from forebay.gateway.asgi import HungUp, Receive, TimeLimit, TimeOver
 from forebay.gateway.refusal import Refusal, invalid_value, no_room, slow_body, too_large
 
-MAX_CONTAINERS = 500_000
+MAX_CONTAINERS = 100_000
 """Brackets in a body: each becomes an object of about 60 bytes when parsed."""
 TRANSFERS = (
     KV_TRANSFER,

@@ -27,6 +27,8 @@ class Exchange:
     began_s: float
     prove: Callable[[], None] = _nothing
     """To be called once the client has shown that it may call."""
+    allowed_host: bool = True
+    """Whether a client without a key may reach the gateway by this name."""
     key: str = "unknown"
     engine_id: str = field(default_factory=lambda: uuid4().hex)
     """The request's id at replicas: never the client's, which could name another's state."""

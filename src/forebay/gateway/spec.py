@@ -58,6 +58,7 @@ def _not_ours(name: str) -> str:
     return name
 
 
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")]
 FieldName = Annotated[str, Field(min_length=1, max_length=100)]
 HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,100}$"), AfterValidator(_not_ours)]
 
@@ -265,6 +266,11 @@ class GatewaySpec(Model):
         (),
         description="Web pages whose scripts may call the gateway, by origin: `https://app.example.com`; "
         "`*`: all of them, which needs keys.",
+    )
+    hosts: Annotated[tuple[HostName, ...], Field(max_length=1000)] = Field(
+        (),
+        description="Names in `Host` by which requests without a key may come, besides `localhost` and IP "
+        "addresses; none: any name, but not at loopback addresses.",
     )
     access_log: LocalPath | None = Field(
         None, description="File for a line of JSON per request, without content; null: none is written."
