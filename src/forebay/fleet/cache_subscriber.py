@@ -58,7 +58,7 @@ REST = 4
 class CacheSubscriber:
     """Connections to publishers; belongs to one event loop. Opens nothing before `follow`.
 
-    Connections are retried for ever, also after a message that is too large. A publisher that is faster than
+    Connections are retried without end, also after a message that is too large. A publisher that is faster than
     its reader loses messages, which it does not keep for long.
     """
 

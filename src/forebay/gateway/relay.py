@@ -283,7 +283,7 @@ class Relay:
             # A call without computation does not measure the speed of the engine.
             lease.release()
         elif not refused:
-            # Other answers, such as a transcript, can hold whatever a client says.
+            # Other answers, such as a transcript, can hold any text of the client's.
             counted = counts_in(tail) if in_json else None
             usage = counted or Usage(0, max(0, call.events - 1), 0)
             lease.done(usage)
