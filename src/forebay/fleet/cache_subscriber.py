@@ -58,8 +58,8 @@ REST = 4
 class CacheSubscriber:
     """Connections to publishers; belongs to one event loop. Opens nothing before `follow`.
 
-    Connections are retried without end, also after a message that is too large. A publisher that is faster than
-    its reader loses messages, which it does not keep for long.
+    Connections are retried without end, also after a message that is too large. A publisher that is faster
+    than its reader loses messages, which it does not keep for long.
     """
 
     async def follow(self, endpoint: str, heard: Callable[[list[bytes]], None]) -> None:
