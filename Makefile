@@ -35,7 +35,7 @@ PYTHON = $(shell for python in $(CANDIDATES); do \
 TOOLS := build/tools
 ENGINE_LOCKS := src/forebay/engine/launch/locks
 IMAGES := src/forebay/deploy/images
-IMAGE_EXTRAS := $(foreach extra,gateway kubernetes kv-events otel registry s3,--extra $(extra))
+IMAGE_EXTRAS := $(foreach extra,gateway kubernetes otel registry s3,--extra $(extra))
 INSTALL := python -m pip install --no-deps --require-hashes
 COMPILE = $(TOOLS)/bin/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url \
 	--no-python-downloads --custom-compile-command 'make lock'
@@ -95,7 +95,9 @@ test-faults: setup
 	$(BIN)/python -m benchmarks.drill $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults $(FAULTS)) $(DRILL)
 
 test-attacks: setup
-	$(BIN)/pytest --hypothesis-profile=attacks -o timeout=3600 tests/attacks tests/gateway/test_openapi.py
+	$(BIN)/pytest --hypothesis-profile=attacks -o timeout=3600 tests/attacks tests/fleet/test_zmtp.py \
+		tests/gateway/test_openapi.py tests/gateway/test_closed.py tests/gateway/test_hosts.py tests/gateway/test_form.py \
+		tests/gateway/test_asked.py tests/gateway/test_body_reader.py tests/gateway/test_spent_tokens.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -195,7 +195,7 @@ def test_images_install_what_was_tested() -> None:
     installed = {(pin.name, str(pin.specifier)) for pin in pins((images / "requirements.txt").read_text())}
     assert installed <= tested
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = ("gateway", "kubernetes", "kv-events", "otel", "registry", "s3")
+    extras = ("gateway", "kubernetes", "otel", "registry", "s3")
     wanted = [
         *asked["dependencies"],
         *(each for extra in extras for each in asked["optional-dependencies"][extra]),

@@ -82,4 +82,4 @@ def test_versions_are_ranges(wheel: zipfile.ZipFile) -> None:
 def test_each_extra_that_a_message_names_is_there(wheel: zipfile.ZipFile) -> None:
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
     extras = set(Parser().parsestr(wheel.read(name).decode()).get_all("Provides-Extra", []))
-    assert {"gateway", "kv-events", "otel", "registry"} <= extras
+    assert {"gateway", "otel", "registry"} <= extras

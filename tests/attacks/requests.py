@@ -9,11 +9,14 @@ from dataclasses import dataclass
 BODY = b'{"model":"fake","messages":[{"role":"user","content":"hello"}],"max_tokens":4}'
 INNER_ID = b"inner-request"
 INNER = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer sk-right\r\nx-request-id: %b\r\n"
-    b"content-length: %d\r\n\r\n%b" % (INNER_ID, len(BODY), BODY)
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer sk-right\r\n"
+    b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (INNER_ID, len(BODY), BODY)
 )
 """A request hidden in another's body; it must not reach a replica."""
-LINE, KEY = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n", b"authorization: Bearer sk-right\r\n"
+LINE, KEY = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n",
+    b"authorization: Bearer sk-right\r\n",
+)
 
 
 def call(*headers: bytes, body: bytes = BODY, length: bool = True, line: bytes = LINE) -> bytes:
@@ -29,7 +32,7 @@ def chunked(*chunks: bytes, headers: tuple[bytes, ...] = (b"transfer-encoding: c
 
 def get(path: bytes, *headers: bytes) -> bytes:
     head = b"".join(header + b"\r\n" for header in headers)
-    return b"GET " + path + b" HTTP/1.1\r\nhost: x\r\n" + KEY + head + b"\r\n"
+    return b"GET " + path + b" HTTP/1.1\r\nhost: localhost\r\n" + KEY + head + b"\r\n"
 
 
 CHUNK = b"%x\r\n%b\r\n" % (len(BODY), BODY)
@@ -124,14 +127,14 @@ HIDING = {
 REFUSED = {
     "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     "HTTP 2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "a proxy's method": b"CONNECT example.org:443 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a proxy's method": b"CONNECT example.org:443 HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "another's absolute address": get(b"http://x@example.org/v1/nothing?#"),
-    "all of it": b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n",
+    "all of it": b"OPTIONS * HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "a path upwards": get(b"/../../etc/passwd"),
     "a path upwards, encoded": get(b"/v1/%2e%2e/%2e%2e/metrics%00"),
     "a path that is not UTF-8": get(b"/%ff%fe/\xc3\x28"),
     "a long path": get(b"/" + b"a" * 40_000),
-    "a method of its own": b"get /health HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a method of its own": b"get /health HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "ten thousand headers": get(b"/health", *(b"x-%d: 1" % number for number in range(10_000))),
     "a header of a megabyte": get(b"/health", b"x: " + b"a" * (1 << 20)),
     "a folded header": get(b"/nothing", b"x-a: 1\r\n  2\r\n\t3"),

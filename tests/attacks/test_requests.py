@@ -32,7 +32,7 @@ from .requests import HIDING, INNER_ID, REFUSED, RIGHT, WORDS, Sent, call, excha
 
 TOGETHER = 50
 """Concurrent clients."""
-OWN = frozenset((200, 400, 401, 404, 405, 408, 413, 429, 431, 503))
+OWN = frozenset((200, 400, 401, 403, 404, 405, 408, 413, 429, 431, 503))
 """Statuses for clients; 503 if there are too many."""
 GROWTH_BYTES = 24 << 20
 LIMITS = {"header_s": 0.3, "body_s": 0.3, "idle_s": 1, "request_s": 5.0, "max_body_bytes": 100_000}

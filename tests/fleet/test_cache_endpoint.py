@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
-from forebay.errors import SettingError, SetupError
-from forebay.fleet.cache_subscriber import cache_endpoint, require_zmq
+from forebay.errors import SettingError
+from forebay.fleet.cache_subscriber import cache_endpoint
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FixedReplicas
 
@@ -49,9 +47,3 @@ def test_another_form_is_refused(form: str) -> None:
 def test_a_port_that_is_none_is_refused() -> None:
     with pytest.raises(SettingError, match="gives port 65600 for http://a:65000"):
         cache_endpoint("tcp://{host}:{port+600}", "http://a:65000")
-
-
-def test_without_pyzmq_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "zmq.asyncio", None)
-    with pytest.raises(SetupError, match=r"needs pyzmq.*pip install 'forebay\[kv-events\]'"):
-        require_zmq()

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from forebay.errors import ProtocolViolation
 from forebay.fleet.cache_events import (
     MAX_BLOCKS,
-    MAX_FRAME_BYTES,
     MAX_ITEMS,
+    MAX_MESSAGE_BYTES,
     MAX_SAMPLED,
     WITNESSES,
     BlockUsage,
@@ -135,7 +135,7 @@ def test_other_bytes_are_refused(payload: bytes) -> None:
         [b"", bytes(8)],
         [b"", bytes(7), msgpack.packb([1.0, []])],
         [b"", bytes(8), msgpack.packb([1.0, []]), b""],
-        [b"", bytes(8), bytes(MAX_FRAME_BYTES + 1)],
+        [b"", bytes(8), bytes(MAX_MESSAGE_BYTES + 1)],
     ],
 )
 def test_other_frames_are_refused(frames: list[bytes]) -> None:

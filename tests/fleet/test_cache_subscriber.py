@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from forebay.fleet.cache_events import MAX_FRAME_BYTES
+from forebay.fleet.cache_events import MAX_MESSAGE_BYTES
 from forebay.fleet.routing_request import text_blocks
 from forebay.testing.replica import FakeReplica, ReplicaScript
 
@@ -129,7 +129,7 @@ async def test_hostile_bytes_are_counted_and_the_next_message_is_read(
         await script.send(b"\x91" * 100_000)
         await script.say(stored("text"))  # type: ignore[arg-type]
         await wait_for(lambda: counts(fakes).malformed == 3)
-        await script.send(bytes(MAX_FRAME_BYTES + 1))
+        await script.send(bytes(MAX_MESSAGE_BYTES + 1))
         await script.subscribed()  # cut off, and here again
         await script.say(stored(1))
         await wait_for(lambda: counts(fakes).read == 1)

@@ -14,7 +14,9 @@ import pytest
 from tests.harness.engines import CannedEngine
 
 from forebay.documents import check_document
+from forebay.gateway import app
 from forebay.gateway.app import Gateway
+from forebay.gateway.exchange import Exchange
 from forebay.gateway.serve import GatewayServer, listen, make_gateway, url_of
 from forebay.gateway.spec import GatewaySpec
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -116,6 +118,16 @@ def on_thread(*scripts: ReplicaScript, **settings: Any) -> Iterator[str]:
     finally:
         ended.set()
         thread.join(180)
+
+
+@pytest.fixture
+def clients_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests have the client's id at replicas, too: scripted ones name faults and answers by it."""
+
+    def exchange(**given: Any) -> Exchange:
+        return Exchange(**given, engine_id=given["id"])
+
+    monkeypatch.setattr(app, "Exchange", exchange)
 
 
 async def until(condition: Callable[[], bool]) -> None:

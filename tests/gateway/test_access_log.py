@@ -51,6 +51,7 @@ async def test_a_line_has_who_asked_what_and_what_it_cost(tmp_path: Path) -> Non
     answered, wrong, unknown = lines
     assert answered.pop("time").endswith("+00:00")
     assert 0 < answered.pop("first_byte_s") <= answered.pop("duration_s")
+    assert len(answered.pop("engine_id")) == 32
     assert answered == {
         "id": "id-1",
         "key": "search",
@@ -80,7 +81,11 @@ async def test_tokens_that_the_engine_does_not_count_are_estimates(tmp_path: Pat
         assert await chat(served, stream=True) == 200
     line = orjson.loads(log.read_text())
     assert (line["stream"], line["tokens_counted"]) == (True, False)
-    assert (line["prompt_tokens"], line["completion_tokens"]) == ((len(SECRET) + len("\0user\0")) // 4, 2)
+    messages = orjson.dumps([{"role": "user", "content": SECRET}])
+    assert (line["prompt_tokens"], line["completion_tokens"]) == (
+        (len(messages) + len('{"messages":}')) // 4,
+        2,
+    )
 
 
 async def test_a_file_that_was_rotated_is_begun_again(tmp_path: Path) -> None:

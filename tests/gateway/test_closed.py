@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import subprocess
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 
 from forebay.errors import SettingError
-from forebay.gateway.protocol import client_of
+from forebay.gateway.connections import client_of
 from forebay.gateway.serve import GatewayServer, listen, make_gateway
+from forebay.testing.replica import ReplicaScript
+from forebay.testing.script import Fixed
 
 from .conftest import CHAT, before, spec_of, until
-from .test_bad_input import answer, fine, raw
+from .test_bad_input import HEAD, answer, fine, raw
 
 CALL = "/v1/chat/completions"
+KEYS = [{"name": "a", "key": {"env": "CLIENT_KEY"}}]
+KNOWN = HEAD + b"authorization: Bearer sesame\r\n"
 
 
 @pytest.fixture(autouse=True)
@@ -145,20 +151,70 @@ def test_a_key_for_monitoring_is_no_clients_key(monkeypatch: pytest.MonkeyPatch)
         )
 
 
-async def test_one_client_does_not_take_all_connections() -> None:
-    async with before(limits={"connections_per_client": 4}) as (served, _):
-        held = [await raw(served) for _ in range(4)]
-        await until(lambda: len(served.server.server_state.connections) == 4)
+@pytest.mark.parametrize("limits", [{"connections_per_client": 4}, {"connections": 4}])
+async def test_silent_connections_make_room_for_new_ones(limits: dict[str, int]) -> None:
+    async with before(keys=KEYS, limits=limits) as (served, _):
+        held = [await raw(served) for _ in range(20)]
+        await until(lambda: len(served.server.server_state.connections) <= 4)
+        await fine(served, bearer("sesame"))
+        for reader, writer in held[:16]:
+            assert await reader.read() == b""
+            writer.close()
+        for _, writer in held[16:]:
+            writer.close()
+        protocol: Any = served.server.config.http_protocol_class
+        await until(lambda: len(protocol.opened) == 1)
+
+
+async def test_connections_of_those_who_may_call_stay() -> None:
+    async with before(ReplicaScript(delay=Fixed(600.0)), keys=KEYS, limits={"connections": 2}) as (served, _):
+        body = orjson.dumps(CHAT)
+        head = KNOWN + b"content-length: %d\r\n\r\n" % len(body)
+        held = [await raw(served, head, body) for _ in range(2)]
+        await until(lambda: served.gateway.in_flight == 2)
         reader, writer = await raw(served)
         status, error = await answer(reader)
         assert (status, error["code"]) == (503, "gateway_full")
-        writer.close()
-        for _, one in held:
+        assert served.gateway.in_flight == 2
+        for _, one in [*held, (reader, writer)]:
             one.close()
-        await until(lambda: not served.server.server_state.connections)
-        await fine(served)
-        protocol: Any = served.server.config.http_protocol_class
-        assert set(protocol.by_client) <= {"127.0.0.1"}
+
+
+async def test_refusals_that_are_not_read_take_no_place() -> None:
+    """Nor their connections for long."""
+    limits = {"in_flight": 4, "header_s": 0.3}
+    async with before(keys=KEYS, limits=limits) as (served, _), aiohttp.ClientSession() as own:
+        await until(lambda: served.server.started)
+        listening = served.server.servers[0].sockets[0]
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        held = []
+        for _ in range(20):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", served.port))
+            held.append(sock)
+        for _ in range(40):
+            for sock in held:
+                with suppress(OSError):
+                    sock.send(HEAD + b"content-length: 0\r\n\r\n")
+            async with own.post(served.url + CALL, json=CHAT, headers=bearer("sesame")) as response:
+                assert response.status == 200
+        opened = served.server.server_state.connections
+        await until(lambda: len(opened) == 1)
+        for sock in held:
+            sock.close()
+
+
+async def test_a_line_of_requests_on_one_connection_ends() -> None:
+    async with before(ReplicaScript(delay=Fixed(600.0)), keys=KEYS) as (served, _):
+        body = orjson.dumps(CHAT)
+        first = KNOWN + b"content-length: %d\r\n\r\n" % len(body) + body
+        reader, writer = await raw(served, first)
+        await until(lambda: served.gateway.in_flight == 1)
+        writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * 1000)
+        assert await reader.read() == b""
+        writer.close()
 
 
 @pytest.mark.parametrize(

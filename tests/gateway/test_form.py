@@ -81,3 +81,33 @@ def test_a_form_that_the_gateway_refuses(fields: list[tuple[str, bytes]], param:
     with pytest.raises(Refusal) as caught:
         read_asked(PATH, form_of(fields), max_depth=64, content_type=KIND)
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        'content-disposition: form-data; name="model"\r\ncontent-disposition: form-data; name="n"',
+        'content-disposition: form-data; name="model"; name="n"',
+        "content-disposition: form-data; name=model; name*=utf-8''n",
+    ],
+)
+def test_a_part_with_two_names_is_refused(head: str) -> None:
+    with pytest.raises(Refusal, match="not one Content-Disposition with one name"):
+        form_fields(KIND, f"--a b\r\n{head}\r\n\r\nm\r\n--a b--\r\n".encode())
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ([("n", b"0" * 100 + b"5")], "expected a whole number"),
+        ([("n", b"1"), ("n", b"5")], "expected the field once"),
+        ([("prompt", b"a" * 70_000)], "expected at most 65536 bytes"),
+        ([("request_id", b"a")], "expected a field that the gateway passes on"),
+    ],
+)
+def test_a_field_that_an_engine_may_read_otherwise_is_refused(
+    more: list[tuple[str, bytes]], why: str
+) -> None:
+    body = form_of([("model", b"m"), *more, ("file", b"RIFF")], file="file")
+    with pytest.raises(Refusal, match=why):
+        read_asked(PATH, body, max_depth=64, content_type=KIND)

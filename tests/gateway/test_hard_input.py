@@ -20,7 +20,7 @@ from .test_relay import recorder
 
 async def test_trailers_without_end() -> None:
     async with before() as (served, _):
-        head = b"GET /health HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx-a: "
+        head = b"GET /health HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx-a: "
         reader, writer = await raw(served, head)
         told = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(int(told.lower().split(b"content-length: ")[1].split()[0]))
@@ -44,7 +44,7 @@ async def test_a_trailer_is_no_header() -> None:
 
 
 async def test_a_body_behind_an_upgrade_is_no_request() -> None:
-    inner = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
+    inner = b"GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n"
     async with before() as (served, _):
         head = HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: %d\r\n\r\n" % len(inner)
         reader, writer = await raw(served, head)
@@ -78,7 +78,7 @@ async def test_a_client_that_hangs_up_with_a_request_in_line(together: bool) -> 
     async with before(ReplicaScript(delay=Fixed(600.0))) as (served, replicas):
         body = orjson.dumps(CHAT)
         first = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
-        second = b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n"
+        second = b"GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n"
         _, writer = await raw(served, first + second if together else first)
         await until(lambda: replicas[0].report().in_flight == 1)
         if not together:

@@ -26,13 +26,8 @@ from forebay.testing.script import Fixed
 
 from .conftest import serving, spec_of
 
-
-def nested(levels: int) -> Any:
-    """Lists within each other, more than orjson may write."""
-    found: list[Any] = []
-    for _ in range(levels - 1):
-        found = [found]
-    return found
+ALLOWED = {"headers": ["x-own"], "fields": ["unknown"]}
+pytestmark = pytest.mark.usefixtures("clients_ids")
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT_PATH, CHAT_OF), (PROMPT_PATH, PROMPT)])
@@ -59,15 +54,13 @@ async def test_each_prompt_is_prefilled_at_one_and_decoded_at_another(
     [
         (CHAT_PATH, CHAT_OF | {"n": 2}, {"unsuitable": 1}),
         (PROMPT_PATH, PROMPT | {"prompt": ["one", "two"]}, {"unsuitable": 1}),
-        (CHAT_PATH, CHAT_OF | {KV_TRANSFER: None}, {"unsuitable": 1}),
-        (CHAT_PATH, CHAT_OF | {"metadata": nested(300)}, {"unsuitable": 1}),
         (EMBED_PATH, {"model": "fake", "input": "one"}, {}),
     ],
 )
 async def test_what_no_kv_cache_can_be_handed_over_for_goes_to_one_replica_unchanged(
     path: str, body: dict[str, Any], why: dict[str, float]
 ) -> None:
-    async with pools(limits={"max_json_depth": 1000}) as both:
+    async with pools() as both:
         text = json.dumps(body).encode()
         async with both.served.session.post(both.served.url + path, data=text) as response:
             assert response.status == 200
@@ -108,7 +101,7 @@ async def test_both_replicas_get_the_clients_headers_and_its_words() -> None:
     async with (
         recorder("prefill") as first,
         recorder("decode") as second,
-        serving(spec_of([second], engine={"prefill": first})) as served,
+        serving(spec_of([second], engine={"prefill": first}, relay=ALLOWED)) as served,
         served.session.post(served.url + CHAT_PATH, data=odd, headers=headers) as response,
     ):
         assert response.status == 200
@@ -118,7 +111,8 @@ async def test_both_replicas_get_the_clients_headers_and_its_words() -> None:
         assert "Authorization" not in sent
     prefill, decode = (body for _, body, _ in seen)
     assert orjson.loads(prefill) == CHAT_OF | {"unknown": 1.5, "max_tokens": 1, KV_TRANSFER: PREFILL_PARAMS}
-    assert decode == odd[: odd.rindex(b"}")] + b',"kv_transfer_params":' + orjson.dumps(given) + b"}"
+    read = orjson.dumps(orjson.loads(odd))
+    assert decode == read[:-1] + b',"kv_transfer_params":' + orjson.dumps(given) + b"}"
 
 
 async def test_what_a_prompt_was_counted_is_learned_also_before_a_long_list_of_blocks(

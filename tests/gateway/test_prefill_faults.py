@@ -21,6 +21,8 @@ from forebay.testing.script import Faults, Fixed
 
 from .conftest import serving, spec_of, until
 
+pytestmark = pytest.mark.usefixtures("clients_ids")
+
 
 @pytest.mark.parametrize("fault", ["500", "503", "429", "refuse", "cut"])
 async def test_what_a_prefill_fails_with_no_client_notices(fault: str) -> None:

@@ -70,10 +70,13 @@ async def recorder(
         await runner.cleanup()
 
 
-async def test_an_answer_and_a_body_go_through_byte_for_byte() -> None:
+async def test_an_answer_goes_through_byte_for_byte_and_a_body_as_it_was_read() -> None:
     seen: list[web.Request] = []
     bodies: list[bytes] = []
-    async with recorder(seen, bodies) as url, serving(spec_of([url])) as served:
+    async with (
+        recorder(seen, bodies) as url,
+        serving(spec_of([url], relay={"headers": ["x-own"], "fields": ["unknown"]})) as served,
+    ):
         headers = {
             "X-Request-Id": "mine-1",
             "Authorization": "Bearer sk-client",
@@ -81,21 +84,28 @@ async def test_an_answer_and_a_body_go_through_byte_for_byte() -> None:
             "Connection": "keep-alive, X-Hop",
             "X-Hop": "1",
             "X-Own": "kept",
+            "X-Data-Parallel-Rank": "1",
+            "X-Vllm-Priority": "-9",
+            "X-Session-ID": "another's",
+            "X-Gateway-Inference-Objective": "critical",
+            "OpenAI-Beta": "x=1",
         }
         async with served.session.post(
             served.url + "/v1/chat/completions", data=ODD_BODY, headers=headers
         ) as response:
             answer = await response.read()
         assert answer == b"".join(EVENTS)
-        assert bodies == [ODD_BODY]
+        assert bodies == [orjson.dumps(orjson.loads(ODD_BODY))]
         assert response.headers["X-Request-Id"] == "mine-1"
         assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
         assert response.headers["X-Engine"] == "odd"
         assert "Set-Cookie" not in response.headers
         assert len(response.headers.getall("Date")) == 1
         sent = seen[0].headers
-        assert (sent["X-Request-Id"], sent["X-Own"]) == ("mine-1", "kept")
-        assert {"Authorization", "Cookie", "X-Hop"}.isdisjoint(sent)
+        assert (sent["OpenAI-Beta"], sent["X-Own"]) == ("x=1", "kept")
+        assert sent["X-Request-Id"] != "mine-1"
+        assert {"Authorization", "Cookie", "X-Hop", "X-Data-Parallel-Rank"}.isdisjoint(sent)
+        assert {"X-Vllm-Priority", "X-Session-ID", "X-Gateway-Inference-Objective"}.isdisjoint(sent)
 
 
 async def test_a_request_without_an_id_gets_one() -> None:

@@ -177,7 +177,9 @@ async def test_a_client_that_does_not_read_is_no_hanging_replica(monkeypatch: py
         endless = CHAT | {"messages": [{"role": "user", "content": "((fault:huge))"}], "stream": True}
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
         body = orjson.dumps(endless)
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(
+            body
+        )
         writer.write(head + body)
         await reader.readuntil(b"\r\n")
         for _ in range(30):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import aiohttp
 import orjson
 import pytest
 
 from forebay.testing.replica import ReplicaScript
 from forebay.testing.script import Fixed
 
-from .conftest import CHAT, QUICK, Served, before, until
+from ..harness.engines import Canned, CannedEngine, card  # noqa: TID252
+from .conftest import CHAT, QUICK, Served, before, before_engines, until
 
 PATH = "/v1/chat/completions"
 LENGTH = QUICK.max_model_len
@@ -73,7 +75,8 @@ async def test_what_an_answer_did_not_use_is_given_back() -> None:
     body = {name: value for name, value in CHAT.items() if name != "max_tokens"}
     async with before(**limited(LENGTH + 1000)) as (served, _):
         for stream in (False, True, False):
-            assert (await ask(served, body | {"stream": stream}))[0] == 200
+            counted = {"stream_options": {"include_usage": True}} if stream else {}
+            assert (await ask(served, body | {"stream": stream} | counted))[0] == 200
             await until(lambda: served.gateway.in_flight == 0)
             assert tokens_left(served) > LENGTH
 
@@ -99,3 +102,33 @@ async def test_a_client_that_hangs_up_before_a_whole_answer_is_not_given_it() ->
         status, wait_s = await ask(served, CHAT | {"max_tokens": LENGTH - 100})
         assert status == 429
         assert 0 < wait_s <= 120
+
+
+@pytest.mark.parametrize("hangs_up", [False, True])
+async def test_a_stream_without_its_counts_costs_all_that_it_could_use(hangs_up: bool) -> None:
+    """An engine may put many tokens into one event, or none that shows."""
+    script = ReplicaScript(delay=Fixed(0.0), chunks=2, token_s=100.0 if hangs_up else 0.0)
+    async with before(script, **limited(LENGTH)) as (served, replicas):
+        asking = asyncio.ensure_future(ask(served, CHAT | {"stream": True, "max_tokens": LENGTH // 2}))
+        if hangs_up:
+            await until(lambda: replicas[0].report().in_flight == 1)
+            asking.cancel()
+        else:
+            assert (await asking)[0] == 200
+        await until(lambda: served.gateway.in_flight == 0)
+        assert tokens_left(served) < LENGTH // 2 + 1000
+
+
+async def test_a_transcript_does_not_say_what_it_cost() -> None:
+    """Its words are the client's own."""
+    text = b'"prompt_tokens": 1, "completion_tokens": 1'
+    engine = CannedEngine([card("m")], {"/v1/audio/transcriptions": Canned(text, content_type="text/plain")})
+    async with before_engines(engine, **limited(100_000)) as served:
+        form = aiohttp.FormData({"model": "m", "max_completion_tokens": "4000", "response_format": "text"})
+        form.add_field("file", b"RIFF", filename="a.wav")
+        headers = {"authorization": "Bearer sesame"}
+        url = served.url + "/v1/audio/transcriptions"
+        async with served.session.post(url, data=form, headers=headers) as response:
+            assert await response.read() == text
+        await until(lambda: served.gateway.in_flight == 0)
+        assert tokens_left(served) < 97_000

@@ -14,7 +14,7 @@ import pytest
 
 from .conftest import serving, spec_of, until
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("clients_ids")]
 
 TRIES = 5
 MODEL = "smollm2-135m-instruct"

@@ -14,6 +14,7 @@ from yarl import URL
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
+from forebay.engine.connection import open_connector
 from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
 from forebay.engine.protocol import CHAT_PATH, DONE, PROMPT_PATH, AnswerReader, SseParser, request_body
@@ -280,7 +281,7 @@ def request_headers(api_key: str | None) -> dict[str, str]:
 def open_session(headers: dict[str, str]) -> aiohttp.ClientSession:
     """A session of the running event loop: no connection limit, no cookies, no proxy from the environment."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+        connector=open_connector(keepalive_s=KEEPALIVE_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers=headers,
         auto_decompress=False,

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
 
 from yarl import URL
 
-from forebay.errors import SettingError, SetupError
-from forebay.fleet.cache_events import MAX_FRAME_BYTES
-
-if TYPE_CHECKING:
-    import zmq.asyncio
-
+from forebay.errors import ProtocolViolation, SettingError
+from forebay.fleet.cache_events import MAX_MESSAGE_BYTES
+from forebay.fleet.zmtp import read_frames, subscribe
 
 FORM = re.compile(r"tcp://\{host\}:(?:([0-9]{1,5})|\{port([+-][0-9]{1,5})\})")
 
@@ -47,96 +45,69 @@ def cache_endpoint(form: str, replica: str) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def require_zmq() -> None:
-    """Raise `SetupError` if pyzmq is not installed."""
-    try:
-        import zmq.asyncio  # noqa: F401
-    except ImportError:
-        raise SetupError(
-            "kv_events needs pyzmq, which is not installed; run: pip install 'forebay[kv-events]'"
-        ) from None
-
-
 log = logging.getLogger(__name__)
 
-QUEUED = 1000
-"""Unread messages that are kept; more are dropped and count as missed."""
 RETRY_S = 0.5
-MAX_RETRY_MS = 2000
-HEARTBEAT_MS = 10_000
+SUBSCRIBE_S = 10.0
+PROBE_S = 10
+"""Silence after which the system probes the connection."""
+REST = 4
+"""Rest after a message, in times of its own work: a publisher gets at most a fifth of the event loop."""
 
 
 class CacheSubscriber:
     """Connections to publishers; belongs to one event loop. Opens nothing before `follow`.
 
-    Raises `SetupError` if pyzmq is missing. Connections are retried without end, and reopened after a frame
-    that is too large.
+    Connections are retried without end, also after a message that is too large. A publisher that is faster
+    than its reader loses messages, which it does not keep for long.
     """
-
-    def __init__(self) -> None:
-        require_zmq()
-        self._context: zmq.asyncio.Context | None = None
 
     async def follow(self, endpoint: str, receive: Callable[[list[bytes]], None]) -> None:
         """Pass each message to `receive` until cancelled."""
-        import zmq.asyncio
-
-        if self._context is None:
-            self._context = zmq.asyncio.Context()
+        url = URL(endpoint)
+        refused = ""
         while True:
-            socket = self._context.socket(zmq.SUB)
             try:
-                await self._listen(socket, endpoint, receive)
-            except zmq.ZMQError as error:
-                log.warning("KV-cache events of %s cannot be received: %s", endpoint, error)
-                return
-            finally:
-                socket.disable_monitor()
-                socket.close(linger=0)
+                await _listen(url, partial(_pass_on, receive, endpoint))
+            except ProtocolViolation as error:
+                if refused != str(error):
+                    log.warning("KV-cache events of %s: %s; connecting again", endpoint, error)
+                refused = str(error)
+            except (OSError, asyncio.IncompleteReadError):
+                pass  # Nobody publishes there, or not any more.
             await asyncio.sleep(RETRY_S)
 
-    async def _listen(
-        self, socket: zmq.asyncio.Socket, endpoint: str, receive: Callable[[list[bytes]], None]
-    ) -> None:
-        """Return when the connection ends: ZeroMQ reconnects only after some ends."""
-        import zmq
 
-        ends = zmq.Event.DISCONNECTED | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
-        ended = socket.get_monitor_socket(ends | zmq.Event.HANDSHAKE_FAILED_PROTOCOL)
-        socket.setsockopt(zmq.RCVHWM, QUEUED)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-        socket.setsockopt(zmq.RECONNECT_IVL, int(1000 * RETRY_S))
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RETRY_MS)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        socket.setsockopt(zmq.IPV6, 1)
-        socket.subscribe(b"")
-        socket.connect(endpoint)
-        tasks = [asyncio.ensure_future(_read(socket, endpoint, receive)), asyncio.ensure_future(_one(ended))]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    def close(self) -> None:
-        if self._context is not None:
-            self._context.destroy(linger=0)
-
-
-async def _read(socket: zmq.asyncio.Socket, endpoint: str, receive: Callable[[list[bytes]], None]) -> None:
-    while True:
-        frames = await socket.recv_multipart()
-        try:
+async def _listen(url: URL, receive: Callable[[list[bytes]], None]) -> None:
+    """Receive messages until the connection ends. Raises what ended it."""
+    loop = asyncio.get_running_loop()
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    late = loop.call_later(SUBSCRIBE_S, writer.transport.abort)
+    try:
+        _probe(writer.get_extra_info("socket"))
+        await subscribe(reader, writer)
+        late.cancel()
+        while True:
+            frames = await read_frames(reader, writer, MAX_MESSAGE_BYTES)
+            began_s = loop.time()
             receive(frames)
-        except Exception:
-            # A defect here must not end the subscription.
-            log.exception("KV-cache events of %s could not be read", endpoint)
-        # Messages that already wait need no loop round: let other tasks run.
-        await asyncio.sleep(0)
+            await asyncio.sleep(REST * (loop.time() - began_s))
+    finally:
+        late.cancel()
+        writer.close()
 
 
-async def _one(socket: zmq.asyncio.Socket) -> None:
-    await socket.recv_multipart()
+def _pass_on(receive: Callable[[list[bytes]], None], endpoint: str, frames: list[bytes]) -> None:
+    try:
+        receive(frames)
+    except Exception:
+        # A defect here must not end the subscription.
+        log.exception("KV-cache events of %s could not be read", endpoint)
+
+
+def _probe(connection: socket.socket) -> None:
+    """Let the system find out if the publisher's machine has gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", PROBE_S), ("TCP_KEEPINTVL", PROBE_S), ("TCP_KEEPCNT", 2)):
+        if hasattr(socket, name):  # Not on all systems.
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -45,8 +45,7 @@ LATE_S = 1.0
 class FleetClient:
     """Places requests. Opens nothing before the first `watch`, `start` or `place`.
 
-    `connect` opens a replica in place of HTTP. Raises `SettingError` for a missing API key, and `SetupError`
-    if `kv_events` is set without pyzmq.
+    `connect` opens a replica in place of HTTP. Raises `SettingError` for a missing API key.
     """
 
     def __init__(

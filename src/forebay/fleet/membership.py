@@ -95,8 +95,6 @@ class Membership:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.served.close()
         await self._probes.close()
-        if self._subscriber is not None:
-            self._subscriber.close()
         for replica in [*self.replicas.values(), *self.rows.values()]:
             await replica.connection.close()
 

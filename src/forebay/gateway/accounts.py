@@ -79,6 +79,7 @@ class Accounts:
         return line | {
             "served_model": call.asked.model,
             "replica": call.replica or None,
+            "engine_id": exchange.engine_id,
             "stream": call.asked.stream,
             "first_byte_s": round(call.begun_s - exchange.began_s, 6) if call.begun else None,
             "prompt_tokens": usage.prompt_tokens,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 
 import aiohttp
 import orjson
@@ -20,6 +19,7 @@ from forebay.fleet.client import FleetClient
 from forebay.gateway.access_log import AccessLog
 from forebay.gateway.accounts import Accounts
 from forebay.gateway.asgi import (
+    PROVE,
     HungUp,
     Receive,
     Scope,
@@ -33,12 +33,13 @@ from forebay.gateway.asgi import (
     request_id,
     send_whole,
 )
-from forebay.gateway.asked import read_asked
 from forebay.gateway.attempt import RequestTrace
-from forebay.gateway.body import Room, read_body
+from forebay.gateway.body import Room, drop_body, read_body
+from forebay.gateway.body_reader import BodyReader
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.cors import Cors
 from forebay.gateway.exchange import Exchange
+from forebay.gateway.hosts import Hosts
 from forebay.gateway.keys import KeyRing, Usage
 from forebay.gateway.models import Alias, ModelNames
 from forebay.gateway.monitoring import Monitoring, health_of
@@ -50,13 +51,13 @@ from forebay.gateway.refusal import (
     SERVER,
     Refusal,
     draining,
-    from_a_page,
     out_of_time,
     own_mistake,
+    wrong_host,
 )
 from forebay.gateway.relay import Cut, Relay, break_off
 from forebay.gateway.rename import with_model
-from forebay.gateway.routes import ROUTES, dialect_of
+from forebay.gateway.routes import METHODS, MODEL_PATH, MODELS_PATH, MONITORING, OPEN, dialect_of, route_of
 from forebay.gateway.spec import LimitsSpec
 from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics
 from forebay.gateway.tracing import Tracing
@@ -64,11 +65,6 @@ from forebay.gateway.wire import OUT_OF_TIME, STOPPED
 
 LOG = logging.getLogger("forebay.gateway")
 
-MODELS_PATH = "/v1/models"
-MODEL_PATH = "/v1/models/{model}"
-OPEN = ("/health", "/metrics", "/openapi.json")
-MONITORING = ("/health", "/metrics")
-METHODS = dict.fromkeys(ROUTES, "POST") | dict.fromkeys((MODELS_PATH, MODEL_PATH, *OPEN), "GET")
 ASK_FOR_LOAD = (LOAD_REQUEST_HEADER, "TEXT")
 START_S = 5.0
 DROPPED_BYTES = 65_536
@@ -94,6 +90,8 @@ class Gateway:
         monitoring: Monitoring | None = None,
         access_log: AccessLog | None = None,
         cors: Cors | None = None,
+        reader: BodyReader | None = None,
+        hosts: Hosts | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._fleet = fleet
@@ -102,6 +100,8 @@ class Gateway:
         self.keys = keys or KeyRing((), self._clock.monotonic_s())
         self._limits = limits or LimitsSpec()
         self._rules = rules or RelayRules()
+        self._hosts = hosts or Hosts()
+        self._reader = reader or BodyReader()
         self._room = Room(self._limits.max_held_bytes)
         self._tracing = tracing or Tracing()
         self._monitoring = monitoring or Monitoring()
@@ -158,6 +158,7 @@ class Gateway:
 
     async def close(self) -> None:
         await self._fleet.close()
+        await self._reader.close()
         if self._prefill is not None:
             await self._prefill.close()
         if self._session is not None:
@@ -178,6 +179,9 @@ class Gateway:
             host=(scope.get("client") or ("",))[0],
             began_s=self._clock.monotonic_s(),
         )
+        exchange.allowed_host = self._hosts.allow(headers.get(b"host"), (scope.get("server") or ("",))[0])
+        exchange.id = exchange.id or exchange.engine_id
+        exchange.prove = scope.get(PROVE, exchange.prove)
         path, method = exchange.route, exchange.method
         send = self._cors.sender(headers, send)
         here = self._monitoring.port is None or (path in MONITORING) == (
@@ -204,6 +208,10 @@ class Gateway:
             except Refusal as refusal:
                 await self._refuse(exchange, refusal, receive, send)
                 return
+            exchange.prove()
+        elif not exchange.allowed_host:
+            await self._refuse(exchange, wrong_host(), receive, send)
+            return
         match exchange.path:
             case "/health":
                 status, document = self.health()
@@ -214,20 +222,13 @@ class Gateway:
                 await send_whole(send, 200, json_headers(), DESCRIPTION)
 
     def health(self) -> tuple[int, dict[str, object]]:
+        waits = self._rules.absent_s == math.inf
         return health_of(
-            self._fleet,
-            self._prefill,
-            draining=self.draining,
-            in_flight=self.in_flight,
-            waits=self._rules.absent_s == math.inf,
+            self._fleet, self._prefill, draining=self.draining, in_flight=self.in_flight, waits=waits
         )
 
     async def _call(self, exchange: Exchange, receive: Receive, send: Send) -> None:
-        metrics = self._metrics
         trace = self._tracing.begin(exchange)
-        self.in_flight += 1
-        self.idle.clear()
-        metrics.in_flight.set(self.in_flight)
         try:
             with TimeLimit(self._limits.request_s):
                 await self._admit(exchange, receive, send, trace)
@@ -258,13 +259,23 @@ class Gateway:
                 raise
             await self._refuse(exchange, own_mistake(), receive, send)
         finally:
-            self.in_flight -= 1
-            metrics.in_flight.set(self.in_flight)
-            if not self.in_flight:
-                self.idle.set()
             duration_s = self._clock.monotonic_s() - exchange.began_s
             self._accounts.ended(exchange, duration_s)
             self._tracing.end(trace, exchange, duration_s)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """One more request in flight. Refused ones are not: writing a refusal takes no other's place."""
+        self.in_flight += 1
+        self.idle.clear()
+        self._metrics.in_flight.set(self.in_flight)
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            self._metrics.in_flight.set(self.in_flight)
+            if not self.in_flight:
+                self.idle.set()
 
     async def _cut(self, exchange: Exchange, send: Send, why: str) -> None:
         exchange.outcome = "cut"
@@ -279,10 +290,13 @@ class Gateway:
             raise draining()
         limits, clock = self._limits, self._clock
         caller = self.keys.find(exchange.headers)
-        if self.keys.open and b"origin" in exchange.headers and not self._cors.allowed(exchange.headers):
-            raise from_a_page()
+        if self.keys.open:
+            self._cors.check(exchange.headers)
+            if not exchange.allowed_host:
+                raise wrong_host()
+        exchange.prove()
         exchange.key = caller.name
-        free = limits.in_flight - self.in_flight
+        free = limits.in_flight - self.in_flight - 1
         if free < 0 or (self.keys.shared and caller.usage.in_flight > free):
             # Without this limit one key could take all places.
             message = (
@@ -290,6 +304,7 @@ class Gateway:
             )
             raise Refusal(503, "gateway_full", message, kind=SERVER, retry_after_s=1)
         with ExitStack() as held:
+            held.enter_context(self._counted())
             held.enter_context(caller.usage.request(clock.monotonic_s()))
             take = held.enter_context(self._room.share())
             if exchange.route in (MODELS_PATH, MODEL_PATH):
@@ -300,14 +315,20 @@ class Gateway:
             )
             exchange.body_read = True
             content_type = exchange.headers.get(b"content-type", b"")
-            asked = read_asked(
+            asked = await self._reader.read(
+                exchange.host if self.keys.open else caller.name,
                 exchange.route,
                 body,
                 max_depth=limits.max_json_depth,
                 content_type=content_type,
+                fields=self._rules.fields,
             )
             exchange.model = asked.model or None
-            headers = [*headers_up(exchange.raw), ("X-Request-Id", exchange.id), ASK_FOR_LOAD]
+            headers = [
+                *headers_up(exchange.raw, self._rules.headers),
+                ("X-Request-Id", exchange.engine_id),
+                ASK_FOR_LOAD,
+            ]
             source = exchange.host if self.keys.open else caller.name
             held.enter_context(self._load.request())
             async with UntilHungUp(receive):
@@ -348,10 +369,8 @@ class Gateway:
         return True
 
     async def _send_models(self, exchange: Exchange, send: Send) -> None:
-        if exchange.path == MODELS_PATH:
-            document: dict[str, Any] = {"object": "list", "data": self._models.cards()}
-        else:
-            document = await self._models.card(exchange.path.removeprefix(MODELS_PATH + "/"))
+        name = exchange.path.removeprefix(MODELS_PATH).removeprefix("/")
+        document = await self._models.card(name) if name else self._models.listing()
         id = (b"x-request-id", exchange.id.encode("ascii"))
         await send_whole(send, 200, json_headers(id), orjson.dumps(document))
         exchange.outcome = "200"
@@ -374,21 +393,5 @@ class Gateway:
         body = refusal.body(anthropic=dialect_of(exchange.route) == "anthropic")
         await send_whole(send, refusal.status, headers, body, more=lingers)
         if lingers:
-            await _drop_body(receive)
+            await drop_body(receive, LINGER_S)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def route_of(path: str) -> str:
-    """The OpenAPI route of `path`, or `path` itself."""
-    return MODEL_PATH if path.startswith(MODELS_PATH + "/") and path != MODELS_PATH + "/" else path
-
-
-async def _drop_body(receive: Receive) -> None:
-    try:
-        with TimeLimit(LINGER_S):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                    return
-    except TimeOver:
-        return

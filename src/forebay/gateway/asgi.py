@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any
-from uuid import uuid4
 
 from forebay.engine.client import MAX_ID_CHARS
 
@@ -15,6 +14,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
+PROVE = "forebay.prove"
+"""In a scope: what to call once the client has shown that it may call."""
 
 
 async def send_whole(
@@ -56,7 +57,9 @@ OURS_UP = HOP_BY_HOP | {
     b"x-api-key",
     b"x-request-id",
 }
-"""Client headers that are not forwarded: about the connection, secret, or set by the gateway."""
+"""Client headers that are never forwarded: about the connection, secret, or set by the gateway."""
+ALLOWED_UP = frozenset((b"accept", b"anthropic-beta", b"anthropic-version", b"content-type", b"openai-beta"))
+"""Client headers that are forwarded. Engines take ids, places in the queue and peers from others."""
 OURS_DOWN = HOP_BY_HOP | {
     b"date",
     b"endpoint-load-metrics",
@@ -67,9 +70,10 @@ OURS_DOWN = HOP_BY_HOP | {
 """Replica headers that are not forwarded."""
 
 
-def headers_up(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    """A client's headers for the replica: plain ones only, so that none can break the call."""
-    return _plain(_kept(headers, OURS_UP))
+def headers_up(headers: Iterable[tuple[bytes, bytes]], more: Collection[str] = ()) -> list[tuple[str, str]]:
+    """A client's headers for the replica: allowed and plain ones. `more`: further ones that are allowed."""
+    kept = _plain(_kept(headers, OURS_UP))
+    return [(name, value) for name, value in kept if name.encode() in ALLOWED_UP or name in more]
 
 
 def trace_context(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
@@ -83,11 +87,11 @@ def headers_down(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
 
 
 def request_id(headers: Mapping[bytes, bytes]) -> str:
-    """The client's `X-Request-Id` if it is short and plain, else a new one."""
+    """The client's `X-Request-Id` if it is short and plain, else an empty text."""
     given = headers.get(b"x-request-id", b"").decode("latin-1").strip()
     if given and len(given) <= MAX_ID_CHARS and given.isascii() and given.isprintable():
         return given
-    return uuid4().hex
+    return ""
 
 
 def _kept(headers: Iterable[tuple[bytes, bytes]], dropped: frozenset[bytes]) -> RawHeaders:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from forebay.engine.protocol import KV_TRANSFER
-from forebay.gateway.body import check_transfers, deeper_than, kind_of, parse_object
+from forebay.gateway.body import check_transfers, kind_of, parse_object
+from forebay.gateway.fields import MEDIA_TOKENS, check_fields, prompt_bytes, without_nulls
 from forebay.gateway.form import form_fields
 from forebay.gateway.refusal import invalid_value
 from forebay.gateway.routes import ROUTES, TRANSFERABLE, Route
 
 MAX_NAME_CHARS = 500
 MAX_FIELD_BYTES = 65_536
-"""Longer form fields are not read."""
-MAX_COUNT = 1 << 40
-"""Larger numbers are reduced to this one: products stay finite."""
-CHARS_PER_TOKEN = 4
+"""Longer form fields are refused."""
+BYTES_PER_TOKEN = 4
 ASSUMED_MODEL_LEN = 8192
 """For models whose replicas do not report a context length."""
 NEEDS_PROMPT = ("echo", "prompt_logprobs", "prompt_logprob_token_ids", "prompt_embeds", "use_beam_search")
 """Fields for which the decoding replica computes the prompt itself, or makes several requests."""
-WRITABLE_DEPTH = 250
-"""Deeper bodies cannot be rewritten for the prefill: orjson writes at most 254 levels."""
+EXACT = 1 << 53
+"""All JSON parsers read whole numbers up to this one alike."""
+WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class Asked:
         stream: Whether the answer is streamed.
         text: The prompt, about as the prefix cache sees it.
         given_tokens: The prompt's tokens given as numbers.
+        prompt_bytes: Size of everything else that may become prompt, tools and schemas included.
+        media: Number of images, recordings and films.
         max_tokens: The client's limit for an answer.
         answers: Number of answers to generate, maybe 0.
         transferable: Whether its replica may take over the prompt's KV cache.
@@ -50,6 +55,8 @@ class Asked:
     stream: bool
     text: str
     given_tokens: int = 0
+    prompt_bytes: int = 0
+    media: int = 0
     max_tokens: int | None = None
     answers: int = 1
     transferable: bool = False
@@ -58,20 +65,30 @@ class Asked:
 
     @property
     def prompt_tokens(self) -> int:
-        return len(self.text) // CHARS_PER_TOKEN + self.given_tokens
+        """An estimate, rather too high than too low."""
+        return self.prompt_bytes // BYTES_PER_TOKEN + self.given_tokens + self.media * MEDIA_TOKENS
 
     def tokens(self, max_model_len: int | None) -> int:
         """Highest cost: the prompt, and for each answer `max_tokens`, at most (and by default) the model's
         length.
         """
+        if not self.costs:
+            return 0
         length = max_model_len or (self.max_tokens or ASSUMED_MODEL_LEN)
         return self.prompt_tokens + self.answers * min(self.max_tokens or length, length)
 
 
-def read_asked(path: str, body: bytes, *, max_depth: int, content_type: bytes = b"") -> Asked:
-    """Parse what the gateway itself needs; the replica checks the rest. Raises `Refusal`."""
+def read_asked(
+    path: str, body: bytes, *, max_depth: int, content_type: bytes = b"", fields: Collection[str] = ()
+) -> Asked:
+    """Parse what the gateway itself needs; the replica checks the rest. Raises `Refusal`.
+
+    The replica gets what was read, not what was sent: JSON is written again, so that no second reading of it
+    is possible (a name twice, an odd number). `fields`: those that clients may send besides the known ones.
+    """
     route = ROUTES[path]
     document = _form(content_type, body, max_depth) if route.form else parse_object(body, max_depth=max_depth)
+    check_fields(document, fields)
     model = document.get("model")
     if model is None and not route.needs_model:
         model = ""
@@ -81,8 +98,15 @@ def read_asked(path: str, body: bytes, *, max_depth: int, content_type: bytes = 
     if stream is not None and not isinstance(stream, bool):
         raise invalid_value("stream", f"expected true or false, found {kind_of(stream)}")
     text, given = route.prompt(document)
-    answers = _answers(route, document)
-    longest = max((_count(document.get(name)) for name in route.max_tokens), default=0)
+    counts = {name: _whole(document, name) for name in ("n", "best_of", *route.max_tokens)}
+    if not route.form:
+        document = without_nulls(document | {name: n for name, n in counts.items() if n is not None}, fields)
+        body = orjson.dumps(document)
+    answers = _answers(route, document, counts)
+    prompt, media = prompt_bytes(document, len(body)) if not route.form else (len(text.encode()), 1)
+    if given:
+        # Numbers are tokens, and not text.
+        prompt = len(text.encode("utf-8", "replace"))
     return Asked(
         path=route.at_replica,
         body=body,
@@ -90,24 +114,26 @@ def read_asked(path: str, body: bytes, *, max_depth: int, content_type: bytes = 
         stream=bool(stream),
         text=text,
         given_tokens=given,
-        max_tokens=longest or None,
+        prompt_bytes=prompt,
+        media=media,
+        max_tokens=max((counts[name] or 0 for name in route.max_tokens), default=0) or None,
         answers=answers,
-        transferable=path in TRANSFERABLE
-        and answers == 1
-        and _transferable(document)
-        and (max_depth <= WRITABLE_DEPTH or not deeper_than(document, WRITABLE_DEPTH)),
+        transferable=path in TRANSFERABLE and answers == 1 and _transferable(document),
         session=_session(document),
         costs=route.costs,
     )
 
 
-def _form(content_type: bytes, body: bytes, max_depth: int) -> Mapping[str, Any]:
+def _form(content_type: bytes, body: bytes, max_depth: int) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for field in form_fields(content_type, body):
-        if field.is_file or field.end - field.begin > MAX_FIELD_BYTES:
+        if field.name in document and not field.name.endswith("[]"):
+            raise invalid_value(field.name[:200], "expected the field once, found it twice")
+        if field.is_file:
+            document[field.name] = b""
             continue
-        if field.name == "model" and "model" in document:
-            raise invalid_value("model", "expected the name of one model, found the field twice")
+        if field.end - field.begin > MAX_FIELD_BYTES:
+            raise invalid_value(field.name[:200], f"expected at most {MAX_FIELD_BYTES} bytes, found more")
         document[field.name] = body[field.begin : field.end].decode("utf-8", "replace")
     if "stream" in document:
         # As pydantic reads it in vLLM; the replica rejects other values.
@@ -119,11 +145,10 @@ def _form(content_type: bytes, body: bytes, max_depth: int) -> Mapping[str, Any]
     return document
 
 
-def _answers(route: Route, document: Mapping[str, Any]) -> int:
+def _answers(route: Route, document: Mapping[str, Any], counts: Mapping[str, int | None]) -> int:
     if not route.writes:
         return 0
-    answers = max(1, *(_count(document.get(name)) for name in ("n", "best_of")))
-    return answers * _prompts(document.get("prompt"))
+    return max(1, counts["n"] or 0, counts["best_of"] or 0) * _prompts(document.get("prompt"))
 
 
 def _session(document: Mapping[str, Any]) -> str | None:
@@ -136,13 +161,18 @@ def _session(document: Mapping[str, Any]) -> str | None:
     return session[:MAX_NAME_CHARS] if isinstance(session, str) else None
 
 
-def _count(value: object) -> int:
-    if isinstance(value, float | str):
-        try:
-            value = int(float(value[:40] if isinstance(value, str) else value))
-        except (ValueError, OverflowError):
-            return 0
-    return min(value, MAX_COUNT) if type(value) is int and value > 0 else 0
+def _whole(document: Mapping[str, Any], name: str) -> int | None:
+    """The number in a field, or None. Raises `Refusal` for anything but a number that all read alike."""
+    value = document.get(name)
+    if (isinstance(value, str) and WHOLE.fullmatch(value)) or (
+        isinstance(value, float) and value.is_integer()
+    ):
+        value = int(value)
+    if value is None:
+        return None
+    if type(value) is not int or abs(value) > EXACT:
+        raise invalid_value(name, f"expected a whole number of at most 2^53, found {kind_of(value)}")
+    return value
 
 
 def _prompts(prompt: object) -> int:

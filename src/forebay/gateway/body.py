@@ -12,7 +12,7 @@ from forebay.engine.protocol import KV_TRANSFER
 from forebay.gateway.asgi import HungUp, Receive, TimeLimit, TimeOver
 from forebay.gateway.refusal import Refusal, invalid_value, no_room, slow_body, too_large
 
-MAX_CONTAINERS = 500_000
+MAX_CONTAINERS = 100_000
 """Brackets in a body: each becomes an object of about 60 bytes when parsed."""
 TRANSFERS = (
     KV_TRANSFER,
@@ -86,6 +86,18 @@ async def read_body(
                     return bytes(body)
     except TimeOver:
         raise slow_body(within_s) from None
+
+
+async def drop_body(receive: Receive, within_s: float) -> None:
+    """Read the rest of a body, and forget it."""
+    try:
+        with TimeLimit(within_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+    except TimeOver:
+        return
 
 
 def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:

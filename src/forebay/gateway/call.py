@@ -16,7 +16,8 @@ class RelayRules:
     """Limits of a request's way.
 
     `attempts`: replicas tried at most. `first_byte_s`: for streamed answers only. `place_s`: wait for room.
-    `absent_s`: wait if no replica is up; infinite if one may be started.
+    `absent_s`: wait if no replica is up; infinite if one may be started. `fields`, `headers`: further ones
+    that clients may send.
     """
 
     attempts: int = 3
@@ -24,6 +25,8 @@ class RelayRules:
     first_byte_s: float = 120.0
     place_s: float = math.inf
     absent_s: float = 2.0
+    fields: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -73,15 +76,15 @@ class RelayedCall:
         return self.status != 0
 
     def used_tokens(self, taken: float) -> float:
-        """How many of the `taken` tokens were used: the replica's count, the events of a broken stream, all
-        if unknown; of a rejected call the prompt, if it was prefilled.
+        """How many of the `taken` tokens were used: the replica's count, or all without one, as the events of
+        a stream show nothing about its tokens; of a rejected call the prompt, if it was prefilled.
         """
         prompt = self.asked.prompt_tokens
-        if self.usage is not None:
+        if self.usage is not None and self.counted:
             return (self.usage.prompt_tokens or prompt) + self.usage.completion_tokens
         if not self.sent or self.status >= 400:
             return min(taken, prompt) if self.sent and self.prefilled else 0
-        return min(taken, prompt + self.events) if self.streamed else taken
+        return taken
 
     def begin(self, replica: str, status: int, now_s: float) -> None:
         self.replica, self.status, self.begun_s = replica, status, now_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from forebay.gateway.asgi import Message, RawHeaders, Send
+from forebay.gateway.refusal import from_a_page
 
 MAX_AGE_S = 600
 """How long a browser may cache the permission."""
@@ -24,6 +25,11 @@ class Cors:
         """The request's origin if it may call, else None."""
         origin = headers.get(b"origin")
         return origin if origin is not None and (self._any or origin in self._origins) else None
+
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise `Refusal` (403) for a request of a page that may not call."""
+        if b"origin" in headers and not self.allowed(headers):
+            raise from_a_page()
 
     def is_question(self, method: str, headers: Mapping[bytes, bytes]) -> bool:
         asks = method == "OPTIONS" and b"access-control-request-method" in headers

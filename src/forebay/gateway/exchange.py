@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import uuid4
 
 from forebay.gateway.asgi import RawHeaders
 from forebay.gateway.call import RelayedCall
+
+
+def _nothing() -> None: ...
 
 
 @dataclass(slots=True)
@@ -17,9 +22,16 @@ class Exchange:
     headers: dict[bytes, bytes]
     raw: RawHeaders
     id: str
+    """The client's own, or the one at replicas."""
     host: str
     began_s: float
+    prove: Callable[[], None] = _nothing
+    """To be called once the client has shown that it may call."""
+    allowed_host: bool = True
+    """Whether a client without a key may reach the gateway by this name."""
     key: str = "unknown"
+    engine_id: str = field(default_factory=lambda: uuid4().hex)
+    """The request's id at replicas: never the client's, which could name another's state."""
     model: str | None = None
     outcome: str = "500"
     """A status, `hung_up` or `cut`."""

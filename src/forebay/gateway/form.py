@@ -62,14 +62,15 @@ def _boundary(content_type: bytes) -> bytes:
 
 
 def _field(head: bytes, begin: int, end: int) -> FormField:
-    for line in head.split(b"\r\n"):
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-disposition":
-            found = _parameters(value)
-            field = found.get_param("name")
-            if isinstance(field, str):
-                return FormField(field, begin, end, found.get_param("filename") is not None)
-    raise _not_a_form("a part has no Content-Disposition with a name")
+    lines = [line.partition(b":") for line in head.split(b"\r\n")]
+    given = [value for name, _, value in lines if name.strip().lower() == b"content-disposition"]
+    found = _parameters(given[0]) if len(given) == 1 else Message()
+    field = found.get_param("name")
+    # Of two names, parsers take either.
+    names = [name for name, _ in found.get_params([]) if name.lower().startswith("name")]
+    if not isinstance(field, str) or len(names) != 1:
+        raise _not_a_form("a part has not one Content-Disposition with one name")
+    return FormField(field, begin, end, found.get_param("filename") is not None)
 
 
 def _parameters(value: bytes) -> Message:

@@ -92,6 +92,9 @@ class ModelNames:
                 aliases[name] = {**stands_for, "id": name}
         return list((aliases | served).values())
 
+    def listing(self) -> dict[str, Any]:
+        return {"object": "list", "data": self.cards()}
+
     async def card(self, name: str) -> dict[str, Any]:
         for again in (True, False):
             found = next((card for card in self.cards() if card["id"] == name), None)

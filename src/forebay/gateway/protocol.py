@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter
-from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from forebay.gateway.asgi import PROVE
+from forebay.gateway.connections import Connections, client_of
 from forebay.gateway.refusal import INVALID, SERVER, error_body
 from forebay.gateway.spec import LimitsSpec
 
@@ -21,13 +21,15 @@ LINGER_S = 1.0
 
 MAX_IN_LINE = 8
 """Pipelined requests up to which a connection is still read."""
+MAX_PIPELINED = 64
+"""Pipelined requests on a connection: one read can hold thousands, each of which takes kilobytes."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol within `limits`; `bounded` makes a subclass with them."""
 
     limits: LimitsSpec
-    by_client: Counter[str]
+    opened: Connections
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -40,6 +42,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._refused: tuple[int, str, str] | None = None
         self._said = False
+        self._proven = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -50,20 +53,13 @@ class BoundedProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(
             high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0
         )
-        self._client = client_of(self.client)
-        self.by_client[self._client] += 1
-        if (
-            len(self.connections) > self.limits.connections
-            or self.by_client[self._client] > self.limits.connections_per_client
-        ):
+        if not self.opened.add(self, client_of(self.client), transport.abort):
             self._say(503, "gateway_full", "too many connections; try again later")
             return
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.by_client[self._client] -= 1
-        if not self.by_client[self._client]:
-            del self.by_client[self._client]
+        self.opened.remove(self)
         self._cancel_timer()
         self._forget_unread()
         super().connection_lost(exc)
@@ -76,7 +72,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._forget_unread()
-        self._unread_timer = self.loop.call_later(self.limits.unread_s, self.transport.abort)
+        limits = self.limits
+        unread_s = limits.unread_s if self._proven else min(limits.unread_s, limits.header_s)
+        self._unread_timer = self.loop.call_later(unread_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         self._forget_unread()
@@ -89,7 +87,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._answering = cycle
+        cycle.scope[PROVE] = self._prove
         super()._start_asgi_task(cycle, app)
+
+    def _prove(self) -> None:
+        self._proven = True
+        self.opened.prove(self)
 
     def data_received(self, data: bytes) -> None:
         if self._said or self.transport.is_closing():
@@ -106,6 +109,8 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._say(*self._too_large())
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._refuse(503, "gateway_full", f"more than {MAX_PIPELINED} requests wait on this connection")
         self._in_head = self._moved = True
         self._trailing = False
         self._head_bytes = 0
@@ -201,13 +206,5 @@ def _announces_body(header: tuple[bytes, bytes]) -> bool:
 
 def bounded(limits: LimitsSpec) -> type[BoundedProtocol]:
     """The protocol class with these limits, for uvicorn."""
-    return type("Bounded", (BoundedProtocol,), {"limits": limits, "by_client": Counter()})
-
-
-def client_of(address: tuple[str, int] | None) -> str:
-    """What counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
-    host = "" if address is None else address[0].partition("%")[0]
-    if ":" not in host:
-        return host
-    network = IPv6Address(host)
-    return str(network.ipv4_mapped or IPv6Network((int(network) >> 64 << 64, 64)))
+    opened = Connections(limits.connections, limits.connections_per_client)
+    return type("Bounded", (BoundedProtocol,), {"limits": limits, "opened": opened})

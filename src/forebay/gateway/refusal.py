@@ -131,6 +131,15 @@ def from_a_page() -> Refusal:
     )
 
 
+def wrong_host() -> Refusal:
+    return Refusal(
+        403,
+        "host_refused",
+        "this gateway is not called by the name in Host, which may be a web page's; use localhost or an IP "
+        "address, or have the operator list the name in hosts",
+    )
+
+
 def draining() -> Refusal:
     message = "the gateway is stopping and accepts no new requests; use another one"
     return Refusal(503, "draining", message, kind=SERVER, retry_after_s=1, close=True)

@@ -313,7 +313,8 @@ class Relay:
         if answer.refused:
             _report_rejection(lease, answer, call)
         else:
-            _report_usage(lease, answer, call, tail)
+            # Other answers, such as a transcript, can hold any text of the client's.
+            _report_usage(lease, answer, call, tail if in_json else b"")
 
     async def _stream(
         self, lease: ReplicaLease, answer: BegunAnswer, tries: Tries, *, counted: bool

@@ -129,6 +129,17 @@ ROUTES = {
 TRANSFERABLE = frozenset((CHAT_PATH, PROMPT_PATH))
 """Calls whose prompt another replica may prefill."""
 
+MODELS_PATH = "/v1/models"
+MODEL_PATH = "/v1/models/{model}"
+OPEN = ("/health", "/metrics", "/openapi.json")
+MONITORING = ("/health", "/metrics")
+METHODS = dict.fromkeys(ROUTES, "POST") | dict.fromkeys((MODELS_PATH, MODEL_PATH, *OPEN), "GET")
+
+
+def route_of(path: str) -> str:
+    """The OpenAPI route of `path`, or `path` itself."""
+    return MODEL_PATH if path.startswith(MODELS_PATH + "/") and path != MODELS_PATH + "/" else path
+
 
 def dialect_of(path: str) -> Dialect:
     route = ROUTES.get(path)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, Strict, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 
 from forebay.documents import check_document, read_document
@@ -32,6 +32,7 @@ from forebay.fleet.config import (
 )
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.policies import DEFAULT_POLICY
+from forebay.gateway.asgi import OURS_UP
 from forebay.gateway.call import RelayRules
 from forebay.gateway.cors import ANY
 from forebay.gateway.keys import KeyLimits
@@ -51,6 +52,17 @@ def _stands_for(value: Any) -> Any:
 Origin = Annotated[
     str, Field(pattern=r"^(\*|https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:.]+\](:[0-9]{1,5})?)$")
 ]
+
+
+def _not_ours(name: str) -> str:
+    if name.encode() in OURS_UP:
+        raise ValueError("the gateway sets or keeps this header itself")
+    return name
+
+
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")]
+FieldName = Annotated[str, Field(min_length=1, max_length=100)]
+HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,100}$"), AfterValidator(_not_ours)]
 
 
 class EngineSpec(ReplicaSource):
@@ -132,7 +144,7 @@ class LimitsSpec(Model):
     )
     max_header_bytes: PositiveInt = Field(32 << 10, description="Request line and headers; more gets a 431.")
     max_headers: PositiveInt = Field(100, description="Number of headers; more gets a 431.")
-    max_json_depth: Annotated[int, Strict(), Field(gt=0, le=1000)] = Field(
+    max_json_depth: Annotated[int, Strict(), Field(gt=0, le=250)] = Field(
         64, description="Nesting of lists and objects."
     )
     header_s: PositiveFloat = Field(10.0, description="Time to receive request line and headers; then 408.")
@@ -141,12 +153,20 @@ class LimitsSpec(Model):
         3600.0, description="Time for the whole answer, reasoning included; then it is cut off."
     )
     unread_s: PositiveFloat = Field(
-        120.0, description="How long a client may leave an answer unread; then it is cut off."
+        120.0,
+        description="How long a client may leave an answer unread; then it is cut off. `header_s` if it has "
+        "shown no key.",
     )
     idle_s: PositiveInt = Field(60, description="How long a connection is kept between requests.")
-    connections: PositiveInt = Field(4096, description="Connections at a time; one more is closed at once.")
+    connections: PositiveInt = Field(
+        4096,
+        description="Connections at a time. For one more the oldest is closed that has shown no key; if "
+        "none is left, the new one.",
+    )
     connections_per_client: PositiveInt = Field(
-        1024, description="Connections at a time from one address (of IPv6: from one /64 network)."
+        1024,
+        description="Connections at a time from one address (of IPv6: from one /64 network), in the same "
+        "way.",
     )
     in_flight: PositiveInt = Field(2048, description="Requests at a time; one more gets a 503.")
 
@@ -174,6 +194,17 @@ class RelaySpec(Model):
         RULES.absent_s,
         description="How long a request waits if no replica is up at all; then 503. null: as `place_s: "
         "null`, for a fleet that is scaled to zero and from zero; `/health` is 200 without a replica then.",
+    )
+
+    fields: tuple[FieldName, ...] = Field(
+        (),
+        description="Further fields of a request's body that clients may send to replicas, besides those of "
+        "OpenAI's, Anthropic's and vLLM's APIs that concern one request alone.",
+    )
+    headers: tuple[HeaderName, ...] = Field(
+        (),
+        description="Further headers that clients may send to replicas, besides `Accept`, `Content-Type`, "
+        "`anthropic-version`, `anthropic-beta` and `openai-beta`.",
     )
 
     def rules(self) -> RelayRules:
@@ -237,6 +268,11 @@ class GatewaySpec(Model):
         (),
         description="Web pages whose scripts may call the gateway, by origin: `https://app.example.com`; "
         "`*`: all of them, which needs keys.",
+    )
+    hosts: Annotated[tuple[HostName, ...], Field(max_length=1000)] = Field(
+        (),
+        description="Names in `Host` by which requests without a key may come, besides `localhost` and IP "
+        "addresses; none: any name, but not at loopback addresses.",
     )
     access_log: LocalPath | None = Field(
         None, description="File for a line of JSON per request, without content; null: none is written."

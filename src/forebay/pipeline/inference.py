@@ -13,7 +13,6 @@ from forebay.engine.inference_gateway import InferenceGatewayFactory
 from forebay.engine.replica import ServedModel
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.settings import ScalingLink
-from forebay.fleet.cache_subscriber import require_zmq
 from forebay.fleet.config import FleetConfig, stall_s_for
 from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas, ReplicaList, Say, discover_model
@@ -118,15 +117,12 @@ def engine_of(
     gateway = spec.engine.inference_gateway
     if gateway is not None and _is_gateway(spec, replicas):
         return InferenceGatewayFactory(spec.engine.url[0], gateway.headers(), spec.engine.secret())
-    kv_events = spec.engine.kv_events
-    if kv_events is not None:
-        require_zmq()
     fleet = FleetConfig(
         replicas,
         model=model,
         api_key=spec.engine.secret(),
         routing=spec.routing,
-        kv_events=kv_events,
+        kv_events=spec.engine.kv_events,
         stall_s=stall_s_for(spec.timeout_s),
         capacity=spec.capacity,
         deadline_s=spec.deadline_s,

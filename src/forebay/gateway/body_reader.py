@@ -1,0 +1,137 @@
+"""Reads large bodies in a process of its own: parsing one would hold up the answers of all other clients."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import fields
+from typing import IO, Any
+
+import msgpack
+
+from forebay.gateway.asked import Asked, read_asked
+from forebay.gateway.refusal import Refusal, own_mistake
+
+LOG = logging.getLogger("forebay.gateway")
+LARGE_BYTES = 1 << 18
+LARGE_CONTAINERS = 2000
+"""Bodies above either are read in the other process: below, reading takes a few milliseconds."""
+LENGTH_BYTES = 8
+NICENESS = 10
+"""The event loop goes first if there is one core for both."""
+
+
+class BodyReader:
+    """Reads bodies, small ones at once. The process for large ones starts with the first of them.
+
+    One body is read at a time. Each source has at most one of its bodies in line, so that none waits for
+    more than one of each other source. `environment`: of the process; it needs no secrets.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = environment
+        self._process: asyncio.subprocess.Process | None = None
+        self._free = asyncio.Lock()
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    async def read(self, source: str, path: str, body: bytes, **options: Any) -> Asked:
+        """As `read_asked`."""
+        if len(body) <= LARGE_BYTES and body.count(b"[") + body.count(b"{") <= LARGE_CONTAINERS:
+            return read_asked(path, body, **options)
+        turn, waiting = self._turns.get(source, (asyncio.Lock(), 0))
+        self._turns[source] = turn, waiting + 1
+        try:
+            async with turn, self._free:
+                return await self._read_there(path, body, options)
+        finally:
+            _, waiting = self._turns.pop(source)
+            if waiting > 1:
+                self._turns[source] = turn, waiting - 1
+
+    async def close(self) -> None:
+        async with self._free:
+            await self._end()
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            with suppress(ConnectionError):
+                await process.communicate()
+
+    async def _read_there(self, path: str, body: bytes, options: Mapping[str, Any]) -> Asked:
+        done = False
+        try:
+            if self._process is None:
+                self._process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "forebay.gateway.body_reader"),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    env=None if self._environment is None else dict(self._environment),
+                    # With -m Python loads code from the working directory, too.
+                    cwd="/",
+                    start_new_session=True,
+                )
+            stdin, stdout = self._process.stdin, self._process.stdout
+            assert stdin is not None
+            assert stdout is not None
+            for piece in (msgpack.packb([path, dict(options)]), body):
+                stdin.write(len(piece).to_bytes(LENGTH_BYTES, "big"))
+                stdin.write(piece)
+            await stdin.drain()
+            head, found = [await _piece(stdout) for _ in range(2)]
+            done = True
+        except (OSError, asyncio.IncompleteReadError):
+            LOG.exception("the process that reads large bodies has ended; the next one starts another")
+            raise own_mistake() from None
+        finally:
+            if not done:
+                # Cancelled in between: what it would answer next belongs to this body.
+                await asyncio.shield(self._end())
+        refused, values = msgpack.unpackb(head)
+        if refused:
+            raise Refusal(400, values[0], values[1], param=values[2])
+        return Asked(**values, body=found)
+
+
+async def _piece(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big"))
+
+
+def _answer(path: str, options: Mapping[str, Any], body: bytes) -> tuple[Any, bytes]:
+    try:
+        asked = read_asked(path, body, **options)
+    except Refusal as refusal:
+        return [True, [refusal.code, str(refusal), refusal.param]], b""
+    names = [one.name for one in fields(asked) if one.name != "body"]
+    return [False, {name: getattr(asked, name) for name in names}], asked.body
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer until the gateway has gone."""
+    while header := requests.read(LENGTH_BYTES):
+        path, options = msgpack.unpackb(requests.read(int.from_bytes(header, "big")))
+        body = requests.read(int.from_bytes(requests.read(LENGTH_BYTES), "big"))
+        head, found = _answer(path, options, body)
+        for piece in (msgpack.packb(head), found):
+            answers.write(len(piece).to_bytes(LENGTH_BYTES, "big"))
+            answers.write(piece)
+        answers.flush()
+
+
+def secret_variables(refs: Collection[Any]) -> frozenset[str]:
+    """The environment variables of these secrets."""
+    return frozenset(ref.env for ref in refs if ref is not None and ref.env is not None)
+
+
+if __name__ == "__main__":
+    os.nice(NICENESS)
+    # Collections while a body becomes objects take ten times as long as the rest; nothing there is a cycle.
+    gc.disable()
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,148 @@
+"""ZeroMQ's frames, right and hostile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.errors import ProtocolViolation
+from forebay.fleet.cache_events import MAX_MESSAGE_BYTES, read_message
+from forebay.fleet.cache_subscriber import CacheSubscriber
+from forebay.fleet.zmtp import COMMAND, GREETING, LONG, MAX_FRAMES, MORE, READY, read_frames
+
+from ..attacks.bounds import within_bounds  # noqa: TID252
+
+LEFT = 1000
+HELLO = GREETING + bytes((COMMAND, len(READY))) + READY.replace(b"SUB", b"PUB")
+
+
+class Replies:
+    """What is written back, for `read_frames`."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    async def drain(self) -> None: ...
+
+
+def frame(body: bytes, flags: int = 0, *, long: bool = False) -> bytes:
+    if long or len(body) > 255:
+        return bytes((flags | LONG,)) + len(body).to_bytes(8, "big") + body
+    return bytes((flags, len(body))) + body
+
+
+def message(frames: Sequence[bytes]) -> bytes:
+    return b"".join(frame(one, MORE) for one in frames[:-1]) + frame(frames[-1])
+
+
+def read(raw: bytes) -> tuple[list[bytes], bytes]:
+    async def reading() -> tuple[list[bytes], bytes]:
+        reader, replies = asyncio.StreamReader(), Replies()
+        reader.feed_data(raw)
+        reader.feed_eof()
+        return await read_frames(reader, replies, LEFT), replies.written  # type: ignore[arg-type]
+
+    return asyncio.run(reading())
+
+
+@given(frames=st.lists(st.binary(max_size=300), min_size=1, max_size=3))
+def test_frames_are_read_as_they_were_sent(frames: list[bytes]) -> None:
+    assert read(message(frames)) == (frames, b"")
+
+
+@given(raw=st.binary(max_size=64))
+def test_any_bytes_are_a_message_or_a_plain_error(raw: bytes) -> None:
+    try:
+        frames, _ = read(raw)
+    except (ProtocolViolation, asyncio.IncompleteReadError):
+        return
+    assert sum(map(len, frames)) <= LEFT
+    assert len(frames) <= MAX_FRAMES
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        frame(bytes(LEFT + 1)),
+        frame(bytes(LEFT), MORE) + frame(b"a"),
+        frame(b"", MORE) * (MAX_FRAMES + 1),
+        bytes((LONG,)) + b"\xff" * 8,
+        bytes((LONG | COMMAND,)) + (1 << 20).to_bytes(8, "big"),
+        frame(b"a", 8),
+        frame(b"a", MORE | COMMAND),
+    ],
+)
+def test_a_message_that_is_too_large_is_refused_before_its_end(raw: bytes) -> None:
+    with pytest.raises(ProtocolViolation):
+        read(raw)
+
+
+def test_a_ping_is_answered_and_other_commands_are_passed_over() -> None:
+    ping = frame(b"\4PING\0\1context", COMMAND)
+    assert read(ping + frame(b"\5OTHER", COMMAND) + frame(b"a")) == ([b"a"], frame(b"\4PONGcontext", COMMAND))
+
+
+@asynccontextmanager
+async def flooding(begin: bytes, more: bytes, sent: list[int]) -> AsyncIterator[str]:
+    """A publisher that sends `more` without end. `sent`: bytes of each connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sent.append(0)
+        try:
+            await reader.readexactly(64)
+            writer.write(HELLO + begin)
+            while sent[-1] < 1 << 28:
+                writer.write(more)
+                await writer.drain()
+                sent[-1] += len(more)
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"", frame(bytes(1 << 20), MORE)),
+        (b"", frame(b"", MORE) * 1000),
+        (bytes((LONG | MORE,)) + (1 << 40).to_bytes(8, "big"), bytes(1 << 16)),
+        (b"", frame(bytes(200), COMMAND)),
+    ],
+)
+async def test_one_message_without_end_is_not_kept(begin: bytes, more: bytes) -> None:
+    sent: list[int] = []
+    heard: list[list[bytes]] = []
+    async with flooding(begin, more, sent) as endpoint:
+        with within_bounds():
+            following = asyncio.ensure_future(CacheSubscriber().follow(endpoint, heard.append))
+            while not sent or (sent[-1] < 1 << 25 and len(sent) < 2):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert heard == []
+    if more[0] != COMMAND:  # Commands are read and forgotten.
+        # What the kernel holds was sent, too.
+        assert sent[0] < MAX_MESSAGE_BYTES + (16 << 20)
+
+
+def test_the_largest_hostile_message_is_read_in_bounded_memory() -> None:
+    row = b"\xdc\xff\xff" + b"\x80" * 0xFFFF
+    payload = b"\x92\x01\xdd" + (31).to_bytes(4, "big") + row * 31
+    assert len(payload) < MAX_MESSAGE_BYTES
+    with within_bounds():
+        assert read_message([b"", bytes(8), payload]).events == ()

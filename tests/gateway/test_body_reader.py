@@ -1,0 +1,126 @@
+"""Large bodies are read elsewhere: as small ones are, and at nobody else's cost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import psutil
+import pytest
+
+from forebay.gateway.asked import read_asked
+from forebay.gateway.body_reader import LARGE_BYTES, BodyReader
+from forebay.gateway.refusal import Refusal
+
+from .conftest import CHAT, before, until
+from .test_bad_input import HEAD, fine, raw
+
+PATH = "/v1/chat/completions"
+LONG = CHAT | {"messages": [{"role": "user", "content": "wörds " * LARGE_BYTES}], "n": 2, "user": "u"}
+
+
+@asynccontextmanager
+async def reading(environment: dict[str, str] | None = None) -> AsyncIterator[BodyReader]:
+    reader = BodyReader(environment)
+    try:
+        yield reader
+    finally:
+        await reader.close()
+
+
+def process_of(reader: BodyReader) -> psutil.Process:
+    assert reader._process is not None
+    return psutil.Process(reader._process.pid)
+
+
+async def test_a_large_body_is_read_as_a_small_one() -> None:
+    body = orjson.dumps(LONG)
+    async with reading() as reader:
+        assert await reader.read("a", PATH, body, max_depth=64) == read_asked(PATH, body, max_depth=64)
+        for wrong in (body[:-1], body[:-1] + b',"priority":1}', b"[" * 3000 + b"]" * 3000):
+            with pytest.raises(Refusal) as there:
+                await reader.read("a", PATH, wrong, max_depth=64, fields=("x",))
+            with pytest.raises(Refusal) as here:
+                read_asked(PATH, wrong, max_depth=64, fields=("x",))
+            assert there.value.body() == here.value.body()
+
+
+async def test_the_process_gets_no_secrets_and_ends_with_the_gateway() -> None:
+    async with reading({"PATH": os.environ["PATH"], "KEPT": "1"}) as reader:
+        await reader.read("a", PATH, orjson.dumps(LONG), max_depth=64)
+        process = process_of(reader)
+        assert set(process.environ()) <= {"PATH", "KEPT", "LC_CTYPE"}
+    assert not process.is_running()
+
+
+async def test_a_process_that_was_killed_is_replaced() -> None:
+    body = orjson.dumps(LONG)
+    async with reading() as reader:
+        await reader.read("a", PATH, body, max_depth=64)
+        process_of(reader).send_signal(signal.SIGKILL)
+        with pytest.raises(Refusal, match="internal error"):
+            await reader.read("a", PATH, body, max_depth=64)
+        assert (await reader.read("a", PATH, body, max_depth=64)).answers == 2
+
+
+async def test_a_body_that_was_given_up_leaves_nothing_to_the_next() -> None:
+    other = orjson.dumps(LONG | {"user": "other"})
+    async with reading() as reader:
+        await reader.read("a", PATH, orjson.dumps(LONG), max_depth=64)
+        given_up = asyncio.ensure_future(reader.read("a", PATH, orjson.dumps(LONG), max_depth=64))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        assert (await reader.read("b", PATH, other, max_depth=64)).session == "other"
+        assert reader._turns == {}
+
+
+async def test_a_source_waits_for_one_body_of_each_other() -> None:
+    body, order = orjson.dumps(LONG), []
+    async with reading() as reader:
+
+        async def read(source: str) -> None:
+            await reader.read(source, PATH, body, max_depth=64)
+            order.append(source)
+
+        many = [asyncio.ensure_future(read("many")) for _ in range(6)]
+        await asyncio.sleep(0)
+        await read("one")
+        assert order.index("one") <= 2
+        await asyncio.gather(*many)
+
+
+KINDS = {
+    "lists": b"[],",
+    "objects": b"{},",
+    "lists in lists": b"[[]],",
+    "numbers": b"1,",
+    "texts": b'"a",',
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_bodies_that_are_slow_to_read_hold_up_nobody(kind: str) -> None:
+    """60 of 2 MB, complete at once: others are answered before all of them are read."""
+    item = KINDS[kind]
+    begin = orjson.dumps(CHAT)[:-1] + b',"tools":['
+    body = begin + item * ((2_000_000 - len(begin)) // len(item)) + b"1]}"
+    async with before() as (served, _):
+        await fine(served)
+        head = HEAD + b"content-length: %d\r\n\r\n" % len(body)
+        clients: list[Any] = [await raw(served, head, body[:-1]) for _ in range(60)]
+        await until(lambda: served.gateway._room.held == 60 * (len(body) - 1))
+        ended = [asyncio.ensure_future(one.read(1)) for one, _ in clients]
+        for _, writer in clients:
+            writer.write(body[-1:])
+        for _ in range(20):
+            await fine(served)
+        # All of them are of one client, and so in one line.
+        assert sum(one.done() for one in ended) < 60
+        for one, (_, writer) in zip(ended, clients, strict=True):
+            one.cancel()
+            writer.close()
