@@ -1,4 +1,4 @@
-"""Checks before a pipeline starts: locations that it reads and writes, secrets, and Kafka."""
+"""Checks before a pipeline starts: secrets, locations that it reads and writes, connectors, and Kafka."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from forebay.clients.s3.client import S3Client, StoreAway
-from forebay.clients.s3.location import S3Path, location_of
+from forebay.clients.s3.location import S3Path
 from forebay.clock import Clock, SystemClock
+from forebay.connectors.jars import installed_jar
 from forebay.connectors.kafka.admin import (
     KafkaAdmin,
     Say,
@@ -21,23 +22,46 @@ from forebay.connectors.kafka.admin import (
 )
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
+from forebay.connectors.stdout import StdoutSink
 from forebay.errors import SettingError
+from forebay.pipeline.plan import Plan
 from forebay.pipeline.spec import PipelineSpec
 from forebay.settings import read_secret
 
 
-def check_paths(spec: PipelineSpec, *, make: bool = True) -> None:
+def check(plan: Plan, *, dry_run: bool = False) -> None:
+    """Check everything that a run needs before Flink starts, except Kafka; blocks, and creates directories.
+
+    A `dry_run` creates none, and needs no connector installed. Raises `SettingError` if the plan contradicts
+    itself, a secret or a connector is missing, an input cannot be read, or an output location cannot be
+    written; `SetupError` if a client is not installed.
+    """
+    spec, cluster = plan.spec, plan.cluster
+    if cluster is not None and isinstance(spec.sink, StdoutSink):
+        raise SettingError(
+            "sink.type: expected jsonl with --cluster, found stdout; a cluster prints where its tasks run"
+        )
+    if cluster is not None and spec.task_managers > 1:
+        raise SettingError(
+            f"task_managers: expected 1 with --cluster, which has task managers of its own, found "
+            f"{spec.task_managers}"
+        )
+    check_secrets(spec, here=cluster is None)
+    check_paths(plan, make=not dry_run)
+    for jar in () if dry_run else plan.connectors:
+        installed_jar(jar, plan.settings.connectors)
+    if plan.in_process and isinstance(plan.state, S3Path):
+        raise SettingError(f"checkpoint.dir: expected a folder with in_process, found {plan.state}")
+
+
+def check_paths(plan: Plan, *, make: bool = True) -> None:
     """Raise `SettingError` if an input cannot be read as configured, or an output location cannot be written.
 
     Creates directories to write to if `make`.
     """
-    for key, connector in {"source": spec.source, **spec.sinks()}.items():
+    for key, connector in {"source": plan.spec.source, **plan.spec.sinks()}.items():
         connector.check(key)
-    places = {key: location_of(path) for key, path in spec.written().items()}
-    places["checkpoint.dir"] = location_of(spec.checkpoint.dir)
-    if spec.journal is not None:
-        places["journal.path"] = Path(spec.journal.path).parent
-    for key, folder in places.items():
+    for key, folder in plan.places.items():
         if isinstance(folder, S3Path):
             _check_bucket(key, folder)
             continue
