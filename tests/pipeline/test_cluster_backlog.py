@@ -31,8 +31,9 @@ from .test_application import APPLICATION, PROGRAM
 
 RECORDS, CAPACITY, MOST = 1500, 4, 6
 QUICK = """
-from forebay.pipeline import application, backlog, kafka_offsets
-kafka_offsets.CLUSTER_METRICS_S = 3.0
+from forebay.pipeline import application, backlog
+from forebay.pipeline.kafka import offsets
+offsets.CLUSTER_METRICS_S = 3.0
 backlog.LOOK_S = 0.5
 application.main()
 """

@@ -225,7 +225,10 @@ def test_started_process_is_taken_only_for_a_plan_with_its_class_path(tmp_path: 
             try:
                 assert (taken.pid == ahead.pid) == same
                 assert [client.pid for client in clients()] == [taken.pid]
-                planner = "flink-table-planner-" in " ".join(jvm_of(taken.pid).cmdline())
+                jvm = jvm_of(taken.pid)
+                # It has its name a moment before its arguments.
+                wait_until(lambda jvm=jvm: any("GatewayServer" in word for word in jvm.cmdline()))
+                planner = "flink-table-planner-" in " ".join(jvm.cmdline())
                 assert planner == bool(wanted)
             finally:
                 taken.kill()

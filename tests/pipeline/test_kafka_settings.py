@@ -218,7 +218,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
     from tests.harness.clock import ManualClock
 
     from forebay.connectors.kafka import admin as asked
-    from forebay.pipeline import preflight
+    from forebay.pipeline.kafka import start as kafka_start
 
     def run(answers: Answers, **changes: Any) -> list[tuple[str, float]]:
         @contextmanager
@@ -229,7 +229,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
         monkeypatch.setattr(asked, "kafka_admin", admin)
         clock, said = ManualClock(), []
         spec = parse_spec({**document(), **changes})
-        read = preflight.await_brokers(
+        read = kafka_start.await_brokers(
             spec,
             lambda words, waited_s: said.append((words, waited_s)),
             clock=clock,

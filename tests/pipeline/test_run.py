@@ -21,7 +21,7 @@ from forebay.pipeline import attempt, inference, run, supervisor
 from forebay.pipeline import watch as watching
 from forebay.pipeline.inference import Served
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.output_counts import OutputCounts
+from forebay.pipeline.outputs import OutputCounts
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.run import run_pipeline
 from forebay.pipeline.run_state import RunState, read_state

@@ -16,7 +16,7 @@ from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.pipeline import watch as module
 from forebay.pipeline.backlog import LastCount
-from forebay.pipeline.kafka_offsets import GroupOffsets, OffsetObservation, OffsetSettlement
+from forebay.pipeline.kafka.offsets import GroupOffsets, OffsetObservation, OffsetSettlement
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.messages import JobStatus
 from forebay.pipeline.snapshot import KvTransfers, Snapshot, counted

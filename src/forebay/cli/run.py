@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from forebay.clients.s3.location import Location
-    from forebay.pipeline.output_counts import OutputCounts
+    from forebay.pipeline.outputs import OutputCounts
     from forebay.pipeline.plan import Plan
     from forebay.pipeline.run import OpenAnyEngine
     from forebay.pipeline.snapshot import Snapshot
@@ -157,7 +157,7 @@ def _key_setting(api_key_env: str | None) -> list[str]:
 
 
 def _range_setting(replicas: str | None) -> list[str]:
-    from forebay.pipeline.scaling_settings import replicas_settings
+    from forebay.pipeline.scaling.settings import replicas_settings
 
     return [] if replicas is None else replicas_settings(replicas)
 
@@ -192,8 +192,8 @@ def _run(plan: Plan, json: str | None) -> None:
         # Before other imports, because it takes longest.
         launcher.start(plan)
         from forebay.cli.live import LiveLine, report
-        from forebay.pipeline.first_records import reads_nothing
-        from forebay.pipeline.output_counts import OutputCounts
+        from forebay.pipeline.outputs import OutputCounts
+        from forebay.pipeline.preflight import reads_nothing
         from forebay.pipeline.run import run_pipeline
 
         spec, errors = plan.spec, errors_console()
@@ -301,7 +301,7 @@ def say_doubt(spec: PipelineSpec, console: Console) -> None:
 
     Raises like `first_record_warning`.
     """
-    from forebay.pipeline.first_records import first_record_warning
+    from forebay.pipeline.preflight import first_record_warning
 
     found = first_record_warning(spec)
     for warning in [*spec.source.warnings(), *([found] if found is not None else [])]:

@@ -23,10 +23,10 @@ from forebay.pipeline.attempt import flink_value
 from forebay.pipeline.backlog import lag_watched, queue_told
 from forebay.pipeline.inference import served_by
 from forebay.pipeline.job_graph import build
-from forebay.pipeline.kafka_offsets import GroupOffsets, settlement
-from forebay.pipeline.kafka_start import begin, read_before
+from forebay.pipeline.kafka.offsets import GroupOffsets, settlement
+from forebay.pipeline.kafka.start import await_brokers, begin, read_before
 from forebay.pipeline.load import load_spec
-from forebay.pipeline.preflight import await_brokers, check_secrets
+from forebay.pipeline.preflight import check_secrets
 from forebay.pipeline.spec import PipelineSpec
 from forebay.untrusted_text import PlainFormatter
 

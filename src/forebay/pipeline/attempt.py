@@ -23,13 +23,12 @@ from forebay.flink.task_managers import standalone_cluster
 from forebay.pipeline.backlog import lag_watched
 from forebay.pipeline.inference import Served
 from forebay.pipeline.job_graph import build
-from forebay.pipeline.kafka_offsets import GroupOffsets, settlement
-from forebay.pipeline.kafka_recovery import end_transactions
-from forebay.pipeline.kafka_start import KafkaStart, begin, resumed
-from forebay.pipeline.kafka_transactions import NAMES, CommitWatch, Start, Topic
+from forebay.pipeline.kafka.offsets import GroupOffsets, settlement
+from forebay.pipeline.kafka.recovery import end_transactions
+from forebay.pipeline.kafka.start import KafkaStart, await_brokers, begin, resumed
+from forebay.pipeline.kafka.transactions import NAMES, CommitWatch, Start, Topic
 from forebay.pipeline.messages import AwaitsKafka, NewTopics, Ready, Report, ResumesEarlier, Skipped
 from forebay.pipeline.plan import Plan
-from forebay.pipeline.preflight import await_brokers
 from forebay.pipeline.resume import check_same_kafka, fingerprint
 from forebay.pipeline.run_state import RunState
 from forebay.pipeline.snapshot import Snapshot

@@ -22,7 +22,7 @@ from forebay.flink.job import JvmGone
 from forebay.flink.jvm import Jvm
 from forebay.flink.thread_mode import FUNCTIONS, import_ahead, import_functions
 from forebay.pipeline.attempt import Attempt, AttemptSpec, Preparation, load_ahead
-from forebay.pipeline.kafka_transactions import NAMES
+from forebay.pipeline.kafka.transactions import NAMES
 from forebay.pipeline.messages import (
     CANCEL,
     DRAIN,

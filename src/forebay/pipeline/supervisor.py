@@ -20,7 +20,7 @@ from forebay.connectors.stdout import StdoutSink
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.flink.jvm import HEAP_MB, start_jvm
 from forebay.pipeline.attempt import Attempt, AttemptSpec, Preparation
-from forebay.pipeline.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
+from forebay.pipeline.flink_process import FlinkLauncher, FlinkProcess
 from forebay.pipeline.inference import Served, served_by
 from forebay.pipeline.messages import (
     AwaitsKafka,
@@ -35,7 +35,7 @@ from forebay.pipeline.messages import (
     ResumesEarlier,
     Skipped,
 )
-from forebay.pipeline.output_counts import OutputCounts, end_notes
+from forebay.pipeline.outputs import OutputCounts, StdoutResults, end_notes
 from forebay.pipeline.record import RunRecord
 from forebay.pipeline.resume import AlreadyFinished, checkpoint_to_resume
 from forebay.pipeline.run_state import RunState

@@ -11,8 +11,8 @@ import pytest
 
 from forebay.connectors.formats import dead_letter_json
 from forebay.errors import SettingError
-from forebay.pipeline.first_records import first_record_warning, reads_nothing
 from forebay.pipeline.load import ApplicationOptions, parse_spec, preset_spec
+from forebay.pipeline.preflight import first_record_warning, reads_nothing
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import DeadLetter
 
