@@ -118,8 +118,6 @@ def run_between_topics(
     """
     kafka_demo, topics = between_topics(demo, bootstrap, name)
     plan = Plan(kafka_demo.spec, settings, fresh=True, in_process=True)
-    for jar in plan.connectors:
-        installed_jar(jar, settings.connectors)
     start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=plan.jars)
     cluster = KafkaCluster(bootstrap)
     large = {"max.message.bytes": str(MAX_RECORD_BYTES)}
