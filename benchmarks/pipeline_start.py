@@ -23,7 +23,8 @@ from benchmarks.workload import Workload, prompt_of
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import LaunchError
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.run import RunOptions, run_pipeline
+from forebay.pipeline.plan import Plan
+from forebay.pipeline.run import run_pipeline
 from forebay.settings import Settings
 from forebay.testing.replica import ReplicaProcess, ReplicaScript, WorkReport, fetch_work
 from forebay.testing.script import Fixed
@@ -141,7 +142,7 @@ def _run(options: PipelineStartOptions, folder: Path, url: str, settings: Settin
         },
         base=folder,
     )
-    run_pipeline(spec, nullcontext(()), RunOptions(), settings)
+    run_pipeline(Plan(spec, settings), nullcontext(()))
     return sum(1 for _ in read_jsonl_sink(folder / "results"))
 
 

@@ -19,7 +19,8 @@ from forebay.errors import PipelineFailed
 from forebay.json_numbers import read_json
 from forebay.pipeline.flink_process import FlinkLauncher
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.run import RunOptions, run_pipeline
+from forebay.pipeline.plan import Plan
+from forebay.pipeline.run import run_pipeline
 from forebay.pipeline.scaling.engine import ScaledEngine, scaled_engine
 from forebay.pipeline.scaling.record import COURSE, read_course, scaling_folder
 from forebay.pipeline.snapshot import Snapshot
@@ -176,7 +177,7 @@ def measure_scaling(
     open_engine: OpenScaled | None = None,
 ) -> BurstReport:
     """Run the burst; blocks for minutes. `folder` is empty. `open_engine` replaces vLLM."""
-    with FeedProcess(folder) as feed, FlinkLauncher(settings) as launcher:
+    with FeedProcess(folder) as feed, FlinkLauncher() as launcher:
         spec = parse_spec(pipeline_document(options, feed.url, folder), base=folder)
         watch = Watch(options, feed, folder, say)
         engine = (
@@ -184,8 +185,8 @@ def measure_scaling(
             if open_engine is None
             else open_engine(spec)
         )
-        run = RunOptions(fresh=True, enough=watch.enough)
-        last = run_pipeline(spec, engine, run, settings, watch, launcher=launcher)
+        plan = Plan(spec, settings, fresh=True)
+        last = run_pipeline(plan, engine, watch, enough=watch.enough, launcher=launcher)
     course = read_course(scaling_folder(settings, spec.name, str(spec.checkpoint.dir)) / COURSE)
     rows = [read_json(line) for line in read_jsonl_sink(folder / "results")]
     return report_of(options, rows, last, course, watch)

@@ -17,7 +17,8 @@ from typing import Any
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.json_numbers import read_json
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.run import RunOptions, run_pipeline
+from forebay.pipeline.plan import Plan
+from forebay.pipeline.run import run_pipeline
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
 from forebay.settings import Settings
@@ -149,7 +150,7 @@ def measure_slowdown(
     with ReplicaProcess(REPLICAS[options.replica]) as replica:
         spec = _spec(options, work, replica.url)
         course = Course(options, replica.url, note)
-        run_pipeline(spec, nullcontext(()), RunOptions(enough=course.over), settings, course.watch)
+        run_pipeline(Plan(spec, settings), nullcontext(()), course.watch, enough=course.over)
         end = fetch_work(replica.url)
     steps = [
         step_of(speed, samples, options.settle_s)

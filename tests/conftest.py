@@ -154,18 +154,28 @@ class Pipelines:
         text = [line if isinstance(line, bytes) else orjson.dumps(line) for line in lines]
         (self.folder / name).write_bytes(b"".join(line + b"\n" for line in text))
 
-    def run(self, spec: Any, url: str, *, watch: Any = lambda _: None, **options: Any) -> Any:
-        """Run `spec` to its end with these options."""
-        from forebay.pipeline.run import RunOptions, run_pipeline
+    def run(
+        self,
+        spec: Any,
+        url: str,
+        *,
+        watch: Any = lambda _: None,
+        enough: Any = lambda _: False,
+        **options: Any,
+    ) -> Any:
+        """Run `spec` to its end; `options` are those of a plan."""
+        from forebay.pipeline.plan import Plan
+        from forebay.pipeline.run import run_pipeline
         from forebay.settings import Settings
 
         home = self.folder / "home"
         if self._connector is not None and not home.exists():
             home.mkdir(mode=0o700)
             (home / "connectors").symlink_to(self._connector.parent)
-        here = RunOptions(**{"in_process": True, **options})
+        settings = Settings(home=home, python=Path())
+        plan = Plan(spec, settings, **{"in_process": True, **options})
         try:
-            return run_pipeline(spec, nullcontext([url]), here, Settings(home=home, python=Path()), watch)
+            return run_pipeline(plan, nullcontext([url]), watch, enough=enough)
         finally:
             self._keep_jvm(Path(spec.checkpoint.dir))
 

@@ -21,8 +21,10 @@ from forebay.fleet.policies import LeastRequests, make_policy
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.pipeline.load import load_spec, parse_spec
+from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check_paths, check_secrets
 from forebay.pipeline.resume import fingerprint
+from forebay.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 Install = Callable[..., None]
@@ -138,8 +140,9 @@ def test_what_a_connector_finds_missing_is_told_before_the_start(
             r"^source: the connector 'numbers' failed in ready\(\): KeyError: 'fourteen'; fix its package$",
         ),
     ):
+        spec = parse_spec(pipeline(source={"type": "numbers", "first": first}), base=tmp_path)
         with pytest.raises(SettingError, match=said):
-            check_paths(parse_spec(pipeline(source={"type": "numbers", "first": first}), base=tmp_path))
+            check_paths(Plan(spec, Settings(tmp_path, tmp_path)))
 
 
 def test_one_that_does_not_load_is_reported_with_its_line_only_if_named(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from io import StringIO
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -21,6 +22,7 @@ from ruamel.yaml.events import (
     SequenceEndEvent,
     SequenceStartEvent,
 )
+from ruamel.yaml.scalarstring import LiteralScalarString
 
 from forebay.errors import SettingError
 
@@ -136,3 +138,34 @@ class _Reader:
 
     def refuse(self, event: Any, found: str) -> None:
         raise SettingError(f"{self.name}:{event.start_mark.line + 1}: found {found}")
+
+
+def to_yaml(document: dict[str, Any]) -> str:
+    """Write `document` as YAML that `parse_yaml` reads as the same values."""
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 110
+    yaml.allow_unicode = True
+    yaml.representer.add_representer(type(None), _null)
+    out = StringIO()
+    yaml.dump(_blocks(document), out)
+    return out.getvalue()
+
+
+def _null(representer: Any, _: None) -> Any:
+    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
+
+
+def _blocks(value: Any) -> Any:
+    """Texts of several lines as blocks, if a block can represent them."""
+    if isinstance(value, dict):
+        return {key: _blocks(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_blocks(inner) for inner in value]
+    if isinstance(value, str) and "\n" in value and all(_plain(line) for line in value.split("\n")):
+        return LiteralScalarString(value)
+    return value
+
+
+def _plain(line: str) -> bool:
+    return line.isprintable() and line == line.strip()

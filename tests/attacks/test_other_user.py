@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 from forebay.errors import SettingError
 from forebay.pipeline.load import parse_spec
+from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check_paths
+from forebay.pipeline.run import run_pipeline
 from forebay.pipeline.state_store import LocalStore
+from forebay.settings import Settings
 
 ATTACKER = 12345
 JOB = "0123456789abcdef0123456789abcdef"
@@ -34,14 +38,15 @@ def shared(tmp_path: Path) -> Path:
     return folder
 
 
-def spec(base: Path, **document: Any) -> Any:
+def plan(base: Path, from_checkpoint: Path | None = None, **document: Any) -> Plan:
     usual = {
         "name": "p",
         "source": {"type": "generator"},
         "prompt": "{{ text }}",
         "sink": {"type": "jsonl", "path": "out"},
     }
-    return parse_spec({**usual, **document}, base=base)
+    spec = parse_spec({**usual, **document}, base=base)
+    return Plan(spec, Settings(base, base), in_process=True, from_checkpoint=from_checkpoint)
 
 
 def test_state_below_a_folder_of_another_user_is_refused(shared: Path) -> None:
@@ -75,7 +80,7 @@ def test_output_where_others_may_write_is_refused(tmp_path: Path, key: str) -> N
     folder.mkdir()
     table, name = key.split(".")
     document = {table: {"type": "jsonl", name: str(folder)} if name == "path" else {name: str(folder)}}
-    made = spec(tmp_path, **document)
+    made = plan(tmp_path, **document)
     check_paths(made)
     for mode in (0o777, 0o1777):
         folder.chmod(mode)
@@ -86,4 +91,10 @@ def test_output_where_others_may_write_is_refused(tmp_path: Path, key: str) -> N
 def test_output_in_a_folder_of_another_user_is_refused(shared: Path) -> None:
     give(shared / "theirs")
     with pytest.raises(SettingError, match=rf"sink.path: .*theirs belongs to user {ATTACKER}"):
-        check_paths(spec(shared, sink={"type": "jsonl", "path": "theirs/out"}))
+        check_paths(plan(shared, sink={"type": "jsonl", "path": "theirs/out"}))
+
+
+def test_chosen_checkpoint_of_another_user_is_refused(tmp_path: Path) -> None:
+    chosen = give(tmp_path / "chk-7")
+    with pytest.raises(SettingError, match=f"chk-7 belongs to user {ATTACKER}"):
+        run_pipeline(plan(tmp_path, chosen), nullcontext(["http://127.0.0.1:1"]))

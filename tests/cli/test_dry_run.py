@@ -52,6 +52,11 @@ def test_as_a_document() -> None:
     assert [stage["name"] for stage in document["graph"]] == ["source", "infer", "sink", "dead_letters"]
 
 
+def test_it_needs_no_connector() -> None:
+    letters = {"type": "kafka", "bootstrap": "h:1", "topic": "t"}
+    assert run("p.yaml", "--dry-run", "--set", f"dead_letters={json.dumps(letters)}").exit_code == 0
+
+
 def test_first_records_that_lack_a_field_are_a_warning_beside_the_plan() -> None:
     done = run("p.yaml", "--dry-run", "--set", "prompt={{ txt }}")
     assert done.exit_code == 0
@@ -95,6 +100,10 @@ def test_an_application_too(folder: Path) -> None:
         ),
         (["p.yml"], "no such file or application.*did you mean 'p.yaml'"),
         (["p.yaml", "--key", "a"], "--key: only for applications"),
+        (
+            ["p.yaml", "--set", 'sink={"type": "stdout"}', "--cluster", "h:1"],
+            "sink.type: expected jsonl with --cluster",
+        ),
     ],
 )
 def test_what_would_end_a_run_at_once_ends_it(words: list[str], said: str) -> None:

@@ -77,7 +77,9 @@ def test_it_is_said_which_connectors_are_installed(tmp_path: Path, monkeypatch: 
 
 
 def test_a_run_without_flink_is_sent_to_the_doctor(tmp_path: Path) -> None:
-    (tmp_path / "p.yaml").write_text("name: a\n")
+    (tmp_path / "p.yaml").write_text(
+        "{name: a, source: {type: generator}, prompt: x, sink: {type: stdout}, engine: 'http://127.0.0.1:9'}"
+    )
     done = without_flink(tmp_path, "run", str(tmp_path / "p.yaml"))
     assert done.returncode == 1
     assert done.stderr in {

@@ -15,13 +15,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
-from forebay.cli.run import jars_by_look, look_of
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import SettingError
+from forebay.pipeline.plan import Plan
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
 from forebay.processes import wait_gone
-from forebay.settings import Settings
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until
@@ -65,29 +64,14 @@ def test_a_document_has_no_place_beside_results(tmp_path: Path) -> None:
     assert str(error).startswith("--json: not possible on standard output")
 
 
-@pytest.mark.flink
-def test_a_jvm_that_is_started_first_has_what_the_files_look_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jars = (Path("a.jar"),)
-    monkeypatch.setattr("forebay.connectors.jars.installed_jars", lambda folder: jars)
-    settings = Settings(tmp_path, Path())
-    file = str(pipeline(tmp_path))
-    assert jars_by_look(look_of(file, []), settings) == ()
-    assert jars_by_look(look_of(file, ["sink={type: kafka}"]), settings) == jars
-    assert jars_by_look(look_of(str(pipeline(tmp_path, sink={"type": "kafka"})), []), settings) == jars
-    assert jars_by_look(look_of("no such file", []), settings) == ()
-
-
 def scripted(monkeypatch: pytest.MonkeyPatch, run: Callable[[PipelineSpec, Any], Snapshot]) -> None:
     """Replace the pipeline's runner with `run`, which gets the pipeline and a callback for snapshots."""
 
-    def run_pipeline(
-        spec: PipelineSpec, _engine: object, _options: object, _settings: object, watch: Any, **_: object
-    ) -> Snapshot:
-        return run(spec, watch)
+    def run_pipeline(plan: Plan, _engine: object, watch: Any, **_: object) -> Snapshot:
+        return run(plan.spec, watch)
 
     monkeypatch.setattr("forebay.pipeline.run.run_pipeline", run_pipeline)
+    monkeypatch.setattr("forebay.pipeline.flink_process.FlinkLauncher.start", lambda _self, _plan: None)
 
 
 def run(file: Path, *words: str) -> Result:

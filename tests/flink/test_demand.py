@@ -28,7 +28,7 @@ from forebay.flink import demand
 from forebay.flink.metrics import NOTHING_DUE_S, InferenceCounters, ScalingGauges
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler
 from forebay.flink.service_class import EventClasses
-from forebay.pipeline.queue_page import page_served
+from forebay.pipeline.backlog import page_served
 from forebay.ports import free_port
 from forebay.records import Event, KeyedEvent, Result, Usage
 from forebay.testing import ScriptedEngineFactory

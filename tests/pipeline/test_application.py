@@ -20,8 +20,8 @@ from forebay.flink.jvm import import_path
 from forebay.pipeline import application
 from forebay.pipeline.application import main, run_application
 from forebay.pipeline.inference import Served
-from forebay.pipeline.kafka_offsets import GroupOffsets
-from forebay.pipeline.kafka_start import KafkaStart
+from forebay.pipeline.kafka.offsets import GroupOffsets
+from forebay.pipeline.kafka.start import KafkaStart
 from forebay.pipeline.load import parse_spec
 from forebay.ports import free_ports
 from forebay.testing import ReplicaThread, wait_until

@@ -79,10 +79,8 @@ def test_state_is_bound_to_what_makes_it() -> None:
 @pytest.mark.parametrize("name", ["trends", "topics"])
 def test_ready_pipelines(name: str, tmp_path: Path) -> None:
     (tmp_path / "posts.jsonl").write_text('{"text": "a", "at": "2026-01-01"}\n')
-    wish = ApplicationOptions(
-        str(tmp_path / "posts.jsonl"), tmp_path / "out", time="at", settings=["application.labels=false"]
-    )
-    found = preset_spec(name, wish)
+    options = ApplicationOptions(str(tmp_path / "posts.jsonl"), tmp_path / "out", time="at")
+    found = preset_spec(name, options, ["application.labels=false"])
     assert found.application is not None
     assert found.application.type == name
     assert found.application.settings().labels is False  # type: ignore[union-attr]

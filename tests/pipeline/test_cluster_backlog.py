@@ -31,9 +31,10 @@ from .test_application import APPLICATION, PROGRAM
 
 RECORDS, CAPACITY, MOST = 1500, 4, 6
 QUICK = """
-from forebay.pipeline import application, kafka_offsets, queue_page
-kafka_offsets.CLUSTER_METRICS_S = 3.0
-queue_page.LOOK_S = 0.5
+from forebay.pipeline import application, backlog
+from forebay.pipeline.kafka import offsets
+offsets.CLUSTER_METRICS_S = 3.0
+backlog.LOOK_S = 0.5
 application.main()
 """
 """The program, on a cluster with fresher metrics than usual."""

@@ -26,7 +26,8 @@ def test_separate_prefill_and_decode(
     pipelines: Any, flink_logs: Path, replicas: list[ReplicaProcess]
 ) -> None:
     from forebay.flink.jvm import start_jvm
-    from forebay.pipeline.run import RunOptions, run_pipeline
+    from forebay.pipeline.plan import Plan
+    from forebay.pipeline.run import run_pipeline
     from forebay.settings import Settings
 
     start_jvm(flink_logs, heap_mb=768)
@@ -37,8 +38,8 @@ def test_separate_prefill_and_decode(
         engine={"url": [replica.url for replica in decode], "prefill": prefills.url},
     )
     settings = Settings(home=pipelines.folder / "home", python=Path())
-    options = RunOptions(enough=lambda now: now.results >= 100, in_process=True)
-    last = run_pipeline(spec, nullcontext(()), options, settings)
+    plan = Plan(spec, settings, in_process=True)
+    last = run_pipeline(plan, nullcontext(()), enough=lambda now: now.results >= 100)
     assert last.dead_letters == 0
     assert len(pipelines.lines()) == last.results
     taken = [times for replica in decode for times in replica.report().kv_reads.values()]
@@ -54,7 +55,8 @@ def test_replica_death_during_the_run_loses_no_record(
     pipelines: Any, flink_logs: Path, replicas: list[ReplicaProcess]
 ) -> None:
     from forebay.flink.jvm import start_jvm
-    from forebay.pipeline.run import RunOptions, run_pipeline
+    from forebay.pipeline.plan import Plan
+    from forebay.pipeline.run import run_pipeline
     from forebay.pipeline.snapshot import Snapshot
     from forebay.settings import Settings
 
@@ -80,7 +82,7 @@ def test_replica_death_during_the_run_loses_no_record(
         return bool(killed_at) and now.results >= killed_at[0] + 100
 
     settings = Settings(home=pipelines.folder / "home", python=Path())
-    last = run_pipeline(spec, nullcontext(()), RunOptions(enough=enough, in_process=True), settings, watch)
+    last = run_pipeline(Plan(spec, settings, in_process=True), nullcontext(()), watch, enough=enough)
     assert last.dead_letters == 0
     positions = sorted(line["position"] for line in pipelines.lines())
     assert positions == sorted(f"generator@{n}" for n in range(last.results))

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from forebay.errors import PipelineFailed
+from forebay.errors import LaunchError, PipelineFailed
 from forebay.flink.job import JvmGone
 from forebay.pipeline import flink_client
 from forebay.pipeline.flink_client import FlinkClient, plan_ahead
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.reports import Failed, Lost, Report, decode_report
+from forebay.pipeline.messages import Failed, Lost, Report, decode_report
+from forebay.pipeline.plan import Plan
 from forebay.settings import Settings
 
 ACCESS = {"type": "kafka", "bootstrap": "127.0.0.1:9"}
@@ -28,6 +29,7 @@ from pathlib import Path
 from forebay.flink.jvm import launch_jvm
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.flink_client import plan_ahead
+from forebay.pipeline.plan import Plan
 from forebay.settings import Settings
 
 home, jar = map(Path, sys.argv[1:])
@@ -39,23 +41,27 @@ for document in (
     {"source": source, "sink": {**access, "topic": "out"}, "dead_letters": {**access, "topic": "letters"}},
     {"source": {"type": "generator"}, "sink": {**access, "topic": "out"}},
 ):
-    print(plan_ahead(parse_spec({"name": "p", "prompt": "x", **document}), Settings(home, Path())))
+    print(plan_ahead(Plan(parse_spec({"name": "p", "prompt": "x", **document}), Settings(home, Path()))))
 jvm.end()
 """
 
 
-def document(**changes: Any) -> Any:
-    return parse_spec({"name": "p", "prompt": "x", **FILES, **changes})
+def plan(home: Path, **changes: Any) -> Plan:
+    spec = parse_spec({"name": "p", "prompt": "x", **FILES, **changes})
+    return Plan(spec, Settings(home, Path()))
 
 
 def test_nothing_to_plan_without_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flink_client, "flink_environment", lambda config: pytest.fail("planned"))
-    assert not plan_ahead(document(), Settings(tmp_path, Path()))
+    assert not plan_ahead(plan(tmp_path))
 
 
-def test_plan_errors_are_left_to_the_job(tmp_path: Path) -> None:
-    # There is no connector in this home.
-    assert not plan_ahead(document(source={**ACCESS, "topics": ["in"]}), Settings(tmp_path, Path()))
+def test_plan_errors_are_left_to_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_jvm(config: object) -> None:
+        raise LaunchError("no JVM")
+
+    monkeypatch.setattr(flink_client, "flink_environment", no_jvm)
+    assert not plan_ahead(plan(tmp_path, source={**ACCESS, "topics": ["in"]}))
 
 
 @pytest.mark.long

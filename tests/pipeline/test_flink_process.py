@@ -16,11 +16,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from forebay.errors import SettingError
 from forebay.pipeline.attempt import AttemptSpec, Preparation
 from forebay.pipeline.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
-from forebay.pipeline.flink_protocol import end_of, end_of_jvm
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.reports import Checked, Failed, Lost
+from forebay.pipeline.messages import Checked, Failed, Lost, end_of, end_of_jvm
+from forebay.pipeline.plan import Plan
 from forebay.pipeline.run_state import RunState
 from forebay.ports import free_port
 from forebay.processes import alive, wait_gone
@@ -117,16 +118,11 @@ GONE_S = 60.0
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[FlinkLauncher]:
-    with FlinkLauncher(Settings(home=tmp_path / "home", python=Path(sys.executable))) as made:
+def process(tmp_path: Path) -> Iterator[FlinkProcess]:
+    with FlinkLauncher() as launcher:
+        made = launcher.take(plan(tmp_path))
         yield made
-
-
-@pytest.fixture
-def process(launcher: FlinkLauncher) -> Iterator[FlinkProcess]:
-    made = launcher.take(())
-    yield made
-    made.kill()
+        made.kill()
 
 
 def jvm_of(pid: int) -> psutil.Process:
@@ -140,7 +136,7 @@ def jvm_of(pid: int) -> psutil.Process:
     return found[0]
 
 
-def order(folder: Path, **changes: object) -> AttemptSpec:
+def plan(folder: Path, **changes: object) -> Plan:
     document = {
         "name": "p",
         "source": {"type": "jsonl", "path": "in.jsonl"},
@@ -149,12 +145,11 @@ def order(folder: Path, **changes: object) -> AttemptSpec:
         **changes,
     }
     (folder / "in.jsonl").touch()
-    return AttemptSpec(
-        spec=parse_spec(document, base=folder),
-        settings=Settings(folder / "home", Path()),
-        state=RunState(),
-        job_id="a" * 32,
-    )
+    return Plan(parse_spec(document, base=folder), Settings(folder / "home", Path(sys.executable)))
+
+
+def order(folder: Path) -> AttemptSpec:
+    return AttemptSpec(plan=plan(folder), state=RunState(), job_id="a" * 32)
 
 
 def heard(process: FlinkProcess) -> object:
@@ -211,69 +206,58 @@ def test_unexpected_error_ends_the_attempt_and_is_logged(process: FlinkProcess) 
 
 @pytest.mark.flink
 def test_unused_process_ends_with_the_block(tmp_path: Path) -> None:
-    with FlinkLauncher(Settings(tmp_path, Path())) as launcher:
-        launcher.start_ahead(())
-        launcher.start_ahead(())
+    with FlinkLauncher() as launcher:
+        launcher.start(plan(tmp_path))
+        launcher.start(plan(tmp_path))
         (child,) = clients()
         jvm = jvm_of(child.pid)
     assert not wait_gone({child, jvm}, GONE_S)
 
 
 @pytest.mark.flink
-def test_process_with_other_jars_is_not_taken(tmp_path: Path) -> None:
-    jar = tmp_path / "a.jar"
-    with FlinkLauncher(Settings(tmp_path, Path())) as launcher:
-        launcher.start_ahead((jar,))
-        (ahead,) = clients()
-        taken = launcher.take(())
-        try:
-            assert [client.pid for client in clients()] == [taken.pid]
-            assert taken.jars == ()
-            assert not wait_gone({ahead}, GONE_S)
-        finally:
-            taken.kill()
-        launcher.start_ahead((jar,))
-        (ahead,) = clients()
-        taken = launcher.take((jar,))
-        taken.kill()
-        assert taken.pid == ahead.pid
+def test_started_process_is_taken_only_for_a_plan_with_its_class_path(tmp_path: Path) -> None:
+    timed = {"source": {"type": "jsonl", "path": "in.jsonl", "time": "at"}, "event_time": {}}
+    with FlinkLauncher() as launcher:
+        for started, wanted, same in (({}, {}, True), (timed, timed, True), ({}, timed, False)):
+            launcher.start(plan(tmp_path, **started))
+            (ahead,) = clients()
+            taken = launcher.take(plan(tmp_path, **wanted))
+            try:
+                assert (taken.pid == ahead.pid) == same
+                assert [client.pid for client in clients()] == [taken.pid]
+                jvm = jvm_of(taken.pid)
+                # It has its name a moment before its arguments.
+                wait_until(lambda jvm=jvm: any("GatewayServer" in word for word in jvm.cmdline()))
+                planner = "flink-table-planner-" in " ".join(jvm.cmdline())
+                assert planner == bool(wanted)
+            finally:
+                taken.kill()
+
+
+def test_no_process_starts_with_a_jar_that_is_not_installed(tmp_path: Path) -> None:
+    sink = {"type": "kafka", "bootstrap": "127.0.0.1:9", "topic": "out"}
+    with FlinkLauncher() as launcher, pytest.raises(SettingError, match="forebay connectors install kafka"):
+        launcher.start(plan(tmp_path, sink=sink))
+    assert not clients()
 
 
 @pytest.mark.flink
 def test_process_started_ahead_prepares_before_its_order(tmp_path: Path) -> None:
     whole = order(tmp_path)
-    with FlinkLauncher(whole.settings) as launcher:
-        preparation = Preparation(spec=whole.spec, settings=whole.settings)
-        launcher.prepare(preparation, ())
+    with FlinkLauncher() as launcher:
+        preparation = Preparation(plan=whole.plan)
+        launcher.prepare(preparation)
         assert not clients(), "nothing was started ahead"
-        launcher.start_ahead(())
+        launcher.start(whole.plan)
         (ahead,) = clients()
-        launcher.prepare(preparation, ())
-        taken = launcher.take(())
+        launcher.prepare(preparation)
+        taken = launcher.take(whole.plan)
         try:
             assert taken.pid == ahead.pid
             taken.send(whole)
             assert heard(taken) == Checked()
         finally:
             taken.kill()
-
-
-@pytest.mark.flink
-def test_process_without_a_needed_planner_is_not_taken(tmp_path: Path) -> None:
-    with FlinkLauncher(Settings(tmp_path, Path())) as launcher:
-        launcher.start_ahead(())
-        taken = launcher.take((), planner=True)
-        try:
-            assert taken.planner
-            words = " ".join(jvm_of(taken.pid).cmdline())
-            assert "flink-table-planner-" in words
-        finally:
-            taken.kill()
-        launcher.start_ahead((), planner=True)
-        (ahead,) = clients()
-        taken = launcher.take(())
-        taken.kill()
-        assert taken.pid == ahead.pid
 
 
 def clients() -> list[psutil.Process]:
@@ -293,15 +277,18 @@ from pathlib import Path
 from forebay.engine.launch import Registry, Replicas
 from forebay.engine.launch.spec import Launch
 from forebay.pipeline.flink_process import FlinkLauncher
+from forebay.pipeline.load import parse_spec
+from forebay.pipeline.plan import Plan
 from forebay.settings import Settings
 
 folder = Path(sys.argv[1])
+document = {"name": "p", "source": {"type": "generator"}, "prompt": "x", "sink": {"type": "stdout"}}
 
 def fake_replica(port, cores):
     return Launch((sys.executable, "-m", "forebay.testing.replica", "--port", str(port)))
 
-with FlinkLauncher(Settings(folder, Path())) as launcher:
-    process = launcher.take(())
+with FlinkLauncher() as launcher:
+    process = launcher.take(Plan(parse_spec(document, base=folder), Settings(folder, Path())))
     with Replicas(Registry(folder / "replicas.json"), fake_replica, model="fake") as replicas:
         replicas.start([()], port_base=int(sys.argv[2]))
         print("up", flush=True)

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from benchmarks.topic_client import consume, produce
 
-from forebay.pipeline import watch as watching
+from forebay.pipeline import backlog
 from forebay.pipeline.snapshot import Snapshot
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
@@ -48,7 +48,7 @@ def test_backlog_is_seen_under_backpressure_and_falls_to_zero(
     pipelines: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watching, "COUNT_EVERY_S", 0.3)
+    monkeypatch.setattr(backlog, "COUNT_EVERY_S", 0.3)
     read, results, gate = topic(2), topic(1), pipelines.folder / "go"
 
     def feed(begin: int, end: int) -> None:

@@ -19,8 +19,8 @@ from tests.harness.clock import ManualClock
 from forebay.connectors.kafka.admin import kafka_admin
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.errors import ForebayError, ResultsLost, SettingError
+from forebay.pipeline.kafka.start import await_brokers
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.preflight import await_brokers
 from forebay.pipeline.run_state import read_state
 from forebay.testing.replica import ReplicaProcess, ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed

@@ -152,12 +152,13 @@ def test_with_event_time_one_reader_has_the_clock_of_all_partitions() -> None:
 def test_a_missing_connector_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:
     from contextlib import nullcontext
 
-    from forebay.pipeline.run import RunOptions, run_pipeline
+    from forebay.pipeline.plan import Plan
+    from forebay.pipeline.run import run_pipeline
     from forebay.settings import Settings
 
     spec = parse_spec(document(), base=tmp_path)
     with pytest.raises(SettingError, match="run: forebay connectors install kafka"):
-        run_pipeline(spec, nullcontext(["http://127.0.0.1:9"]), RunOptions(), Settings(tmp_path, Path()))
+        run_pipeline(Plan(spec, Settings(tmp_path, Path())), nullcontext(["http://127.0.0.1:9"]))
 
 
 @pytest.mark.parametrize("source", [{"topics": ["in", "out"]}, {"topics": [], "pattern": "ou."}])
@@ -217,7 +218,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
     from tests.harness.clock import ManualClock
 
     from forebay.connectors.kafka import admin as asked
-    from forebay.pipeline import preflight
+    from forebay.pipeline.kafka import start as kafka_start
 
     def run(answers: Answers, **changes: Any) -> list[tuple[str, float]]:
         @contextmanager
@@ -228,7 +229,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
         monkeypatch.setattr(asked, "kafka_admin", admin)
         clock, said = ManualClock(), []
         spec = parse_spec({**document(), **changes})
-        read = preflight.await_brokers(
+        read = kafka_start.await_brokers(
             spec,
             lambda words, waited_s: said.append((words, waited_s)),
             clock=clock,

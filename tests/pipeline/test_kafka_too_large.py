@@ -15,8 +15,8 @@ from tests.harness.clock import ManualClock
 from forebay.connectors.kafka.admin import kafka_admin
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.errors import SettingError
+from forebay.pipeline.kafka.start import await_brokers
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.preflight import await_brokers
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 

@@ -1,14 +1,19 @@
-"""What a pipeline would do: its settings as a file, and its graph."""
+"""What a run will do: what follows from the settings, the settings as a file, and the graph."""
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forebay.connectors import jars
 from forebay.pipeline.load import load_spec, parse_spec
-from forebay.pipeline.plan import graph_text, resolved, stages_of, to_yaml
+from forebay.pipeline.plan import Plan, graph_text, resolved, stages_of
+from forebay.settings import Settings
+from forebay.yaml_document import to_yaml
 
 PIPELINE: dict[str, Any] = {
     "name": "p",
@@ -89,3 +94,60 @@ def test_the_graph_as_text() -> None:
         lines[2]
         == "→ infer         the model at http://a:1, http://b:1  (parallelism 2, shards 16, capacity 9)"
     )
+
+
+SETTINGS = Settings(home=Path("/home"), python=Path())
+
+
+def plan(**changes: Any) -> Plan:
+    return Plan(parse_spec({**PIPELINE, **changes}, base=Path("/x")), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "connectors", "planner"),
+    [
+        ({}, (), False),
+        ({"source": {**KAFKA, "topics": ["t"]}}, (jars.KAFKA,), True),
+        ({"dead_letters": {**KAFKA, "topic": "t"}}, (jars.KAFKA,), True),
+        ({"source": {"type": "jsonl", "path": "in", "time": "at"}, "event_time": {}}, (), True),
+        ({"checkpoint": {"dir": "s3://bkt/p"}}, (jars.S3,), False),
+        # A word in a text is not a setting.
+        ({"prompt": "kafka or s3://bkt/p? {{ event_time }}"}, (), False),
+    ],
+)
+def test_needed_jars_follow_from_the_settings(
+    changes: dict[str, Any], connectors: tuple[jars.Jar, ...], planner: bool
+) -> None:
+    found = plan(**changes)
+    assert (found.connectors, found.planner) == (connectors, planner)
+    assert [jar.name for jar in found.jars] == [jar.name for jar in connectors if not jar.plugin]
+
+
+def test_plan_knows_its_places_and_secrets() -> None:
+    found = plan(sink={"type": "jsonl", "path": "s3://bkt/out"}, journal={"path": "j/journal.db"})
+    assert {key: str(place) for key, place in found.places.items()} == {
+        "sink.path": "s3://bkt/out",
+        "dead_letters.path": "s3://bkt/out-dead-letters",
+        "checkpoint.dir": "/x/.forebay/p/checkpoints",
+        "journal.path": "/x/j",
+    }
+    assert list(found.in_object_store) == ["sink.path", "dead_letters.path"]
+    assert "THE_KEY" in found.settings.secret_variables
+    assert replace(found, fresh=True).settings == found.settings
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "starts"),
+    [(None, (), True), (None, ("http://c:1",), False), ("http://a:1", (), False)],
+)
+def test_run_starts_replicas_only_if_none_are_named(
+    engine: str | None, given: tuple[str, ...], starts: bool
+) -> None:
+    changes = {} if engine is None else {"engine": engine}
+    spec = parse_spec({**PIPELINE, "engine": {}, **changes}, base=Path("/x"))
+    assert Plan(spec, SETTINGS, engine=given).starts_engine is starts
+
+
+def test_plan_reaches_another_process_unchanged() -> None:
+    found = plan(source={"type": "jsonl", "path": "in", "time": "at"}, event_time={})
+    assert pickle.loads(pickle.dumps(found)) == found

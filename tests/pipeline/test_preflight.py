@@ -9,8 +9,10 @@ import pytest
 
 from forebay.errors import SettingError
 from forebay.pipeline.load import parse_spec
+from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check_paths, check_secrets
 from forebay.pipeline.spec import PipelineSpec
+from forebay.settings import Settings
 
 
 def spec(folder: Path, **document: Any) -> PipelineSpec:
@@ -26,14 +28,14 @@ def spec(folder: Path, **document: Any) -> PipelineSpec:
 
 def test_output_folders_are_created(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").touch()
-    check_paths(spec(tmp_path))
+    check_paths(Plan(spec(tmp_path), Settings(tmp_path, tmp_path)))
     made = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_dir()}
     assert made == {"out", "out-dead-letters", "deep", ".forebay", ".forebay/p", ".forebay/p/checkpoints"}
 
 
 def test_unreadable_source(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"source\.path: .*in\.jsonl cannot be read: No such file"):
-        check_paths(spec(tmp_path))
+        check_paths(Plan(spec(tmp_path), Settings(tmp_path, tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_source_that_does_not_match_its_settings(tmp_path: Path, source: dict[st
     (tmp_path / "twice.csv").write_text("a,a\n1,2\n")
     (tmp_path / "new").mkdir()
     with pytest.raises(SettingError, match=said):
-        check_paths(spec(tmp_path, source=source))
+        check_paths(Plan(spec(tmp_path, source=source), Settings(tmp_path, tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_folder_that_cannot_be_created(tmp_path: Path, key: str, document: dict[
     (tmp_path / "in.jsonl").touch()
     (tmp_path / "taken").touch()
     with pytest.raises(SettingError, match=f"^{key}: .* cannot be created"):
-        check_paths(spec(tmp_path, **document))
+        check_paths(Plan(spec(tmp_path, **document), Settings(tmp_path, tmp_path)))
 
 
 def test_missing_secret_is_found_where_tasks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def made(file: Path, out: Path, *settings: str, **wish: Any) -> Any:
-    return preset_spec("sessions", ApplicationOptions(str(file), out, settings=settings, **wish))
+    return preset_spec("sessions", ApplicationOptions(str(file), out, **wish), settings)
 
 
 def test_the_defaults_and_the_places(file: Path, tmp_path: Path) -> None:
@@ -55,13 +55,13 @@ def test_summaries_of_a_file_need_the_field_with_the_time(file: Path, tmp_path: 
         SettingError, match=r"^forebay run summary: name the field with the time: --time FIELD$"
     ):
         preset_spec("summary", ApplicationOptions(str(file), tmp_path))
-    spec = preset_spec("summary", ApplicationOptions(str(file), tmp_path, settings=["source.time=at"]))
+    spec = preset_spec("summary", ApplicationOptions(str(file), tmp_path), ["source.time=at"])
     assert spec.event_time is not None
 
 
 @pytest.mark.parametrize("source", ["wikimedia", "jetstream", "generator"])
 def test_named_sources(source: str, tmp_path: Path) -> None:
-    spec = preset_spec("sessions", ApplicationOptions(source, tmp_path, settings=["application.idle_s=null"]))
+    spec = preset_spec("sessions", ApplicationOptions(source, tmp_path), ["application.idle_s=null"])
     assert spec.source.type in {"sse", "websocket", "generator"}
     assert spec.application is not None
     assert spec.application.settings().idle_s is None
@@ -116,7 +116,7 @@ def test_an_application_needs_a_source_and_a_file_takes_no_wishes(tmp_path: Path
 
 def test_summaries_need_a_key_and_event_time(file: Path, tmp_path: Path) -> None:
     spec = preset_spec(
-        "summary", ApplicationOptions(str(file), tmp_path, time="at", settings=["application.window=session"])
+        "summary", ApplicationOptions(str(file), tmp_path, time="at"), ["application.window=session"]
     )
     assert spec.application is not None
     assert spec.application.settings() == Summaries(window="session")
@@ -129,7 +129,7 @@ def test_summaries_need_a_key_and_event_time(file: Path, tmp_path: Path) -> None
     ):
         settings = [wrong, "application.step_s=1000"]
         with pytest.raises(SettingError, match=said):
-            preset_spec("summary", ApplicationOptions(str(file), tmp_path, time="at", settings=settings))
+            preset_spec("summary", ApplicationOptions(str(file), tmp_path, time="at"), settings)
 
 
 def test_a_source_that_is_almost_one_is_named(tmp_path: Path) -> None:

@@ -22,15 +22,14 @@ from tests.harness.operators import complete_checkpoint
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import END_MARK, checkpoints_of
 from forebay.pipeline.load import parse_spec
+from forebay.pipeline.record import CheckpointCleaner, forget
 from forebay.pipeline.resume import (
     KEPT_LOGS,
-    CheckpointCleaner,
     check_same_kafka,
     checkpoint_to_resume,
     clean_logs,
     end_orphan,
     fingerprint,
-    forget,
     found_state,
 )
 from forebay.pipeline.run_state import Completed, RunState, read_state, write_state

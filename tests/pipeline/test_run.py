@@ -21,8 +21,9 @@ from forebay.pipeline import attempt, inference, run, supervisor
 from forebay.pipeline import watch as watching
 from forebay.pipeline.inference import Served
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.output_counts import OutputCounts
-from forebay.pipeline.run import RunOptions, run_pipeline
+from forebay.pipeline.outputs import OutputCounts
+from forebay.pipeline.plan import Plan
+from forebay.pipeline.run import run_pipeline
 from forebay.pipeline.run_state import RunState, read_state
 from forebay.pipeline.scaling.engine import ScaledEngine
 from forebay.pipeline.snapshot import Scaling, Snapshot
@@ -104,8 +105,8 @@ class Bench:
         }
         spec = parse_spec(document, base=self.folder)
         settings = Settings(home=self.folder / "home", python=Path())
-        here = RunOptions(in_process=True, **options)
-        return run_pipeline(spec, nullcontext(engine), here, settings, self.seen.append)
+        plan = Plan(spec, settings, in_process=True, **options)
+        return run_pipeline(plan, nullcontext(engine), self.seen.append)
 
 
 def state(bench: Bench) -> RunState:

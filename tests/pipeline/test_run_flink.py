@@ -49,7 +49,8 @@ def fake_replica(port: int, cores: tuple[int, ...]) -> Launch:
 
 def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_logs: Path) -> None:
     from forebay.flink.jvm import start_jvm
-    from forebay.pipeline.run import RunOptions, run_pipeline
+    from forebay.pipeline.plan import Plan
+    from forebay.pipeline.run import run_pipeline
     from forebay.pipeline.snapshot import Snapshot
     from forebay.settings import Settings
 
@@ -72,9 +73,8 @@ def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_
             return now.engine_restarts == 1 and now.results >= killed_at[0] + 40
 
         settings = Settings(home=pipelines.folder / "home", python=Path())
-        last = run_pipeline(
-            spec, nullcontext(replicas), RunOptions(enough=enough, in_process=True), settings, watch
-        )
+        plan = Plan(spec, settings, in_process=True)
+        last = run_pipeline(plan, nullcontext(replicas), watch, enough=enough)
     assert (last.dead_letters, last.engine_restarts) == (0, 1)
     assert any("ended and is being restarted" in words for words in said)
     positions = sorted(line["position"] for line in pipelines.lines())

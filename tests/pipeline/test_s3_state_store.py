@@ -16,20 +16,21 @@ from forebay.clients.s3.lock import Fenced, Hold
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import END_MARK, END_NOTE, HEADER, MARK, MOST_DRAINS, NEWEST_VERSION, Contents
 from forebay.pipeline.load import parse_spec
+from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check_paths
+from forebay.pipeline.record import CheckpointCleaner, forget
 from forebay.pipeline.resume import (
     AlreadyFinished,
-    CheckpointCleaner,
     checkpoint_to_resume,
     end_orphan,
     fingerprint,
-    forget,
     found_state,
 )
 from forebay.pipeline.run_state import Completed, RunRecordBroken, RunState
 from forebay.pipeline.s3_state_store import FENCE_KEPT_S, FENCES, PATIENCE_S, S3Store
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import newest_of, number_of, open_store
+from forebay.settings import Settings
 
 pytestmark = pytest.mark.xdist_group("object-store")
 JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
@@ -435,10 +436,11 @@ def test_missing_bucket_is_named_with_its_setting(store: S3Path, tmp_path: Any) 
     (tmp_path / "in.jsonl").write_text("{}\n")
     place = Place(store)
     source = {"type": "jsonl", "path": str(tmp_path / "in.jsonl")}
-    check_paths(place.spec(source=source))
+    settings = Settings(tmp_path, tmp_path)
+    check_paths(Plan(place.spec(source=source), settings))
     for key, wrong in {
         "checkpoint.dir": {"checkpoint": {"dir": "s3://no-such-bucket/p"}},
         "sink.path": {"sink": {"type": "jsonl", "path": "s3://no-such-bucket/p"}},
     }.items():
         with pytest.raises(SettingError, match=f"{key}: bucket no-such-bucket at .* does not exist"):
-            check_paths(place.spec(source=source, **wrong), make=False)
+            check_paths(Plan(place.spec(source=source, **wrong), settings), make=False)

@@ -16,7 +16,7 @@ from forebay.engine.launch import Registry, Replicas
 from forebay.engine.launch.spec import Launch
 from forebay.errors import PipelineFailed
 from forebay.flink.metrics import NOTHING_READ_MS
-from forebay.pipeline.reports import JobStatus, Signs
+from forebay.pipeline.messages import JobStatus, Signs
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.supervision import (
     MAX_RESTARTS,

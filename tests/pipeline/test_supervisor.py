@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from forebay.flink.checkpoints import END_MARK, drain_folder
 from forebay.pipeline import inference, run, supervisor
 from forebay.pipeline.attempt import AttemptSpec, Preparation
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.reports import (
+from forebay.pipeline.messages import (
     AwaitsKafka,
     Checked,
     Failed,
@@ -32,7 +32,8 @@ from forebay.pipeline.reports import (
     Signs,
     Skipped,
 )
-from forebay.pipeline.run import RunOptions, run_pipeline
+from forebay.pipeline.plan import Plan
+from forebay.pipeline.run import run_pipeline
 from forebay.pipeline.run_state import RunState, read_state
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.state_store import LocalStore
@@ -94,12 +95,12 @@ class Launcher:
         self.prepared: list[Preparation] = []
         self._left = list(processes)
 
-    def prepare(self, preparation: Preparation, jars: Sequence[Path], *, planner: bool = False) -> None:
+    def prepare(self, preparation: Preparation) -> None:
         assert not isinstance(preparation, AttemptSpec)
         self.prepared.append(preparation)
 
-    def take(self, jars: Sequence[Path], *, planner: bool = False) -> Process:
-        assert jars == (), "nothing is read from topics"
+    def take(self, plan: Plan) -> Process:
+        assert plan.jars == (), "nothing is read from topics"
         return self._left.pop(0)
 
 
@@ -126,7 +127,7 @@ class Bench:
         self.entered += 1
         yield ["http://engine"]
 
-    def run(self, **options: Any) -> Snapshot:
+    def run(self, enough: Callable[[Snapshot], bool] = lambda _: False, **options: Any) -> Snapshot:
         document = {
             "name": "p",
             "source": {"type": "jsonl", "path": "in.jsonl"},
@@ -137,9 +138,8 @@ class Bench:
         settings = Settings(home=self.folder / "home", python=Path())
         launcher: Any = Launcher(self.processes)
         self.prepared = launcher.prepared
-        return run_pipeline(
-            spec, self.engine(), RunOptions(**options), settings, self.seen.append, launcher=launcher
-        )
+        plan = Plan(spec, settings, **options)
+        return run_pipeline(plan, self.engine(), self.seen.append, enough=enough, launcher=launcher)
 
     @property
     def state(self) -> RunState:
@@ -172,7 +172,7 @@ def test_run_follows_the_steps_of_an_attempt(bench: Bench) -> None:
     last = bench.run()
     (process,) = bench.processes
     assert process.said == ["AttemptSpec", "Served", "go", "kill"]
-    assert [preparation.spec.name for preparation in bench.prepared] == ["p"]
+    assert [preparation.plan.spec.name for preparation in bench.prepared] == ["p"]
     assert (last.state, last.resumes, bench.entered) == ("FINISHED", (), 1)
     assert bench.state.finished
     assert bench.state.completed is not None

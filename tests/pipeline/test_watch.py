@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,24 +11,20 @@ from typing import Any
 import pytest
 from tests.harness.clock import ManualClock
 
-from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
 from forebay.fleet.autoscale.topic_queue import TopicBacklog
 from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.pipeline import watch as module
-from forebay.pipeline.kafka_offsets import GroupOffsets, OffsetObservation, OffsetSettlement
+from forebay.pipeline.backlog import LastCount
+from forebay.pipeline.kafka.offsets import GroupOffsets, OffsetObservation, OffsetSettlement
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.reports import JobStatus
-from forebay.pipeline.snapshot import KvTransfers, Snapshot
+from forebay.pipeline.messages import JobStatus
+from forebay.pipeline.snapshot import KvTransfers, Snapshot, counted
 from forebay.pipeline.watch import (
-    LastCount,
     Rests,
     StopRequests,
-    counted,
-    lag_watched,
     watch_until_end,
 )
-from forebay.testing.waiting import wait_until
 
 NOW = Snapshot(1.0, "RUNNING", results=8, dead_letters=2, prompt_tokens=500, completion_tokens=100)
 
@@ -43,73 +37,6 @@ def test_results_rejected_by_the_sink_are_dead_letters() -> None:
     assert counted(NOW, counts | {"results": 0.0}, one_each=True).results == 0
 
 
-def test_count_ages_and_keeps_its_records() -> None:
-    clock = ManualClock()
-    last = LastCount(clock)
-    assert last.backlog(NOW) is None
-    last.set(30)
-    clock.advance(7.0)
-    assert last.backlog(NOW) == TopicBacklog(30, 1500, 300, 7.0)
-    last.set(20)
-    assert last.backlog(NOW) == TopicBacklog(20, 1000, 200, 0.0)
-
-
-def test_restarted_job_is_estimated_by_its_earlier_cost() -> None:
-    last = LastCount(ManualClock())
-    last.set(30)
-    assert last.backlog(Snapshot(0.0, "CREATED")) == TopicBacklog(30, None, None, 0.0)
-    last.backlog(NOW)
-    assert last.backlog(Snapshot(2.0, "RESTARTING")) == TopicBacklog(30, 1500, 300, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("application", "backlog"),
-    [
-        # A result stands for many records: they are through once their calls are.
-        ({"type": "sessions"}, TopicBacklog(30, 150, 30, 0.0)),
-        # It asks about what it finds: all that it asked, over all that was read.
-        ({"type": "trends"}, TopicBacklog(30, 60, 12, 0.0)),
-    ],
-)
-def test_application_results_do_not_count_as_records(
-    application: dict[str, Any], backlog: TopicBacklog
-) -> None:
-    document = {
-        "name": "p",
-        "source": {"type": "sse", "url": "http://127.0.0.1:1/e", "time": "t"},
-        "key": "{{ user }}",
-        "application": application,
-        "sink": {"type": "jsonl", "path": "out"},
-    }
-    now = replace(NOW, accepted=115, in_flight=10, pending=5, dead_letters=0)
-    job: Any = None
-    with lag_watched(parse_spec(document), job, restored=False, clock=ManualClock()) as last:
-        last.set(30, read=250)
-        # What was taken in has cost nothing until the first answer.
-        assert last.backlog(replace(now, prompt_tokens=0, completion_tokens=0)) == TopicBacklog(
-            30, None, None, 0.0
-        )
-        assert last.backlog(now) == backlog
-
-
-def test_cost_of_topics_and_trends_adds_up_over_restarts() -> None:
-    last = LastCount(ManualClock(), None)
-
-    def expected(records: int, read: int, prompt: int, completion: int) -> tuple[int | None, int | None]:
-        last.set(records, read)
-        found = last.backlog(Snapshot(0.0, "RUNNING", prompt_tokens=prompt, completion_tokens=completion))
-        assert found is not None
-        assert found.records == records
-        return found.prompt_tokens, found.completion_tokens
-
-    assert expected(100, 200, 0, 0) == (None, None)
-    assert expected(100, 400, 800, 40) == (200, 10)
-    # The job has restarted, and its counts with it: until it has asked again, what it asked before counts.
-    assert expected(100, 400, 0, 0) == (200, 10)
-    assert expected(100, 500, 200, 10) == (200, 10)
-    assert expected(100, 1000, 200, 10) == (100, 5)
-
-
 def spec(folder: Path, **changes: Any) -> Any:
     access = {"type": "kafka", "bootstrap": "h:1"}
     document = {
@@ -119,57 +46,6 @@ def spec(folder: Path, **changes: Any) -> Any:
         "sink": {"type": "jsonl", "path": "out"},
     }
     return parse_spec({**document, **changes}, base=folder)
-
-
-def test_failed_count_keeps_the_last_one_and_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    unforeseen = TypeError("'NoneType' object is not subscriptable")
-    answers: Iterator[Any] = iter([5, KafkaAway("gone"), KafkaRefused("no more"), unforeseen, 3])
-    seen: list[tuple[Any, Any]] = []
-    begun, over = threading.Event(), threading.Event()
-
-    class Probe:
-        read = 0
-
-        def __init__(self, *arguments: object, **more: object) -> None:
-            pass
-
-        def count(self, admin: object) -> int:
-            begun.wait(60.0)
-            answer = next(answers, None)
-            if answer is None:
-                over.wait(60.0)
-                return 99
-            if isinstance(answer, Exception):
-                seen.append((answer, last.backlog(NOW)))
-                raise answer
-            return int(answer)
-
-    @contextmanager
-    def admin(cluster: object) -> Iterator[None]:
-        yield None
-
-    monkeypatch.setattr(module, "LagProbe", Probe)
-    monkeypatch.setattr(module, "kafka_admin", admin)
-    monkeypatch.setattr(module, "COUNT_EVERY_S", 0.0)
-    monkeypatch.setattr(module, "COUNT_END_S", 60.0)
-    job: Any = None
-    with lag_watched(spec(tmp_path), job, restored=False, clock=ManualClock()) as last:
-        begun.set()
-        wait_until(lambda: last.backlog(NOW) == TopicBacklog(3, 150, 30, 0.0))
-        over.set()
-    assert [backlog for _, backlog in seen] == [TopicBacklog(5, 250, 50, 0.0)] * 3
-    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [str(unforeseen)]
-    assert not any(thread.name == "lag" for thread in threading.enumerate())
-
-
-def test_other_sources_have_no_backlog(tmp_path: Path) -> None:
-    job: Any = None
-    files = spec(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})
-    with lag_watched(files, job, restored=False) as last:
-        assert not any(thread.name == "lag" for thread in threading.enumerate())
-        assert last.backlog(NOW) is None
 
 
 STILL = Snapshot(1.0, "RUNNING", results=8)

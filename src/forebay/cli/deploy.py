@@ -181,7 +181,7 @@ def ray(
 
     from forebay.deploy.ray.config import whole_config
     from forebay.deploy.ray.load import load_fleet
-    from forebay.pipeline.plan import to_yaml
+    from forebay.yaml_document import to_yaml
 
     check_json(json)
     actions = {"--apply": apply, "--replicas": replicas is not None, "--status": status, "--remove": remove}

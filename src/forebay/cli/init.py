@@ -59,7 +59,7 @@ def init(
 
     Asks again after an invalid answer.
     """
-    from forebay.pipeline.first_records import reads_nothing
+    from forebay.pipeline.preflight import reads_nothing
 
     if file.exists():
         raise SettingError(f"{file} exists and forebay init never overwrites: choose another file")
@@ -131,7 +131,7 @@ def _asked(question: str, default: str, check: Callable[[str], object]) -> str:
 
 def _doubt(spec: PipelineSpec) -> str | None:
     from forebay.engine.prompt import is_constant
-    from forebay.pipeline.first_records import first_record_warning
+    from forebay.pipeline.preflight import first_record_warning
 
     if spec.prompt is not None and spec.prompt != NO_QUESTION and is_constant(spec.prompt):
         return "the prompt has no field, so every event would get the same question: add one with {{ NAME }}"

@@ -52,6 +52,9 @@ class Jar:
     def folder(self, connectors: Path) -> Path:
         return plugins(connectors) / self.connector if self.plugin else connectors
 
+    def place(self, connectors: Path) -> Path:
+        return self.folder(connectors) / self.name
+
 
 def plugins(connectors: Path) -> Path:
     return connectors / "plugins"
@@ -85,7 +88,7 @@ def installed_jar(jar: Jar, folder: Path) -> Path:
 
     Checks only the size: the content was verified when it was installed.
     """
-    place = jar.folder(folder) / jar.name
+    place = jar.place(folder)
     for where in {folder.parent, folder, place.parent.parent, place.parent}:
         check_nobody_else_writes(where)
     with suppress(OSError):
@@ -115,7 +118,7 @@ def install_jar(jar: Jar, folder: Path, origin: str = MAVEN_CENTRAL, on_bytes: O
     Blocks on the network; safe to run in several processes. Raises `SettingError` if the origin has no such
     jar or a different one, `LaunchError` if it cannot be read.
     """
-    place = jar.folder(folder) / jar.name
+    place = jar.place(folder)
     if _is(place, jar):
         return place
     place.parent.mkdir(parents=True, exist_ok=True)

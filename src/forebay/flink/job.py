@@ -20,7 +20,7 @@ from forebay.clients.s3.location import Location, uri_of
 from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import MOST_DRAINS, drain_folder
-from forebay.flink.metrics import COUNTERS, FAILED, GAUGES, MOMENTS, TOO_LARGE
+from forebay.flink.metrics import COUNTERS, FAILED, GAUGES, MOMENTS, REPLACED_FILES, TOO_LARGE
 from forebay.flink.rest import FlinkRest, NotFound
 
 MAX_CAUSE_CHARS = 500
@@ -40,8 +40,6 @@ YOUNG_S = 20.0
 MANAGERS_S = 2.0
 LIMIT_REACHED = "limit_reached"
 """A source's counter: above 0 once it has read its limit of records."""
-REPLACED_FILES = "replaced_files"
-"""A counter of a followed folder: files replaced since the job's last start."""
 FAILED_COMMITS = "failedCommittables"
 """Flink's counter of commits that failed in its sinks."""
 SINKS = (FAILED_COMMITS, TOO_LARGE)

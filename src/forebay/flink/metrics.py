@@ -224,6 +224,8 @@ COUNTERS = (
     *KV_COUNTERS.values(),
     "waited_ms",
 )
+REPLACED_FILES = "replaced_files"
+"""A counter of a followed folder: files replaced since the job's last start."""
 TOO_LARGE = "too_large"
 """A sink's counter: results that it refuses, which become dead letters."""
 OLDEST = "oldest_read_ms"

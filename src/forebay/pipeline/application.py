@@ -20,15 +20,14 @@ from forebay.errors import ForebayError, SettingError
 from forebay.flink.environment import FlinkConfig, Restart, application_environment, own_rest
 from forebay.flink.job import submit
 from forebay.pipeline.attempt import flink_value
+from forebay.pipeline.backlog import lag_watched, queue_told
 from forebay.pipeline.inference import served_by
 from forebay.pipeline.job_graph import build
-from forebay.pipeline.kafka_offsets import GroupOffsets, settlement
-from forebay.pipeline.kafka_start import begin, read_before
+from forebay.pipeline.kafka.offsets import GroupOffsets, settlement
+from forebay.pipeline.kafka.start import await_brokers, begin, read_before
 from forebay.pipeline.load import load_spec
-from forebay.pipeline.preflight import await_brokers, check_secrets
-from forebay.pipeline.queue_page import queue_told
+from forebay.pipeline.preflight import check_secrets
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.watch import lag_watched
 from forebay.untrusted_text import PlainFormatter
 
 LOG = logging.getLogger("forebay")

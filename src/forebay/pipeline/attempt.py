@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
-from forebay.clients.s3.location import Location, location_of
+from forebay.clients.s3.client import S3Client
+from forebay.clients.s3.location import Location
 from forebay.connectors.jars import plugins
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.settings import transaction_prefix
@@ -19,35 +20,30 @@ from forebay.flink.job import RunningJob, end_job, submit
 from forebay.flink.jvm import collect_garbage, jvm_process, load_file_systems, reach_file_system
 from forebay.flink.rest import FlinkRest
 from forebay.flink.task_managers import standalone_cluster
+from forebay.pipeline.backlog import lag_watched
 from forebay.pipeline.inference import Served
-from forebay.pipeline.job_graph import build, connector_jars
-from forebay.pipeline.kafka_offsets import GroupOffsets, settlement
-from forebay.pipeline.kafka_recovery import end_transactions
-from forebay.pipeline.kafka_start import KafkaStart, begin, resumed
-from forebay.pipeline.kafka_transactions import NAMES, CommitWatch, Start, Topic
-from forebay.pipeline.preflight import await_brokers
-from forebay.pipeline.reports import AwaitsKafka, NewTopics, Ready, Report, ResumesEarlier, Skipped
+from forebay.pipeline.job_graph import build
+from forebay.pipeline.kafka.offsets import GroupOffsets, settlement
+from forebay.pipeline.kafka.recovery import end_transactions
+from forebay.pipeline.kafka.start import KafkaStart, await_brokers, begin, resumed
+from forebay.pipeline.kafka.transactions import NAMES, CommitWatch, Start, Topic
+from forebay.pipeline.messages import AwaitsKafka, NewTopics, Ready, Report, ResumesEarlier, Skipped
+from forebay.pipeline.plan import Plan
 from forebay.pipeline.resume import check_same_kafka, fingerprint
 from forebay.pipeline.run_state import RunState
 from forebay.pipeline.snapshot import Snapshot
-from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import number_of, open_store
-from forebay.pipeline.watch import CANCEL_S, POLL_S, StopRequests, lag_watched, watch_until_end
+from forebay.pipeline.watch import CANCEL_S, POLL_S, StopRequests, watch_until_end
 from forebay.ports import free_port
-from forebay.settings import Settings
 
 ARRIVAL_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """Inputs of an attempt that do not depend on its starting point. Runs in this process if `cluster` is
-    None.
-    """
+    """Inputs of an attempt that do not depend on its starting point; `file_systems` are Flink's options."""
 
-    spec: PipelineSpec
-    settings: Settings
-    cluster: str | None = None
+    plan: Plan
     file_systems: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -65,6 +61,15 @@ class AttemptSpec(Preparation):
     restore_from: Location | None = None
     chosen: bool = False
     fresh: bool = False
+
+
+def file_system_options(plan: Plan) -> dict[str, str]:
+    """Return Flink's options for the object store of `plan`, without secrets: tasks find keys where they run.
+
+    Raises `SettingError` and `SetupError` like `S3Client`.
+    """
+    place = next(iter(plan.in_object_store.values()), None)
+    return {} if place is None else S3Client(place.bucket).flink_options()
 
 
 class Attempt:
@@ -86,18 +91,16 @@ class Attempt:
         Raises as `await_brokers`, `end_transactions` and `resumed`, and `SettingError` if the checkpoint is
         from another Kafka.
         """
-        order = self._order
-        self._kafka = await_brokers(
-            order.spec, lambda words, waited_s: self._report(AwaitsKafka(words, waited_s))
-        )
-        recovered = end_transactions(order.spec, order.state, order.restore_from, chosen=order.chosen)
+        order, spec = self._order, self._order.plan.spec
+        self._kafka = await_brokers(spec, lambda words, waited_s: self._report(AwaitsKafka(words, waited_s)))
+        recovered = end_transactions(spec, order.state, order.restore_from, chosen=order.chosen)
         if recovered.reason:
             order = self._order = replace(order, restore_from=recovered.checkpoint)
             self._report(ResumesEarlier(str(recovered.checkpoint), recovered.reason))
         if order.restore_from is not None:
             check_same_kafka(order.state.kafka, self._kafka)
             topics = order.state.topics
-            self._begin_at(resumed(order.spec, order.restore_from, topics, order.job_id, chosen=order.chosen))
+            self._begin_at(resumed(spec, order.restore_from, topics, order.job_id, chosen=order.chosen))
 
     def run(self, served: Served) -> Snapshot:
         """Build, submit and watch the job; return its last snapshot. Submits after `report(Ready)` returns.
@@ -106,11 +109,11 @@ class Attempt:
         """
         port = free_port()
         config = _config(self._order, port, replaces_offsets=self._topics.replaces_offsets)
-        with standalone_cluster(config, archive_dir=self._order.settings.java):
+        with standalone_cluster(config, archive_dir=self._order.plan.settings.java):
             return self._run(served, config, port)
 
     def _run(self, served: Served, config: FlinkConfig, port: int) -> Snapshot:
-        order, spec = self._order, self._order.spec
+        order, spec = self._order, self._order.plan.spec
         until = self._ends()
         env = flink_environment(config)
         commits = _commit_watch(order)
@@ -126,10 +129,11 @@ class Attempt:
             topics=self._topics.start,
         )
         noted = tuple((end.topic, end.partition, end.offset) for end in until)
-        rest_port = None if order.cluster else port
+        cluster = order.plan.cluster
+        rest_port = None if cluster else port
         generations = dict(self._topics.start.generations)
         self._report(Ready(jvm_process(), self._kafka, noted, generations, rest_port))
-        rest = FlinkRest(f"http://{order.cluster}") if order.cluster else embedded_rest(config, port)
+        rest = FlinkRest(f"http://{cluster}") if cluster else embedded_rest(config, port)
         try:
             job = submit(env, spec.name, rest)
         except KeyboardInterrupt:
@@ -140,12 +144,12 @@ class Attempt:
         return self._watch(job, until, commits)
 
     def _watch(self, job: RunningJob, until: tuple[Place, ...], commits: CommitWatch) -> Snapshot:
-        order, spec = self._order, self._order.spec
+        order, spec = self._order, self._order.plan.spec
         offsets = GroupOffsets(
             spec,
             until,
             job.checkpoints,
-            settlement(spec, cluster=order.cluster is not None),
+            settlement(spec, cluster=order.plan.cluster is not None),
             ids=self._topics.ids,
             seen=lambda ids: self._report(NewTopics(dict(ids))),
         )
@@ -155,13 +159,13 @@ class Attempt:
                 job,
                 self._report,
                 self._wishes,
-                location_of(spec.checkpoint.dir) / job.id,
+                order.plan.state / job.id,
                 one_each=spec.application is None,
                 waiting=waiting,
                 answered=offsets,
                 committed=commits,
                 awaits=lambda: offsets.awaits,
-                at_rest=collect_garbage if order.cluster is None else _nothing,
+                at_rest=collect_garbage if order.plan.cluster is None else _nothing,
             )
             commits.finished()
             with suppress(KafkaAway, KafkaRefused):
@@ -172,7 +176,7 @@ class Attempt:
         """Return where the topics ended at the first start; without a checkpoint, also set the start
         position.
         """
-        spec, state = self._order.spec, self._order.state
+        spec, state = self._order.plan.spec, self._order.state
         noted = None if state.ends is None else tuple(Place(*end) for end in state.ends)
         first = False
         if self._order.restore_from is None:
@@ -191,7 +195,7 @@ def _nothing() -> None: ...
 
 
 def _commit_watch(order: AttemptSpec) -> CommitWatch:
-    spec = order.spec
+    spec = order.plan.spec
     topics = (
         Topic(key, sink, transaction_prefix(spec.name, NAMES[key], order.job_id))
         for key, sink in spec.topics().items()
@@ -202,11 +206,11 @@ def _commit_watch(order: AttemptSpec) -> CommitWatch:
         subtasks=spec.parallelism,
         checkpoint=order.restore_from,
     )
-    return CommitWatch(topics, start, open_store(location_of(spec.checkpoint.dir)).kept(order.job_id))
+    return CommitWatch(topics, start, open_store(order.plan.state).kept(order.job_id))
 
 
 def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkConfig:
-    spec, settings = order.spec, order.settings
+    plan, spec, settings = order.plan, order.plan.spec, order.plan.settings
     local = {
         "rest.port": str(port),
         "rest.bind-port": str(port),
@@ -220,16 +224,16 @@ def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkCo
     return FlinkConfig(
         parallelism=spec.parallelism,
         task_managers=spec.task_managers,
-        checkpoint_dir=location_of(spec.checkpoint.dir),
+        checkpoint_dir=plan.state,
         checkpoint_interval_s=spec.checkpoint.interval_s,
         restore_from=order.restore_from,
         restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
-        cluster=order.cluster,
+        cluster=plan.cluster,
         log_dir=settings.run / "flink",
-        jars=connector_jars(spec, settings),
+        jars=plan.jars,
         plugins=plugins(settings.connectors) if order.file_systems else None,
         options={
-            **({} if order.cluster else local),
+            **({} if plan.cluster else local),
             **order.file_systems,
             # Set before submission, so that the job can be found after a kill at any moment.
             "$internal.pipeline.job-id": order.job_id,
@@ -246,16 +250,15 @@ def load_ahead(preparation: Preparation, loaded: Callable[[], None]) -> None:
 
     Blocks for seconds: call it on its own thread. Errors are ignored, because the job reports them too.
     """
+    plan = preparation.plan
     try:
         with suppress(Exception):
-            options = {key: flink_value(value) for key, value in preparation.spec.flink.items()}
-            load_file_systems(
-                plugins(preparation.settings.connectors), {**preparation.file_systems, **options}
-            )
+            options = {key: flink_value(value) for key, value in plan.spec.flink.items()}
+            load_file_systems(plugins(plan.settings.connectors), {**preparation.file_systems, **options})
     finally:
         loaded()
     with suppress(Exception):
-        reach_file_system(preparation.spec.checkpoint.dir)
+        reach_file_system(plan.spec.checkpoint.dir)
 
 
 def flink_value(value: object) -> str:

@@ -22,26 +22,37 @@ from forebay.flink.job import JvmGone
 from forebay.flink.jvm import Jvm
 from forebay.flink.thread_mode import FUNCTIONS, import_ahead, import_functions
 from forebay.pipeline.attempt import Attempt, AttemptSpec, Preparation, load_ahead
-from forebay.pipeline.flink_protocol import CANCEL, DRAIN, GO, end_of_jvm
-from forebay.pipeline.job_graph import connector_jars
-from forebay.pipeline.kafka_transactions import NAMES
-from forebay.pipeline.reports import Checked, Failed, Finished, JobStatus, Lost, Ready, Report, encode_report
+from forebay.pipeline.kafka.transactions import NAMES
+from forebay.pipeline.messages import (
+    CANCEL,
+    DRAIN,
+    GO,
+    Checked,
+    Failed,
+    Finished,
+    JobStatus,
+    Lost,
+    Ready,
+    Report,
+    encode_report,
+    end_of_jvm,
+)
+from forebay.pipeline.plan import Plan
 from forebay.pipeline.snapshot import Snapshot
-from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.watch import Cancelled, JobLost, StopRequests
-from forebay.settings import Settings
 
 
-def plan_ahead(spec: PipelineSpec, settings: Settings) -> bool:
-    """Warm up Flink's planner with the topics of `spec`; blocks. False if there are no topics or it failed.
+def plan_ahead(plan: Plan) -> bool:
+    """Warm up Flink's planner with the topics of `plan`; blocks. False if there are no topics or it failed.
 
     Needs this process's JVM; call it on its own thread.
     """
+    spec = plan.spec
     if not (isinstance(spec.source, KafkaSource) or spec.topics()):
         return False
     # The job meets the same error and reports it.
     with suppress(Exception):
-        config = FlinkConfig(log_dir=settings.run / "flink", jars=connector_jars(spec, settings))
+        config = FlinkConfig(log_dir=plan.settings.run / "flink", jars=plan.jars)
         env = flink_environment(config)
         if isinstance(spec.source, KafkaSource):
             stream = spec.source.stream(env, spec)
@@ -123,15 +134,14 @@ class FlinkClient:
         """Start slow work ahead. The event is set once Flink has its file systems, or will load them
         later.
         """
-        self._environment = preparation.settings.child_environment()
-        self._runs_tasks = preparation.cluster is None and preparation.spec.task_managers == 1
+        plan = preparation.plan
+        self._environment = plan.settings.child_environment()
+        self._runs_tasks = plan.cluster is None and plan.spec.task_managers == 1
         loaded = threading.Event()
-        ahead: dict[str, Callable[[], object]] = {
-            "plan-ahead": partial(plan_ahead, preparation.spec, preparation.settings)
-        }
+        ahead: dict[str, Callable[[], object]] = {"plan-ahead": partial(plan_ahead, plan)}
         if self._runs_tasks:
             ahead["import-ahead"] = import_ahead
-        if preparation.file_systems and preparation.spec.task_managers == 1:
+        if preparation.file_systems and plan.spec.task_managers == 1:
             ahead["load-ahead"] = partial(load_ahead, preparation, loaded.set)
         else:
             loaded.set()

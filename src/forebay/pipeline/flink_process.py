@@ -8,135 +8,25 @@ import pickle
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from forebay.connectors.jars import plugins
-from forebay.errors import PipelineFailed
-from forebay.json_numbers import read_json
-from forebay.pipeline.flink_protocol import CANCEL, DRAIN, GO, ChildArgs, end_of
+from forebay.connectors.jars import installed_jar, plugins
+from forebay.pipeline.flink_main import ChildArgs
 from forebay.pipeline.lease_guard import MOMENT
-from forebay.pipeline.reports import Lost, Report, decode_report
+from forebay.pipeline.messages import CANCEL, DRAIN, GO, Lost, Report, decode_report, end_of
+from forebay.pipeline.outputs import StdoutResults
 from forebay.processes import module_command, own_name
-from forebay.settings import Settings
-from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
     from forebay.pipeline.attempt import AttemptSpec, Preparation
     from forebay.pipeline.inference import Served
+    from forebay.pipeline.plan import Plan
 
 
 CHUNK_BYTES = 1 << 16
-STDOUT, STDERR = 1, 2
-
-
-class StdoutResults:
-    """Forwards, on a thread, the output of a JVM started within `taken`, or of processes given `fileno`.
-
-    Result lines go to `out`, all others to `odd`. `closed` is set once nobody reads `out`; later results are
-    dropped. Nothing is forwarded from a JVM that was already running.
-    """
-
-    def __init__(self, out: int = STDOUT, odd: int = STDERR) -> None:
-        self.results = self.prompt_tokens = self.completion_tokens = 0
-        self.closed = False
-        self._read, write = os.pipe()
-        self._write: int | None = write
-        self._out, self._odd = os.dup(out), os.dup(odd)
-        self._seen = os.isatty(out)
-        self._ended = False
-        self._lock = threading.Lock()
-        threading.Thread(target=self._pass_on, name="printed-results", daemon=True).start()
-
-    def fileno(self) -> int:
-        assert self._write is not None
-        return self._write
-
-    def close(self) -> None:
-        """Accept no more processes; the thread ends with the last one that was given `fileno`."""
-        if self._write is not None:
-            os.close(self._write)
-            self._write = None
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Make our pipe the standard output of processes started in this block. May be called once."""
-        sys.stdout.flush()
-        saved = os.dup(STDOUT)
-        os.dup2(self.fileno(), STDOUT)
-        self.close()
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-            os.dup2(saved, STDOUT)
-            os.close(saved)
-
-    def check(self) -> None:
-        if self.closed:
-            raise PipelineFailed(
-                "standard output was closed, and the job is cancelled; run the same command to "
-                "resume from the newest checkpoint"
-            )
-
-    def settle(self) -> None:
-        """Block until all output before this call is forwarded and counted."""
-        while True:
-            with self._lock:
-                if self._ended or not select.select([self._read], [], [], 0)[0]:
-                    return
-            time.sleep(0.001)
-
-    def _pass_on(self) -> None:
-        rest = b""
-        while not self._ended:
-            select.select([self._read], [], [])
-            # Under the lock, so that whenever the lock is free, all data read is counted.
-            with self._lock:
-                chunk = os.read(self._read, CHUNK_BYTES)
-                *lines, rest = (rest + chunk).split(b"\n")
-                results: list[bytes] = []
-                odd: list[bytes] = []
-                for line in filter(None, lines):
-                    (results if self._count(line) else odd).append(line)
-                self._pass_results(results)
-                if odd:
-                    with suppress(OSError):
-                        os.write(self._odd, _plain(b"\n".join((*odd, b""))))
-                self._ended = not chunk
-        for end in (self._read, self._out, self._odd):
-            os.close(end)
-
-    def _count(self, line: bytes) -> bool:
-        try:
-            usage = read_json(line)["usage"]
-            self.prompt_tokens += usage["prompt_tokens"]
-            self.completion_tokens += usage["completion_tokens"]
-        except (ValueError, TypeError, KeyError, IndexError):
-            return False
-        self.results += 1
-        return True
-
-    def _pass_results(self, lines: list[bytes]) -> None:
-        text = b"".join(line + b"\n" for line in lines)
-        left = memoryview(_plain(text) if self._seen else text)
-        try:
-            while left and not self.closed:
-                left = left[os.write(self._out, left) :]
-        except OSError:
-            self.closed = True
-
-
-def _plain(text: bytes) -> bytes:
-    """For a terminal: JSON allows some control characters, and other lines may contain any."""
-    return replace_controls(text.decode("utf-8", "replace")).encode()
-
-
 GONE_S = 30.0
 
 _numbers = itertools.count(1)
@@ -145,15 +35,13 @@ _numbers = itertools.count(1)
 class FlinkProcess:
     """A process that holds Flink for one attempt, with its JVM. Both log to `settings.run / "flink"`.
 
-    The kernel kills it when the thread that started it ends. The JVM writes to the file descriptor `stdout`
-    and has `jars` on its class path, and Flink's table planner with any jars or if `planner` is set.
+    The kernel kills it when the thread that started it ends. The JVM is for runs of `plan` and writes to the
+    file descriptor `stdout`.
     """
 
-    def __init__(
-        self, settings: Settings, stdout: int, jars: Sequence[Path] = (), *, planner: bool = False
-    ) -> None:
-        self.jars = tuple(jars)
-        self.planner = planner or bool(jars)
+    def __init__(self, plan: Plan, stdout: int) -> None:
+        settings = plan.settings
+        self._class_path = _class_path(plan)
         log_dir = settings.run / "flink"
         log_dir.mkdir(parents=True, exist_ok=True)
         self.log = log_dir / f"flink-client-{own_name()}-{next(_numbers)}.log"
@@ -163,19 +51,19 @@ class FlinkProcess:
         self._confirm: int | None = confirm
         self._confirming = threading.Lock()
         folder = plugins(settings.connectors)
-        post = ChildArgs(
+        arguments = ChildArgs(
             os.getpid(),
             reports,
             confirmations,
             str(log_dir),
             str(settings.java),
-            tuple(map(str, jars)),
-            self.planner,
+            tuple(map(str, plan.jars)),
+            plan.planner,
             str(folder) if folder.is_dir() else None,
         )
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                module_command("forebay.pipeline.flink_main", post.encode()),
+                module_command("forebay.pipeline.flink_main", arguments.encode()),
                 stdin=subprocess.PIPE,
                 stdout=stdout,
                 stderr=log,
@@ -189,6 +77,10 @@ class FlinkProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def runs(self, plan: Plan) -> bool:
+        """Whether the JVM has what `plan` needs on its class path, and nothing else."""
+        return self._class_path == _class_path(plan)
 
     def send(self, what: Preparation | AttemptSpec | Served) -> None:
         """Send a `Preparation` (optional), an `AttemptSpec` and, after its `Checked` report, the replicas."""
@@ -268,40 +160,42 @@ class FlinkProcess:
             self._process.stdin.flush()
 
 
+def _class_path(plan: Plan) -> tuple[object, ...]:
+    return plan.jars, plan.planner
+
+
 class FlinkLauncher:
     """Starts a run's processes, the first one optionally ahead of time, because starting is the slowest step.
 
     A context manager: an unused process ends with the block. JVM output goes through `printed`.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self) -> None:
         self.printed = StdoutResults()
-        self._settings = settings
         self._ahead: FlinkProcess | None = None
 
-    def start_ahead(self, jars: Sequence[Path], *, planner: bool = False) -> None:
-        """Start a process for the next `take`, with its likely `jars` and `planner`; returns immediately."""
-        if self._ahead is None:
-            self._ahead = self._started(jars, planner)
+    def start(self, plan: Plan) -> None:
+        """Start a process for the next `take`; returns immediately.
 
-    def prepare(self, preparation: Preparation, jars: Sequence[Path], *, planner: bool = False) -> None:
-        """Let the process that was started ahead prepare for its order, with the arguments of the next
-        `take`.
+        Raises `SettingError` as `installed_jar`: a JVM must not load a jar that others may write to.
         """
+        for jar in plan.connectors:
+            installed_jar(jar, plan.settings.connectors)
+        if self._ahead is None:
+            self._ahead = FlinkProcess(plan, self.printed.fileno())
+
+    def prepare(self, preparation: Preparation) -> None:
+        """Let the process that was started prepare for its attempt."""
         if self._ahead is not None:
-            self._ahead = self.take(jars, planner=planner)
             self._ahead.send(preparation)
 
-    def take(self, jars: Sequence[Path], *, planner: bool = False) -> FlinkProcess:
-        """Return an unused process with exactly `jars`, and the planner if requested; the caller ends it."""
+    def take(self, plan: Plan) -> FlinkProcess:
+        """Return an unused process for `plan`; the caller ends it."""
         taken, self._ahead = self._ahead, None
-        if taken is not None and (taken.jars != tuple(jars) or (planner and not taken.planner)):
+        if taken is not None and not taken.runs(plan):
             taken.kill()
             taken = None
-        return taken or self._started(jars, planner)
-
-    def _started(self, jars: Sequence[Path], planner: bool) -> FlinkProcess:
-        return FlinkProcess(self._settings, self.printed.fileno(), jars, planner=planner)
+        return taken or FlinkProcess(plan, self.printed.fileno())
 
     def __enter__(self) -> FlinkLauncher:
         return self

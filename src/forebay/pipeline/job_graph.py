@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.apps.graph import InferenceOptions
 from forebay.connectors.base import DEAD_LETTERS, RESULTS, Written
-from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.connectors.kafka.start import AS_FIRST, TopicStart
 from forebay.engine.prompt import FieldTemplate
@@ -19,7 +17,6 @@ from forebay.flink.watermarks import with_event_time
 from forebay.pipeline.inference import call_of
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import Event
-from forebay.settings import Settings
 
 if TYPE_CHECKING:
     from pyflink.datastream import StreamExecutionEnvironment
@@ -83,10 +80,3 @@ def build(
     refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, transactions, run))
     letters = answered.dead_letters if refused is None else answered.dead_letters.union(refused)
     spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, job, transactions, run))
-
-
-def connector_jars(spec: PipelineSpec, settings: Settings) -> tuple[Path, ...]:
-    """Return the connector jars for the class path. Raises `SettingError` if one is missing."""
-    if isinstance(spec.source, KafkaSource) or spec.topics():
-        return (installed_jar(KAFKA, settings.connectors),)
-    return ()

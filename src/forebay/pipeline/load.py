@@ -1,14 +1,14 @@
-"""From a pipeline file to a checked `PipelineSpec`, or to one `SettingError` with all mistakes.
+"""From the words after `forebay run` to a checked `PipelineSpec`, or to one `SettingError` with all mistakes.
 
-`--set key=value` on the command line overrides the file. `forebay run NAME` uses an application's preset
-instead of a file.
+They name a pipeline file, or an application, whose preset is used instead of a file. `--set key=value`
+overrides either.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,55 @@ from forebay.yaml_document import MAX_DEPTH
 MAX_CHARS = 65_536
 DOTTED = frozenset(("flink", "properties"))
 """Mappings whose own keys contain dots: the rest of the path is one key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationOptions:
+    """Options of `forebay run NAME`. `source`: a file or folder, or one of `SOURCES`. `out`: the folder of
+    everything that is written; None: `out/NAME`. `key` and `time` name fields."""
+
+    source: str | None = None
+    out: Path | None = None
+    key: str | None = None
+    time: str | None = None
+
+    def folder(self, name: str) -> Path:
+        return self.out or Path("out", name)
+
+
+def load_pipeline(
+    pipeline: str, options: ApplicationOptions = ApplicationOptions(), settings: Sequence[str] = ()
+) -> PipelineSpec:
+    """Load `pipeline`, a file or the name of an application; blocks on the file system.
+
+    `settings` are `path.to.key=value`, which win. Raises `SettingError` as `load_spec` and `preset_spec`, and
+    if there is neither such a file nor application.
+    """
+    applications = APPLICATIONS.names()
+    if pipeline in applications:
+        return preset_spec(pipeline, options, settings)
+    _check_name(pipeline, applications)
+    named = [f"--{each.name}" for each in fields(options) if getattr(options, each.name)]
+    if named:
+        raise SettingError(
+            f"{', '.join(named)}: only for applications ({', '.join(applications)}); for a pipeline "
+            f"file, edit it or use --set"
+        )
+    return load_spec(Path(pipeline), settings)
+
+
+def _check_name(pipeline: str, applications: Sequence[str]) -> None:
+    path = Path(pipeline)
+    if path.exists():
+        return
+    names = [*applications]
+    if path.parent.is_dir():
+        siblings = sorted(file.name for file in path.parent.iterdir() if file.suffix in (".yaml", ".yml"))
+        names += [str(path.parent / name) for name in siblings[:1000]]
+    raise SettingError(
+        f"forebay run {pipeline[:200]}: no such file or application; expected a pipeline "
+        f"file or one of {', '.join(applications)}{suggestion(pipeline, names)}"
+    )
 
 
 def load_spec(path: str | Path, settings: Sequence[str] = ()) -> PipelineSpec:
@@ -121,65 +170,55 @@ SOURCES: dict[str, dict[str, Any]] = {
 KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
-@dataclass(frozen=True, slots=True)
-class ApplicationOptions:
-    """Options of the command line. `source`: a file or folder, or one of `SOURCES`. `key` and `time` name
-    fields; `settings` are `path.to.key=value`, which win."""
+def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] = ()) -> PipelineSpec:
+    """The pipeline of the application `name`. Its results, dead letters and state are in its folder.
 
-    source: str
-    out: Path
-    key: str | None = None
-    time: str | None = None
-    settings: Sequence[str] = field(default=())
-
-
-def preset_spec(name: str, wish: ApplicationOptions) -> PipelineSpec:
-    """The pipeline of the application `name`. Its results, dead letters and state are in `wish.out`.
-
-    Relative paths are relative to the working directory. Raises `SettingError` if an option is invalid, and
-    if there is no such application or it cannot be loaded.
+    `settings` are `path.to.key=value`, which win. Relative paths are relative to the working directory.
+    Raises `SettingError` if an option is invalid, and if there is no such application or it cannot be loaded.
     """
     application = APPLICATIONS.find(name)
     if application is None:
         raise SettingError(
             f"there is no application {name[:80]!r}; expected {', '.join(APPLICATIONS.names())}"
         )
+    if options.source is None:
+        raise SettingError(f"forebay run {name}: name the source with --source")
     document: dict[str, Any] = {
         **orjson.loads(orjson.dumps(dict(application.preset.document))),
         "name": name.replace("_", "-"),
         "application": {"type": name},
-        "source": _source(wish),
+        "source": _source(options.source, options.time),
         "sink": {"type": "jsonl", "path": "results"},
         "dead_letters": {"type": "jsonl", "path": "dead-letters"},
         "checkpoint": {"dir": "state"},
     }
-    if wish.key is not None:
-        document["key"] = "{{ " + wish.key + " }}"
-    if wish.time is not None:
+    if options.key is not None:
+        document["key"] = "{{ " + options.key + " }}"
+    if options.time is not None:
         document.setdefault("event_time", {})
-    given = set_values(document, wish.settings, known_paths(PipelineSpec, document))
+    given = set_values(document, settings, known_paths(PipelineSpec, document))
     read = document["source"]
     if application.needs_event_time and _is_files(read) and read.get("time") is None:
         raise SettingError(f"forebay run {name}: name the field with the time: --time FIELD")
-    return parse_spec(document, base=wish.out.resolve(), name=f"run {name}", given=given)
+    return parse_spec(document, base=options.folder(name).resolve(), name=f"run {name}", given=given)
 
 
 def _is_files(source: object) -> bool:
     return isinstance(source, dict) and source.get("type") in KINDS.values()
 
 
-def _source(wish: ApplicationOptions) -> dict[str, Any]:
-    if wish.source in SOURCES:
-        return dict(SOURCES[wish.source])
-    path = Path(wish.source)
+def _source(source: str, time: str | None) -> dict[str, Any]:
+    if source in SOURCES:
+        return dict(SOURCES[source])
+    path = Path(source)
     if not path.exists():
         raise SettingError(
             f"--source: there is no {path}; expected a file, or one of {', '.join(SOURCES)}"
-            f"{suggestion(wish.source, SOURCES)}"
+            f"{suggestion(source, SOURCES)}"
         )
     files = [path] if path.is_file() else sorted(path.iterdir())
     kinds = {KINDS[file.suffix] for file in files if file.suffix in KINDS}
     if len(kinds) != 1:
         raise SettingError(f"--source: expected .jsonl or .csv files, found {path}")
-    timed = {} if wish.time is None else {"time": wish.time}
+    timed = {} if time is None else {"time": time}
     return {"type": kinds.pop(), "path": str(path.resolve()), **timed}

@@ -1,17 +1,93 @@
-"""What a pipeline would do: its resolved settings, and the graph of its job."""
+"""What a run of a pipeline is: the checked file, the command line, and everything that follows from them.
+
+`load.py` reads the file; a `Plan` is made once from it, checked by `preflight.py`, and run by `run.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from io import StringIO
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.scalarstring import LiteralScalarString
-
+from forebay.clients.s3.location import Location, S3Path, location_of
 from forebay.connectors.base import without_query
+from forebay.connectors.jars import KAFKA, S3, Jar
+from forebay.connectors.kafka.settings import KafkaSource
+from forebay.fields import secret_variables
 from forebay.pipeline.spec import PipelineSpec
+from forebay.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run of a pipeline. It is picklable: the process that holds Flink gets it, too.
+
+    - `settings`: their `secret_variables` include those that the pipeline names.
+    - `engine`: URLs of replicas, which replace those of the file.
+    - `cluster`: `HOST:PORT` of a running Flink; None: the run starts one.
+    - `fresh`: discard the checkpoints; results are added to those in the sink.
+    - `from_checkpoint`: replaces the recorded checkpoint; results committed after it are duplicated.
+    - `in_process`: Flink runs in this process's JVM, and the run ends if that is lost. The state must be in a
+      folder, because nothing would suspend Flink if an object store's lease expired.
+    - `page`: where the application's page of results is written; None: no page.
+    """
+
+    spec: PipelineSpec
+    settings: Settings
+    engine: tuple[str, ...] = ()
+    cluster: str | None = None
+    fresh: bool = False
+    from_checkpoint: Location | None = None
+    in_process: bool = False
+    page: Path | None = None
+
+    def __post_init__(self) -> None:
+        named = self.settings.secret_variables | secret_variables(self.spec)
+        object.__setattr__(self, "settings", replace(self.settings, secret_variables=named))
+
+    @property
+    def connectors(self) -> tuple[Jar, ...]:
+        """The connectors and file systems of Flink that must be installed."""
+        topics = isinstance(self.spec.source, KafkaSource) or self.spec.topics()
+        return (*((KAFKA,) if topics else ()), *((S3,) if self.in_object_store else ()))
+
+    @property
+    def jars(self) -> tuple[Path, ...]:
+        """The jars on the class path of Flink's JVM."""
+        folder = self.settings.connectors
+        return tuple(jar.place(folder) for jar in self.connectors if not jar.plugin)
+
+    @property
+    def planner(self) -> bool:
+        """Whether Flink's JVM needs the table planner."""
+        return bool(self.jars) or self.spec.event_time is not None
+
+    @property
+    def state(self) -> Location:
+        """Where checkpoints and the record of the runs are."""
+        return location_of(self.spec.checkpoint.dir)
+
+    @property
+    def places(self) -> dict[str, Location]:
+        """The directories that the run writes to, by their keys in the file."""
+        written = {key: location_of(path) for key, path in self.spec.written().items()}
+        journal = self.spec.journal
+        return {
+            **written,
+            "checkpoint.dir": self.state,
+            **({} if journal is None else {"journal.path": Path(journal.path).parent}),
+        }
+
+    @property
+    def in_object_store(self) -> dict[str, S3Path]:
+        """Those of `places` that are in an object store."""
+        return {key: place for key, place in self.places.items() if isinstance(place, S3Path)}
+
+    @property
+    def starts_engine(self) -> bool:
+        """Whether the run starts local replicas."""
+        return self.spec.asks_model and not self.engine and self.spec.engine.replicas() is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +125,6 @@ def _urls(value: Any) -> Any:
     if isinstance(value, list):
         return [_urls(each) for each in value]
     return without_query(value) if isinstance(value, str) else value
-
-
-def to_yaml(document: dict[str, Any]) -> str:
-    """`document` as a YAML file that `load_spec` reads as the same values."""
-    yaml = YAML()
-    yaml.default_flow_style = False
-    yaml.width = 110
-    yaml.allow_unicode = True
-    yaml.representer.add_representer(type(None), _null)
-    out = StringIO()
-    yaml.dump(_blocks(document), out)
-    return out.getvalue()
-
-
-def _null(representer: Any, _: None) -> Any:
-    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
-
-
-def _blocks(value: Any) -> Any:
-    """Texts of several lines as blocks, if a block can represent them."""
-    if isinstance(value, dict):
-        return {key: _blocks(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_blocks(inner) for inner in value]
-    if isinstance(value, str) and "\n" in value and all(_plain(line) for line in value.split("\n")):
-        return LiteralScalarString(value)
-    return value
-
-
-def _plain(line: str) -> bool:
-    return line.isprintable() and line == line.strip()
 
 
 def stages_of(spec: PipelineSpec, engine: Sequence[str] = ()) -> list[Stage]:

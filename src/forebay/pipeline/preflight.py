@@ -1,47 +1,64 @@
-"""Checks before a pipeline starts: locations that it reads and writes, secrets, and Kafka."""
+"""Checks before a pipeline starts: secrets, locations, connectors, and the first records of its source."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from forebay.clients.s3.client import S3Client, StoreAway
-from forebay.clients.s3.location import S3Path, location_of
-from forebay.clock import Clock, SystemClock
-from forebay.connectors.kafka.admin import (
-    KafkaAdmin,
-    Say,
-    ask_kafka,
-    check_topic_written,
-    check_topics_read,
-    check_transaction_timeout,
-)
-from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
-from forebay.errors import SettingError
+from forebay.clients.s3.location import S3Path
+from forebay.connectors.files.settings import CsvSource, FileSource
+from forebay.connectors.jars import installed_jar
+from forebay.connectors.stdout import StdoutSink
+from forebay.engine.prompt import FieldMissing, fields_in, names_of
+from forebay.errors import SettingError, TemplateFailed
 from forebay.files import OTHERS, check_nobody_else_writes
+from forebay.pipeline.plan import Plan
 from forebay.pipeline.spec import PipelineSpec
+from forebay.records import JSON, DeadLetter, Event
 from forebay.settings import read_secret
 
 REDIRECTS = "decides which files are changed"
 
 
-def check_paths(spec: PipelineSpec, *, make: bool = True) -> None:
+def check(plan: Plan, *, dry_run: bool = False) -> None:
+    """Check everything that a run needs before Flink starts, except Kafka; blocks, and creates directories.
+
+    A `dry_run` creates none, and needs no connector installed. Raises `SettingError` if the plan contradicts
+    itself, a secret or a connector is missing, an input cannot be read, or an output location cannot be
+    written; `SetupError` if a client is not installed.
+    """
+    spec, cluster = plan.spec, plan.cluster
+    if cluster is not None and isinstance(spec.sink, StdoutSink):
+        raise SettingError(
+            "sink.type: expected jsonl with --cluster, found stdout; a cluster prints where its tasks run"
+        )
+    if cluster is not None and spec.task_managers > 1:
+        raise SettingError(
+            f"task_managers: expected 1 with --cluster, which has task managers of its own, found "
+            f"{spec.task_managers}"
+        )
+    check_secrets(spec, here=cluster is None)
+    check_paths(plan, make=not dry_run)
+    for jar in () if dry_run else plan.connectors:
+        installed_jar(jar, plan.settings.connectors)
+    if plan.in_process and isinstance(plan.state, S3Path):
+        raise SettingError(f"checkpoint.dir: expected a folder with in_process, found {plan.state}")
+
+
+def check_paths(plan: Plan, *, make: bool = True) -> None:
     """Raise `SettingError` if an input cannot be read as configured, or an output location cannot be written.
 
     Creates directories to write to if `make`.
     """
-    for key, connector in {"source": spec.source, **spec.sinks()}.items():
+    for key, connector in {"source": plan.spec.source, **plan.spec.sinks()}.items():
         connector.check(key)
-    places = {key: location_of(path) for key, path in spec.written().items()}
-    places["checkpoint.dir"] = location_of(spec.checkpoint.dir)
-    if spec.journal is not None:
-        places["journal.path"] = Path(spec.journal.path).parent
-    for key, folder in places.items():
+    for key, folder in plan.places.items():
         if isinstance(folder, S3Path):
             _check_bucket(key, folder)
             continue
@@ -91,80 +108,126 @@ def _nearest(folder: Path) -> Path:
     return there
 
 
-PATIENCE_S = 120.0
+MOST_RECORDS = 100
+MOST_CHARS = 300
 
-Check = Callable[[KafkaAdmin], None]
 
+def first_record_warning(spec: PipelineSpec) -> str | None:
+    """Return why none of the first records can be used or has the requested `key`; None if one does or none
+    can be read.
 
-def await_brokers(
-    spec: PipelineSpec,
-    say: Say = lambda words, waited_s: None,
-    *,
-    clock: Clock | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-) -> str | None:
-    """Wait until every Kafka of `spec` answers, and check its topics; blocks. Returns the source cluster's
-    id, if any.
-
-    Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` if a Kafka does
-    not answer within two minutes, `KafkaRefused` if it rejects the client, and `SettingError` if a topic is
-    missing or limits records below the producer's size, another consumer uses the source's group, or
-    transactions must end earlier than the sink requires.
+    Reads at most a hundred records of files that are not followed; blocks. Raises `SettingError` if the
+    source cannot be read, or a CSV file lacks a column that a template or an application names.
     """
-    time_ = clock or SystemClock()
-    begin_s = time_.monotonic_s()
-    read: str | None = None
-    for cluster, checks in _by_cluster(_checks(spec)):
-        reads = isinstance(spec.source, KafkaSource) and spec.source.cluster() == cluster
-
-        def ask(admin: KafkaAdmin, checks: list[Check] = checks, reads: bool = reads) -> str | None:
-            for check in checks:
-                check(admin)
-            return admin.cluster_id() if reads else None
-
-        id = ask_kafka(
-            cluster, ask, patience_s=PATIENCE_S, begin_s=begin_s, say=say, clock=time_, sleep=sleep
-        )
-        read = id or read
-    return read
-
-
-def _by_cluster(checks: Iterable[tuple[KafkaCluster, Check]]) -> list[tuple[KafkaCluster, list[Check]]]:
-    found: list[tuple[KafkaCluster, list[Check]]] = []
-    for cluster, check in checks:
-        known = next((of for other, of in found if other == cluster), None)
-        if known is None:
-            found.append((cluster, [check]))
-        else:
-            known.append(check)
-    return found
+    spec.source.check("source")
+    look = _Templates(spec)
+    found: list[_Doubt] = []
+    letters: list[DeadLetter] = []
+    for record in islice(spec.source.first_records(), MOST_RECORDS):
+        why = look(record)
+        if why is None:
+            return None
+        found.append(why)
+        if isinstance(record, DeadLetter):
+            letters.append(record)
+    if not found:
+        return None
+    which = f"none of the first {len(found)} records" if len(found) > 1 else "not even the first record"
+    keyless = next((why for why in found if why.usable), None)
+    if keyless is not None:
+        return f"source: {which} has a key: {keyless.text[:MOST_CHARS]}"
+    first = found[0].text[:MOST_CHARS]
+    if isinstance(spec.source, CsvSource) and not letters and spec.source.has_one_header():
+        raise SettingError(f"{first}; it is so in every row of {spec.source.path}")
+    instead = likely_instead([letter.raw for letter in letters]) if len(letters) == len(found) else ""
+    return f"source: {which} can be used: {first}{'; ' if instead else ''}{instead}"
 
 
-def _checks(spec: PipelineSpec) -> Iterator[tuple[KafkaCluster, Check]]:
+def reads_nothing(spec: PipelineSpec) -> bool:
+    """Whether the source is files read to their end, without a record; blocks."""
     source = spec.source
-    if isinstance(source, KafkaSource):
-        yield source.cluster(), lambda admin: _check_source(admin, source, source.group_of(spec.name))
-    for key, sink in spec.topics().items():
-
-        def check(admin: KafkaAdmin, key: str = key, sink: KafkaSink = sink) -> None:
-            _check_sink(admin, key, sink)
-
-        yield sink.cluster(), check
+    return (
+        isinstance(source, FileSource) and not source.follow and not any(True for _ in source.first_records())
+    )
 
 
-def _check_source(admin: KafkaAdmin, source: KafkaSource, group: str) -> None:
-    check_topics_read(admin, source.topics, "source.topics")
-    members = admin.members(group)
-    if members:
-        raise SettingError(
-            f"source.group: other consumers use {group!r} now ({members}); a pipeline needs its own group. "
-            f"(A killed consumer counts until its session times out.)"
+class _Doubt(NamedTuple):
+    """`usable`: the record only lacks a key and would be answered without one."""
+
+    text: str
+    usable: bool = False
+
+
+class _Templates:
+    """Renders every template of a pipeline against a record.
+
+    A record without its class of service would be answered, but if no record has one, the template is wrong.
+    """
+
+    def __init__(self, spec: PipelineSpec) -> None:
+        fields = (
+            spec.id_template(),
+            spec.priority_template(),
+            spec.answer_tokens_template(),
+            spec.class_template(),
         )
+        self._fields = [template for template in fields if template is not None]
+        self._key = spec.key_template()
+        self._needs_key = spec.application is not None and spec.application.needs_key
+        # A missing column is missing in every row.
+        self._columns = fields_in(spec.key or "") if isinstance(spec.source, CsvSource) else frozenset()
+        self._prompt = spec.prompt_template()
+        self._text = None if spec.application is None else spec.application.text_field
+
+    def __call__(self, record: Event | DeadLetter) -> _Doubt | None:
+        if isinstance(record, DeadLetter):
+            return _Doubt(record.detail)
+        keyless = None
+        try:
+            key = None
+            try:
+                if self._key is not None:
+                    key = self._key.render(record.fields, time_ms=record.time_ms)
+            except FieldMissing as error:
+                if self._needs_key or self._columns - record.fields.keys():
+                    raise
+                keyless = _Doubt(str(error), usable=True)
+            for template in self._fields:
+                template.render(record.fields, time_ms=record.time_ms)
+            if self._prompt is not None:
+                self._prompt.render(record.fields, key=key, time_ms=record.time_ms)
+        except TemplateFailed as error:
+            return _Doubt(str(error))
+        if self._text is not None and not _has(record.fields, self._text):
+            return _Doubt(
+                f"application.text: field {self._text!r} is missing; the event has {names_of(record.fields)}"
+            )
+        return keyless
 
 
-def _check_sink(admin: KafkaAdmin, key: str, sink: KafkaSink) -> None:
-    check_topic_written(admin, sink.topic, f"{key}.topic")
-    taken_bytes = admin.longest_record_bytes(sink.topic)
-    sink.record_limit().check(sink.topic, taken_bytes, f"{key}.properties")
-    if sink.guarantee == "exactly-once":
-        check_transaction_timeout(admin, sink.transaction_timeout_s, f"{key}.transaction_timeout_s")
+def _has(value: JSON, path: str) -> bool:
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return False
+        value = value[name]
+    return True
+
+
+SEPARATORS = {b",": "", b";": ' and `delimiter: ";"`', b"\t": ' and `delimiter: "\\t"`'}
+
+
+def likely_instead(lines: Sequence[bytes]) -> str:
+    """Guess the format of a file whose first `lines` (without line ends) contain no JSON object; empty if
+    unknown.
+    """
+    first = next((line.strip() for line in lines if line.strip()), b"")
+    if first.startswith(b"["):
+        return "it looks like a JSON array, and JSON lines have one object a line: jq -c '.[]' makes them"
+    if first.startswith(b"{"):
+        return (
+            "it looks like JSON over several lines, and JSON lines have one object a line: jq -c . makes them"
+        )
+    for separator, option in SEPARATORS.items():
+        if separator in first and all(separator in line for line in lines[:2]):
+            return f"it looks like CSV: use `type: csv`{option}"
+    return ""

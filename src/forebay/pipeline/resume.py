@@ -10,7 +10,6 @@ from typing import Any
 
 import psutil
 
-from forebay.clients.s3.client import StoreAway, StoreRefused
 from forebay.clients.s3.location import Location, within
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import Checkpoint, job_of
@@ -184,67 +183,6 @@ def check_same_kafka(noted: str | None, kafka: str | None) -> None:
             f"source.bootstrap: the checkpoint holds offsets of Kafka cluster {noted}, "
             f"this one is {kafka}; --fresh starts over"
         )
-
-
-def forget(store: StateStore, before: RunState) -> RunState:
-    """Delete the checkpoints; return the new record, which is written first so that a crash cannot bring them
-    back.
-    """
-    state = RunState(topics=before.topics)
-    store.write(state)
-    for job in store.jobs():
-        store.delete(job)
-    return state
-
-
-class CheckpointCleaner:
-    """Records the checkpoints that `job` completes, and deletes those of earlier jobs in `store`.
-
-    Keeps `restored`: Flink deletes a finishing job's checkpoints, and a run killed before recording the end
-    resumes from `restored` again. Flink does not claim what it restores, so jobs share no files.
-    """
-
-    def __init__(self, store: StateStore, job: str, restored: Location | None) -> None:
-        self._store = store
-        self._job = job
-        self._kept = {job} if restored is None else {job, job_of(restored)}
-        self._noted = -1
-        self._noted_ms = 0
-        self._tidied = False
-
-    def __call__(self, state: RunState, triggered_ms: int = 0) -> RunState:
-        """Look for a newer checkpoint, triggered by `triggered_ms` at the latest; return the updated record.
-
-        If the disk is full, or the store does not answer or refuses, the record stays unchanged until a later
-        look.
-        """
-        if self._store.remote and triggered_ms <= self._noted_ms:
-            return state
-        try:
-            newest = newest_of(self._store, self._job)
-            if newest is None or newest.number <= self._noted:
-                return state
-            there = self._store.contents(newest.path)
-        except (StoreAway, StoreRefused):
-            return state
-        completed = Completed(
-            number=newest.number, triggered_ms=triggered_ms, files=there.files, bytes=there.bytes
-        )
-        noted = state.model_copy(update={"completed": completed})
-        with suppress(OSError, StoreAway, StoreRefused):
-            self._store.write(noted, patient=False)
-            self._noted, self._noted_ms = newest.number, triggered_ms
-            self._tidy()
-            return noted
-        return state
-
-    def _tidy(self) -> None:
-        if not self._tidied:
-            self._tidied = True
-            with suppress(StoreAway, StoreRefused):
-                for job in self._store.jobs():
-                    if job not in self._kept:
-                        self._store.delete(job, at_once=False)
 
 
 def clean_logs(folder: Path) -> None:

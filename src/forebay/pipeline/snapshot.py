@@ -1,60 +1,17 @@
-"""Snapshots of a running pipeline, its throughput, and the estimated cost of its backlog."""
+"""Snapshots of a running pipeline, and its throughput."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from forebay.clock import Clock, SystemClock
+from forebay.errors import TooLargeForSink
 from forebay.fleet.autoscale.topic_queue import TopicBacklog
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """The cost of a job's records so far: completed or failed `records`, and their tokens."""
-
-    records: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-def estimate(records: int, spent: Spent, age_s: float = 0.0) -> TopicBacklog:
-    """Estimate the backlog of `records` from the mean cost so far, rounded.
-
-    tokens = records × tokens spent ÷ records spent, for prompts and for completions. Failed records count
-    with their cost, because some records in the backlog will fail too.
-    """
-    if spent.records <= 0:
-        return TopicBacklog(records, None, None, age_s)
-    return TopicBacklog(
-        records,
-        round(records * spent.prompt_tokens / spent.records),
-        round(records * spent.completion_tokens / spent.records),
-        age_s,
-    )
-
-
-class SpentInAll:
-    """The cost of records if requests do not correspond to single records: all tokens, over all records read.
-    Both are summed over restarts of the job, which repeat reads and requests.
-    """
-
-    def __init__(self) -> None:
-        self._before = self._sum = Spent()
-
-    def add(self, read: int, prompt_tokens: int, completion_tokens: int) -> Spent:
-        """Takes records read over all starts and tokens since the last start; zero before the first answer,
-        when records have cost nothing yet.
-        """
-        before, total = self._before, self._sum
-        again = prompt_tokens < before.prompt_tokens or completion_tokens < before.completion_tokens
-        since = Spent() if again else before
-        self._before = Spent(read, prompt_tokens, completion_tokens)
-        self._sum = Spent(
-            read,
-            total.prompt_tokens + prompt_tokens - since.prompt_tokens,
-            total.completion_tokens + completion_tokens - since.completion_tokens,
-        )
-        return self._sum if self._sum.prompt_tokens else Spent()
+from forebay.flink.metrics import FAILED as FAILED_PREFIX
+from forebay.flink.metrics import KV_COUNTERS, REPLACED_FILES, TOO_LARGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +110,100 @@ class Snapshot:
     suspect_times: int = 0
     cut_answers: int = 0
     failed: dict[str, int] = field(default_factory=dict)
+
+
+KEPT = (
+    "engine_restarts",
+    "engine_failure",
+    "resumes",
+    "resuming",
+    "scaling",
+    "store_failure",
+    "gaps",
+    "skipped_records",
+)
+"""What belongs to the run, and not to one attempt."""
+
+
+def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Snapshot:
+    """Return `now` with `RunningJob.counts`; unchanged if they are empty."""
+    if not counts:
+        return now
+
+    def whole(name: str) -> int:
+        return int(counts.get(name, 0))
+
+    came_in, refused = whole("accepted") + whole("restored"), whole(TOO_LARGE)
+    # Flink's metrics in one look are not from the same moment.
+    left = came_in - whole("results") - whole("dead_letters") if one_each else came_in
+    return replace(
+        now,
+        accepted=came_in,
+        restored=whole("restored"),
+        results=max(0, whole("results") - refused),
+        dead_letters=whole("dead_letters") + refused,
+        replaced_files=whole(REPLACED_FILES),
+        in_flight=max(0, min(whole("in_flight"), left)),
+        pending=whole("pending"),
+        oldest_read_ms=whole("oldest_read_ms"),
+        retries=whole("retries"),
+        restored_calls=whole("restored_calls"),
+        prompt_tokens=whole("prompt_tokens"),
+        completion_tokens=whole("completion_tokens"),
+        event_p50_s=counts.get("event_p50_us", 0) / 1e6,
+        event_p99_s=counts.get("event_p99_us", 0) / 1e6,
+        kv_transfers=_kv_transfers(counts),
+        # Flink's counters start at 0 after each restart.
+        suspect_times=max(now.suspect_times, whole("suspect_times")),
+        cut_answers=whole("cut_answers"),
+        failed=_failed(counts) | ({TooLargeForSink.cause: refused} if refused else {}),
+    )
+
+
+def _failed(counts: Mapping[str, float]) -> dict[str, int]:
+    return {
+        name.removeprefix(FAILED_PREFIX): int(count)
+        for name, count in sorted(counts.items())
+        if name.startswith(FAILED_PREFIX) and count
+    }
+
+
+def _kv_transfers(counts: Mapping[str, float]) -> KvTransfers | None:
+    found = {handover: int(counts.get(name, 0)) for handover, name in KV_COUNTERS.items()}
+    return KvTransfers(**found) if any(found.values()) else None
+
+
+class RunStatus:
+    """A run's last snapshot, which includes what is kept across attempts; passes each one to `watch`."""
+
+    def __init__(self, watch: Callable[[Snapshot], None], clock: Clock | None = None) -> None:
+        self.last = Snapshot(0.0, "CREATED")
+        self._watch = watch
+        self._clock = clock or SystemClock()
+        self._begun_s: float | None = None
+
+    def show(self, now: Snapshot) -> None:
+        """Show what an attempt reports."""
+        now_s = self._clock.monotonic_s()
+        if self._begun_s is None:
+            self._begun_s = now_s - now.elapsed_s
+        kept = {name: getattr(self.last, name) for name in KEPT}
+        self.last = replace(now, elapsed_s=now_s - self._begun_s, **kept)
+        self._watch(self.last)
+
+    def add(self, **changes: Any) -> None:
+        """Change what is kept across attempts, and show it."""
+        self.note(**changes)
+        self._watch(self.last)
+
+    def note(self, **changes: Any) -> None:
+        """As `add`, shown with the next snapshot."""
+        self.last = replace(self.last, **changes)
+
+    def wait(self, state: str, words: str, waited_s: float) -> None:
+        """Show what a run waits for; before the first job, time counts from the start of the wait."""
+        waits = replace(self.last, state=state, engine_failure=words)
+        self._watch(waits if self._begun_s else replace(waits, elapsed_s=waited_s))
 
 
 OVER_S = 30.0

@@ -50,7 +50,7 @@ from forebay.pipeline.inference_settings import (
     RetrySpec,
     SamplingSpec,
 )
-from forebay.pipeline.scaling_settings import ScalingSpec
+from forebay.pipeline.scaling.settings import ScalingSpec
 from forebay.records import Message
 
 

@@ -14,7 +14,7 @@ from forebay.engine.launch import Replica
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.fleet.autoscale.topic_queue import TopicBacklog
 from forebay.flink.metrics import NOTHING_READ_MS
-from forebay.pipeline.reports import JobStatus
+from forebay.pipeline.messages import JobStatus
 from forebay.pipeline.snapshot import Scaling, Snapshot
 
 NOT_RUNNING = frozenset(("CREATED", "INITIALIZING", "RESTARTING", "FAILING", "CANCELLING", "SUSPENDED"))

@@ -5,28 +5,22 @@ thread.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from forebay.clients.s3.location import Location
-from forebay.clock import Clock, SystemClock
 from forebay.connectors.feeds.feed import FeedRefused
-from forebay.connectors.kafka.admin import KafkaRefused, Place, kafka_admin
 from forebay.connectors.kafka.gaps import LOST_POSITION
-from forebay.connectors.kafka.lag import LagProbe, is_place
 from forebay.connectors.kafka.registry import RegistryRefused
-from forebay.connectors.kafka.settings import KafkaSource
-from forebay.errors import LaunchError, PipelineFailed, TooLargeForSink
-from forebay.fleet.autoscale.topic_queue import TopicBacklog
-from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, REPLACED_FILES, Checkpoints, RunningJob, end_job
-from forebay.flink.metrics import FAILED, KV_COUNTERS, NOTHING_READ_MS, TOO_LARGE
+from forebay.errors import LaunchError, PipelineFailed
+from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RunningJob, end_job
+from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.flink.rest import RestSilent
-from forebay.pipeline.reports import JobStatus, Signs
-from forebay.pipeline.snapshot import KvTransfers, Snapshot, Spent, SpentInAll, estimate
-from forebay.pipeline.spec import PipelineSpec
+from forebay.pipeline.backlog import LastCount
+from forebay.pipeline.messages import JobStatus, Signs
+from forebay.pipeline.snapshot import Snapshot, counted
 
 log = logging.getLogger("forebay")
 
@@ -239,148 +233,3 @@ def _look(
     now = counted(now, counts, one_each=one_each)
     limit.looked(now, reached=counts.get(LIMIT_REACHED, 0) > 0)
     return now, signs
-
-
-def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Snapshot:
-    """Return `now` with `RunningJob.counts`; unchanged if they are empty."""
-    if not counts:
-        return now
-
-    def whole(name: str) -> int:
-        return int(counts.get(name, 0))
-
-    came_in, refused = whole("accepted") + whole("restored"), whole(TOO_LARGE)
-    # Flink's metrics in one look are not from the same moment.
-    left = came_in - whole("results") - whole("dead_letters") if one_each else came_in
-    return replace(
-        now,
-        accepted=came_in,
-        restored=whole("restored"),
-        results=max(0, whole("results") - refused),
-        dead_letters=whole("dead_letters") + refused,
-        replaced_files=whole(REPLACED_FILES),
-        in_flight=max(0, min(whole("in_flight"), left)),
-        pending=whole("pending"),
-        oldest_read_ms=whole("oldest_read_ms"),
-        retries=whole("retries"),
-        restored_calls=whole("restored_calls"),
-        prompt_tokens=whole("prompt_tokens"),
-        completion_tokens=whole("completion_tokens"),
-        event_p50_s=counts.get("event_p50_us", 0) / 1e6,
-        event_p99_s=counts.get("event_p99_us", 0) / 1e6,
-        kv_transfers=_kv_transfers(counts),
-        # Flink's counters start at 0 after each restart.
-        suspect_times=max(now.suspect_times, whole("suspect_times")),
-        cut_answers=whole("cut_answers"),
-        failed=_failed(counts) | ({TooLargeForSink.cause: refused} if refused else {}),
-    )
-
-
-def _failed(counts: Mapping[str, float]) -> dict[str, int]:
-    return {
-        name.removeprefix(FAILED): int(count)
-        for name, count in sorted(counts.items())
-        if name.startswith(FAILED) and count
-    }
-
-
-def _kv_transfers(counts: Mapping[str, float]) -> KvTransfers | None:
-    found = {handover: int(counts.get(name, 0)) for handover, name in KV_COUNTERS.items()}
-    return KvTransfers(**found) if any(found.values()) else None
-
-
-COUNT_EVERY_S = 3.0
-COUNT_END_S = 1.0
-
-
-def answered_records(now: Snapshot) -> int:
-    return now.results + now.dead_letters
-
-
-def taken_records(now: Snapshot) -> int:
-    """Completed records, if a result covers many; 0 before the first answer, while records in windows have
-    cost nothing.
-    """
-    return max(now.accepted - now.in_flight - now.pending, 0) if now.prompt_tokens else 0
-
-
-class LastCount:
-    """The newest backlog count, written by one thread and read by another.
-
-    `done` returns how many records a snapshot's tokens were spent on, 0 if unknown. It is None for an
-    application that chooses its own requests; then the cost is per record that the source has read.
-    """
-
-    def __init__(self, clock: Clock, done: Callable[[Snapshot], int] | None = answered_records) -> None:
-        self._clock = clock
-        self._done = done
-        self._counted: tuple[int, int, float] | None = None
-        self._spent = Spent()
-        self._in_all = SpentInAll()
-
-    def set(self, records: int, read: int = 0) -> None:
-        """Set the backlog, and the records read (`LagProbe.read`)."""
-        self._counted = (records, read, self._clock.monotonic_s())
-
-    def backlog(self, now: Snapshot) -> TopicBacklog | None:
-        """Return the backlog with its estimated tokens; None before the first count.
-
-        After a restart, the earlier mean counts until another record completes.
-        """
-        if self._done is not None and (done := self._done(now)):
-            self._spent = Spent(done, now.prompt_tokens, now.completion_tokens)
-        if self._counted is None:
-            return None
-        records, read, at_s = self._counted
-        if self._done is None:
-            self._spent = self._in_all.add(read, now.prompt_tokens, now.completion_tokens)
-        return estimate(records, self._spent, self._clock.monotonic_s() - at_s)
-
-
-@contextmanager
-def lag_watched(
-    spec: PipelineSpec,
-    job: RunningJob,
-    *,
-    restored: bool,
-    before: Sequence[Place] = (),
-    clock: Clock | None = None,
-) -> Iterator[LastCount]:
-    """Count the backlog of `job` every three seconds while the block runs, if its source is Kafka.
-
-    `restored` and `before` as in `LagProbe`. Counts on its own thread, with Kafka's and Flink's client
-    time-outs; if a count fails, the last one stays, and ages.
-    """
-    application = spec.application
-    done: Callable[[Snapshot], int] | None = answered_records
-    if application is not None:
-        done = None if application.own_clock else taken_records
-    last, ended = LastCount(clock or SystemClock(), done), threading.Event()
-    if not isinstance(spec.source, KafkaSource):
-        yield last
-        return
-    source = spec.source.topics_of(spec)
-    probe = LagProbe(source, lambda: job.highest(is_place), restored=restored, before=before)
-
-    def count() -> None:
-        while not ended.is_set():
-            try:
-                with kafka_admin(source.cluster) as admin:
-                    while not ended.is_set():
-                        waits = probe.count(admin)
-                        last.set(waits, probe.read)
-                        ended.wait(COUNT_EVERY_S)
-            except (LaunchError, KafkaRefused):
-                ended.wait(COUNT_EVERY_S)
-            except Exception:
-                # If this thread ended, the last count would stay forever.
-                log.exception("unexpected error counting the backlog; retrying")
-                ended.wait(COUNT_EVERY_S)
-
-    thread = threading.Thread(target=count, name="lag", daemon=True)
-    thread.start()
-    try:
-        yield last
-    finally:
-        ended.set()
-        thread.join(COUNT_END_S)

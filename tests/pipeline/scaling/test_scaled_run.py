@@ -18,7 +18,8 @@ from forebay.engine.launch.spec import Launch
 from forebay.fleet.autoscale.base import Decision, Limits, ReplicaSpeed, Scaler, Signals, Timings
 from forebay.fleet.autoscale.settings import ScalingSettings
 from forebay.fleet.autoscale.speed import LearnedSpeed
-from forebay.pipeline.run import RunOptions, run_pipeline
+from forebay.pipeline.plan import Plan
+from forebay.pipeline.run import run_pipeline
 from forebay.pipeline.scaling.engine import ScaledEngine
 from forebay.pipeline.scaling.record import COURSE, read_course, running_statuses
 from forebay.pipeline.snapshot import Snapshot
@@ -84,9 +85,9 @@ def engine_of(
 
 def run(pipelines: Any, spec: Any, engine: Any, watch: Any, **options: Any) -> Snapshot:
     settings = Settings(home=pipelines.folder / "home", python=Path())
-    here = RunOptions(in_process=True, **options)
+    plan = Plan(spec, settings, in_process=True)
     try:
-        return run_pipeline(spec, engine, here, settings, watch)
+        return run_pipeline(plan, engine, watch, **options)
     finally:
         pipelines._keep_jvm(Path(spec.checkpoint.dir))
 

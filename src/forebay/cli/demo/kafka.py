@@ -27,8 +27,8 @@ from forebay.connectors.kafka.settings import KafkaAccess, KafkaSink, KafkaSourc
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm import HEAP_MB, start_jvm
 from forebay.json_numbers import read_json
-from forebay.pipeline.job_graph import connector_jars
-from forebay.pipeline.run import OpenEngine, RunOptions, Watch, run_pipeline
+from forebay.pipeline.plan import Plan
+from forebay.pipeline.run import OpenEngine, Watch, run_pipeline
 from forebay.pipeline.snapshot import Snapshot
 from forebay.records import DeadLetter, Event
 from forebay.settings import Settings
@@ -117,14 +117,14 @@ def run_between_topics(
     respond or refuses the topics.
     """
     kafka_demo, topics = between_topics(demo, bootstrap, name)
-    start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=connector_jars(kafka_demo.spec, settings))
+    plan = Plan(kafka_demo.spec, settings, fresh=True, in_process=True)
+    start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=plan.jars)
     cluster = KafkaCluster(bootstrap)
     large = {"max.message.bytes": str(MAX_RECORD_BYTES)}
     with kafka_admin(cluster, ADMIN_S) as admin:
         admin.create((topics.posts, topics.answers, topics.dead_letters), large)
     with feeding(cluster, topics.posts, posts(demo), pace_of(demo)) as feeder:
-        options = RunOptions(fresh=True, enough=feeder.enough, in_process=True)
-        last = run_pipeline(kafka_demo.spec, engine, options, settings, watch)
+        last = run_pipeline(plan, engine, watch, enough=feeder.enough)
     rows = [read_json(value) for value in read_committed(cluster, topics.answers)]
     letters = [read_json(value) for value in read_committed(cluster, topics.dead_letters)]
     counted = replace(

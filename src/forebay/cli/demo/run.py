@@ -20,7 +20,8 @@ from forebay.engine.launch import Replicas
 from forebay.errors import EngineError
 from forebay.pipeline.flink_process import FlinkLauncher
 from forebay.pipeline.inference import served_by
-from forebay.pipeline.run import OpenEngine, RunOptions, run_pipeline
+from forebay.pipeline.plan import Plan
+from forebay.pipeline.run import OpenEngine, run_pipeline
 from forebay.pipeline.snapshot import WAITING, Snapshot
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import Request
@@ -183,17 +184,16 @@ def run_demo(
         launcher = None
         if kafka is None:
             # Flink starts while the engine does, which takes longer.
-            launcher = open_.enter_context(FlinkLauncher(settings))
-            launcher.start_ahead(())
+            launcher = open_.enter_context(FlinkLauncher())
+            launcher.start(Plan(demo_of(options).spec, settings))
         urls = open_.enter_context(engine)
         ready_s = time.monotonic()
         first = _FirstAnswer(watch, ready_s)
         demo, measured = _fitted(options, urls, watch, tell)
         running = nullcontext(urls)
         if kafka is None:
-            last = run_pipeline(
-                demo.spec, running, RunOptions(fresh=True), settings, first, launcher=launcher
-            )
+            plan = Plan(demo.spec, settings, fresh=True)
+            last = run_pipeline(plan, running, first, launcher=launcher)
             return Outcome(last, summarize(demo), measured, first.after_s)
         with demo_kafka(kafka, settings, options.out / "kafka") as bootstrap:
             last, summary, topics = run_between_topics(

@@ -24,8 +24,8 @@ from forebay.connectors.files.source import place_from, place_values
 from forebay.connectors.files.unpack import UNREADABLE, Unreadable, check_link, members_of, packing_of
 from forebay.connectors.python_source import CallLimit, IdleWait
 from forebay.errors import SettingError, UnreadFile
-from forebay.flink.job import REPLACED_FILES
 from forebay.flink.jvm_task import output_room
+from forebay.flink.metrics import REPLACED_FILES
 from forebay.flink.types import END_OF_TIME_MS, STATE
 from forebay.records import DeadLetter
 

@@ -25,7 +25,7 @@ from forebay.deploy.kubernetes.pods import (
 )
 from forebay.deploy.kubernetes.rbac import ENDPOINTS, role
 from forebay.gateway.spec import DrainSpec
-from forebay.pipeline.plan import to_yaml as document_yaml
+from forebay.yaml_document import to_yaml as document_yaml
 
 FILE = "gateway.yaml"
 NOTICE_S = 10.0

@@ -20,8 +20,8 @@ from forebay.deploy.kubernetes.metrics import (
 )
 from forebay.deploy.kubernetes.names import COMPONENT, INSTANCE, POOL
 from forebay.deploy.kubernetes.scaling import total_query
-from forebay.pipeline.plan import to_yaml
 from forebay.pipeline.spec import PipelineSpec
+from forebay.yaml_document import to_yaml
 
 PART = "monitoring"
 RULES_FILE = "forebay.rules.yaml"

@@ -29,7 +29,7 @@ from forebay.deploy.kubernetes.pods import (
 from forebay.deploy.kubernetes.settings import RaySpec
 from forebay.deploy.ray.config import whole_config
 from forebay.deploy.ray.settings import RayFleetSpec
-from forebay.pipeline.plan import to_yaml
+from forebay.yaml_document import to_yaml
 
 PART = RAY
 HEAD_CPU, HEAD_MEMORY = "2", "4Gi"

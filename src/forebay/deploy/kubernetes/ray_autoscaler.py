@@ -22,7 +22,7 @@ from forebay.deploy.kubernetes.pods import (
     with_volumes,
 )
 from forebay.deploy.kubernetes.settings import ScalingSpec
-from forebay.pipeline.plan import to_yaml
+from forebay.yaml_document import to_yaml
 
 FILE = "fleet.yaml"
 

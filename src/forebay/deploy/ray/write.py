@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.errors import SettingError
-from forebay.pipeline.plan import to_yaml
+from forebay.yaml_document import to_yaml
 
 FILE = "serve.yaml"
 HEAD = "# Made by `forebay deploy ray`: change the fleet file, then run it again.\n"

@@ -32,9 +32,8 @@ from forebay.fleet.autoscale.settings import ScalingLink, ScalingSettings
 from forebay.fleet.autoscale.topic_queue import TopicBacklog, TopicQueue
 from forebay.fleet.discovery import ScaledReplicas
 from forebay.pipeline.inference import Served, context_need
-from forebay.pipeline.scaling.learned import LearnedFile
 from forebay.pipeline.scaling.processes import LocalReplicas, has_drained, is_idle
-from forebay.pipeline.scaling.record import LISTING, ReplicaStatus, ScalingRecord, scaling_folder
+from forebay.pipeline.scaling.record import LISTING, LearnedFile, ReplicaStatus, ScalingRecord, scaling_folder
 from forebay.pipeline.snapshot import Scaling
 from forebay.pipeline.spec import PipelineSpec
 from forebay.processes import birth_s, pid_space

@@ -1,4 +1,6 @@
-"""The record of a run's scaling: its state, for `forebay fleet status`, and one line per decision."""
+"""Files of a pipeline's scaling: its state for `forebay fleet status`, one line per decision, and what it has
+learned for the next run.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ from typing import Any
 
 import orjson
 
-from forebay.files import private_folder, read_stamp, write_stamp
+from forebay.errors import SettingError
+from forebay.files import MAX_STATE_BYTES, private_folder, read_bytes, read_stamp, write_atomic, write_stamp
 from forebay.fleet.autoscale.base import Tokens
 from forebay.fleet.autoscale.loop import ScalingStep
+from forebay.fleet.autoscale.memory import KEEP_S, Memory
 from forebay.processes import birth_s, is_same, pid_space
 from forebay.settings import Settings
 
@@ -129,3 +133,41 @@ def read_course(path: Path) -> list[dict[str, Any]]:
             else:
                 lines.append(found)
     return lines
+
+
+LEARNED = "learned.json"
+
+
+class LearnedFile:
+    """A `Memory` in the pipeline's own folder. `problems`: unusable parts of the file, one line each; they
+    are learned again.
+    """
+
+    def __init__(self, folder: Path, memory: Memory, now_s: float) -> None:
+        self._path = folder / LEARNED
+        self._memory = memory
+        self._saved_s = now_s
+        self._unwritten: bytes | None = None
+        self.problems = self._recall()
+
+    def save_if_due(self, now_s: float, at_ms: int) -> None:
+        """Save at most once in `KEEP_S`."""
+        if now_s - self._saved_s >= KEEP_S:
+            self._saved_s = now_s
+            self.save(at_ms)
+
+    def save(self, at_ms: int) -> None:
+        """Replace the file if anything was learned. Raises `OSError`; the next call retries."""
+        self._unwritten = self._memory.save(at_ms) or self._unwritten
+        if self._unwritten is not None:
+            write_atomic(self._path, self._unwritten)
+            self._unwritten = None
+
+    def _recall(self) -> list[str]:
+        if not self._path.exists():
+            return []
+        try:
+            found = self._memory.recall(read_bytes(self._path, MAX_STATE_BYTES, "it"))
+        except SettingError as error:
+            found = [str(error)]
+        return [f"the learned scaling state in {self._path} is not used: {why}" for why in found]

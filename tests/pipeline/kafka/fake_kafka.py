@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forebay.connectors.kafka.admin import KafkaAway, Place
-from forebay.pipeline import kafka_offsets, kafka_start
+from forebay.pipeline.kafka import offsets, start
 from forebay.pipeline.load import parse_spec
 
 MOMENT_MS = 1769860800000
@@ -77,6 +77,6 @@ def use(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
         fake.compared += 1
         return fake.only_markers or set(committed) == set(ends)
 
-    for module in (kafka_offsets, kafka_start):
+    for module in (offsets, start):
         monkeypatch.setattr(module, "kafka_admin", client)
-    monkeypatch.setattr(kafka_offsets, "all_read", all_read)
+    monkeypatch.setattr(offsets, "all_read", all_read)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.pipeline.fake_kafka import FakeKafka, spec, use
+from tests.pipeline.kafka.fake_kafka import FakeKafka, spec, use
 
 from forebay.connectors.kafka.admin import Place
 from forebay.connectors.kafka.source_state import SourceState
 from forebay.errors import PipelineFailed
-from forebay.pipeline import kafka_start
-from forebay.pipeline.kafka_start import KafkaStart, begin, read_before, resumed
+from forebay.pipeline.kafka import start as module
+from forebay.pipeline.kafka.start import KafkaStart, begin, read_before, resumed
 
 
 @pytest.fixture
@@ -78,10 +78,10 @@ def test_later_start_skips_records_only_if_allowed(kafka: FakeKafka) -> None:
 
 def test_unread_partition_may_have_a_gap(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint lacks its reader's start position: that is the committed offset."""
-    monkeypatch.setattr(kafka_start, "metadata_of", lambda checkpoint: b"")
+    monkeypatch.setattr(module, "metadata_of", lambda checkpoint: b"")
 
     def resume(state: SourceState | None) -> KafkaStart:
-        monkeypatch.setattr(kafka_start, "source_state", lambda metadata, name: state)
+        monkeypatch.setattr(module, "source_state", lambda metadata, name: state)
         kafka.groups["forebay-p-read"] = (Place("a", 0, 10), Place("a", 1, 4), Place("b", 0, 1))
         given = spec(on_gap="continue")
         return resumed(given, Path("chk-7"), {"a": ("id-a",)}, "new" * 20, chosen=False)

@@ -17,8 +17,8 @@ from forebay.connectors.kafka.settings import KafkaSink
 from forebay.errors import PipelineFailed, ResultsLost
 from forebay.flink.checkpoints import KeptCheckpoints
 from forebay.flink.job import Checkpoints
-from forebay.pipeline import kafka_transactions
-from forebay.pipeline.kafka_transactions import CommitWatch, Start, Topic, TopicCommits
+from forebay.pipeline.kafka import transactions as module
+from forebay.pipeline.kafka.transactions import CommitWatch, Start, Topic, TopicCommits
 
 BEGAN_MS = 1_000_000
 OPEN = Transaction("Ongoing", BEGAN_MS)
@@ -110,7 +110,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     def client(cluster: object, timeout_s: float) -> Iterator[FakeKafka]:
         yield fake
 
-    monkeypatch.setattr(kafka_transactions, "kafka_admin", client)
+    monkeypatch.setattr(module, "kafka_admin", client)
     return fake
 
 

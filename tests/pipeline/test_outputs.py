@@ -12,7 +12,7 @@ import pytest
 from forebay.connectors.written_counts import EndNote, WrittenCounts
 from forebay.flink.checkpoints import END_NOTE
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.output_counts import OutputCounts, end_notes
+from forebay.pipeline.outputs import OutputCounts, end_notes
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.state_store import LocalStore
 

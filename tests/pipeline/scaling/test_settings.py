@@ -17,7 +17,7 @@ from forebay.fleet.autoscale.queue import QueueLength
 from forebay.fleet.discovery import FixedReplicas
 from forebay.pipeline.inference import call_of, published_scaling
 from forebay.pipeline.load import load_spec
-from forebay.pipeline.scaling_settings import replicas_settings
+from forebay.pipeline.scaling.settings import replicas_settings
 from forebay.records import Event, KeyedEvent
 
 FILE = """

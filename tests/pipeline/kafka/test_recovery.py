@@ -19,8 +19,8 @@ from forebay.connectors.kafka.admin import Transaction, kafka_admin
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.transactions import commit
 from forebay.errors import SettingError
-from forebay.pipeline import kafka_recovery
-from forebay.pipeline.kafka_recovery import Name, end_transactions, held, lost, nothing_committed_after
+from forebay.pipeline.kafka import recovery as module
+from forebay.pipeline.kafka.recovery import Name, end_transactions, held, lost, nothing_committed_after
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.run_state import Completed, RunState
 
@@ -60,8 +60,8 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     def client(cluster: object, timeout_s: float) -> Iterator[FakeKafka]:
         yield fake
 
-    monkeypatch.setattr(kafka_recovery, "kafka_admin", client)
-    monkeypatch.setattr(kafka_recovery, "commit", fake.commit)
+    monkeypatch.setattr(module, "kafka_admin", client)
+    monkeypatch.setattr(module, "commit", fake.commit)
     return fake
 
 

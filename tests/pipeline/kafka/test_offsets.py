@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
-from tests.pipeline.fake_kafka import FakeKafka, spec, use
+from tests.pipeline.kafka.fake_kafka import FakeKafka, spec, use
 
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS
-from forebay.pipeline.kafka_offsets import GroupOffsets, OffsetObservation, OffsetSettlement
-from forebay.pipeline.kafka_start import KafkaStart, begin, read_before
+from forebay.pipeline.kafka.offsets import GroupOffsets, OffsetObservation, OffsetSettlement
+from forebay.pipeline.kafka.start import KafkaStart, begin, read_before
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.watch import JobLost

@@ -11,8 +11,8 @@ import pytest
 
 from forebay.connectors.formats import dead_letter_json
 from forebay.errors import SettingError
-from forebay.pipeline.first_records import first_record_warning, reads_nothing
 from forebay.pipeline.load import ApplicationOptions, parse_spec, preset_spec
+from forebay.pipeline.preflight import first_record_warning, reads_nothing
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import DeadLetter
 
@@ -171,10 +171,8 @@ def test_application_needs_its_text(tmp_path: Path, application: str) -> None:
     )
 
     def pipeline(*settings: str) -> PipelineSpec:
-        given = ApplicationOptions(
-            str(tmp_path / "chat.jsonl"), tmp_path / "out", time="at", settings=settings
-        )
-        return preset_spec(application, given)
+        given = ApplicationOptions(str(tmp_path / "chat.jsonl"), tmp_path / "out", time="at")
+        return preset_spec(application, given, settings)
 
     assert "application.text: field 'text' is missing; the event has user, channel, at, body" in str(
         first_record_warning(pipeline())

@@ -1,18 +1,31 @@
-"""Where a pipeline starts in its topics: at its checkpoint's or group's offsets, unless Kafka lacks the next
-records.
+"""Before a job starts: waits for Kafka, checks its topics, and decides where the pipeline starts in them.
 
-Such a gap ends the attempt or is skipped (`on_gap`). To skip one after a restore, offsets are committed under
-the reading group and Flink's source gets a new name: Flink then restores everything except the source, which
-starts at the committed offsets.
+It starts at its checkpoint's or group's offsets, unless Kafka lacks the next records. Such a gap ends the
+attempt or is skipped (`on_gap`). To skip one after a restore, offsets are committed under the reading group
+and Flink's source gets a new name: Flink then restores everything except the source, which starts at the
+committed offsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from forebay.clients.s3.location import Location
-from forebay.connectors.kafka.admin import START_TIMEOUT_S, KafkaAdmin, Place, kafka_admin
+from forebay.clock import Clock, SystemClock
+from forebay.connectors.kafka.admin import (
+    START_TIMEOUT_S,
+    KafkaAdmin,
+    Place,
+    Say,
+    ask_kafka,
+    check_topic_written,
+    check_topics_read,
+    check_transaction_timeout,
+    kafka_admin,
+)
+from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.gaps import (
     Gap,
     Topics,
@@ -23,12 +36,91 @@ from forebay.connectors.kafka.gaps import (
     unread,
     with_committed,
 )
-from forebay.connectors.kafka.settings import KafkaSource
+from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
 from forebay.connectors.kafka.source_state import source_state
 from forebay.connectors.kafka.start import AS_FIRST, Generations, TopicStart
-from forebay.errors import PipelineFailed
+from forebay.errors import PipelineFailed, SettingError
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import metadata_of
+
+PATIENCE_S = 120.0
+
+Check = Callable[[KafkaAdmin], None]
+
+
+def await_brokers(
+    spec: PipelineSpec,
+    say: Say = lambda words, waited_s: None,
+    *,
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str | None:
+    """Wait until every Kafka of `spec` answers, and check its topics; blocks. Returns the source cluster's
+    id, if any.
+
+    Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` if a Kafka does
+    not answer within two minutes, `KafkaRefused` if it rejects the client, and `SettingError` if a topic is
+    missing or limits records below the producer's size, another consumer uses the source's group, or
+    transactions must end earlier than the sink requires.
+    """
+    time_ = clock or SystemClock()
+    begin_s = time_.monotonic_s()
+    read: str | None = None
+    for cluster, checks in _by_cluster(_checks(spec)):
+        reads = isinstance(spec.source, KafkaSource) and spec.source.cluster() == cluster
+
+        def ask(admin: KafkaAdmin, checks: list[Check] = checks, reads: bool = reads) -> str | None:
+            for check in checks:
+                check(admin)
+            return admin.cluster_id() if reads else None
+
+        id = ask_kafka(
+            cluster, ask, patience_s=PATIENCE_S, begin_s=begin_s, say=say, clock=time_, sleep=sleep
+        )
+        read = id or read
+    return read
+
+
+def _by_cluster(checks: Iterable[tuple[KafkaCluster, Check]]) -> list[tuple[KafkaCluster, list[Check]]]:
+    found: list[tuple[KafkaCluster, list[Check]]] = []
+    for cluster, check in checks:
+        known = next((of for other, of in found if other == cluster), None)
+        if known is None:
+            found.append((cluster, [check]))
+        else:
+            known.append(check)
+    return found
+
+
+def _checks(spec: PipelineSpec) -> Iterator[tuple[KafkaCluster, Check]]:
+    source = spec.source
+    if isinstance(source, KafkaSource):
+        yield source.cluster(), lambda admin: _check_source(admin, source, source.group_of(spec.name))
+    for key, sink in spec.topics().items():
+
+        def check(admin: KafkaAdmin, key: str = key, sink: KafkaSink = sink) -> None:
+            _check_sink(admin, key, sink)
+
+        yield sink.cluster(), check
+
+
+def _check_source(admin: KafkaAdmin, source: KafkaSource, group: str) -> None:
+    check_topics_read(admin, source.topics, "source.topics")
+    members = admin.members(group)
+    if members:
+        raise SettingError(
+            f"source.group: other consumers use {group!r} now ({members}); a pipeline needs its own group. "
+            f"(A killed consumer counts until its session times out.)"
+        )
+
+
+def _check_sink(admin: KafkaAdmin, key: str, sink: KafkaSink) -> None:
+    check_topic_written(admin, sink.topic, f"{key}.topic")
+    taken_bytes = admin.longest_record_bytes(sink.topic)
+    sink.record_limit().check(sink.topic, taken_bytes, f"{key}.properties")
+    if sink.guarantee == "exactly-once":
+        check_transaction_timeout(admin, sink.transaction_timeout_s, f"{key}.transaction_timeout_s")
+
 
 NEW_UID_CHARS = 12
 

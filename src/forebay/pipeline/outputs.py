@@ -1,10 +1,19 @@
-"""Counts a run's output: an embedded cluster's last metrics vanish when its job ends."""
+"""A run's output: results on standard output, and what was written, counted at the end.
+
+(An embedded cluster's last metrics vanish when its job ends.)
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import select
+import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from forebay.apps.base import FAILURES
@@ -14,13 +23,120 @@ from forebay.connectors.base import DEAD_LETTERS, RESULTS
 from forebay.connectors.files.sink import Part, committed_parts
 from forebay.connectors.written_counts import EndNote, WrittenCounts, noted_counts
 from forebay.engine.content import CUT
+from forebay.errors import PipelineFailed
 from forebay.json_numbers import read_json
-from forebay.pipeline.flink_process import StdoutResults
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import StateStore
+from forebay.untrusted_text import replace_controls
 
 log = logging.getLogger(__name__)
+
+
+CHUNK_BYTES = 1 << 16
+STDOUT, STDERR = 1, 2
+
+
+class StdoutResults:
+    """Forwards, on a thread, the output of a JVM started within `taken`, or of processes given `fileno`.
+
+    Result lines go to `out`, all others to `odd`. `closed` is set once nobody reads `out`; later results are
+    dropped. Nothing is forwarded from a JVM that was already running.
+    """
+
+    def __init__(self, out: int = STDOUT, odd: int = STDERR) -> None:
+        self.results = self.prompt_tokens = self.completion_tokens = 0
+        self.closed = False
+        self._read, write = os.pipe()
+        self._write: int | None = write
+        self._out, self._odd = os.dup(out), os.dup(odd)
+        self._seen = os.isatty(out)
+        self._ended = False
+        self._lock = threading.Lock()
+        threading.Thread(target=self._pass_on, name="printed-results", daemon=True).start()
+
+    def fileno(self) -> int:
+        assert self._write is not None
+        return self._write
+
+    def close(self) -> None:
+        """Accept no more processes; the thread ends with the last one that was given `fileno`."""
+        if self._write is not None:
+            os.close(self._write)
+            self._write = None
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Make our pipe the standard output of processes started in this block. May be called once."""
+        sys.stdout.flush()
+        saved = os.dup(STDOUT)
+        os.dup2(self.fileno(), STDOUT)
+        self.close()
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            os.dup2(saved, STDOUT)
+            os.close(saved)
+
+    def check(self) -> None:
+        if self.closed:
+            raise PipelineFailed(
+                "standard output was closed, and the job is cancelled; run the same command to "
+                "resume from the newest checkpoint"
+            )
+
+    def settle(self) -> None:
+        """Block until all output before this call is forwarded and counted."""
+        while True:
+            with self._lock:
+                if self._ended or not select.select([self._read], [], [], 0)[0]:
+                    return
+            time.sleep(0.001)
+
+    def _pass_on(self) -> None:
+        rest = b""
+        while not self._ended:
+            select.select([self._read], [], [])
+            # Under the lock, so that whenever the lock is free, all data read is counted.
+            with self._lock:
+                chunk = os.read(self._read, CHUNK_BYTES)
+                *lines, rest = (rest + chunk).split(b"\n")
+                results: list[bytes] = []
+                odd: list[bytes] = []
+                for line in filter(None, lines):
+                    (results if self._count(line) else odd).append(line)
+                self._pass_results(results)
+                if odd:
+                    with suppress(OSError):
+                        os.write(self._odd, _plain(b"\n".join((*odd, b""))))
+                self._ended = not chunk
+        for end in (self._read, self._out, self._odd):
+            os.close(end)
+
+    def _count(self, line: bytes) -> bool:
+        try:
+            usage = read_json(line)["usage"]
+            self.prompt_tokens += usage["prompt_tokens"]
+            self.completion_tokens += usage["completion_tokens"]
+        except (ValueError, TypeError, KeyError, IndexError):
+            return False
+        self.results += 1
+        return True
+
+    def _pass_results(self, lines: list[bytes]) -> None:
+        text = b"".join(line + b"\n" for line in lines)
+        left = memoryview(_plain(text) if self._seen else text)
+        try:
+            while left and not self.closed:
+                left = left[os.write(self._out, left) :]
+        except OSError:
+            self.closed = True
+
+
+def _plain(text: bytes) -> bytes:
+    """For a terminal: JSON allows some control characters, and other lines may contain any."""
+    return replace_controls(text.decode("utf-8", "replace")).encode()
 
 
 class OutputCounts:

@@ -1,14 +1,22 @@
-"""Reports from an attempt at a pipeline's job to its supervisor, and their encoding for a pipe."""
+"""Messages between an attempt at a pipeline's job and its supervisor: reports and commands, one per line.
+
+Before the commands, the attempt's process receives pickled values, see `FlinkClient`.
+"""
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 import orjson
 from pydantic import Field, TypeAdapter
 
 from forebay.pipeline.snapshot import Snapshot
+
+GO, DRAIN, CANCEL = b"go\n", b"drain\n", b"cancel\n"
+"""Commands: submit the job, which waits for this once built; complete what it has read; end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +142,21 @@ def encode_report(report: Report) -> bytes:
 def decode_report(line: bytes) -> Report:
     """Decode a line of `encode_report`; raises `ValueError` for any other."""
     return _ANY.validate_json(line)
+
+
+OUT_OF_MEMORY_STATUS = 3
+"""Exit status of a JVM that is configured to exit when its heap is full."""
+
+
+def end_of_jvm(status: int, log_dir: Path) -> str:
+    if status == OUT_OF_MEMORY_STATUS:
+        return "ran out of memory"
+    if status == -signal.SIGABRT:
+        return f"crashed: see {log_dir}/flink-crash-*.log"
+    return end_of(status)
+
+
+def end_of(status: int) -> str:
+    if status == -signal.SIGKILL:
+        return "was killed (by SIGKILL: by hand, or by the system for want of memory)"
+    return f"was killed (by {signal.Signals(-status).name})" if status < 0 else f"ended with status {status}"

@@ -1,0 +1,310 @@
+"""Counts a job's backlog in its topics, estimates its cost, and serves it to subtasks that scale by it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from forebay.clock import Clock, SystemClock
+from forebay.connectors.kafka.admin import KafkaRefused, Place, kafka_admin
+from forebay.connectors.kafka.lag import LagProbe, is_place
+from forebay.connectors.kafka.settings import KafkaSource
+from forebay.errors import LaunchError
+from forebay.fleet.autoscale.topic_queue import TopicBacklog, encode_backlog
+from forebay.flink.job import RunningJob
+from forebay.pipeline.snapshot import Snapshot, counted
+from forebay.pipeline.spec import PipelineSpec
+
+log = logging.getLogger("forebay")
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The cost of a job's records so far: completed or failed `records`, and their tokens."""
+
+    records: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+def estimate(records: int, spent: Spent, age_s: float = 0.0) -> TopicBacklog:
+    """Estimate the backlog of `records` from the mean cost so far, rounded.
+
+    tokens = records × tokens spent ÷ records spent, for prompts and for completions. Failed records count
+    with their cost, because some records in the backlog will fail too.
+    """
+    if spent.records <= 0:
+        return TopicBacklog(records, None, None, age_s)
+    return TopicBacklog(
+        records,
+        round(records * spent.prompt_tokens / spent.records),
+        round(records * spent.completion_tokens / spent.records),
+        age_s,
+    )
+
+
+class SpentInAll:
+    """The cost of records if requests do not correspond to single records: all tokens, over all records read.
+    Both are summed over restarts of the job, which repeat reads and requests.
+    """
+
+    def __init__(self) -> None:
+        self._before = self._sum = Spent()
+
+    def add(self, read: int, prompt_tokens: int, completion_tokens: int) -> Spent:
+        """Takes records read over all starts and tokens since the last start; zero before the first answer,
+        when records have cost nothing yet.
+        """
+        before, total = self._before, self._sum
+        again = prompt_tokens < before.prompt_tokens or completion_tokens < before.completion_tokens
+        since = Spent() if again else before
+        self._before = Spent(read, prompt_tokens, completion_tokens)
+        self._sum = Spent(
+            read,
+            total.prompt_tokens + prompt_tokens - since.prompt_tokens,
+            total.completion_tokens + completion_tokens - since.completion_tokens,
+        )
+        return self._sum if self._sum.prompt_tokens else Spent()
+
+
+COUNT_EVERY_S = 3.0
+COUNT_END_S = 1.0
+
+
+def answered_records(now: Snapshot) -> int:
+    return now.results + now.dead_letters
+
+
+def taken_records(now: Snapshot) -> int:
+    """Completed records, if a result covers many; 0 before the first answer, while records in windows have
+    cost nothing.
+    """
+    return max(now.accepted - now.in_flight - now.pending, 0) if now.prompt_tokens else 0
+
+
+class LastCount:
+    """The newest backlog count, written by one thread and read by another.
+
+    `done` returns how many records a snapshot's tokens were spent on, 0 if unknown. It is None for an
+    application that chooses its own requests; then the cost is per record that the source has read.
+    """
+
+    def __init__(self, clock: Clock, done: Callable[[Snapshot], int] | None = answered_records) -> None:
+        self._clock = clock
+        self._done = done
+        self._counted: tuple[int, int, float] | None = None
+        self._spent = Spent()
+        self._in_all = SpentInAll()
+
+    def set(self, records: int, read: int = 0) -> None:
+        """Set the backlog, and the records read (`LagProbe.read`)."""
+        self._counted = (records, read, self._clock.monotonic_s())
+
+    def backlog(self, now: Snapshot) -> TopicBacklog | None:
+        """Return the backlog with its estimated tokens; None before the first count.
+
+        After a restart, the earlier mean counts until another record completes.
+        """
+        if self._done is not None and (done := self._done(now)):
+            self._spent = Spent(done, now.prompt_tokens, now.completion_tokens)
+        if self._counted is None:
+            return None
+        records, read, at_s = self._counted
+        if self._done is None:
+            self._spent = self._in_all.add(read, now.prompt_tokens, now.completion_tokens)
+        return estimate(records, self._spent, self._clock.monotonic_s() - at_s)
+
+
+@contextmanager
+def lag_watched(
+    spec: PipelineSpec,
+    job: RunningJob,
+    *,
+    restored: bool,
+    before: Sequence[Place] = (),
+    clock: Clock | None = None,
+) -> Iterator[LastCount]:
+    """Count the backlog of `job` every three seconds while the block runs, if its source is Kafka.
+
+    `restored` and `before` as in `LagProbe`. Counts on its own thread, with Kafka's and Flink's client
+    time-outs; if a count fails, the last one stays, and ages.
+    """
+    application = spec.application
+    done: Callable[[Snapshot], int] | None = answered_records
+    if application is not None:
+        done = None if application.own_clock else taken_records
+    last, ended = LastCount(clock or SystemClock(), done), threading.Event()
+    if not isinstance(spec.source, KafkaSource):
+        yield last
+        return
+    source = spec.source.topics_of(spec)
+    probe = LagProbe(source, lambda: job.highest(is_place), restored=restored, before=before)
+
+    def count() -> None:
+        while not ended.is_set():
+            try:
+                with kafka_admin(source.cluster) as admin:
+                    while not ended.is_set():
+                        waits = probe.count(admin)
+                        last.set(waits, probe.read)
+                        ended.wait(COUNT_EVERY_S)
+            except (LaunchError, KafkaRefused):
+                ended.wait(COUNT_EVERY_S)
+            except Exception:
+                # If this thread ended, the last count would stay forever.
+                log.exception("unexpected error counting the backlog; retrying")
+                ended.wait(COUNT_EVERY_S)
+
+    thread = threading.Thread(target=count, name="lag", daemon=True)
+    thread.start()
+    try:
+        yield last
+    finally:
+        ended.set()
+        thread.join(COUNT_END_S)
+
+
+LOOK_S = 3.0
+TRY_S = 3.0
+END_S = 1.0
+ASKED_S = 3.0
+MOST_BYTES = 8192
+MOST_AT_ONCE = 64
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+
+
+@contextmanager
+def queue_told(
+    job: RunningJob,
+    waiting: LastCount,
+    port: int,
+    *,
+    one_each: bool,
+    looked: Callable[[Snapshot], object],
+) -> Iterator[None]:
+    """Serve the backlog of `job` from `waiting` at `port` while the block runs.
+
+    `one_each`: each event gives one result or dead letter. Each snapshot is passed to `looked`, on a thread
+    that ends with the block or a few seconds later. Errors do not affect the job: the last count stays, and
+    ages.
+    """
+    looks = _Looks(job, waiting, one_each, looked)
+    with page_served(port, looks), looks.renewed():
+        yield
+
+
+@dataclass(slots=True)
+class _Looks:
+    """The newest snapshot, from which the tokens in the backlog are estimated."""
+
+    job: RunningJob
+    waiting: LastCount
+    one_each: bool
+    looked: Callable[[Snapshot], object]
+    now: Snapshot = field(default_factory=lambda: Snapshot(0.0, "CREATED"))
+
+    def __call__(self) -> TopicBacklog | None:
+        return self.waiting.backlog(self.now)
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.is_set():
+                try:
+                    self.now = counted(self.now, self.job.counts(), one_each=self.one_each)
+                    self.looked(self.now)
+                except LaunchError:
+                    pass
+                except Exception:
+                    # If this thread ended, the last count would stay forever.
+                    log.exception("unexpected error reading the job's counts; retrying")
+                ended.wait(LOOK_S)
+
+        thread = threading.Thread(target=look, name="looks", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(END_S)
+
+
+@contextmanager
+def page_served(port: int, backlog: Callable[[], TopicBacklog | None]) -> Iterator[None]:
+    """Serve `backlog` at `port` of all addresses while the block runs, on a thread.
+
+    If the port is taken, logs an error and retries every few seconds.
+    """
+    found = _listening(port)
+    if isinstance(found, OSError):
+        log.error(
+            "cannot open port %d, which serves the backlog: %s; replicas scale by the job's own requests",
+            port,
+            found,
+        )
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        listening, ended = found, asyncio.Event()
+        begun.set_result((asyncio.get_running_loop(), ended))
+        while isinstance(listening, OSError):
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(ended.wait(), TRY_S)
+                return
+            listening = _listening(port)
+            if not isinstance(listening, OSError):
+                log.info("port %d is open now", port)
+        server = await asyncio.start_server(_Page(backlog).answer, sock=listening, limit=MOST_BYTES)
+        await ended.wait()
+        server.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="queue-page", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop, ended = begun.result()
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+
+
+def _listening(port: int) -> socket.socket | OSError:
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        return socket.create_server(("", port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        return error
+
+
+@dataclass(slots=True)
+class _Page:
+    """Answers every request with the backlog; slow or excess requests are dropped."""
+
+    backlog: Callable[[], TopicBacklog | None]
+    open: int = 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            if self.open <= MOST_AT_ONCE:
+                await asyncio.wait_for(self._answer(reader, writer), ASKED_S)
+        except (OSError, EOFError, ValueError, asyncio.TimeoutError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            self.open -= 1
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = encode_backlog(self.backlog())
+        writer.write(HEAD % len(body) + body)
+        await writer.drain()

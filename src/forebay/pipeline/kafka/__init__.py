@@ -1,0 +1,1 @@
+"""What a pipeline does with Kafka besides reading and writing: positions, transactions, and checks."""
