@@ -9,6 +9,7 @@ import aiohttp
 import orjson
 import pytest
 
+from forebay.engine.protocol import CHAT_PATH
 from forebay.testing.replica import ReplicaScript
 from forebay.testing.script import Fixed
 
@@ -104,19 +105,28 @@ async def test_a_client_that_hangs_up_before_a_whole_answer_is_not_given_it() ->
         assert 0 < wait_s <= 120
 
 
-@pytest.mark.parametrize("hangs_up", [False, True])
-async def test_a_stream_without_its_counts_costs_all_that_it_could_use(hangs_up: bool) -> None:
-    """An engine may put many tokens into one event, or none that shows."""
-    script = ReplicaScript(delay=Fixed(0.0), chunks=2, token_s=100.0 if hangs_up else 0.0)
+async def test_stream_that_is_left_costs_all_that_it_could_use() -> None:
+    """An event may hold any number of tokens."""
+    script = ReplicaScript(delay=Fixed(0.0), chunks=2, token_s=100.0)
     async with before(script, **limited(LENGTH)) as (served, replicas):
         asking = asyncio.ensure_future(ask(served, CHAT | {"stream": True, "max_tokens": LENGTH // 2}))
-        if hangs_up:
-            await until(lambda: replicas[0].report().in_flight == 1)
-            asking.cancel()
-        else:
-            assert (await asking)[0] == 200
+        await until(lambda: replicas[0].report().in_flight == 1)
+        asking.cancel()
         await until(lambda: served.gateway.in_flight == 0)
         assert tokens_left(served) < LENGTH // 2 + 1000
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_stream_is_counted_whether_its_client_asks(asks: bool) -> None:
+    """The count reaches only a client that asked for it."""
+    body = CHAT | {"stream": True} | ({"stream_options": {"include_usage": True}} if asks else {})
+    headers = {"authorization": "Bearer sesame"}
+    async with before(**limited(LENGTH + 1000)) as (served, _):
+        async with served.session.post(served.url + CHAT_PATH, json=body, headers=headers) as response:
+            text = await response.read()
+        assert (b'"usage"' in text, text.endswith(b"data: [DONE]\n\n")) == (asks, True)
+        await until(lambda: served.gateway.in_flight == 0)
+        assert tokens_left(served) > LENGTH
 
 
 async def test_a_transcript_does_not_say_what_it_cost() -> None:

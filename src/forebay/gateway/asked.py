@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from forebay.engine.protocol import KV_TRANSFER
+from forebay.engine.protocol import CHAT_PATH, KV_TRANSFER, PROMPT_PATH
 from forebay.gateway.body import check_transfers, kind_of, parse_object
 from forebay.gateway.fields import MEDIA_TOKENS, check_fields, prompt_bytes, without_nulls
 from forebay.gateway.form import form_fields
@@ -47,6 +47,7 @@ class Asked:
         transferable: Whether its replica may take over the prompt's KV cache.
         session: The client's own grouping: `prompt_cache_key`, `user` or `metadata.user_id`.
         costs: Whether it counts in limits and estimates.
+        hides_usage: Whether only the gateway asked for the token count at the end of the stream.
     """
 
     path: str
@@ -62,6 +63,7 @@ class Asked:
     transferable: bool = False
     session: str | None = None
     costs: bool = True
+    hides_usage: bool = False
 
     @property
     def prompt_tokens(self) -> int:
@@ -98,6 +100,7 @@ def read_asked(
     if stream is not None and not isinstance(stream, bool):
         raise invalid_value("stream", f"expected true or false, found {kind_of(stream)}")
     text, given = route.prompt(document)
+    hides_usage = bool(stream) and path in (CHAT_PATH, PROMPT_PATH) and _add_usage(document)
     counts = {name: _whole(document, name) for name in ("n", "best_of", *route.max_tokens)}
     if not route.form:
         document = without_nulls(document | {name: n for name, n in counts.items() if n is not None}, fields)
@@ -121,7 +124,18 @@ def read_asked(
         transferable=path in TRANSFERABLE and answers == 1 and _transferable(document),
         session=_session(document),
         costs=route.costs,
+        hides_usage=hides_usage,
     )
+
+
+def _add_usage(document: dict[str, Any]) -> bool:
+    """Ask the engine to count the tokens of a stream; False if the client does so itself."""
+    options = document.get("stream_options")
+    given = {} if options is None else options
+    if not isinstance(given, dict) or given.get("include_usage"):
+        return False
+    document["stream_options"] = {**given, "include_usage": True}
+    return True
 
 
 def _form(content_type: bytes, body: bytes, max_depth: int) -> dict[str, Any]:

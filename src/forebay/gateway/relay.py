@@ -44,7 +44,7 @@ from forebay.gateway.replica import (
     post,
 )
 from forebay.gateway.routes import dialect_of
-from forebay.gateway.usage import counts_in
+from forebay.gateway.usage import UsageFilter, counts_in
 from forebay.gateway.wire import BROKEN_OFF, broken_off, missing_in
 from forebay.records import Usage
 
@@ -322,10 +322,13 @@ class Relay:
         """Send the answer's body to the client; returns its last bytes. `counted`: bytes are progress."""
         chunk, tail = answer.first, b""
         pace = StreamPace(self._clock.monotonic_s())
+        hidden = UsageFilter() if answer.streamed and tries.call.asked.hides_usage else None
         while chunk:
             # The client does not read, so the replica's silence does not mean a stall.
             lease.ignore_silence = True
-            await tries.send({"type": "http.response.body", "body": chunk, "more_body": True})
+            body = chunk if hidden is None else hidden.pass_on(chunk)
+            if body:
+                await tries.send({"type": "http.response.body", "body": body, "more_body": True})
             events = chunk.count(b"data:") if answer.streamed else 0
             if answer.streamed:
                 await asyncio.sleep(pace.wait_s(len(chunk), self._clock.monotonic_s()))
@@ -335,6 +338,8 @@ class Relay:
             tries.call.events += events
             tail = chunk[-TAIL_BYTES:] if len(chunk) >= TAIL_BYTES else (tail + chunk)[-TAIL_BYTES:]
             chunk = await answer.response.content.readany()
+        if hidden is not None and (rest := hidden.rest()):
+            await tries.send({"type": "http.response.body", "body": rest, "more_body": True})
         return tail
 
 

@@ -25,6 +25,40 @@ def counts_in(tail: bytes) -> Usage | None:
     return Usage(max(0, sent), completion or 0, cached or 0)
 
 
+NO_CHOICES = re.compile(rb'"choices" ?: ?\[ ?\]')
+EVENT_END = re.compile(rb"\r?\n\r?\n")
+MAX_EVENT_BYTES = 65_536
+
+
+class UsageFilter:
+    """Removes the event with the token count from a stream whose client did not ask for it."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def pass_on(self, chunk: bytes) -> bytes:
+        """The events that `chunk` completes; a longer one than `MAX_EVENT_BYTES` is passed on in pieces."""
+        data, kept, begin = self._rest + chunk, [], 0
+        for end in EVENT_END.finditer(data):
+            event = data[begin : end.end()]
+            if not _is_count(event):
+                kept.append(event)
+            begin = end.end()
+        self._rest = data[begin:]
+        if len(self._rest) > MAX_EVENT_BYTES:
+            kept.append(self.rest())
+        return b"".join(kept)
+
+    def rest(self) -> bytes:
+        """What follows the last complete event."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+
+def _is_count(event: bytes) -> bool:
+    return b'"usage"' in event and NO_CHOICES.search(event) is not None
+
+
 def usage_in(tail: bytes, events: int) -> Usage:
     """The counts at the end of an answer; without them, one token per event."""
     return counts_in(tail) or Usage(0, events, 0)
